@@ -1,0 +1,1 @@
+"""The Slack side of Twokey: cards, modals, clicks."""

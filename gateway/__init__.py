@@ -1,0 +1,1 @@
+"""The gateway: judge an agent's calls, hold them for people, bring the agent back."""

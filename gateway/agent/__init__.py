@@ -1,0 +1,1 @@
+"""What runs in the agent's own process: the middleware and its friends."""

@@ -1,0 +1,96 @@
+"""Say what an agent needs of a gateway, and find the gateway of this process.
+
+The middleware declares the interface here; the in-process gateway implements it
+today, an HTTP client can tomorrow. Every method may be called from any event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Protocol
+
+from gateway.approvals.record import Result
+from gateway.errors import NotAllowed
+from gateway.wire import (
+    AgentNote,
+    CallOutcome,
+    ClaimReply,
+    ClaimRequest,
+    Turn,
+    TurnRef,
+    Verdict,
+)
+
+
+class Gateway(Protocol):
+    """What the agent's side asks of a gateway.
+
+    Every method raises `gateway.errors.TwokeyError` when the gateway cannot answer;
+    the caller then refuses to run the tool.
+    """
+
+    async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
+        """Judge all calls of a turn at once; open approvals for those that wait.
+
+        Idempotent by the turn's ref: the same turn submitted again gets the same
+        verdicts. Older open items of the same thread and namespace are superseded.
+        """
+        ...
+
+    async def claim(self, request: ClaimRequest) -> ClaimReply:
+        """Ask for the right to execute an authorized call once."""
+        ...
+
+    async def heartbeat(self, item_id: str, fence: int) -> bool:
+        """Keep a claim; False when it is no longer ours."""
+        ...
+
+    async def finish(self, item_id: str, fence: int, result: Result) -> bool:
+        """Record what an execution came to; False when the claim is not ours."""
+        ...
+
+    async def release(self, item_id: str, fence: int) -> None:
+        """Give a claim back unused, for a pause inside the tool."""
+        ...
+
+    async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
+        """Return what became of the held calls of a turn."""
+        ...
+
+    async def supersede(self, ref: TurnRef) -> None:
+        """End the items of this turn that are still waiting: the thread moved on."""
+        ...
+
+    async def note(self, agent: str) -> AgentNote:
+        """Return what the system prompt should say about this agent's gate."""
+        ...
+
+
+_current: ContextVar[Gateway | None] = ContextVar("twokey_gateway", default=None)
+
+
+@contextmanager
+def connected(gateway: Gateway) -> Iterator[None]:
+    """Make a gateway the one that middleware without its own finds in this context."""
+    token = _current.set(gateway)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def current() -> Gateway:
+    """Return the gateway of this context.
+
+    Raises:
+        NotAllowed: when there is none; gated tools then do not run.
+    """
+    gateway = _current.get()
+    if gateway is None:
+        raise NotAllowed(
+            "No approval gateway is connected, so this call cannot run. Start the "
+            "agent with `twokey run`, inside `Twokey(...)`, or pass `gateway=`."
+        )
+    return gateway

@@ -1,0 +1,175 @@
+"""Say what a reviewer can decide and what can come of it, as tagged unions.
+
+Losing a race is an outcome, not an error: every door that takes a decision answers
+with one of the outcomes here, and the person is told which in one calm sentence.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Person, Record, Settlement
+from gateway.approvals.strict_json import JsonObject
+
+
+class Standing(StrEnum):
+    """What kind of account a Slack person has; only a member may decide."""
+
+    MEMBER = "member"
+    GUEST = "guest"
+    STRANGER = "stranger"
+    BOT = "bot"
+    DEACTIVATED = "deactivated"
+    UNKNOWN = "unknown"
+
+
+class Reviewer(Record):
+    """A person who clicked, as the bot resolved them just now.
+
+    ``usergroups`` holds ids of the Slack user groups they are in; it is None when
+    Slack could not say, and then nothing that needs a group can be approved.
+    """
+
+    team: str
+    user: str
+    name: str = ""
+    usergroups: frozenset[str] | None = frozenset()
+    standing: Standing = Standing.UNKNOWN
+
+    @property
+    def person(self) -> Person:
+        """Return the identity without what was resolved."""
+        return Person(team=self.team, user=self.user, name=self.name)
+
+
+class Approve(Record):
+    """Run it as shown."""
+
+    kind: Literal["approve"] = "approve"
+
+
+class Edit(Record):
+    """Run it with these arguments instead."""
+
+    kind: Literal["edit"] = "edit"
+    args: JsonObject
+    reason: str = ""
+
+
+class Reject(Record):
+    """Do not run it; ``reason`` is read by the agent."""
+
+    kind: Literal["reject"] = "reject"
+    reason: str = ""
+
+
+class Respond(Record):
+    """Do not run it; the agent reads ``message`` as the tool's answer."""
+
+    kind: Literal["respond"] = "respond"
+    message: str
+
+
+class Finding(StrEnum):
+    """What a person found out about an execution in doubt."""
+
+    EXECUTED = "executed"
+    RERUN = "rerun"
+    SKIP = "skip"
+
+
+class Reconcile(Record):
+    """Settle an execution in doubt: it ran, run it again, or leave it be."""
+
+    kind: Literal["reconcile"] = "reconcile"
+    finding: Finding
+    note: str = ""
+
+
+Decision = Annotated[
+    Approve | Edit | Reject | Respond | Reconcile, Field(discriminator="kind")
+]
+
+
+class Click(Record):
+    """What a reviewer saw when they decided: ids, version and hash of one item."""
+
+    approval: str
+    index: int
+    version: int
+    action_hash: str
+    request_digest: str = ""
+
+
+class Settled(Record):
+    """This decision settled the item."""
+
+    kind: Literal["settled"] = "settled"
+    approval: Approval
+    index: int
+
+
+class Voted(Record):
+    """This decision counts; more people are needed."""
+
+    kind: Literal["voted"] = "voted"
+    approval: Approval
+    index: int
+    have: int
+    need: int
+
+
+class Stale(Record):
+    """Somebody or something was faster; nothing changed."""
+
+    kind: Literal["stale"] = "stale"
+    state: ItemState
+    settlement: Settlement | None = None
+    at_ms: int = 0
+
+
+class Changed(Record):
+    """The item is another one than was seen: an edit made a newer version."""
+
+    kind: Literal["changed"] = "changed"
+    seen_version: int
+    version: int
+
+
+class Expired(Record):
+    """The time to decide is over; nothing ran."""
+
+    kind: Literal["expired"] = "expired"
+    expires_at_ms: int
+
+
+class Forbidden(Record):
+    """This person may not decide this; ``reason`` is a sentence for them."""
+
+    kind: Literal["forbidden"] = "forbidden"
+    reason: str
+
+
+class Invalid(Record):
+    """The decision itself is not acceptable.
+
+    ``errors`` maps a JSON Pointer into the edited arguments, or "" for the whole, to
+    a sentence for the person.
+    """
+
+    kind: Literal["invalid"] = "invalid"
+    errors: dict[str, str]
+
+
+class Unknown(Record):
+    """No such approval: never existed, or kept no longer."""
+
+    kind: Literal["unknown"] = "unknown"
+
+
+Refusal = Stale | Changed | Expired | Forbidden | Invalid | Unknown
+Outcome = Settled | Voted | Refusal

@@ -1,0 +1,137 @@
+"""Turn calls, batches and cards into canonical bytes and the hashes that bind them.
+
+A hash is written ``sha256:<64 hex>`` in JSON and on cards, and kept as 32 raw bytes
+in the store. Every hash is taken over a domain tag, a NUL and the canonical bytes
+(RFC 8785), so that a hash of one kind can never stand for another kind.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+
+import rfc8785
+from pydantic import JsonValue
+
+from gateway.approvals.strict_json import MAX_BYTES, JsonObject, accept, parse_object
+from gateway.errors import BadJson
+
+ACTION_TAG = "twokey/v1/action"
+BATCH_TAG = "twokey/v1/batch"
+DISPLAY_TAG = "twokey/v1/display"
+POLICY_TAG = "twokey/v1/policy"
+CLAIM_TAG = "twokey/v1/claim"
+TURN_TAG = "twokey/v1/turn"
+
+_PREFIX = "sha256:"
+
+
+def canonical(value: JsonValue) -> bytes:
+    """Return the RFC 8785 bytes of a value.
+
+    Raises:
+        BadJson: when the value is not strict JSON.
+    """
+    return rfc8785.dumps(accept(value))
+
+
+def tagged_hash(tag: str, document: bytes) -> str:
+    """Hash a document under a domain tag; ``sha256:<hex>``."""
+    digest = hashlib.sha256(tag.encode("ascii") + b"\x00" + document)
+    return _PREFIX + digest.hexdigest()
+
+
+def to_raw(digest: str) -> bytes:
+    """Return the 32 bytes of a ``sha256:<hex>`` text.
+
+    Raises:
+        BadJson: when the text is not of that form.
+    """
+    body = digest.removeprefix(_PREFIX)
+    if body == digest or len(body) != 64 or set(body) - set("0123456789abcdef"):  # noqa: PLR2004 - hex digits of SHA-256
+        raise BadJson(f"{digest[:80]!r} is not a sha256 digest")
+    return bytes.fromhex(body)
+
+
+def from_raw(raw: bytes) -> str:
+    """Return the ``sha256:<hex>`` text of 32 bytes."""
+    return _PREFIX + raw.hex()
+
+
+def short(digest: str) -> str:
+    """Return the form for a card: the first 8 and the last 4 hex digits."""
+    body = digest.removeprefix(_PREFIX)
+    return f"{body[:8]}…{body[-4:]}"
+
+
+def action_document(
+    *, tool: str, args: JsonObject, ctx: dict[str, str], salt: str
+) -> str:
+    """Return the canonical document of an action; this exact text is stored and run.
+
+    Args:
+        tool: name of the tool as the agent knows it.
+        args: the arguments as they will run.
+        ctx: tenant, agent, thread, ns, message_id and tool_call_id.
+        salt: 32 hex digits; keeps the hash on a card from confirming a guess.
+
+    Raises:
+        BadJson: when it is not strict JSON or larger than 64 KiB.
+    """
+    document = canonical(
+        {
+            "v": 1,
+            "tool": tool,
+            "args": args,
+            "ctx": dict[str, JsonValue](ctx),
+            "salt": salt,
+        }
+    )
+    if len(document) > MAX_BYTES:
+        raise BadJson(f"the call is {len(document)} bytes, {MAX_BYTES} are allowed")
+    return document.decode("utf-8")
+
+
+def action_args(document: str) -> JsonObject:
+    """Return the arguments that an action document says to run."""
+    args = parse_object(document)["args"]
+    if not isinstance(args, dict):
+        raise BadJson("the arguments are not an object", "/args")
+    return args
+
+
+def action_hash(document: str) -> str:
+    """Return the hash that stands for exactly this action."""
+    return tagged_hash(ACTION_TAG, document.encode("utf-8"))
+
+
+def batch_digest(approval: str, items: Sequence[tuple[str, str]]) -> str:
+    """Bind an approval to its items, their order and their number.
+
+    Args:
+        approval: id of the approval.
+        items: (item id, action hash) in the order of the card.
+    """
+    rows: list[JsonValue] = [
+        {"i": index, "id": item, "hash": digest}
+        for index, (item, digest) in enumerate(items)
+    ]
+    return tagged_hash(
+        BATCH_TAG,
+        canonical({"v": 1, "approval": approval, "n": len(rows), "items": rows}),
+    )
+
+
+def display_digest(blocks: JsonValue) -> str:
+    """Hash the exact blocks that were posted: what was seen is what was approved."""
+    return tagged_hash(DISPLAY_TAG, canonical(blocks))
+
+
+def turn_key(*, tenant: str, agent: str, thread: str, ns: str, message_id: str) -> str:
+    """Return the key under which one AI message is submitted once."""
+    return tagged_hash(TURN_TAG, canonical([tenant, agent, thread, ns, message_id]))
+
+
+def claim_key(ctx: dict[str, str], digest: str) -> str:
+    """Return the key of one execution; the tool gets it as its idempotency key."""
+    return tagged_hash(CLAIM_TAG, canonical([dict[str, JsonValue](ctx), digest]))

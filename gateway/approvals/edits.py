@@ -1,0 +1,162 @@
+"""Make the record of an edit, and the words in which the agent reads it."""
+
+from __future__ import annotations
+
+import json
+from typing import cast
+
+import jsonpatch
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError
+from pydantic import JsonValue
+
+from gateway.approvals import digest
+from gateway.approvals.record import EditRecord, Item, Person
+from gateway.approvals.strict_json import JsonObject, parse_object
+
+NOTICE_MARK = "[twokey:edited]"
+"""Opens every notice of ours; the same text in a tool's own output is defused."""
+
+
+def edited_document(item: Item, args: JsonObject) -> str:
+    """Return the action document of an item with other arguments.
+
+    The tool, the context and the salt are taken from the request, so an edit can
+    change nothing but the arguments.
+
+    Raises:
+        BadJson: when the arguments are not strict JSON or too large.
+    """
+    requested = parse_object(item.requested)
+    return digest.action_document(
+        tool=item.tool,
+        args=args,
+        ctx=item.ctx.as_dict(),
+        salt=str(requested["salt"]),
+    )
+
+
+def edit_record(
+    item: Item, document: str, *, by: Person, at_ms: int, reason: str = ""
+) -> EditRecord | None:
+    """Return what changed from the request to this document; None for no change."""
+    requested_hash = digest.action_hash(item.requested)
+    executed_hash = digest.action_hash(document)
+    if requested_hash == executed_hash:
+        return None
+    requested, executed = item.requested_args, digest.action_args(document)
+    return EditRecord(
+        item_id=item.id,
+        tool=item.tool,
+        tool_call_id=item.ctx.tool_call_id,
+        requested=requested,
+        executed=executed,
+        patch=json_patch(requested, executed),
+        requested_hash=requested_hash,
+        executed_hash=executed_hash,
+        by=by,
+        at_ms=at_ms,
+        reason=reason,
+    )
+
+
+def json_patch(before: JsonObject, after: JsonObject) -> tuple[JsonObject, ...]:
+    """Return the RFC 6902 patch that turns one object into the other."""
+    patch = jsonpatch.make_patch(before, after)
+    return tuple(cast("list[JsonObject]", patch.patch))
+
+
+def schema_problem(schema: JsonObject) -> str | None:
+    """Return why a schema is no JSON Schema 2020-12, or None when it is one."""
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return f"{error.message} (at {error.json_path})"
+    return None
+
+
+def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, str]:
+    """Check arguments against the tool's schema (JSON Schema 2020-12).
+
+    Keys that an object schema does not declare are refused unless the schema says
+    ``additionalProperties`` itself: an edit may not smuggle in an argument.
+
+    Returns:
+        JSON Pointer into the arguments to a sentence; empty when all is well.
+    """
+    if schema is None:
+        return {}
+    validator = Draft202012Validator(closed(schema))
+    found = cast(
+        "list[ValidationError]",
+        list(validator.iter_errors(args)),  # pyright: ignore[reportUnknownMemberType] - jsonschema ships partial types
+    )
+    errors: dict[str, str] = {}
+    for error in found:
+        errors.setdefault(_pointer(error), error.message[:300])
+    return errors
+
+
+def closed(schema: JsonObject) -> JsonObject:
+    """Return the schema with undeclared keys refused at its top level.
+
+    Nested objects are closed too when they declare ``properties`` and nothing else
+    decides about further keys.
+    """
+    return cast("JsonObject", _closed(schema))
+
+
+def notice(record: EditRecord) -> str:
+    """Return the sentence block that the model reads about one edit.
+
+    It starts with `NOTICE_MARK` and states what was requested, what was executed,
+    who changed it and why. Values are JSON, so their text cannot end the block.
+    """
+    why = f" Their reason: {_json(record.reason)}." if record.reason else ""
+    who = record.by.name or record.by.user
+    return (
+        f"{NOTICE_MARK} A reviewer changed this call before it ran. "
+        f"Requested arguments: {_json(record.requested)}. "
+        f"Executed arguments: {_json(record.executed)}. "
+        f"Changed by: {_json(who)} (Slack user {record.by.user}).{why} "
+        "The executed arguments are what really happened: use them from here on, "
+        "tell the user about the change, and do not repeat the original call."
+    )
+
+
+def defuse(text: str) -> str:
+    """Break every look-alike of our notice in text that is not ours."""
+    return text.replace("[twokey:", "[not-twokey:")
+
+
+def _closed(node: JsonValue) -> JsonValue:
+    if isinstance(node, list):
+        return [_closed(element) for element in node]
+    if not isinstance(node, dict):
+        return node
+    result: JsonObject = {key: _closed(member) for key, member in node.items()}
+    composed = {"allOf", "anyOf", "oneOf", "$ref", "patternProperties"} & result.keys()
+    decided = {"additionalProperties", "unevaluatedProperties"} & result.keys()
+    is_object = result.get("type") == "object" and "properties" in result
+    if is_object and not decided:
+        result["unevaluatedProperties" if composed else "additionalProperties"] = False
+    return result
+
+
+def _pointer(error: ValidationError) -> str:
+    tokens = [
+        str(token).replace("~", "~0").replace("/", "~1")
+        for token in error.absolute_path
+    ]
+    if error.validator == "required":
+        missing = [
+            name
+            for name in cast("list[str]", error.validator_value)
+            if name not in cast("JsonObject", error.instance)
+        ]
+        tokens += missing[:1]
+    return "".join(f"/{token}" for token in tokens)
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -1,0 +1,67 @@
+"""Name what happens: one vocabulary for the outbox, the audit log and the metrics."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Record
+
+
+class EventName(StrEnum):
+    """Past-tense names; an event about an item is named after the state it reached."""
+
+    APPROVAL_OPENED = "approval.opened"
+    CALL_RAN = "call.ran"
+    CALL_DENIED = "call.denied"
+    ITEM_VOTED = "item.voted"
+    ITEM_EDITED = "item.edited"
+    ITEM_AUTHORIZED = "item.authorized"
+    ITEM_REJECTED = "item.rejected"
+    ITEM_ANSWERED = "item.answered"
+    ITEM_EXPIRED = "item.expired"
+    ITEM_SUPERSEDED = "item.superseded"
+    ITEM_WITHDRAWN = "item.withdrawn"
+    ITEM_LAPSED = "item.lapsed"
+    ITEM_EXECUTING = "item.executing"
+    ITEM_EXECUTED = "item.executed"
+    ITEM_FAILED = "item.failed"
+    ITEM_IN_DOUBT = "item.in_doubt"
+    ITEM_RECONCILED = "item.reconciled"
+    RUN_STARTED = "run.started"
+    RUN_FINISHED = "run.finished"
+    RUN_FAILED = "run.failed"
+
+
+class Event(Record):
+    """One thing that happened. It holds ids and hashes, never a tool's arguments.
+
+    ``at_ms`` and ``seq`` are filled in by the store when the event is read back.
+    """
+
+    name: EventName
+    tenant: str
+    agent: str = ""
+    thread: str = ""
+    approval: str = ""
+    item: str = ""
+    tool: str = ""
+    tier: str = ""
+    version: int = 0
+    action_hash: str = ""
+    policy_digest: str = ""
+    actor: str = ""
+    roles: tuple[str, ...] = ()
+    channel: str = ""
+    reason: str = ""
+    request_digest: str = ""
+    data: dict[str, str] = Field(default_factory=dict)
+    at_ms: int = 0
+    seq: str = ""
+
+
+def named_after(state: ItemState) -> EventName:
+    """Return the event that says an item reached this state."""
+    return EventName(f"item.{state}")

@@ -1,0 +1,111 @@
+"""Say what a reviewer may see of a call: in fixed order, redacted, as text.
+
+Redaction changes what is shown and nothing else: hashed and executed bytes are the
+same with and without it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from pydantic import JsonValue
+
+from gateway.approvals.record import Record
+from gateway.approvals.strict_json import JsonObject
+
+HIDDEN = "•••••• (hidden by policy)"
+
+
+class Argument(Record):
+    """One argument as it may be shown; ``text`` is untrusted."""
+
+    name: str
+    text: str
+    is_redacted: bool = False
+
+
+def redacted(args: JsonObject, paths: Iterable[str]) -> JsonObject:
+    """Return a copy in which every redacted place reads as hidden.
+
+    Args:
+        args: the arguments.
+        paths: dotted paths such as ``args.card.number``; ``*`` stands for every
+            member or element of one level.
+    """
+    shown: JsonObject = dict(args)
+    for path in paths:
+        tokens = path.removeprefix("args.").split(".")
+        hidden = _hide(shown, tokens)
+        if isinstance(hidden, dict):
+            shown = hidden
+    return shown
+
+
+def arguments(args: JsonObject, paths: Iterable[str] = ()) -> tuple[Argument, ...]:
+    """Return the arguments for a card, sorted by name, one line or block each."""
+    shown = redacted(args, paths)
+    return tuple(
+        Argument(name=name, text=as_text(value), is_redacted=value != args[name])
+        for name, value in sorted(shown.items())
+    )
+
+
+def as_text(value: JsonValue) -> str:
+    """Return a value as a person reads it: text bare, everything else as JSON."""
+    if isinstance(value, str):
+        return value
+    is_nested = isinstance(value, dict | list)
+    return json.dumps(value, ensure_ascii=False, indent=2 if is_nested else None)
+
+
+def differences(
+    before: JsonObject, after: JsonObject, paths: Iterable[str] = ()
+) -> tuple[tuple[str, str | None, str | None], ...]:
+    """Return (name, before, after) of every top-level argument that differs.
+
+    A side that has no such argument is None; redacted places read as hidden.
+    """
+    hidden = tuple(paths)
+    old, new = redacted(before, hidden), redacted(after, hidden)
+    names = sorted(before.keys() | after.keys())
+    return tuple(
+        (name, *_two_texts(old, new, name))
+        for name in names
+        if name not in before
+        or name not in after
+        or _json(before[name]) != _json(after[name])
+    )
+
+
+def _two_texts(
+    old: JsonObject, new: JsonObject, name: str
+) -> tuple[str | None, str | None]:
+    if name not in old or name not in new:
+        only_old = as_text(old[name]) if name in old else None
+        only_new = as_text(new[name]) if name in new else None
+        return only_old, only_new
+    texts = as_text(old[name]), as_text(new[name])
+    # "1" and 1 read the same bare: show such a pair as JSON.
+    return texts if texts[0] != texts[1] else (_json(old[name]), _json(new[name]))
+
+
+def _json(value: JsonValue) -> str:
+    return json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def _hide(node: JsonValue, tokens: list[str]) -> JsonValue:
+    if not tokens:
+        return HIDDEN
+    head, rest = tokens[0], tokens[1:]
+    if isinstance(node, dict):
+        return {
+            key: _hide(member, rest) if head in {key, "*"} else member
+            for key, member in node.items()
+        }
+    if isinstance(node, list):
+        return [
+            _hide(element, rest) if head in {str(index), "*"} else element
+            for index, element in enumerate(node)
+        ]
+    return node

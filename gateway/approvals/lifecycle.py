@@ -1,0 +1,114 @@
+"""Hold the one table of what may follow what in the life of an item."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from gateway.errors import IllegalMove
+
+
+class ItemState(StrEnum):
+    """Where one call stands. ``authorized`` is not ``executed``."""
+
+    PENDING = "pending"
+    AUTHORIZED = "authorized"
+    EXECUTING = "executing"
+    EXECUTED = "executed"
+    FAILED = "failed"
+    IN_DOUBT = "in_doubt"
+    REJECTED = "rejected"
+    ANSWERED = "answered"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    WITHDRAWN = "withdrawn"
+    LAPSED = "lapsed"
+
+
+class ApprovalState(StrEnum):
+    """An approval is open while one of its items is pending."""
+
+    OPEN = "open"
+    SETTLED = "settled"
+
+
+class Move(StrEnum):
+    """Everything that can happen to an item."""
+
+    AUTHORIZE = "authorize"
+    REJECT = "reject"
+    ANSWER = "answer"
+    EXPIRE = "expire"
+    SUPERSEDE = "supersede"
+    WITHDRAW = "withdraw"
+    LAPSE = "lapse"
+    CLAIM = "claim"
+    RELEASE = "release"
+    EXECUTE = "execute"
+    FAIL = "fail"
+    DOUBT = "doubt"
+    RETRY = "retry"
+
+
+_S = ItemState
+TRANSITIONS: dict[tuple[ItemState, Move], ItemState] = {
+    (_S.PENDING, Move.AUTHORIZE): _S.AUTHORIZED,
+    (_S.PENDING, Move.REJECT): _S.REJECTED,
+    (_S.PENDING, Move.ANSWER): _S.ANSWERED,
+    (_S.PENDING, Move.EXPIRE): _S.EXPIRED,
+    (_S.PENDING, Move.SUPERSEDE): _S.SUPERSEDED,
+    (_S.PENDING, Move.WITHDRAW): _S.WITHDRAWN,
+    (_S.AUTHORIZED, Move.CLAIM): _S.EXECUTING,
+    (_S.AUTHORIZED, Move.LAPSE): _S.LAPSED,
+    (_S.EXECUTING, Move.EXECUTE): _S.EXECUTED,
+    (_S.EXECUTING, Move.FAIL): _S.FAILED,
+    (_S.EXECUTING, Move.DOUBT): _S.IN_DOUBT,
+    # A nested pause (an agent inside the tool asks too) is not a crash.
+    (_S.EXECUTING, Move.RELEASE): _S.AUTHORIZED,
+    (_S.IN_DOUBT, Move.EXECUTE): _S.EXECUTED,
+    (_S.IN_DOUBT, Move.FAIL): _S.FAILED,
+    (_S.IN_DOUBT, Move.RETRY): _S.AUTHORIZED,
+}
+
+FINAL: frozenset[ItemState] = frozenset(ItemState) - {state for state, _ in TRANSITIONS}
+"""The states that nothing follows."""
+
+UNEXECUTED: frozenset[ItemState] = frozenset(
+    {
+        _S.REJECTED,
+        _S.ANSWERED,
+        _S.EXPIRED,
+        _S.SUPERSEDED,
+        _S.WITHDRAWN,
+        _S.LAPSED,
+    }
+)
+"""The final states in which the tool did not run and never will."""
+
+
+def advance(state: ItemState, move: Move) -> ItemState:
+    """Return the state that follows.
+
+    Raises:
+        IllegalMove: when the table has no such row.
+    """
+    try:
+        return TRANSITIONS[state, move]
+    except KeyError:
+        raise IllegalMove(state, move) from None
+
+
+def approval_state(items: list[ItemState]) -> ApprovalState:
+    """Return the state of an approval from the states of its items."""
+    is_open = ItemState.PENDING in items
+    return ApprovalState.OPEN if is_open else ApprovalState.SETTLED
+
+
+def diagram() -> str:
+    """Print the table as a Mermaid state diagram; the docs hold exactly this text."""
+    rows = ["stateDiagram-v2", "    [*] --> pending"]
+    rows += [
+        f"    {before} --> {after}: {move}"
+        for (before, move), after in TRANSITIONS.items()
+    ]
+    rows += [f"    {state} --> [*]" for state in ItemState if state in FINAL]
+    return "\n".join(rows)

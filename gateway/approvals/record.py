@@ -1,0 +1,263 @@
+"""Describe an approval and its items as frozen records.
+
+Everything a card shows, a decision changes and an execution needs is here. A change
+returns a new record; only the store writes one.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.approvals import digest, lifecycle
+from gateway.approvals.lifecycle import ApprovalState, ItemState
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+
+
+class Record(BaseModel):
+    """A frozen record that refuses fields it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def with_(self, **changes: object) -> Self:
+        """Return a copy with these fields replaced; values are trusted, not parsed."""
+        return self.model_copy(update=changes)
+
+
+class Verb(StrEnum):
+    """What a reviewer can say about an item."""
+
+    APPROVE = "approve"
+    EDIT = "edit"
+    REJECT = "reject"
+    RESPOND = "respond"
+
+
+class Person(Record):
+    """A Slack person. Only ``team`` and ``user`` identify; ``name`` is for reading."""
+
+    team: str
+    user: str
+    name: str = ""
+
+    def is_same(self, other: Person) -> bool:
+        """Say whether both are one person, by ids and never by name."""
+        return (self.team, self.user) == (other.team, other.user)
+
+
+class Origin(Record):
+    """Where in Slack the agent was asked; its last words go back there."""
+
+    channel: str
+    thread_ts: str
+
+
+class Context(Record):
+    """Where a call comes from; part of what is hashed.
+
+    ``ns`` is the agent's checkpoint namespace: two subagents may use one
+    ``tool_call_id`` and one ``message_id``, and only ``ns`` tells them apart.
+    """
+
+    tenant: str
+    agent: str
+    thread: str
+    ns: str
+    message_id: str
+    tool_call_id: str
+
+    def as_dict(self) -> dict[str, str]:
+        """Return the plain object that goes into the action document."""
+        return dict[str, str](self.model_dump())
+
+
+class Role(Record):
+    """Who holds a role: Slack user ids and user group ids. Both empty: nobody."""
+
+    name: str
+    users: tuple[str, ...] = ()
+    usergroups: tuple[str, ...] = ()
+
+
+class Demand(Record):
+    """Who must agree before an item is authorized.
+
+    Attributes:
+        approvals: how many distinct people.
+        of: a vote counts when its person holds one of these roles; empty: none does.
+        at_least: role name to the number of votes that must hold it.
+    """
+
+    approvals: int = Field(ge=1)
+    of: tuple[Role, ...]
+    at_least: dict[str, int] = Field(default_factory=dict)
+
+
+class Vote(Record):
+    """One person's approve; it counts for this action hash and no other."""
+
+    by: Person
+    roles: tuple[str, ...]
+    action_hash: str
+    at_ms: int
+
+
+class EditRecord(Record):
+    """What a person changed in a call; the agent is told exactly this.
+
+    ``requested`` and ``executed`` are arguments, ``patch`` is RFC 6902 from the first
+    to the second, the two hashes are those of the two action documents.
+    """
+
+    v: int = 1
+    item_id: str
+    tool: str
+    tool_call_id: str
+    requested: JsonObject
+    executed: JsonObject
+    patch: tuple[JsonObject, ...]
+    requested_hash: str
+    executed_hash: str
+    by: Person
+    at_ms: int
+    reason: str = ""
+
+
+class Settlement(Record):
+    """The word that ended an item's waiting: whose, when, and with which text."""
+
+    verb: Verb
+    by: Person
+    at_ms: int
+    text: str = ""
+
+
+class Result(Record):
+    """What the executor reported.
+
+    ``payload`` is the tool's answer in the executor's own encoding; the gateway keeps
+    it to hand it back and never reads it. ``summary`` is untrusted text for the card.
+    """
+
+    ok: bool
+    summary: str = ""
+    payload: str = ""
+
+
+class Item(Record):
+    """One call inside an approval."""
+
+    id: str
+    index: int
+    ctx: Context
+    tool: str
+    tier: Tier
+    reasons: tuple[str, ...] = ()
+    allow: tuple[Verb, ...]
+    demand: Demand
+    requested: str
+    action: str
+    state: ItemState = ItemState.PENDING
+    changed_at_ms: int = 0
+    description: str = ""
+    args_schema: JsonObject | None = None
+    redact: tuple[str, ...] = ()
+    requires_reason: bool = False
+    idempotent: bool = False
+    principals: tuple[Person, ...] = ()
+    votes: tuple[Vote, ...] = ()
+    edit: EditRecord | None = None
+    settlement: Settlement | None = None
+    fence: int = 0
+    claimed_until_ms: int = 0
+    result: Result | None = None
+
+    @property
+    def args(self) -> JsonObject:
+        """Return the arguments that would run now."""
+        return digest.action_args(self.action)
+
+    @property
+    def requested_args(self) -> JsonObject:
+        """Return the arguments that the agent asked for."""
+        return digest.action_args(self.requested)
+
+    @property
+    def action_hash(self) -> str:
+        """Return the hash of what would run now."""
+        return digest.action_hash(self.action)
+
+    @property
+    def is_pending(self) -> bool:
+        """Say whether a person still has to decide."""
+        return self.state is ItemState.PENDING
+
+
+class Approval(Record):
+    """One request on one card: items, their order, a version, an expiry.
+
+    ``version`` rises with every edit and is what buttons carry; ``rev`` rises with
+    every change and is what the store compares. All times are Unix milliseconds of
+    the store's clock.
+    """
+
+    id: str
+    tenant: str
+    agent: str
+    thread: str
+    ns: str = ""
+    message_id: str
+    version: int = 1
+    rev: int = 1
+    channel: str
+    created_at_ms: int = 0
+    expires_at_ms: int = 0
+    ttl_ms: int
+    requester: Person | None = None
+    principals: tuple[Person, ...] = ()
+    origin: Origin | None = None
+    policy_digest: str
+    says: str = ""
+    items: tuple[Item, ...] = Field(min_length=1)
+
+    @property
+    def state(self) -> ApprovalState:
+        """Return open while an item is pending, else settled."""
+        return lifecycle.approval_state([item.state for item in self.items])
+
+    @property
+    def digest(self) -> str:
+        """Return the batch digest over the items as they would run now."""
+        rows = [(item.id, item.action_hash) for item in self.items]
+        return digest.batch_digest(self.id, rows)
+
+    @property
+    def is_batch(self) -> bool:
+        """Say whether the card carries more than one call."""
+        return len(self.items) > 1
+
+    def replacing(self, *items: Item, **changes: object) -> Approval:
+        """Return a copy in which these items stand at their own index."""
+        by_index = {item.index: item for item in items}
+        rows = tuple(by_index.get(item.index, item) for item in self.items)
+        return self.with_(items=rows, **changes)
+
+
+def item_id(approval_id: str, index: int) -> str:
+    """Return the id of an item; it carries the approval and so routes itself."""
+    return f"{approval_id}.{index}"
+
+
+def approval_of(item: str) -> tuple[str, int]:
+    """Split an item id into its approval's id and its index.
+
+    Raises:
+        ValueError: when the text is not an item id.
+    """
+    approval, dot, index = item.rpartition(".")
+    if not (dot and approval and index.isascii() and index.isdigit()):
+        raise ValueError(f"{item[:80]!r} is not an item id")
+    return approval, int(index)

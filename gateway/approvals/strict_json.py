@@ -1,0 +1,160 @@
+"""Let JSON in through one strict door, so that one text has one meaning.
+
+Accepted: UTF-8, objects without duplicate keys, finite numbers, integers within
+±(2^53-1), nesting up to 64, strings without lone surrogates, 64 KiB at most in
+canonical form. Everything else is refused before anything is stored, because two
+parsers could read it as two different calls (RFC 8785 sections 3.1 and 3.2.2).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Never, cast
+
+from pydantic import JsonValue
+
+from gateway.errors import BadJson
+
+JsonObject = dict[str, JsonValue]
+
+MAX_DEPTH = 64
+MAX_BYTES = 64 * 1024
+MAX_INTEGER = 2**53 - 1
+"""The largest integer that every JSON reader keeps exact (RFC 8785 section 3.2.2.3)."""
+
+
+def parse(text: bytes | str) -> JsonValue:
+    """Parse one JSON document strictly.
+
+    Raises:
+        BadJson: for anything that is not strict JSON; names the place.
+    """
+    try:
+        decoded = text.decode("utf-8") if isinstance(text, bytes) else text
+    except UnicodeDecodeError as error:
+        raise BadJson("it is not UTF-8") from error
+    try:
+        value = cast(
+            "JsonValue",
+            json.loads(
+                decoded,
+                object_pairs_hook=_without_duplicates,
+                parse_constant=_no_constant,
+            ),
+        )
+    except json.JSONDecodeError as error:
+        raise BadJson(f"{error.msg} (character {error.pos})") from error
+    except RecursionError as error:
+        raise BadJson(f"it is nested more than {MAX_DEPTH} deep") from error
+    return accept(value)
+
+
+def parse_object(text: bytes | str) -> JsonObject:
+    """Parse one strict JSON document that has to be an object.
+
+    Raises:
+        BadJson: when it is not strict JSON, or not an object.
+    """
+    value = parse(text)
+    if not isinstance(value, dict):
+        raise BadJson(f"an object is needed, not {_kind(value)}")
+    return value
+
+
+def accept(value: object) -> JsonValue:
+    """Check a tree of Python values as strictly as a parsed text; return a copy.
+
+    The copy shares nothing that can change with the argument. Tuples, bytes, sets,
+    non-string keys and numbers of other types are refused instead of converted.
+
+    Raises:
+        BadJson: names the place and the problem, never the value.
+    """
+    return _accept(value, "", 0)
+
+
+def accept_object(value: object) -> JsonObject:
+    """Check a tree that has to be an object at its top.
+
+    Raises:
+        BadJson: as `accept`, or when the top is not an object.
+    """
+    if not isinstance(value, dict):
+        raise BadJson(f"an object is needed, not {_kind(value)}")
+    return cast("JsonObject", accept(cast("object", value)))
+
+
+def _accept(value: object, pointer: str, depth: int) -> JsonValue:
+    if depth > MAX_DEPTH:
+        raise BadJson(f"it is nested more than {MAX_DEPTH} deep", pointer)
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _accept_text(value, pointer)
+    if isinstance(value, int | float):
+        return _accept_number(value, pointer)
+    if isinstance(value, list):
+        elements = cast("list[object]", value)
+        return [
+            _accept(element, f"{pointer}/{index}", depth + 1)
+            for index, element in enumerate(elements)
+        ]
+    if isinstance(value, dict):
+        return _accept_members(cast("dict[object, object]", value), pointer, depth)
+    raise BadJson(f"{_kind(value)} is not JSON", pointer)
+
+
+def _accept_members(
+    members: dict[object, object], pointer: str, depth: int
+) -> JsonObject:
+    result: JsonObject = {}
+    for key, member in members.items():
+        if not isinstance(key, str):
+            raise BadJson(f"a key is {_kind(key)}, not a string", pointer)
+        place = f"{pointer}/{_pointer_token(key)}"
+        result[_accept_text(key, place)] = _accept(member, place, depth + 1)
+    return result
+
+
+def _accept_text(text: str, pointer: str) -> str:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        shown = pointer.encode("utf-8", "replace").decode("utf-8")
+        raise BadJson("a string holds half of a surrogate pair", shown) from error
+    return str(text)
+
+
+def _accept_number(number: float, pointer: str) -> int | float:
+    if isinstance(number, float) and not math.isfinite(number):
+        raise BadJson("a number is not finite", pointer)
+    if (isinstance(number, int) or number.is_integer()) and abs(number) > MAX_INTEGER:
+        raise BadJson(
+            "an integer is beyond 2^53-1 and would lose digits; send it as a string",
+            pointer,
+        )
+    return number
+
+
+def _without_duplicates(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise BadJson("a key appears twice", f"/{_pointer_token(key)}")
+            seen.add(key)
+    return members
+
+
+def _no_constant(name: str) -> Never:
+    raise BadJson(f"{name} is not JSON")
+
+
+def _pointer_token(key: str) -> str:
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _kind(value: object) -> str:
+    return f"a value of type {type(value).__name__}"

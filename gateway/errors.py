@@ -1,0 +1,76 @@
+"""Name what can go wrong in a way a caller can act on."""
+
+from __future__ import annotations
+
+
+class TwokeyError(Exception):
+    """The base of every error that Twokey raises on purpose.
+
+    Its text is one calm sentence: what happened, the value, the next step. It is
+    safe to print to an operator; it never holds a secret or a tool's arguments.
+    """
+
+
+class BadJson(TwokeyError):
+    """A document did not pass the strict JSON door.
+
+    Attributes:
+        pointer: JSON Pointer (RFC 6901) of the offending place, "" for the whole.
+        problem: what is wrong with it, without the value itself.
+    """
+
+    def __init__(self, problem: str, pointer: str = "") -> None:
+        self.pointer = pointer
+        self.problem = problem
+        place = f" at {pointer!r}" if pointer else ""
+        super().__init__(f"This JSON cannot be accepted{place}: {problem}.")
+
+
+class SettingsError(TwokeyError):
+    """A setting is missing or wrong; nothing was started."""
+
+
+class PolicyError(TwokeyError):
+    """A policy cannot be loaded or judged by; nothing runs under it.
+
+    Attributes:
+        place: ``file:line`` when the place is known, else the file's name.
+    """
+
+    def __init__(self, problem: str, place: str = "") -> None:
+        self.place = place
+        super().__init__(f"{place}: {problem}" if place else problem)
+
+
+class StoreUnavailable(TwokeyError):
+    """The store did not answer, or refused to promise that it kept the write."""
+
+
+class UnsafeStore(TwokeyError):
+    """The store would lose acknowledged decisions, so Twokey will not use it."""
+
+
+class IllegalMove(TwokeyError):
+    """A state was asked to follow another that the lifecycle table does not allow.
+
+    Attributes:
+        state: where the item was.
+        move: what was asked of it.
+    """
+
+    def __init__(self, state: str, move: str) -> None:
+        self.state = state
+        self.move = move
+        super().__init__(f"An item that is {state!r} cannot {move!r}.")
+
+
+class NotAllowed(TwokeyError):
+    """The gateway refuses this: the tool must not run."""
+
+
+class GraphError(TwokeyError):
+    """An agent's graph cannot be imported or is not a compiled graph."""
+
+
+class ThreadUnavailable(TwokeyError):
+    """A thread cannot be resumed now; its job stays and is tried again."""

@@ -1,0 +1,254 @@
+"""Shape what an agent and the gateway say to each other.
+
+The same records go through the in-process port and, one day, over HTTP as JSON.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gateway.approvals import digest
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import EditRecord, Item, Person, Record, Result, Verb
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+
+ARGS_TAG = "twokey/v1/args"
+APPROVAL_INTERRUPT = "twokey.approval"
+RECONCILE_INTERRUPT = "twokey.reconcile"
+
+
+def args_hash(args: JsonObject) -> str:
+    """Hash bare arguments, to notice a change between submit and execution."""
+    return digest.tagged_hash(ARGS_TAG, digest.canonical(args))
+
+
+class TurnRef(Record):
+    """One AI message of one agent in one thread; ``ns`` is its checkpoint namespace."""
+
+    agent: str
+    thread: str
+    ns: str = ""
+    message_id: str
+
+
+class ProposedCall(Record):
+    """One tool call as the model wrote it."""
+
+    tool: str
+    args: JsonObject
+    tool_call_id: str
+
+
+class Turn(Record):
+    """All calls of one AI message, submitted together.
+
+    ``says`` is the model's own text of that message: unverified evidence. ``schemas``
+    maps a tool's name to the JSON Schema of its arguments, as the agent declares it.
+    """
+
+    ref: TurnRef
+    calls: tuple[ProposedCall, ...]
+    says: str = ""
+    schemas: dict[str, JsonObject] = Field(default_factory=dict)
+
+
+class VerdictKind(StrEnum):
+    """What policy says of one call."""
+
+    RUN = "run"
+    HOLD = "hold"
+    DENY = "deny"
+
+
+class Verdict(Record):
+    """The gateway's word on one call of a turn, in the order of the calls.
+
+    ``item_id`` and ``action_hash`` (of the request) are set when ``kind`` is hold.
+    ``reason`` is a sentence for the model when it is deny.
+    """
+
+    kind: VerdictKind
+    tool: str
+    tool_call_id: str
+    tier: Tier
+    args_hash: str
+    item_id: str = ""
+    action_hash: str = ""
+    allow: tuple[Verb, ...] = ()
+    reason: str = ""
+    args_schema: JsonObject | None = None
+
+
+class AnswerKind(StrEnum):
+    """Every way in which the wait for a held call can end."""
+
+    APPROVE = "approve"
+    EDIT = "edit"
+    REJECT = "reject"
+    RESPOND = "respond"
+    EXPIRED = "expired"
+    SUPERSEDED = "superseded"
+    WITHDRAWN = "withdrawn"
+    LAPSED = "lapsed"
+
+
+class Answer(Record):
+    """What a held call is resumed with, for the interrupt `APPROVAL_INTERRUPT`.
+
+    ``action_hash`` is that of the request and binds the answer to its question.
+    ``args`` are the executed arguments of an edit. ``message`` is the reason of a
+    rejection, the text of a response, or the sentence for any other end.
+    """
+
+    type: AnswerKind
+    item_id: str
+    action_hash: str
+    args: JsonObject | None = None
+    message: str = ""
+    by: Person | None = None
+
+
+class ReconcileAnswer(Record):
+    """What an execution in doubt is resumed with, for `RECONCILE_INTERRUPT`."""
+
+    type: Literal["executed", "rerun", "skip"]
+    item_id: str
+    action_hash: str
+    message: str = ""
+    by: Person | None = None
+
+
+class ClaimRequest(Record):
+    """Ask for the right to execute one held call once.
+
+    ``owner`` names the process and attempt. ``ctx_hash`` is not asked for: the gateway
+    compares thread, namespace, message and call ids with its own record.
+    """
+
+    item_id: str
+    ref: TurnRef
+    tool: str
+    tool_call_id: str
+    owner: str
+
+
+class Claimed(Record):
+    """Run exactly ``action`` (a canonical document) now, once.
+
+    The claim holds for ``lease_s`` seconds and is kept by heartbeats with ``fence``.
+    ``idempotency_key`` is the same for every attempt at this authorization.
+    """
+
+    kind: Literal["new"] = "new"
+    fence: int
+    action: str
+    action_hash: str
+    idempotency_key: str
+    lease_s: float
+    edit: EditRecord | None = None
+
+
+class Done(Record):
+    """It ran before; here is the result that was stored."""
+
+    kind: Literal["done"] = "done"
+    result: Result
+    edit: EditRecord | None = None
+
+
+class Busy(Record):
+    """A live owner executes it right now; ask again after ``retry_after_s``."""
+
+    kind: Literal["busy"] = "busy"
+    retry_after_s: float = 0.2
+
+
+class InDoubt(Record):
+    """An owner died between effect and record; a person has to say what happened."""
+
+    kind: Literal["in_doubt"] = "in_doubt"
+
+
+class Refused(Record):
+    """It must not run; ``reason`` is a sentence for the model."""
+
+    kind: Literal["refused"] = "refused"
+    reason: str
+    state: ItemState | None = None
+
+
+ClaimReply = Annotated[
+    Claimed | Done | Busy | InDoubt | Refused, Field(discriminator="kind")
+]
+
+
+class CallOutcome(Record):
+    """What became of one held call, for repairing a turn that was cut off."""
+
+    item_id: str
+    tool_call_id: str
+    tool: str
+    state: ItemState
+    answer: Answer | None = None
+    edit: EditRecord | None = None
+    result: Result | None = None
+
+
+class AgentNote(Record):
+    """What the system prompt says about the gate: names of tools that need a person."""
+
+    gated_tools: tuple[str, ...] = ()
+    other_tools_are_gated: bool = True
+
+
+_ENDINGS = {
+    ItemState.EXPIRED: (
+        AnswerKind.EXPIRED,
+        "Nobody decided in time, so the call did not run.",
+    ),
+    ItemState.SUPERSEDED: (
+        AnswerKind.SUPERSEDED,
+        "The conversation moved on, so the call did not run.",
+    ),
+    ItemState.WITHDRAWN: (
+        AnswerKind.WITHDRAWN,
+        "The request was withdrawn, so the call did not run.",
+    ),
+    ItemState.LAPSED: (
+        AnswerKind.LAPSED,
+        "The authorization was not used in time, so the call did not run.",
+    ),
+}
+
+
+def answer_for(item: Item) -> Answer | None:
+    """Return the answer that a held call is resumed with; None while it is pending.
+
+    An item that is executing, executed, failed or in doubt is answered as what it was
+    authorized as: the same answer again, never a second question.
+    """
+    if item.state is ItemState.PENDING:
+        return None
+    bound = {
+        "item_id": item.id,
+        "action_hash": digest.action_hash(item.requested),
+    }
+    if item.state in _ENDINGS:
+        kind, message = _ENDINGS[item.state]
+        return Answer(type=kind, message=message, **bound)
+    by = item.settlement.by if item.settlement else None
+    text = item.settlement.text if item.settlement else ""
+    if item.state is ItemState.REJECTED:
+        return Answer(type=AnswerKind.REJECT, message=text, by=by, **bound)
+    if item.state is ItemState.ANSWERED:
+        return Answer(type=AnswerKind.RESPOND, message=text, by=by, **bound)
+    if item.edit is not None:
+        return Answer(
+            type=AnswerKind.EDIT, args=item.args, message=item.edit.reason, by=by,
+            **bound,
+        )  # fmt: skip
+    return Answer(type=AnswerKind.APPROVE, by=by, **bound)

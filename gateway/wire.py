@@ -233,22 +233,27 @@ def answer_for(item: Item) -> Answer | None:
     """
     if item.state is ItemState.PENDING:
         return None
-    bound = {
-        "item_id": item.id,
-        "action_hash": digest.action_hash(item.requested),
-    }
     if item.state in _ENDINGS:
         kind, message = _ENDINGS[item.state]
-        return Answer(type=kind, message=message, **bound)
-    by = item.settlement.by if item.settlement else None
+        return _answer(item, kind, message=message)
     text = item.settlement.text if item.settlement else ""
     if item.state is ItemState.REJECTED:
-        return Answer(type=AnswerKind.REJECT, message=text, by=by, **bound)
+        return _answer(item, AnswerKind.REJECT, message=text)
     if item.state is ItemState.ANSWERED:
-        return Answer(type=AnswerKind.RESPOND, message=text, by=by, **bound)
+        return _answer(item, AnswerKind.RESPOND, message=text)
     if item.edit is not None:
-        return Answer(
-            type=AnswerKind.EDIT, args=item.args, message=item.edit.reason, by=by,
-            **bound,
-        )  # fmt: skip
-    return Answer(type=AnswerKind.APPROVE, by=by, **bound)
+        return _answer(item, AnswerKind.EDIT, message=item.edit.reason, args=item.args)
+    return _answer(item, AnswerKind.APPROVE)
+
+
+def _answer(
+    item: Item, kind: AnswerKind, *, message: str = "", args: JsonObject | None = None
+) -> Answer:
+    return Answer(
+        type=kind,
+        item_id=item.id,
+        action_hash=digest.action_hash(item.requested),
+        args=args,
+        message=message,
+        by=item.settlement.by if item.settlement else None,
+    )

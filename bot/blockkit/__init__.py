@@ -1,0 +1,20 @@
+"""Know what Slack accepts, and refuse what Slack refuses.
+
+A strict validator of Block Kit payloads: everything not known here is a problem. The
+bot holds every outgoing payload to it, the sandbox answers with its error names. It
+imports nothing but the standard library.
+"""
+
+from bot.blockkit.jsontypes import JSON, ReadOnlyJSON
+from bot.blockkit.messages import validate_message
+from bot.blockkit.problem import Problem
+from bot.blockkit.views import validate_home, validate_modal
+
+__all__ = [
+    "JSON",
+    "Problem",
+    "ReadOnlyJSON",
+    "validate_home",
+    "validate_message",
+    "validate_modal",
+]

@@ -1,0 +1,93 @@
+"""Judge a message: its blocks and its top-level text, for posting or updating."""
+
+from collections.abc import Sequence
+
+from bot.blockkit import limits
+from bot.blockkit.check import flaws, is_encodable
+from bot.blockkit.jsontypes import ReadOnlyJSON
+from bot.blockkit.problem import Problem
+from bot.blockkit.surfaces import MESSAGE_BLOCKS
+from bot.blockkit.whole import (
+    markdown_length,
+    shared_flaws,
+    table_flaws,
+    text_length,
+)
+
+
+def validate_message(
+    blocks: ReadOnlyJSON, text: ReadOnlyJSON, *, update: bool = False
+) -> list[Problem]:
+    """Tell why Slack would refuse a message; an empty list means it would not.
+
+    Both come as they are in the JSON of the call, None where they are absent; an empty
+    array of blocks counts as absent. Pass `update=True` for chat.update, which takes
+    far less text. Pointers start at `/blocks` or `/text`.
+    """
+    found = _text_problems(text, update=update)
+    if blocks is None:
+        blocks = []
+    if isinstance(blocks, str) or not isinstance(blocks, Sequence):
+        message = "must be an array of blocks"
+        return [*found, Problem("/blocks", "invalid_blocks_format", message)]
+    if blocks:
+        return found + _block_problems(blocks)
+    if not text:
+        message = "has neither text nor blocks; give at least one"
+        found.append(Problem("", "no_text", message))
+    return found
+
+
+def _text_problems(text: ReadOnlyJSON, *, update: bool) -> list[Problem]:
+    if text is None:
+        return []
+    if not isinstance(text, str):
+        return [Problem("/text", "invalid_arguments", "must be a string")]
+    if not is_encodable(text):
+        return [
+            Problem("/text", "invalid_arguments", "holds a lone surrogate, not UTF-8")
+        ]
+    if update and (size := escaped_size(text)) > limits.TEXT_BYTES_IN_UPDATE:
+        message = (
+            f"must have at most {limits.TEXT_BYTES_IN_UPDATE} bytes after escaping "
+            f"in an update, has {size}"
+        )
+        return [Problem("/text", "msg_too_long", message)]
+    if len(text) > limits.TEXT_IN_POST:
+        message = f"must have at most {limits.TEXT_IN_POST} characters, has {len(text)}"
+        return [Problem("/text", "msg_too_long", message)]
+    return []
+
+
+def escaped_size(text: str) -> int:
+    """Count UTF-8 bytes as chat.update does: & < > weigh as their escapes."""
+    return (
+        len(text.encode())
+        + 4 * text.count("&")
+        + 3 * (text.count("<") + text.count(">"))
+    )
+
+
+def _block_problems(blocks: Sequence[ReadOnlyJSON]) -> list[Problem]:
+    found = [
+        Problem("/blocks" + flaw.pointer, "invalid_blocks", flaw.message)
+        for source in (
+            flaws(MESSAGE_BLOCKS, blocks),
+            shared_flaws(blocks),
+            table_flaws(blocks),
+        )
+        for flaw in source
+    ]
+    sizes = (
+        (
+            "text in markdown blocks",
+            markdown_length(blocks),
+            limits.MARKDOWN_IN_MESSAGE,
+        ),
+        ("text in all blocks", text_length(blocks), limits.TEXT_IN_ALL_BLOCKS),
+    )
+    for what, size, most in sizes:
+        if size > most:
+            message = f"{what} must have at most {most} characters, has {size}"
+            found.append(Problem("/blocks", "msg_blocks_too_long", message))
+    return found

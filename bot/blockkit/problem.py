@@ -1,0 +1,42 @@
+"""Say what Slack would refuse, where, and under which of its error names."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Describe one reason why Slack would refuse a payload.
+
+    `pointer` is an RFC 6901 JSON pointer from the top of the payload
+    (`/blocks/2/elements/0/value`; empty for the payload itself), `code` the error
+    name Slack answers with, and `message` names the limit and what was found.
+    """
+
+    pointer: str
+    code: str
+    message: str
+
+    def __str__(self) -> str:
+        """Give the problem as one line for a log or an exception."""
+        return f"{self.pointer or '/'}: {self.message} ({self.code})"
+
+
+class Flaw(NamedTuple):
+    """Hold a place and a sentence, before a surface gives them an error name."""
+
+    pointer: str
+    message: str
+
+    def below(self, pointer: str) -> "Flaw":
+        """Move the flaw under the place of its parent."""
+        return Flaw(pointer + self.pointer, self.message)
+
+
+Flaws = Iterator[Flaw]
+
+
+def step(pointer: str, key: str | int) -> str:
+    """Add one key or index to a JSON pointer, escaped by RFC 6901."""
+    return f"{pointer}/{str(key).replace('~', '~0').replace('/', '~1')}"

@@ -1,0 +1,95 @@
+"""Describe rich text: sections, lists, quotes and preformatted text.
+
+Source: https://docs.slack.dev/reference/block-kit/blocks/rich-text-block
+"""
+
+from bot.blockkit import forms, limits
+from bot.blockkit.objects import ID
+from bot.blockkit.shape import Choice, Flag, Many, Record, Shape, Str, Tagged, Whole
+
+_STYLE = Record(
+    {},
+    {
+        name: Flag()
+        for name in (
+            "bold",
+            "italic",
+            "strike",
+            "code",
+            "underline",
+            "highlight",
+            "client_highlight",
+            "unlink",
+        )
+    },
+)
+_STYLED: dict[str, Shape] = {"style": _STYLE}
+_TEXT = Record({"text": Str(limits.TEXT_IN_POST)}, _STYLED)
+_LINK = Record(
+    {"url": Str(limits.URL, form=forms.url)},
+    _STYLED | {"text": Str(limits.TEXT), "unsafe": Flag()},
+)
+_INLINE = Many(
+    Tagged(
+        "a rich text part",
+        {
+            "text": _TEXT,
+            "link": _LINK,
+            "user": Record({"user_id": ID}, _STYLED),
+            "usergroup": Record({"usergroup_id": ID}, _STYLED),
+            "channel": Record({"channel_id": ID}, _STYLED),
+            "emoji": Record(
+                {"name": Str(limits.ID)}, _STYLED | {"unicode": Str(limits.ID)}
+            ),
+            "broadcast": Record(
+                {"range": Choice(("here", "channel", "everyone"))}, _STYLED
+            ),
+            "date": Record(
+                {"timestamp": Whole(0), "format": Str(limits.ID)},
+                _STYLED
+                | {
+                    "url": Str(limits.URL, form=forms.url),
+                    "fallback": Str(limits.TEXT),
+                },
+            ),
+            "color": Record({"value": Str(7, form=forms.color)}, _STYLED),
+        },
+    )
+)
+_SECTION = Record({"elements": _INLINE})
+_BORDER: dict[str, Shape] = {"border": Whole(0)}
+
+RICH_TEXT = Record(
+    {
+        "elements": Many(
+            Tagged(
+                "a rich text element",
+                {
+                    "rich_text_section": _SECTION,
+                    "rich_text_preformatted": Record(
+                        {
+                            "elements": Many(
+                                Tagged(
+                                    "a preformatted part",
+                                    {"text": _TEXT, "link": _LINK},
+                                )
+                            )
+                        },
+                        _BORDER | {"language": Str(limits.ID)},
+                    ),
+                    "rich_text_quote": Record({"elements": _INLINE}, _BORDER),
+                    "rich_text_list": Record(
+                        {
+                            "style": Choice(("bullet", "ordered")),
+                            "elements": Many(
+                                Tagged("a list item", {"rich_text_section": _SECTION})
+                            ),
+                        },
+                        _BORDER | {"indent": Whole(0), "offset": Whole(0)},
+                    ),
+                },
+            )
+        )
+    },
+    {"block_id": ID},
+)

@@ -1,0 +1,151 @@
+"""Hold the rules between the fields of one object.
+
+Each rule is handed an object whose fields already have their own shapes.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from bot.blockkit.forms import to_decimal
+from bot.blockkit.jsontypes import ReadOnlyJSON
+from bot.blockkit.problem import Flaw, Flaws, step
+from bot.blockkit.shape import Node, Rule
+
+
+def at_least_one_of(*keys: str) -> Rule:
+    """Ask for one or more of these keys."""
+
+    def rule(node: Node) -> Flaws:
+        if not any(key in node for key in keys):
+            yield Flaw("", f"must have at least one of {', '.join(keys)}")
+
+    return rule
+
+
+def exactly_one_of(*keys: str) -> Rule:
+    """Ask for one of these keys and for no second."""
+
+    def rule(node: Node) -> Flaws:
+        present = [key for key in keys if key in node]
+        if len(present) != 1:
+            has = " and ".join(present) or "none"
+            yield Flaw("", f"must have exactly one of {', '.join(keys)}; has {has}")
+
+    return rule
+
+
+def ordered(low: str, high: str) -> Rule:
+    """Refuse a minimum above its maximum; integers or numbers in strings."""
+
+    def rule(node: Node) -> Flaws:
+        if low in node and high in node:
+            least, most = to_decimal(str(node[low])), to_decimal(str(node[high]))
+            if least > most:
+                yield Flaw(step("", low), f"{low} {least} is above {high} {most}")
+
+    return rule
+
+
+def within(key: str, low: str, high: str) -> Rule:
+    """Refuse a prefilled number outside of its own bounds."""
+
+    def rule(node: Node) -> Flaws:
+        if key not in node:
+            return
+        value = to_decimal(str(node[key]))
+        if low in node and value < to_decimal(str(node[low])):
+            yield Flaw(step("", key), f"is below {low}")
+        if high in node and value > to_decimal(str(node[high])):
+            yield Flaw(step("", key), f"is above {high}")
+
+    return rule
+
+
+def whole_unless(flag: str, *keys: str) -> Rule:
+    """Refuse decimals where `flag` does not allow them."""
+
+    def rule(node: Node) -> Flaws:
+        if node.get(flag) is True:
+            return
+        for key in keys:
+            if key in node and "." in str(node[key]):
+                yield Flaw(step("", key), f"must be whole, {flag} is false")
+
+    return rule
+
+
+def prefill_fits(node: Node) -> Flaws:
+    """Refuse a prefilled text that the input itself would not accept."""
+    text, most = node.get("initial_value"), node.get("max_length")
+    if isinstance(text, str) and isinstance(most, int) and len(text) > most:
+        yield Flaw(
+            "/initial_value", f"has {len(text)} characters, max_length is {most}"
+        )
+
+
+def chosen_are_offered(node: Node) -> Flaws:
+    """Refuse an initial option that is not, field by field, among the options."""
+    offered = [*_offered(node)]
+    if "initial_option" in node and node["initial_option"] not in offered:
+        yield Flaw("/initial_option", "is not among the options")
+    for index, chosen in enumerate(_items(node, "initial_options")):
+        if chosen not in offered:
+            yield Flaw(f"/initial_options/{index}", "is not among the options")
+
+
+def values_are_unique(node: Node) -> Flaws:
+    """Refuse two options with one value: nobody could tell which was chosen."""
+    seen: set[ReadOnlyJSON] = set()
+    for option in _offered(node):
+        value = option.get("value")
+        if isinstance(value, str) and value in seen:
+            yield Flaw("", "has two options with the same value")
+            return
+        seen.add(value if isinstance(value, str) else None)
+
+
+def not_more_than_allowed(initial: str) -> Rule:
+    """Refuse more prefilled choices than `max_selected_items` allows."""
+
+    def rule(node: Node) -> Flaws:
+        most, chosen = node.get("max_selected_items"), _items(node, initial)
+        if isinstance(most, int) and len(chosen) > most:
+            yield Flaw(
+                step("", initial),
+                f"has {len(chosen)} items, max_selected_items is {most}",
+            )
+
+    return rule
+
+
+def action_ids_are_unique(node: Node) -> Flaws:
+    """Refuse two elements of one block with the same action_id."""
+    for index, action_id in duplicates(_items(node, "elements"), "action_id"):
+        yield Flaw(
+            f"/elements/{index}/action_id",
+            f"{action_id!r} is already used in this block",
+        )
+
+
+def duplicates(items: Iterable[ReadOnlyJSON], key: str) -> Iterable[tuple[int, str]]:
+    """Yield index and id of each item that repeats an earlier item's id."""
+    seen: set[str] = set()
+    for index, item in enumerate(items):
+        value = item.get(key) if isinstance(item, Mapping) else None
+        if isinstance(value, str):
+            if value in seen:
+                yield index, value
+            seen.add(value)
+
+
+def _items(node: Node, key: str) -> Sequence[ReadOnlyJSON]:
+    value = node.get(key)
+    return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
+
+
+def _offered(node: Node) -> Iterable[Node]:
+    for option in _items(node, "options"):
+        if isinstance(option, Mapping):
+            yield option
+    for group in _items(node, "option_groups"):
+        if isinstance(group, Mapping):
+            yield from _offered(group)

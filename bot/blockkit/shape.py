@@ -1,0 +1,92 @@
+"""Give the seven kinds of shape that Block Kit is described with.
+
+A shape is data: `check.flaws` walks it beside a payload. Everything that is not named
+by a shape is refused.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
+
+from bot.blockkit.jsontypes import ReadOnlyJSON
+from bot.blockkit.problem import Flaws
+
+Node: TypeAlias = Mapping[str, ReadOnlyJSON]
+Rule: TypeAlias = Callable[[Node], Flaws]
+"""A rule between fields of one record; it may trust each field's own shape."""
+
+Form: TypeAlias = Callable[[str], str | None]
+"""Look at a string and say what it should have been, or None when it is fine."""
+
+
+@dataclass(frozen=True, slots=True)
+class Str:
+    """Take a string of `least` to `most` characters, perhaps of a form."""
+
+    most: int
+    least: int = 1
+    form: Form | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Take one of a few words."""
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Take an integer from `least` to `most`, both included; never a boolean."""
+
+    least: int
+    most: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    """Take true or false."""
+
+
+@dataclass(frozen=True, slots=True)
+class Many:
+    """Take an array of `least` to `most` items of one shape."""
+
+    item: "Shape"
+    most: int | None = None
+    least: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """Take an object with these keys and no other, then hold it to `rules`."""
+
+    required: Mapping[str, "Shape"]
+    optional: Mapping[str, "Shape"] = field(
+        default_factory=lambda: MappingProxyType({})
+    )
+    rules: tuple[Rule, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Tagged:
+    """Take an object whose `type` picks one of several records.
+
+    `noun` is what the message calls it; `refused` explains types that Slack knows but
+    does not take in this place.
+    """
+
+    noun: str
+    variants: Mapping[str, Record]
+    refused: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True)
+class Nullable:
+    """Take null or the shape."""
+
+    shape: "Shape"
+
+
+Shape: TypeAlias = Str | Choice | Whole | Flag | Many | Record | Tagged | Nullable

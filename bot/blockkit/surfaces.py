@@ -1,0 +1,130 @@
+"""Describe the blocks, and which of them a message, a modal or App Home takes.
+
+Source: https://docs.slack.dev/reference/block-kit/blocks
+"""
+
+from bot.blockkit import forms, limits
+from bot.blockkit.elements import IMAGE, IN_ACTIONS, IN_INPUT, IN_SECTION
+from bot.blockkit.objects import ID, SLACK_FILE, plain, text
+from bot.blockkit.rich_text import RICH_TEXT
+from bot.blockkit.rules import (
+    action_ids_are_unique,
+    at_least_one_of,
+    exactly_one_of,
+)
+from bot.blockkit.shape import (
+    Choice,
+    Flag,
+    Many,
+    Nullable,
+    Record,
+    Shape,
+    Str,
+    Tagged,
+    Whole,
+)
+
+_BLOCK: dict[str, Shape] = {"block_id": ID}
+_EVERYWHERE = {
+    "header": Record(
+        {"text": plain(limits.HEADER)},
+        _BLOCK | {"level": Whole(1, limits.HEADER_LEVELS)},
+    ),
+    "section": Record(
+        {},
+        _BLOCK
+        | {
+            "text": text(),
+            "fields": Many(text(limits.FIELD), limits.FIELDS),
+            "accessory": IN_SECTION,
+            "expand": Flag(),
+        },
+        (at_least_one_of("text", "fields"),),
+    ),
+    "context": Record(
+        {
+            "elements": Many(
+                Tagged("a context element", {**text().variants, "image": IMAGE}),
+                limits.CONTEXT_ELEMENTS,
+            )
+        },
+        _BLOCK,
+    ),
+    "divider": Record({}, _BLOCK),
+    "actions": Record(
+        {"elements": Many(IN_ACTIONS, limits.ACTIONS_ELEMENTS)},
+        _BLOCK,
+        (action_ids_are_unique,),
+    ),
+    "rich_text": RICH_TEXT,
+    "image": Record(
+        {"alt_text": Str(limits.IMAGE_ALT)},
+        _BLOCK
+        | {
+            "title": plain(limits.IMAGE_TITLE),
+            "image_url": Str(limits.URL, form=forms.web_url),
+            "slack_file": SLACK_FILE,
+        },
+        (exactly_one_of("image_url", "slack_file"),),
+    ),
+    "input": Record(
+        {"label": plain(limits.INPUT_LABEL), "element": IN_INPUT},
+        _BLOCK
+        | {
+            "hint": plain(limits.INPUT_HINT),
+            "optional": Flag(),
+            "dispatch_action": Flag(),
+        },
+    ),
+}
+
+_CELL = Tagged(
+    "a table cell",
+    {"raw_text": Record({"text": Str(limits.TEXT_IN_POST)}), "rich_text": RICH_TEXT},
+)
+_TABLE = Record(
+    {"rows": Many(Many(_CELL, limits.TABLE_COLUMNS), limits.TABLE_ROWS)},
+    _BLOCK
+    | {
+        "column_settings": Many(
+            Nullable(
+                Record(
+                    {},
+                    {
+                        "align": Choice(("left", "center", "right")),
+                        "is_wrapped": Flag(),
+                    },
+                )
+            ),
+            limits.TABLE_COLUMNS,
+        )
+    },
+)
+_MARKDOWN = Record({"text": Str(limits.MARKDOWN_IN_MESSAGE)}, _BLOCK)
+_ALERT = Record(
+    {"text": text(limits.ALERT)},
+    _BLOCK | {"level": Choice(("default", "info", "warning", "error", "success"))},
+)
+
+_MESSAGES_ONLY = {
+    "table": "a table belongs into a message, not here",
+    "markdown": "markdown belongs into a message, not here",
+}
+_MODALS_ONLY = {"alert": "an alert belongs into a modal, not here"}
+
+MESSAGE_BLOCKS = Many(
+    Tagged(
+        "a block",
+        {**_EVERYWHERE, "table": _TABLE, "markdown": _MARKDOWN},
+        _MODALS_ONLY,
+    ),
+    limits.BLOCKS_IN_MESSAGE,
+)
+MODAL_BLOCKS = Many(
+    Tagged("a block", {**_EVERYWHERE, "alert": _ALERT}, _MESSAGES_ONLY),
+    limits.BLOCKS_IN_VIEW,
+)
+HOME_BLOCKS = Many(
+    Tagged("a block", _EVERYWHERE, {**_MODALS_ONLY, **_MESSAGES_ONLY}),
+    limits.BLOCKS_IN_VIEW,
+)

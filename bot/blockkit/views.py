@@ -1,0 +1,94 @@
+"""Judge a view: a modal or an App Home tab.
+
+Source: https://docs.slack.dev/reference/views
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+
+from bot.blockkit import limits
+from bot.blockkit.check import flaws
+from bot.blockkit.jsontypes import ReadOnlyJSON
+from bot.blockkit.objects import plain
+from bot.blockkit.problem import Flaw, Flaws, Problem, step
+from bot.blockkit.shape import Flag, Node, Record, Shape, Str, Tagged
+from bot.blockkit.surfaces import HOME_BLOCKS, MODAL_BLOCKS
+from bot.blockkit.whole import of_kind, shared_flaws
+
+_ID = Str(limits.ID, least=0)
+_VIEW: dict[str, Shape] = {
+    "private_metadata": Str(limits.PRIVATE_METADATA, least=0),
+    "callback_id": _ID,
+    "external_id": _ID,
+}
+
+
+def _inputs_need_submit(view: Node) -> Flaws:
+    if "submit" not in view and any(of_kind(_blocks(view), "input")):
+        yield Flaw("/submit", "is required in a modal that has an input block")
+
+
+_MODAL = Tagged(
+    "a modal",
+    {
+        "modal": Record(
+            {"title": plain(limits.VIEW_LABEL), "blocks": MODAL_BLOCKS},
+            _VIEW
+            | {
+                "submit": plain(limits.VIEW_LABEL),
+                "close": plain(limits.VIEW_LABEL),
+                "clear_on_close": Flag(),
+                "notify_on_close": Flag(),
+                "submit_disabled": Flag(),
+            },
+            (_inputs_need_submit,),
+        )
+    },
+)
+_HOME = Tagged("a home tab", {"home": Record({"blocks": HOME_BLOCKS}, _VIEW)})
+
+
+def validate_modal(view: ReadOnlyJSON) -> list[Problem]:
+    """Tell why Slack would refuse a modal; an empty list means it would not.
+
+    Pointers start at the view itself (`/title/text`, `/blocks/0`).
+    """
+    return _problems(_MODAL, view)
+
+
+def validate_home(view: ReadOnlyJSON) -> list[Problem]:
+    """Tell why Slack would refuse an App Home tab; an empty list means it would not.
+
+    Pointers start at the view itself (`/blocks/0`).
+    """
+    return _problems(_HOME, view)
+
+
+def _problems(shape: Shape, view: ReadOnlyJSON) -> list[Problem]:
+    found = [
+        Problem(flaw.pointer, "invalid_arguments", flaw.message)
+        for flaw in flaws(shape, view)
+    ]
+    if isinstance(view, Mapping):
+        found += [
+            Problem(
+                step("", "blocks") + flaw.pointer, "invalid_arguments", flaw.message
+            )
+            for flaw in shared_flaws(_blocks(view))
+        ]
+    # A view with flaws may be nested too deeply to write; its size is beside the point.
+    if not found and (size := _size(view)) > limits.VIEW_BYTES:
+        message = f"must have at most {limits.VIEW_BYTES} bytes as JSON, has {size}"
+        found.append(Problem("", "view_too_large", message))
+    return found
+
+
+def _blocks(view: Node) -> Sequence[ReadOnlyJSON]:
+    blocks = view.get("blocks")
+    return (
+        blocks if isinstance(blocks, Sequence) and not isinstance(blocks, str) else ()
+    )
+
+
+def _size(view: ReadOnlyJSON) -> int:
+    return len(json.dumps(view, ensure_ascii=False, separators=(",", ":")).encode())

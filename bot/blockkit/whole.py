@@ -1,0 +1,85 @@
+"""Hold the rules over all blocks of one payload: ids, focus, how much text."""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from bot.blockkit import limits
+from bot.blockkit.jsontypes import ReadOnlyJSON
+from bot.blockkit.problem import Flaw, Flaws
+from bot.blockkit.rules import duplicates
+from bot.blockkit.shape import Node
+
+_COUNTED = frozenset({"text", "url", "image_url", "alt_text", "fallback"})
+
+Blocks = Sequence[ReadOnlyJSON]
+
+
+def of_kind(blocks: Blocks, kind: str) -> Iterator[tuple[int, Node]]:
+    """Yield index and block of each block of one type."""
+    for index, block in enumerate(blocks):
+        if isinstance(block, Mapping) and block.get("type") == kind:
+            yield index, block
+
+
+def shared_flaws(blocks: Blocks) -> Flaws:
+    """Refuse a repeated block_id and a second focus, as every surface does."""
+    for index, block_id in duplicates(blocks, "block_id"):
+        yield Flaw(f"/{index}/block_id", f"{block_id!r} is already used above")
+    yield from (
+        Flaw(pointer, "is a second focus_on_load; only one element may take the focus")
+        for pointer in [*_focused(blocks)][1:]
+    )
+
+
+def table_flaws(blocks: Blocks) -> Flaws:
+    """Refuse a second table."""
+    tables = [index for index, _ in of_kind(blocks, "table")]
+    for index in tables[limits.TABLES_IN_MESSAGE :]:
+        yield Flaw(
+            f"/{index}",
+            f"is one table too many: a message takes {limits.TABLES_IN_MESSAGE}, "
+            f"this one has {len(tables)}",
+        )
+
+
+def markdown_length(blocks: Blocks) -> int:
+    """Count the characters in all markdown blocks together."""
+    texts = (block.get("text") for _, block in of_kind(blocks, "markdown"))
+    return sum(len(text) for text in texts if isinstance(text, str))
+
+
+def text_length(value: ReadOnlyJSON) -> int:
+    """Count the characters of every text, address and alternative text below.
+
+    Slack's own formula is unwritten; this counts what a reader is sent, wherever it
+    stands, and no ids. A stack instead of recursion bears any depth.
+    """
+    total, waiting = 0, [value]
+    while waiting:
+        here = waiting.pop()
+        if isinstance(here, Mapping):
+            for key, inner in here.items():
+                if isinstance(inner, str):
+                    total += len(inner) if key in _COUNTED else 0
+                else:
+                    waiting.append(inner)
+        elif isinstance(here, Sequence) and not isinstance(here, str):
+            waiting.extend(here)
+    return total
+
+
+def _focused(blocks: Blocks) -> Iterator[str]:
+    for index, block in enumerate(blocks):
+        if not isinstance(block, Mapping):
+            continue
+        for key in ("element", "accessory"):
+            if _wants_focus(block.get(key)):
+                yield f"/{index}/{key}/focus_on_load"
+        inside = block.get("elements")
+        if isinstance(inside, Sequence) and not isinstance(inside, str):
+            for place, element in enumerate(inside):
+                if _wants_focus(element):
+                    yield f"/{index}/elements/{place}/focus_on_load"
+
+
+def _wants_focus(element: ReadOnlyJSON) -> bool:
+    return isinstance(element, Mapping) and element.get("focus_on_load") is True

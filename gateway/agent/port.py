@@ -6,7 +6,7 @@ today, an HTTP client can tomorrow. Every method may be called from any event lo
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -72,7 +72,7 @@ _current: ContextVar[Gateway | None] = ContextVar("twokey_gateway", default=None
 
 
 @contextmanager
-def connected(gateway: Gateway) -> Iterator[None]:
+def connected(gateway: Gateway) -> Generator[None]:
     """Make a gateway the one that middleware without its own finds in this context."""
     token = _current.set(gateway)
     try:

@@ -1,0 +1,354 @@
+"""Turn one reviewer's decision on one item into the next state, as a pure function.
+
+The store commits the change only if nothing moved in between (same ``rev``), so the
+rules here see exactly the state that they change.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from gateway.approvals import edits, quorum
+from gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Click,
+    Decision,
+    Edit,
+    Expired,
+    Finding,
+    Forbidden,
+    Invalid,
+    Reconcile,
+    Refusal,
+    Reject,
+    Respond,
+    Reviewer,
+    Stale,
+    Voted,
+)
+from gateway.approvals.events import Event, EventName, named_after
+from gateway.approvals.lifecycle import ItemState, Move, advance
+from gateway.approvals.record import (
+    Approval,
+    Demand,
+    Item,
+    Person,
+    Record,
+    Settlement,
+    Verb,
+    Vote,
+)
+from gateway.approvals.tiers import Tier, join
+from gateway.errors import BadJson
+
+MAX_TEXT = 3000
+"""Longest reason or response: what one Slack text input can hold."""
+
+
+class Judgement(Record):
+    """What the policy says now of the arguments that would run."""
+
+    tier: Tier
+    reasons: tuple[str, ...]
+    demand: Demand
+    policy_digest: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A decision that counts: the next record, which item, and what to announce.
+
+    ``voted`` is set while more people are needed.
+    """
+
+    approval: Approval
+    item: Item
+    events: tuple[Event, ...]
+    voted: Voted | None = None
+
+
+def decide(
+    approval: Approval,
+    click: Click,
+    decision: Decision,
+    reviewer: Reviewer,
+    *,
+    now_ms: int,
+    judged: Judgement | None = None,
+) -> Change | Refusal:
+    """Apply a decision to an approval, or say why it does not count.
+
+    The order is fixed: is it still open, in time, the version that was seen, may this
+    person, is the decision itself well formed.
+
+    Args:
+        approval: the record as it stands.
+        click: what the reviewer saw.
+        decision: what they said.
+        reviewer: who they are, resolved now.
+        now_ms: the store's clock.
+        judged: the current policy's word on the arguments that would run; None keeps
+            what is frozen in the item.
+    """
+    item = _item_at(approval, click.index)
+    if item is None:
+        return Changed(seen_version=click.version, version=approval.version)
+    frame = _Frame(approval, item, click, reviewer, now_ms, judged)
+    if isinstance(decision, Reconcile):
+        return _reconcile(frame, decision)
+    return (
+        _not_open(frame) or _not_permitted(frame, decision) or _apply(frame, decision)
+    )
+
+
+def stricter(first: Demand, second: Demand) -> Demand:
+    """Return a demand that meets both: the higher numbers, the roles of both.
+
+    When the two name different people, only roles that stand in both may vote; with
+    none in common nobody may, which is the closed side.
+    """
+    if first == second:
+        return first
+    shared = tuple(role for role in first.of if role in second.of)
+    names = first.at_least.keys() | second.at_least.keys()
+    return Demand(
+        approvals=max(first.approvals, second.approvals),
+        of=shared,
+        at_least={
+            name: max(first.at_least.get(name, 0), second.at_least.get(name, 0))
+            for name in names
+        },
+    )
+
+
+@dataclass(frozen=True)
+class _Frame:
+    approval: Approval
+    item: Item
+    click: Click
+    reviewer: Reviewer
+    now_ms: int
+    judged: Judgement | None
+
+
+def _item_at(approval: Approval, index: int) -> Item | None:
+    return approval.items[index] if 0 <= index < len(approval.items) else None
+
+
+def _apply(
+    frame: _Frame, decision: Approve | Edit | Reject | Respond
+) -> Change | Refusal:
+    match decision:
+        case Approve():
+            return _approve(frame)
+        case Edit():
+            return _edit(frame, decision)
+        case Reject():
+            if frame.item.requires_reason and not decision.reason.strip():
+                return Invalid(errors={"": "A reason is needed to reject this call."})
+            return _close(frame, Move.REJECT, Verb.REJECT, decision.reason)
+        case Respond():
+            if not decision.message.strip():
+                return Invalid(errors={"": "The answer is empty."})
+            return _close(frame, Move.ANSWER, Verb.RESPOND, decision.message)
+        case _:
+            assert_never(decision)
+
+
+def _not_open(frame: _Frame) -> Refusal | None:
+    approval, item, click = frame.approval, frame.item, frame.click
+    if item.state is ItemState.EXPIRED or (
+        item.is_pending and frame.now_ms >= approval.expires_at_ms
+    ):
+        return Expired(expires_at_ms=approval.expires_at_ms)
+    if not item.is_pending:
+        return Stale(
+            state=item.state, settlement=item.settlement, at_ms=item.changed_at_ms
+        )
+    if click.version != approval.version or click.action_hash != item.action_hash:
+        return Changed(seen_version=click.version, version=approval.version)
+    return None
+
+
+def _not_permitted(
+    frame: _Frame, decision: Approve | Edit | Reject | Respond
+) -> Refusal | None:
+    item, judged = frame.item, frame.judged
+    demand = stricter(item.demand, judged.demand) if judged else item.demand
+    principals = (*frame.approval.principals, *item.principals)
+    objection = quorum.objection(frame.reviewer, demand, principals)
+    if objection is not None:
+        return Forbidden(reason=objection)
+    if Verb(decision.kind) not in item.allow:
+        return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
+    return None
+
+
+def _approve(frame: _Frame) -> Change | Refusal:
+    item = _raised(frame.item, frame.judged)
+    if item.tier is Tier.DENY:
+        return Forbidden(reason="The policy no longer allows this call at all.")
+    if quorum.has_voted(item.votes, frame.reviewer.person, item.action_hash):
+        return Forbidden(
+            reason="Your approval is already counted; somebody else is needed too."
+        )
+    return _vote(frame, item, Verb.APPROVE, text="")
+
+
+def _edit(frame: _Frame, edit: Edit) -> Change | Refusal:
+    problem = _too_long(edit.reason, "/reason")
+    errors = problem or edits.argument_errors(frame.item.args_schema, edit.args)
+    if errors:
+        return Invalid(errors=errors)
+    try:
+        document = edits.edited_document(frame.item, edit.args)
+    except BadJson as error:
+        return Invalid(errors={error.pointer: f"{error.problem}."})
+    if document == frame.item.action:
+        return _approve(frame)
+    record = edits.edit_record(
+        frame.item,
+        document,
+        by=frame.reviewer.person,
+        at_ms=frame.now_ms,
+        reason=edit.reason,
+    )
+    edited = frame.item.with_(action=document, edit=record, votes=())
+    raised = _raised(edited, frame.judged)
+    if raised.tier is Tier.DENY:
+        return Invalid(errors={"": "The policy does not allow these arguments."})
+    if raised.tier is not frame.item.tier:
+        raised = raised.with_(principals=(*raised.principals, frame.reviewer.person))
+        return _reopened(frame, raised)
+    return _vote(frame, raised, Verb.EDIT, text=edit.reason)
+
+
+def _raised(item: Item, judged: Judgement | None) -> Item:
+    if judged is None:
+        return item
+    tier = join(item.tier, judged.tier)
+    reasons = tuple(dict.fromkeys((*item.reasons, *judged.reasons)))
+    return item.with_(
+        tier=tier, reasons=reasons, demand=stricter(item.demand, judged.demand)
+    )
+
+
+def _reopened(frame: _Frame, item: Item) -> Change:
+    approval = _next(frame.approval, item, version=frame.approval.version + 1)
+    event = _event(frame, item, EventName.ITEM_EDITED, approval.version)
+    voted = Voted(
+        approval=approval,
+        index=item.index,
+        have=0,
+        need=item.demand.approvals,
+    )
+    return Change(approval, item, (event,), voted)
+
+
+def _vote(frame: _Frame, item: Item, verb: Verb, text: str) -> Change:
+    is_edited = item.action != frame.item.action
+    version = frame.approval.version + (1 if is_edited else 0)
+    vote = Vote(
+        by=frame.reviewer.person,
+        roles=quorum.roles_of(frame.reviewer, item.demand.of),
+        action_hash=item.action_hash,
+        at_ms=frame.now_ms,
+    )
+    item = item.with_(votes=(*item.votes, vote))
+    events = (_event(frame, item, EventName.ITEM_EDITED, version),) if is_edited else ()
+    count = quorum.tally(item.demand, item.votes, item.action_hash)
+    if not count.is_met:
+        approval = _next(frame.approval, item, version=version)
+        voted = Voted(
+            approval=approval, index=item.index, have=count.have, need=count.need
+        )
+        last = _event(frame, item, EventName.ITEM_VOTED, version)
+        return Change(approval, item, (*events, last), voted)
+    item = item.with_(
+        state=advance(item.state, Move.AUTHORIZE),
+        changed_at_ms=frame.now_ms,
+        settlement=Settlement(
+            verb=Verb.EDIT if item.edit else verb,
+            by=frame.reviewer.person,
+            at_ms=frame.now_ms,
+            text=text,
+        ),
+    )
+    approval = _next(frame.approval, item, version=version)
+    last = _event(frame, item, EventName.ITEM_AUTHORIZED, version)
+    return Change(approval, item, (*events, last))
+
+
+def _close(frame: _Frame, move: Move, verb: Verb, text: str) -> Change | Refusal:
+    problem = _too_long(text, "")
+    if problem:
+        return Invalid(errors=problem)
+    item = frame.item.with_(
+        state=advance(frame.item.state, move),
+        changed_at_ms=frame.now_ms,
+        settlement=Settlement(
+            verb=verb, by=frame.reviewer.person, at_ms=frame.now_ms, text=text
+        ),
+    )
+    approval = _next(frame.approval, item)
+    event = _event(frame, item, named_after(item.state), approval.version)
+    return Change(approval, item, (event,))
+
+
+def _reconcile(frame: _Frame, decision: Reconcile) -> Change | Refusal:
+    approval, item = frame.approval, frame.item
+    if item.state is not ItemState.IN_DOUBT:
+        return Stale(
+            state=item.state, settlement=item.settlement, at_ms=item.changed_at_ms
+        )
+    if frame.click.action_hash != item.action_hash:
+        return Changed(seen_version=frame.click.version, version=approval.version)
+    objection = quorum.objection(frame.reviewer, item.demand, approval.principals)
+    if objection is not None:
+        return Forbidden(reason=objection)
+    move = {
+        Finding.EXECUTED: Move.EXECUTE,
+        Finding.RERUN: Move.RETRY,
+        Finding.SKIP: Move.FAIL,
+    }[decision.finding]
+    settled = item.with_(state=advance(item.state, move), changed_at_ms=frame.now_ms)
+    event = _event(frame, settled, EventName.ITEM_RECONCILED, approval.version)
+    event = event.with_(reason=decision.finding.value)
+    return Change(_next(approval, settled), settled, (event,))
+
+
+def _next(approval: Approval, item: Item, **changes: object) -> Approval:
+    return approval.replacing(item, rev=approval.rev + 1, **changes)
+
+
+def _event(frame: _Frame, item: Item, name: EventName, version: int) -> Event:
+    actor: Person = frame.reviewer.person
+    text = item.settlement.text if item.settlement else ""
+    return Event(
+        name=name,
+        tenant=frame.approval.tenant,
+        agent=frame.approval.agent,
+        thread=frame.approval.thread,
+        approval=frame.approval.id,
+        item=item.id,
+        tool=item.tool,
+        tier=item.tier,
+        version=version,
+        action_hash=item.action_hash,
+        policy_digest=(
+            frame.judged.policy_digest if frame.judged else frame.approval.policy_digest
+        ),
+        actor=f"{actor.team}/{actor.user}",
+        roles=quorum.roles_of(frame.reviewer, item.demand.of),
+        channel=frame.approval.channel,
+        reason=text,
+        request_digest=frame.click.request_digest,
+    )
+
+
+def _too_long(text: str, pointer: str) -> dict[str, str]:
+    if len(text) <= MAX_TEXT:
+        return {}
+    return {pointer: f"This is {len(text)} characters, {MAX_TEXT} are allowed."}

@@ -1,0 +1,99 @@
+"""Find words and host names that mix alphabets whose letters look alike.
+
+Ordinary text is left alone: accents, one alphabet a word, Latin beside Chinese,
+Japanese, Korean, Thai or Arabic, which no one takes for Latin, and the few Greek
+letters that stand for units.
+"""
+
+import re
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from bot.hidden import is_hidden
+
+# First words of Unicode names. All hold letters that pass for Latin ones.
+_LOOKALIKE = frozenset(
+    {
+        "LATIN",
+        "ARMENIAN",
+        "CHEROKEE",
+        "COPTIC",
+        "CYRILLIC",
+        "DESERET",
+        "FULLWIDTH",
+        "GEORGIAN",
+        "GREEK",
+        "KELVIN",
+        "LISU",
+        "MATHEMATICAL",
+        "OSAGE",
+    }
+)
+_UNITS = frozenset("ΔΩμπ")
+_WORD = re.compile(r"[\w-]+(?:\.[\w-]+)*")
+
+
+@dataclass(frozen=True, slots=True)
+class MixedScript:
+    """Name a word that mixes alphabets; the word is untrusted text.
+
+    `punycode` is the ASCII form of a host name, None for another word.
+    """
+
+    word: str
+    scripts: tuple[str, ...]
+    punycode: str | None
+
+    def __str__(self) -> str:
+        """Say it in one line, to be shown as untrusted text."""
+        host = f" ({self.punycode})" if self.punycode else ""
+        return f"{self.word}{host} mixes {' and '.join(self.scripts)} letters"
+
+
+def mixed_script_warnings(text: str) -> tuple[MixedScript, ...]:
+    """Find each word or host of `text` that mixes look-alike alphabets, once.
+
+    Hidden characters and accents are looked through, so that they cannot split a word.
+    """
+    found: dict[str, MixedScript] = {}
+    for word in _words(text):
+        scripts = sorted({script for script in map(_script, word) if script})
+        if len(scripts) > 1 and word not in found:
+            host = _punycode(word) if "." in word else None
+            found[word] = MixedScript(word, tuple(scripts), host)
+    return tuple(found.values())
+
+
+def _words(text: str) -> Iterator[str]:
+    """Yield hosts whole, and the parts of other words: Russian writes `IT-отдел`."""
+    for word in _WORD.findall(_skeleton(text)):
+        yield from (word,) if "." in word else word.split("-")
+
+
+def _skeleton(text: str) -> str:
+    if text.isascii():
+        return ""
+    return "".join(
+        character
+        for character in text
+        if character.isspace()
+        or not (is_hidden(character) or unicodedata.combining(character))
+    )
+
+
+def _script(character: str) -> str | None:
+    if character.isascii():
+        return "Latin" if character.isalpha() else None
+    if not character.isalpha() or character in _UNITS:
+        return None
+    first = unicodedata.name(character, "").partition(" ")[0]
+    return first.capitalize() if first in _LOOKALIKE else None
+
+
+def _punycode(host: str) -> str:
+    labels = unicodedata.normalize("NFKC", host).lower().split(".")
+    return ".".join(
+        label if label.isascii() else "xn--" + label.encode("punycode").decode("ascii")
+        for label in labels
+    )

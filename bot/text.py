@@ -1,0 +1,214 @@
+"""Make text of strangers safe to show: nothing hidden, nothing cut silently.
+
+One walk serves every function here. It takes a text apart into pieces, each a stretch
+of the original with the way it is shown; a piece is never split. What is shown differs
+from the original only inside white brackets: `⟦U+202E⟧`, `⟦12 blank lines⟧`.
+
+A text may contain such brackets itself and then looks as if it hid something. That
+errs on the safe side, and keeps `reveal` idempotent; ask `has_hidden` of the original
+before warning a reader.
+"""
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bot.hidden import has_hidden, is_hidden, mark
+from bot.mixed_scripts import MixedScript, mixed_script_warnings
+
+__all__ = [
+    "ELLIPSIS",
+    "EMPTY",
+    "Excerpt",
+    "MixedScript",
+    "escape_mrkdwn",
+    "excerpt",
+    "fit",
+    "has_hidden",
+    "mixed_script_warnings",
+    "reveal",
+]
+
+ELLIPSIS = "…"
+EMPTY = "⟦empty⟧"
+
+# Hebrew and Vietnamese stack three or four marks on a letter, a "Zalgo" text dozens.
+_MARKS_PER_BASE = 4
+_MARKS = frozenset({"Mn", "Me"})
+_LONGEST_LETTER = 16
+_SKIN_TONES = frozenset(map(chr, range(0x1F3FB, 0x1F400)))
+_HANGUL_PARTS = frozenset(map(chr, (*range(0x1160, 0x1200), *range(0xD7B0, 0xD7FC))))
+_SMALLEST_EXCERPT = 80
+_TAIL = 4  # one part in four of a cut excerpt is its end
+
+# A run of blank lines or spaces pushes what follows out of sight.
+_RUN = re.compile(r"(?P<lines>\n(?:[ \t]*\n){3,})|[ \t]{81,}")
+_ONE_LINE = str.maketrans({"\n": mark("\n"), "\t": mark("\t")})
+_MRKDWN = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+class _Piece(NamedTuple):
+    length: int  # characters of the original
+    shown: str
+
+
+@dataclass(frozen=True, slots=True)
+class Excerpt:
+    """Hold what is shown of a text, and how much that is.
+
+    `shown` and `total` count characters of the original, `sha256` (hex) is that of
+    the original in UTF-8, and `complete` is false when anything was left out.
+    """
+
+    text: str
+    shown: int
+    total: int
+    sha256: str
+    complete: bool
+
+    @property
+    def note(self) -> str:
+        """Say how much is shown, in words of ours only."""
+        if self.complete:
+            return f"all {self.total:,} characters shown"
+        return (
+            f"showing {self.shown:,} of {self.total:,} characters, "
+            f"sha256 {self.sha256[:12]}{ELLIPSIS}"
+        )
+
+
+def reveal(text: str) -> str:
+    """Show every hidden character of a text as a mark.
+
+    Marks stand for control, bidirectional, ignorable, private, unassigned and
+    surrogate code points, for every space but the plain one, for combining marks
+    without a base or beyond the fourth on one, and for long runs of blank lines or
+    spaces. Newline and tab stay. Doing it twice changes nothing more.
+    """
+    return "".join(piece.shown for piece in _pieces(text))
+
+
+def excerpt(text: str, limit: int) -> Excerpt:
+    """Reveal a text and, when it is longer than `limit`, show its head and its tail.
+
+    The gap names how many characters are missing; the result has at most `limit`
+    characters, gap included. Letters are not torn from their accents.
+
+    Raises:
+        ValueError: `limit` is too small to hold head, gap and tail.
+    """
+    if limit < _SMALLEST_EXCERPT:
+        raise ValueError(
+            f"An excerpt of {limit!r} characters shows nothing; "
+            f"allow {_SMALLEST_EXCERPT} or more, or use fit() for a label."
+        )
+    total = len(text)
+    sha256 = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+    pieces = list(_pieces(text))
+    if sum(len(piece.shown) for piece in pieces) <= limit:
+        whole = "".join(piece.shown for piece in pieces)
+        return Excerpt(whole, total, total, sha256, complete=True)
+    room = limit - len(_gap(total))
+    head = _taken(pieces, room - room // _TAIL)
+    tail = _taken(reversed(pieces), room // _TAIL)[::-1]
+    shown = sum(piece.length for piece in (*head, *tail))
+    parts = (*(p.shown for p in head), _gap(total - shown), *(p.shown for p in tail))
+    return Excerpt("".join(parts), shown, total, sha256, complete=False)
+
+
+def fit(text: str, limit: int) -> str:
+    """Reveal a text on one line of at most `limit` characters, with `…` where cut.
+
+    For labels, where Slack counts strictly. An empty text becomes `⟦empty⟧`, since
+    Slack refuses an empty one.
+
+    Raises:
+        ValueError: `limit` leaves no room for `⟦empty⟧`.
+    """
+    if limit < len(EMPTY):
+        raise ValueError(f"A label needs {len(EMPTY)} characters or more, not {limit}.")
+    pieces = [
+        _Piece(piece.length, piece.shown.translate(_ONE_LINE))
+        for piece in _pieces(text)
+    ]
+    if sum(len(piece.shown) for piece in pieces) <= limit:
+        return "".join(piece.shown for piece in pieces) or EMPTY
+    head = _taken(pieces, limit - len(ELLIPSIS))
+    return "".join(piece.shown for piece in head) + ELLIPSIS
+
+
+def escape_mrkdwn(text: str) -> str:
+    """Escape & < > so that mrkdwn holds no mention, channel or link.
+
+    It does not stop `*bold*` or a quote: mrkdwn has no escape for those. Text of
+    strangers belongs into preformatted or plain text instead.
+    https://docs.slack.dev/messaging/formatting-message-text#escaping
+    """
+    return text.translate(_MRKDWN)
+
+
+def _gap(missing: int) -> str:
+    return f"\n⟦{missing:,} characters not shown here⟧\n"
+
+
+def _taken(pieces: Iterable[_Piece], room: int) -> list[_Piece]:
+    taken: list[_Piece] = []
+    for piece in pieces:
+        room -= len(piece.shown)
+        if room < 0:
+            break
+        taken.append(piece)
+    return taken
+
+
+def _pieces(text: str) -> Iterator[_Piece]:
+    start = 0
+    for run in _RUN.finditer(text):
+        yield from _letters(text[start : run.start()])
+        yield _Piece(run.end() - run.start(), _run(run))
+        start = run.end()
+    yield from _letters(text[start:])
+
+
+def _run(run: re.Match[str]) -> str:
+    if run["lines"]:
+        return f"\n⟦{run[0].count(chr(10)) - 1:,} blank lines⟧\n"
+    return f"⟦{len(run[0]):,} spaces or tabs⟧"
+
+
+def _letters(text: str) -> Iterator[_Piece]:
+    """Yield each letter with what belongs to it; a hidden character stands alone."""
+    piece, marks = "", 0
+    for character in text:
+        kind = unicodedata.category(character)
+        if piece and _joins(piece, marks, character, kind):
+            piece += character
+            marks += kind in _MARKS
+            continue
+        if piece:
+            yield _Piece(len(piece), piece)
+        if is_hidden(character) or kind in _MARKS:
+            yield _Piece(1, mark(character))
+            piece = ""
+        else:
+            piece, marks = character, 0
+    if piece:
+        yield _Piece(len(piece), piece)
+
+
+def _joins(piece: str, marks: int, character: str, kind: str) -> bool:
+    """Tell whether a character is drawn as part of the letter before it."""
+    if is_hidden(character) or piece.isspace() or len(piece) >= _LONGEST_LETTER:
+        return False
+    if kind in _MARKS:
+        return marks < _MARKS_PER_BASE
+    if _is_flag(character):
+        return len(piece) == 1 and _is_flag(piece)
+    return kind == "Mc" or character in _SKIN_TONES or character in _HANGUL_PARTS
+
+
+def _is_flag(character: str) -> bool:
+    return "\U0001f1e6" <= character <= "\U0001f1ff"

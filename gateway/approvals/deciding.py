@@ -36,6 +36,7 @@ from gateway.approvals.record import (
     Item,
     Person,
     Record,
+    Role,
     Settlement,
     Verb,
     Vote,
@@ -104,22 +105,36 @@ def decide(
 
 
 def stricter(first: Demand, second: Demand) -> Demand:
-    """Return a demand that meets both: the higher numbers, the roles of both.
+    """Return a demand that meets both: the higher numbers, the people of both.
 
-    When the two name different people, only roles that stand in both may vote; with
-    none in common nobody may, which is the closed side.
+    A role counts when both name it, with the users and user groups that both list;
+    with no role in common nobody may vote, which is the closed side.
     """
     if first == second:
         return first
-    shared = tuple(role for role in first.of if role in second.of)
     names = first.at_least.keys() | second.at_least.keys()
     return Demand(
         approvals=max(first.approvals, second.approvals),
-        of=shared,
+        of=tuple(
+            _shared(role, other)
+            for role in first.of
+            for other in second.of
+            if role.name == other.name
+        ),
         at_least={
             name: max(first.at_least.get(name, 0), second.at_least.get(name, 0))
             for name in names
         },
+    )
+
+
+def _shared(role: Role, other: Role) -> Role:
+    return Role(
+        name=role.name,
+        users=tuple(user for user in role.users if user in other.users),
+        usergroups=tuple(
+            group for group in role.usergroups if group in other.usergroups
+        ),
     )
 
 

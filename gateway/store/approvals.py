@@ -1,0 +1,248 @@
+"""Keep approvals: open a turn's, read one, write a decision, end what waited."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from gateway.approvals import digest
+from gateway.approvals.deciding import Change
+from gateway.approvals.events import Event
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval
+from gateway.store import codec, scripts
+from gateway.store.connection import Connection, Reply, fields, number, text
+from gateway.store.jobs import Job
+from gateway.store.keys import RETENTION, Keys, shard_of_approval
+
+_KEEP_MS = int(RETENTION.total_seconds() * 1000)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An approval as it stood at ``now_ms`` of the store's clock."""
+
+    approval: Approval
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What became of a submit: stored now, or answered from an earlier one."""
+
+    is_new: bool
+    verdicts: str
+
+
+Committed = Literal["done", "gone", "expired", "moved"]
+Ended = Literal["done", "gone", "moved"]
+
+
+class ApprovalStore:
+    """Approvals of all shards."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def open_turn(
+        self,
+        keys: Keys,
+        turn_key: str,
+        approvals: Sequence[Approval],
+        *,
+        verdicts: str,
+        events: Sequence[Event],
+        thread: tuple[str, str],
+    ) -> Opened:
+        """Store the approvals of one turn, their events and the verdicts, once.
+
+        Args:
+            keys: of the tenant's shard.
+            turn_key: the same for every submit of this turn.
+            approvals: new records; their deadlines are set by the store's clock.
+            verdicts: JSON to answer this turn with, now and again.
+            events: what to announce.
+            thread: agent and thread id.
+        """
+        reply = await scripts.open_turn(
+            self._conn,
+            turn=keys.turn(turn_key),
+            thread=keys.thread_approvals(*thread),
+            expiry=keys.expiry,
+            outbox=keys.outbox,
+            audit=keys.audit,
+            records=[
+                key
+                for approval in approvals
+                for key in (keys.head(approval.id), keys.blobs(approval.id))
+            ],
+            keep_ms=_KEEP_MS,
+            verdicts=verdicts,
+            events=_texts(events),
+            approvals=json.dumps([_opening(approval) for approval in approvals]),
+        )
+        if text(reply[0]) == "exists":
+            return Opened(is_new=False, verdicts=text(reply[1]))
+        return Opened(is_new=True, verdicts=verdicts)
+
+    async def verdicts(self, keys: Keys, turn_key: str) -> str | None:
+        """Return the verdicts of a turn that was submitted before."""
+        return text(await self._conn.command("GET", keys.turn(turn_key))) or None
+
+    async def load(self, approval_id: str) -> Loaded | None:
+        """Read one approval and the store's clock, as of one moment."""
+        shard = shard_of_approval(approval_id)
+        if shard is None:
+            return None
+        keys = Keys(shard)
+        head, blobs, time = await self._conn.together(
+            ["HGETALL", keys.head(approval_id)],
+            ["HGETALL", keys.blobs(approval_id)],
+            ["TIME"],
+        )
+        if not head or not blobs:
+            return None
+        approval = codec.approval(fields(head), fields(blobs))
+        return Loaded(approval, now_ms=_milliseconds(time))
+
+    async def commit(
+        self, before: Approval, change: Change, *, job: Job | None, lapse_ms: int
+    ) -> Committed:
+        """Write a decision if nothing moved since ``before`` was read.
+
+        The state change, its events, its audit entries and the resume job are one
+        step. ``lapse_ms`` is how long an authorization may wait to be used.
+        """
+        keys = _keys_of(before)
+        item = change.item
+        seen = before.items[item.index]
+        reply = await scripts.decide(
+            self._conn,
+            head=keys.head(before.id),
+            blobs=keys.blobs(before.id),
+            expiry=keys.expiry,
+            outbox=keys.outbox,
+            audit=keys.audit,
+            jobs=keys.jobs,
+            id=before.id,
+            index=item.index,
+            rev=before.rev,
+            state_seen=seen.state,
+            hash_seen=digest.to_raw(seen.action_hash),
+            version=change.approval.version,
+            state=item.state,
+            hash=digest.to_raw(item.action_hash),
+            detail=codec.detail(item),
+            lapse_ms=lapse_ms,
+            keep_ms=_KEEP_MS + before.ttl_ms,
+            events=_texts(change.events),
+            job=job.model_dump_json() if job else "",
+        )
+        return cast("Committed", text(reply[0]))
+
+    async def overdue(self, keys: Keys, limit: int) -> list[str]:
+        """Return ids of approvals in which something is overdue, earliest first."""
+        now_ms = _milliseconds(await self._conn.command("TIME"))
+        reply = await self._conn.command(
+            "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", 0, limit
+        )
+        return _ids(reply)
+
+    async def expire(
+        self,
+        before: Approval,
+        *,
+        expired: Mapping[int, Event],
+        lapsed: Mapping[int, Event],
+        doubted: Mapping[int, Event],
+        job: Job,
+    ) -> tuple[Ended, int]:
+        """End what is overdue by the store's clock; return how many items ended."""
+        keys = _keys_of(before)
+        reply = await scripts.expire(
+            self._conn,
+            head=keys.head(before.id),
+            expiry=keys.expiry,
+            outbox=keys.outbox,
+            audit=keys.audit,
+            jobs=keys.jobs,
+            id=before.id,
+            rev=before.rev,
+            expired=_by_index(expired),
+            lapsed=_by_index(lapsed),
+            doubted=_by_index(doubted),
+            job=job.model_dump_json(),
+        )
+        return _ended(reply)
+
+    async def supersede(
+        self, before: Approval, ends: Mapping[int, tuple[ItemState, Event]]
+    ) -> tuple[Ended, int]:
+        """End waiting items without a decision; return how many ended."""
+        keys = _keys_of(before)
+        reply = await scripts.supersede(
+            self._conn,
+            head=keys.head(before.id),
+            expiry=keys.expiry,
+            outbox=keys.outbox,
+            audit=keys.audit,
+            id=before.id,
+            rev=before.rev,
+            ends=json.dumps(
+                {
+                    str(index): [state.value, event.model_dump_json()]
+                    for index, (state, event) in ends.items()
+                }
+            ),
+        )
+        return _ended(reply)
+
+    async def of_thread(self, keys: Keys, agent: str, thread: str) -> list[str]:
+        """Return the ids of a thread's approvals, oldest first."""
+        reply = await self._conn.command(
+            "ZRANGE", keys.thread_approvals(agent, thread), 0, -1
+        )
+        return _ids(reply)
+
+
+def _opening(approval: Approval) -> dict[str, object]:
+    return {
+        "id": approval.id,
+        "ttl_ms": approval.ttl_ms,
+        "frozen": codec.frozen(approval),
+        "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
+        "details": [codec.detail(item) for item in approval.items],
+    }
+
+
+def _keys_of(approval: Approval) -> Keys:
+    shard = shard_of_approval(approval.id)
+    if shard is None:
+        raise ValueError(f"{approval.id!r} is not an approval id")
+    return Keys(shard)
+
+
+def _ended(reply: list[Reply]) -> tuple[Ended, int]:
+    word = cast("Ended", text(reply[0]))
+    return word, number(reply[1]) if word == "done" else 0
+
+
+def _texts(events: Sequence[Event]) -> str:
+    return json.dumps([event.model_dump_json() for event in events])
+
+
+def _by_index(events: Mapping[int, Event]) -> str:
+    return json.dumps(
+        {str(index): event.model_dump_json() for index, event in events.items()}
+    )
+
+
+def _milliseconds(reply: Reply) -> int:
+    seconds, micros = cast("tuple[bytes | int, bytes | int]", reply)
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _ids(reply: Reply) -> list[str]:
+    return [text(member) for member in cast("list[bytes]", reply or [])]

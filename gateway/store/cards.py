@@ -1,0 +1,127 @@
+"""Remember where each card stands in Slack, and what reviewers have open."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from gateway.approvals.record import Record
+from gateway.store.connection import Connection, fields, number, text
+from gateway.store.keys import NONCE_LIFETIME, RETENTION, VIEW_LIFETIME, Keys
+
+_KEEP_MS = int(RETENTION.total_seconds() * 1000)
+_VIEW_MS = int(VIEW_LIFETIME.total_seconds() * 1000)
+_NONCE_MS = int(NONCE_LIFETIME.total_seconds() * 1000)
+
+
+class CardPlace(Record):
+    """The one usable copy of a card: channel and message, and the rev it shows."""
+
+    channel: str
+    ts: str
+    rev: int = 0
+    display_digest: str = ""
+
+
+class ViewBinding(Record):
+    """What an open modal was opened for: a person, an item, a version, a hash.
+
+    ``place`` is the card it was opened from.
+    """
+
+    user: str
+    approval: str
+    index: int
+    version: int
+    action_hash: str
+    purpose: str
+    channel: str = ""
+    ts: str = ""
+
+
+class CardStore:
+    """Cards, open modals and the nonces of signed requests."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def place(self, keys: Keys, approval: str) -> CardPlace | None:
+        """Return where an approval's card stands; None before it was posted."""
+        found = fields(await self._conn.command("HGETALL", keys.card(approval)))
+        if "at" not in found:
+            return None
+        channel, _, ts = text(found["at"]).partition(" ")
+        return CardPlace(
+            channel=channel,
+            ts=ts,
+            rev=number(found.get("rev")),
+            display_digest=text(found.get("display")),
+        )
+
+    async def posted(
+        self, keys: Keys, approval: str, *, channel: str, ts: str
+    ) -> CardPlace:
+        """Register the first copy of a card; return the usable one.
+
+        A later copy (a lost answer made us post again) never replaces the first.
+        """
+        key = keys.card(approval)
+        await self._conn.together(
+            ["HSETNX", key, "at", f"{channel} {ts}"],
+            ["PEXPIRE", key, _KEEP_MS],
+        )
+        first = text(await self._conn.command("HGET", key, "at"))
+        kept_channel, _, kept_ts = first.partition(" ")
+        return CardPlace(channel=kept_channel, ts=kept_ts)
+
+    async def shown(
+        self, keys: Keys, approval: str, *, rev: int, display_digest: str
+    ) -> None:
+        """Remember which rev the card shows, and the digest of its blocks."""
+        await self._conn.command(
+            "HSET", keys.card(approval), "rev", rev, "display", display_digest
+        )
+
+    async def bind_view(self, keys: Keys, view_id: str, binding: ViewBinding) -> None:
+        """Bind a modal to what it was opened for; the modal itself carries no state."""
+        await self._conn.command(
+            "SET", keys.view(view_id), binding.model_dump_json(), "PX", _VIEW_MS
+        )
+
+    async def bound_view(self, keys: Keys, view_id: str) -> ViewBinding | None:
+        """Return what a modal was opened for; None when it is none of ours."""
+        body = text(await self._conn.command("GET", keys.view(view_id)))
+        return ViewBinding.model_validate_json(body) if body else None
+
+    async def is_first(self, keys: Keys, request_digest: str) -> bool:
+        """Say whether a signed request is new; it is remembered from now on."""
+        reply = await self._conn.command(
+            "SET", keys.nonce(request_digest), "1", "NX", "PX", _NONCE_MS
+        )
+        return reply is not None
+
+    async def opened_page(
+        self, keys: Keys, approval: str, *, reader: str, page: int, pages: int
+    ) -> bool:
+        """Note that a reviewer saw one page; say whether they have seen them all.
+
+        Args:
+            keys: of the approval's shard.
+            approval: its id.
+            reader: user, item and action hash, so that an edit starts anew.
+            page: counted from 0.
+            pages: how many there are.
+        """
+        key = keys.opened(approval)
+        await self._conn.together(
+            ["HSETNX", key, f"{reader} {page}", "1"],
+            ["PEXPIRE", key, _KEEP_MS],
+        )
+        return await self.has_opened(keys, approval, reader=reader, pages=pages)
+
+    async def has_opened(
+        self, keys: Keys, approval: str, *, reader: str, pages: int
+    ) -> bool:
+        """Say whether a reviewer has seen every page of an item's full view."""
+        names = [f"{reader} {page}" for page in range(pages)]
+        reply = await self._conn.command("HMGET", keys.opened(approval), *names)
+        return None not in cast("list[bytes | None]", reply)

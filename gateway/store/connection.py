@@ -1,0 +1,142 @@
+"""Speak to one Redis-protocol server, with typed answers and our own errors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+import redis.asyncio as aioredis
+from redis.backoff import ExponentialBackoff
+from redis.exceptions import NoScriptError, RedisError
+from redis.retry import Retry
+
+from gateway.errors import StoreUnavailable
+
+Argument = str | bytes | int
+Reply = object
+
+_POOL_SIZE = 64
+_POOL_WAIT_S = 10.0
+_SOCKET_TIMEOUT_S = 10.0
+_RECONNECTS = 3
+
+
+class _Client(Protocol):
+    """What we use of redis-py's client, with types (its own are partial)."""
+
+    async def execute_command(self, *words: Argument) -> Reply: ...
+
+
+class _Pipeline(Protocol):
+    """What we use of redis-py's pipeline, with types."""
+
+    def execute_command(self, *words: Argument) -> object: ...
+
+    async def execute(self) -> list[Reply]: ...
+
+
+class Connection:
+    """A pool of connections to one server, for one event loop.
+
+    The pool waits for a free connection instead of failing (a burst of clicks must
+    not end in errors). Commands are tried again after a broken connection only where
+    the caller made them safe to repeat: scripts check before they write.
+    """
+
+    def __init__(self, url: str, *, pool_size: int = _POOL_SIZE) -> None:
+        self.url = url
+        pool = aioredis.BlockingConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - redis-py types **kwargs partially
+            url,
+            max_connections=pool_size,
+            timeout=_POOL_WAIT_S,
+            socket_timeout=_SOCKET_TIMEOUT_S,
+            socket_connect_timeout=_SOCKET_TIMEOUT_S,
+            protocol=2,
+            retry=Retry(ExponentialBackoff(cap=0.5, base=0.02), _RECONNECTS),
+        )
+        self.redis = aioredis.Redis(connection_pool=pool)
+        self._client = cast("_Client", self.redis)
+
+    async def close(self) -> None:
+        """Close every connection."""
+        await self.redis.aclose()
+        await self.redis.connection_pool.disconnect()
+
+    async def command(self, *words: Argument) -> Reply:
+        """Run one command.
+
+        Raises:
+            StoreUnavailable: when the server did not answer or refused it.
+        """
+        try:
+            return await self._client.execute_command(*words)
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+
+    async def together(self, *commands: Sequence[Argument]) -> list[Reply]:
+        """Run commands as one MULTI/EXEC, so that they see one state.
+
+        Raises:
+            StoreUnavailable: when the server did not answer or refused one.
+        """
+        try:
+            async with self.redis.pipeline(transaction=True) as opened:
+                pipe = cast("_Pipeline", opened)
+                for words in commands:
+                    pipe.execute_command(*words)
+                return await pipe.execute()
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+
+    async def evalsha(
+        self, sha: str, source: str, keys: Sequence[str], args: Sequence[Argument]
+    ) -> list[Reply]:
+        """Run a script by its digest; load it when the server does not know it.
+
+        Raises:
+            StoreUnavailable: when the server did not answer or refused it.
+        """
+        words: tuple[Argument, ...] = (len(keys), *keys, *args)
+        try:
+            try:
+                reply = await self._client.execute_command("EVALSHA", sha, *words)
+            except NoScriptError:
+                # After a flush or a failover. Safe to repeat: nothing was run.
+                reply = await self._client.execute_command("EVAL", source, *words)
+        except (RedisError, OSError) as error:
+            raise _unavailable(error) from error
+        return cast("list[Reply]", reply)
+
+
+def text(reply: Reply) -> str:
+    """Return a bulk reply as text; "" for none."""
+    if reply is None:
+        return ""
+    return reply.decode("utf-8") if isinstance(reply, bytes) else str(reply)
+
+
+def number(reply: Reply) -> int:
+    """Return a reply as an integer; 0 for none."""
+    if reply is None:
+        return 0
+    return int(reply) if isinstance(reply, bytes | int | str) else 0
+
+
+def fields(reply: Reply) -> dict[str, bytes]:
+    """Return the reply of HGETALL."""
+    if isinstance(reply, dict):
+        pairs = cast("dict[bytes, bytes]", reply)
+        return {key.decode("utf-8"): value for key, value in pairs.items()}
+    flat = cast("list[bytes]", reply or [])
+    return {
+        key.decode("utf-8"): value
+        for key, value in zip(flat[::2], flat[1::2], strict=True)
+    }
+
+
+def _unavailable(error: Exception) -> StoreUnavailable:
+    kind = type(error).__name__
+    return StoreUnavailable(
+        f"The store did not keep this ({kind}: {error}). Nothing was acknowledged; "
+        "check that Redis is up and writable, then try again."
+    )

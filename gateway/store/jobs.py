@@ -1,0 +1,201 @@
+"""Queue the work of bringing agents back: at least once, with retries, visibly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import cast
+
+from redis.exceptions import ResponseError
+
+from gateway.approvals.record import Record
+from gateway.errors import StoreUnavailable
+from gateway.store.connection import Argument, Connection, Reply, number, text
+from gateway.store.keys import Keys
+
+GROUP = "workers"
+MAX_ATTEMPTS = 5
+"""Deliveries before a job is put aside as a dead letter."""
+
+
+class JobKind(StrEnum):
+    """What a job asks for."""
+
+    START = "start"
+    RESUME = "resume"
+
+
+class Job(Record):
+    """Bring one thread forward: start it with a text, or give it its answers.
+
+    ``attempt`` counts deliveries that failed; ``error`` is the last failure's kind.
+    """
+
+    kind: JobKind
+    tenant: str
+    agent: str
+    thread: str
+    input: str = ""
+    attempt: int = 0
+    error: str = ""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """A job in one worker's hands, under its id in the stream."""
+
+    id: str
+    job: Job
+
+
+class JobQueue:
+    """The jobs of one shard, read by one consumer group."""
+
+    def __init__(self, conn: Connection, keys: Keys, *, lease_ms: int) -> None:
+        self._conn = conn
+        self._keys = keys
+        self._lease_ms = lease_ms
+
+    async def prepare(self) -> None:
+        """Create the consumer group unless it is there."""
+        try:
+            await self._conn.command(
+                "XGROUP", "CREATE", self._keys.jobs, GROUP, "0", "MKSTREAM"
+            )
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, ResponseError):
+                raise
+
+    async def put(self, job: Job) -> None:
+        """Queue a job."""
+        await self._conn.command(
+            "XADD", self._keys.jobs, "*", "j", job.model_dump_json()
+        )
+
+    async def take(self, consumer: str, *, block_ms: int) -> Delivery | None:
+        """Take one job: an abandoned one first, else a new one within ``block_ms``.
+
+        One at a time, so that no second message ages while the first one runs.
+        """
+        abandoned = await self._conn.command(
+            "XAUTOCLAIM", self._keys.jobs, GROUP, consumer, self._lease_ms,
+            "0", "COUNT", 1,
+        )  # fmt: skip
+        entries = cast("list[Reply]", cast("list[Reply]", abandoned)[1])
+        if not entries:
+            reply = await self._conn.command(
+                "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1,
+                "BLOCK", block_ms, "STREAMS", self._keys.jobs, ">",
+            )  # fmt: skip
+            entries = _entries(reply)
+        return _delivery(entries[0]) if entries else None
+
+    @asynccontextmanager
+    async def holding(
+        self, consumer: str, delivery: Delivery
+    ) -> AsyncGenerator[None, None]:
+        """Keep a delivery from being taken over while the block runs."""
+        beat = asyncio.create_task(self._keep(consumer, delivery))
+        try:
+            yield
+        finally:
+            beat.cancel()
+            with suppress(asyncio.CancelledError):
+                await beat
+
+    async def done(self, delivery: Delivery) -> None:
+        """Acknowledge a job and drop it."""
+        await self._conn.together(
+            ["XACK", self._keys.jobs, GROUP, delivery.id],
+            ["XDEL", self._keys.jobs, delivery.id],
+        )
+
+    async def again(self, delivery: Delivery, *, delay_ms: int, error: str) -> bool:
+        """Put a failed job back for later; False when it is a dead letter now."""
+        job = delivery.job.with_(attempt=delivery.job.attempt + 1, error=error)
+        is_dead = job.attempt >= MAX_ATTEMPTS
+        body = job.model_dump_json()
+        put: list[Argument] = (
+            ["XADD", self._keys.dead, "*", "j", body]
+            if is_dead
+            else ["ZADD", self._keys.retry, await self._now_ms() + delay_ms, body]
+        )
+        await self._conn.together(
+            put,
+            ["XACK", self._keys.jobs, GROUP, delivery.id],
+            ["XDEL", self._keys.jobs, delivery.id],
+        )
+        return not is_dead
+
+    async def later(self, delivery: Delivery, *, delay_ms: int) -> None:
+        """Put a job back without counting a failure: its thread is busy."""
+        body = delivery.job.model_dump_json()
+        await self._conn.together(
+            ["ZADD", self._keys.retry, await self._now_ms() + delay_ms, body],
+            ["XACK", self._keys.jobs, GROUP, delivery.id],
+            ["XDEL", self._keys.jobs, delivery.id],
+        )
+
+    async def requeue_due(self, limit: int = 100) -> int:
+        """Move jobs whose back-off is over into the stream; return how many."""
+        reply = await self._conn.command(
+            "ZRANGEBYSCORE", self._keys.retry, 0, await self._now_ms(),
+            "LIMIT", 0, limit,
+        )  # fmt: skip
+        bodies = cast("list[bytes]", reply)
+        for body in bodies:
+            # Two sweepers may both add it: resuming is idempotent by post-condition.
+            await self._conn.together(
+                ["XADD", self._keys.jobs, "*", "j", body],
+                ["ZREM", self._keys.retry, body],
+            )
+        return len(bodies)
+
+    async def dead_letters(self) -> list[Job]:
+        """Return the jobs that were given up, oldest first."""
+        reply = await self._conn.command("XRANGE", self._keys.dead, "-", "+")
+        found = [_delivery(entry) for entry in cast("list[Reply]", reply)]
+        return [delivery.job for delivery in found]
+
+    async def depth(self) -> int:
+        """Return how many jobs wait, run or back off."""
+        streams = number(await self._conn.command("XLEN", self._keys.jobs))
+        return streams + number(await self._conn.command("ZCARD", self._keys.retry))
+
+    async def _keep(self, consumer: str, delivery: Delivery) -> None:
+        while True:
+            await asyncio.sleep(self._lease_ms / 3000)
+            with suppress(StoreUnavailable):
+                await self._conn.command(
+                    "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id,
+                    "JUSTID",
+                )  # fmt: skip
+
+    async def _now_ms(self) -> int:
+        seconds, micros = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
+        return int(seconds) * 1000 + int(micros) // 1000
+
+
+async def deliveries(
+    queue: JobQueue, consumer: str, *, block_ms: int
+) -> AsyncIterator[Delivery]:
+    """Yield jobs for ever, one at a time."""
+    while True:
+        delivery = await queue.take(consumer, block_ms=block_ms)
+        if delivery is not None:
+            yield delivery
+
+
+def _entries(reply: Reply) -> list[Reply]:
+    if not reply:
+        return []
+    streams = cast("list[list[Reply]]", reply)
+    return cast("list[Reply]", streams[0][1])
+
+
+def _delivery(entry: Reply) -> Delivery:
+    entry_id, values = cast("tuple[bytes, list[bytes]]", entry)
+    return Delivery(id=text(entry_id), job=Job.model_validate_json(values[1]))

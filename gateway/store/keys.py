@@ -1,0 +1,115 @@
+"""Name every Redis key, its shard and its lifetime.
+
+Every key starts with ``tk:{s<k>}:``. The shard ``k`` is chosen by tenant and stands
+in the approval's id, so that a click finds its shard by itself and every key one
+script touches shares a hash tag (Redis Cluster specification, "Hash tags").
+
+A key either has a lifetime or is permanent; a fixture of the tests fails on any
+other. Lifetimes are renewed whenever the record changes.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from datetime import timedelta
+
+from gateway.approvals import digest
+
+RETENTION = timedelta(days=30)
+"""How long approvals, their cards and their threads are kept after a change."""
+
+NONCE_LIFETIME = timedelta(minutes=11)
+"""Twice Slack's five-minute window and a little: Bolt accepts future timestamps."""
+
+VIEW_LIFETIME = timedelta(hours=24)
+"""How long an open modal stays bound to the item it was opened for."""
+
+LEASE = timedelta(seconds=15)
+"""Lifetime of a thread lease and of a claim without a heartbeat."""
+
+PERMANENT = frozenset({"x", "ev", "rs", "dead", "au", "retry"})
+"""Last part of the keys that live as long as the store: indexes and streams."""
+
+_APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
+
+
+def shard_of_tenant(tenant: str, shards: int) -> str:
+    """Return the shard's name, such as ``s0``, for a tenant."""
+    return f"s{zlib.crc32(tenant.encode('utf-8')) % shards}"
+
+
+def approval_id(shard: str, random_hex: str) -> str:
+    """Return an approval id: the shard and 128 random bits."""
+    return f"ap_{shard}_{random_hex}"
+
+
+def shard_of_approval(approval: str) -> str | None:
+    """Return the shard of an approval id; None when it is not one of ours."""
+    found = _APPROVAL_ID.fullmatch(approval)
+    return found["shard"] if found else None
+
+
+class Keys:
+    """The keys of one shard."""
+
+    def __init__(self, shard: str, prefix: str = "tk") -> None:
+        self.shard = shard
+        base = f"{prefix}:{{{shard}}}"
+        self._base = base
+        self.expiry = f"{base}:x"
+        self.outbox = f"{base}:ev"
+        self.jobs = f"{base}:rs"
+        self.dead = f"{base}:dead"
+        self.audit = f"{base}:au"
+        self.retry = f"{base}:retry"
+
+    def head(self, approval: str) -> str:
+        """Hash of small fields: rev, version, deadline, each item's state and hash."""
+        return f"{self._base}:a:{approval}"
+
+    def blobs(self, approval: str) -> str:
+        """Hash of the large fields: what never changes, each item's detail, result."""
+        return f"{self._base}:b:{approval}"
+
+    def card(self, approval: str) -> str:
+        """Hash: where the card stands in Slack and which rev it shows."""
+        return f"{self._base}:card:{approval}"
+
+    def turn(self, turn_key: str) -> str:
+        """String: the verdicts of a submitted turn, for submitting it again."""
+        return f"{self._base}:turn:{turn_key.removeprefix('sha256:')}"
+
+    def thread_approvals(self, agent: str, thread: str) -> str:
+        """Sorted set: approvals of a thread by the time they were opened."""
+        return f"{self._base}:th:{_hashed(agent, thread)}"
+
+    def thread_facts(self, agent: str, thread: str) -> str:
+        """Hash: who asked in this thread, and where in Slack."""
+        return f"{self._base}:tm:{_hashed(agent, thread)}"
+
+    def lease(self, agent: str, thread: str) -> str:
+        """Hash: who runs this thread now."""
+        return f"{self._base}:lease:{_hashed(agent, thread)}"
+
+    def nonce(self, request_digest: str) -> str:
+        """String: a signed request that was seen."""
+        return f"{self._base}:seen:{request_digest.removeprefix('sha256:')}"
+
+    def view(self, view_id: str) -> str:
+        """Hash: which item and version an open modal belongs to."""
+        return f"{self._base}:view:{view_id}"
+
+    def opened(self, approval: str) -> str:
+        """Hash: how far each reviewer has paged through an item's full view."""
+        return f"{self._base}:seen_by:{approval}"
+
+
+def is_permanent(key: str) -> bool:
+    """Say whether a key may live without an expiry."""
+    return key.rsplit(":", 1)[-1] in PERMANENT
+
+
+def _hashed(*parts: str) -> str:
+    body = digest.canonical(list(parts))
+    return digest.tagged_hash("twokey/v1/key", body).removeprefix("sha256:")[:32]

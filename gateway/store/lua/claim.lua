@@ -1,0 +1,57 @@
+#!lua
+-- Give one executor the right to run one authorized item once.
+-- KEYS[1] head       hash    small fields of the approval
+-- KEYS[2] expiry     zset    deadlines of the shard
+-- KEYS[3] outbox     stream  events
+-- KEYS[4] audit      stream  audit log
+-- ARGV[1] id         text    the approval
+-- ARGV[2] index      int     the item
+-- ARGV[3] hash       bytes   32 raw bytes of the action hash that would run
+-- ARGV[4] owner      text    the attempt, unique
+-- ARGV[5] lease_ms   int     the claim's life without a heartbeat, milliseconds
+-- ARGV[6] idempotent int     1 when a dead owner's attempt may simply be repeated
+-- ARGV[7] started    json    array with the event of a start
+-- ARGV[8] doubtful   json    array with the event of a death in between
+-- Returns:
+--   {"new", fence}         run it now
+--   {"busy", left_ms}      a live owner has it
+--   {"done"}               it ran; the result is stored
+--   {"in_doubt"}           its owner died; a person has to say what happened
+--   {"refused", state}     nobody authorized this, or not this action
+--   {"gone"}               no such approval
+local state = redis.call('HGET', KEYS[1], ARGV[2] .. ':s')
+if not state then return {'gone'} end
+local i = ARGV[2]
+if redis.call('HGET', KEYS[1], i .. ':h') ~= ARGV[3] then return {'refused', 'changed'} end
+if state == 'executed' or state == 'failed' then return {'done'} end
+if state == 'in_doubt' then return {'in_doubt'} end
+
+local now = now_ms()
+local function take(events)
+  local fence = redis.call('HINCRBY', KEYS[1], i .. ':f', 1)
+  redis.call('HSET', KEYS[1], i .. ':s', 'executing', i .. ':t', now,
+    i .. ':o', ARGV[4], i .. ':u', now + tonumber(ARGV[5]))
+  redis.call('HINCRBY', KEYS[1], 'rev', 1)
+  reindex(KEYS[1], KEYS[2], ARGV[1], now)
+  announce(KEYS[3], KEYS[4], events, now)
+  return {'new', fence}
+end
+
+if state == 'authorized' then
+  local lapse = tonumber(redis.call('HGET', KEYS[1], i .. ':l') or '0')
+  if lapse > 0 and now >= lapse then return {'refused', 'lapsed'} end
+  return take(ARGV[7])
+end
+if state ~= 'executing' then return {'refused', state} end
+
+if redis.call('HGET', KEYS[1], i .. ':o') == ARGV[4] then
+  -- The same attempt asks again after a lost answer.
+  return {'new', tonumber(redis.call('HGET', KEYS[1], i .. ':f'))}
+end
+local left = tonumber(redis.call('HGET', KEYS[1], i .. ':u')) - now
+if left > 0 then return {'busy', left} end
+if ARGV[6] == '1' then return take(ARGV[7]) end
+redis.call('HSET', KEYS[1], i .. ':s', 'in_doubt', i .. ':t', now)
+redis.call('HINCRBY', KEYS[1], 'rev', 1)
+announce(KEYS[3], KEYS[4], ARGV[8], now)
+return {'in_doubt'}

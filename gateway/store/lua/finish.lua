@@ -1,0 +1,39 @@
+#!lua
+-- Record what an execution came to, or give its claim back unused.
+-- KEYS[1] head    hash    small fields of the approval
+-- KEYS[2] blobs   hash    large fields of the approval
+-- KEYS[3] expiry  zset    deadlines of the shard
+-- KEYS[4] outbox  stream  events
+-- KEYS[5] audit   stream  audit log
+-- ARGV[1] id      text    the approval
+-- ARGV[2] index   int     the item
+-- ARGV[3] fence   int     the claim's fence
+-- ARGV[4] state   text    executed, failed, or authorized to give the claim back
+-- ARGV[5] result  json    the result, or empty when given back
+-- ARGV[6] keep_ms int     lifetime from now on, milliseconds
+-- ARGV[7] events  json    array of event texts
+-- Returns:
+--   {"done"}
+--   {"lost", state}  the claim is another's by now, or the item has ended
+--   {"gone"}         no such approval
+local i = ARGV[2]
+local state = redis.call('HGET', KEYS[1], i .. ':s')
+if not state then return {'gone'} end
+local owned = redis.call('HGET', KEYS[1], i .. ':f') == ARGV[3]
+-- An owner that was thought dead and comes back with the truth ends the doubt.
+local open = state == 'executing' or (state == 'in_doubt' and ARGV[4] ~= 'authorized')
+if owned and state == ARGV[4] then return {'done'} end
+if not (owned and open) then return {'lost', state} end
+
+local now = now_ms()
+redis.call('HSET', KEYS[1], i .. ':s', ARGV[4], i .. ':t', now)
+redis.call('HDEL', KEYS[1], i .. ':u', i .. ':o')
+redis.call('HINCRBY', KEYS[1], 'rev', 1)
+if ARGV[5] ~= '' then
+  redis.call('HSET', KEYS[2], i .. ':r', ARGV[5])
+end
+redis.call('PEXPIRE', KEYS[1], ARGV[6])
+redis.call('PEXPIRE', KEYS[2], ARGV[6])
+reindex(KEYS[1], KEYS[3], ARGV[1], now)
+announce(KEYS[4], KEYS[5], ARGV[7], now)
+return {'done'}

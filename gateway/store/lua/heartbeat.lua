@@ -1,0 +1,20 @@
+#!lua
+-- Keep a claim alive while its owner works.
+-- KEYS[1] head     hash  small fields of the approval
+-- KEYS[2] expiry   zset  deadlines of the shard
+-- ARGV[1] id       text  the approval
+-- ARGV[2] index    int   the item
+-- ARGV[3] fence    int   the claim's fence
+-- ARGV[4] lease_ms int   life from now on, milliseconds
+-- Returns:
+--   {"kept"}
+--   {"lost"}  the claim is another's by now, or the item has ended
+local i = ARGV[2]
+if redis.call('HGET', KEYS[1], i .. ':s') ~= 'executing'
+  or redis.call('HGET', KEYS[1], i .. ':f') ~= ARGV[3] then
+  return {'lost'}
+end
+local now = now_ms()
+redis.call('HSET', KEYS[1], i .. ':u', now + tonumber(ARGV[4]))
+reindex(KEYS[1], KEYS[2], ARGV[1], now)
+return {'kept'}

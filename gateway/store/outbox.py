@@ -1,0 +1,92 @@
+"""Read the events that scripts wrote, at least once and in order."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from redis.exceptions import ResponseError
+
+from gateway.approvals.events import Event
+from gateway.errors import StoreUnavailable
+from gateway.store.connection import Connection, Reply, number, text
+from gateway.store.keys import Keys
+
+
+class Outbox:
+    """The event stream of one shard, as one named reader sees it.
+
+    Each reader (Slack, a metric, another chat) has its own consumer group and gets
+    every event.
+    """
+
+    def __init__(self, conn: Connection, keys: Keys, *, reader: str) -> None:
+        self._conn = conn
+        self._keys = keys
+        self._reader = reader
+
+    async def prepare(self) -> None:
+        """Create this reader's group unless it is there, from the first event on."""
+        try:
+            await self._conn.command(
+                "XGROUP", "CREATE", self._keys.outbox, self._reader, "0", "MKSTREAM"
+            )
+        except StoreUnavailable as error:
+            if not isinstance(error.__cause__, ResponseError):
+                raise
+
+    async def put(self, event: Event) -> None:
+        """Announce something that changes no approval, such as a finished run."""
+        body = event.model_dump_json()
+        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
+        at = int(now[0]) * 1000 + int(now[1]) // 1000
+        await self._conn.together(
+            ["XADD", self._keys.outbox, "*", "e", body, "at", at],
+            ["XADD", self._keys.audit, "*", "e", body, "at", at],
+        )
+
+    async def unfinished(
+        self, consumer: str, *, idle_ms: int, limit: int = 100
+    ) -> list[Event]:
+        """Take over events that a reader took and never acknowledged."""
+        reply = await self._conn.command(
+            "XAUTOCLAIM", self._keys.outbox, self._reader, consumer, idle_ms,
+            "0", "COUNT", limit,
+        )  # fmt: skip
+        return _events(cast("list[Reply]", cast("list[Reply]", reply)[1]))
+
+    async def take(
+        self, consumer: str, *, block_ms: int, limit: int = 100
+    ) -> list[Event]:
+        """Take new events; waits up to ``block_ms`` for the first one."""
+        reply = await self._conn.command(
+            "XREADGROUP", "GROUP", self._reader, consumer, "COUNT", limit,
+            "BLOCK", block_ms, "STREAMS", self._keys.outbox, ">",
+        )  # fmt: skip
+        streams = cast("list[list[Reply]]", reply or [])
+        return _events(cast("list[Reply]", streams[0][1])) if streams else []
+
+    async def done(self, *seqs: str) -> None:
+        """Acknowledge events by their ``seq``."""
+        if seqs:
+            await self._conn.command("XACK", self._keys.outbox, self._reader, *seqs)
+
+    async def lag(self) -> int:
+        """Return how many events this reader has taken and not acknowledged."""
+        reply = await self._conn.command("XPENDING", self._keys.outbox, self._reader)
+        return number(cast("list[Reply]", reply)[0])
+
+
+async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:
+    """Return the audit entries of a shard, oldest first."""
+    return _events(
+        cast("list[Reply]", await conn.command("XRANGE", keys.audit, "-", "+"))
+    )
+
+
+def _events(entries: list[Reply]) -> list[Event]:
+    events: list[Event] = []
+    for entry in entries:
+        entry_id, values = cast("tuple[bytes, list[bytes]]", entry)
+        event = Event.model_validate_json(values[1])
+        events.append(event.with_(at_ms=number(values[3]), seq=text(entry_id)))
+    return events

@@ -1,0 +1,194 @@
+"""Call the Lua scripts; each function's signature is its script's contract.
+
+A script's header names its KEYS and ARGV; a test holds them to the parameters here,
+in order. Keys come first, then arguments.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from gateway.store.connection import Argument, Connection, Reply
+
+_FOLDER = Path(__file__).parent / "lua"
+_SHEBANG = "#!lua\n"
+
+
+class Script:
+    """One Lua file with the shared prelude behind its first line."""
+
+    def __init__(self, name: str) -> None:
+        body = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
+        prelude = (_FOLDER / "prelude.lua").read_text(encoding="utf-8")
+        self.name = name
+        self.header = body
+        self.source = _SHEBANG + prelude + body.removeprefix(_SHEBANG)
+        self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
+
+    async def run(
+        self, conn: Connection, keys: Sequence[str], args: Sequence[Argument]
+    ) -> list[Reply]:
+        """Run it; the first element of the answer is the outcome's word."""
+        return await conn.evalsha(self.sha, self.source, keys, args)
+
+
+OPEN = Script("open")
+DECIDE = Script("decide")
+EXPIRE = Script("expire")
+SUPERSEDE = Script("supersede")
+CLAIM = Script("claim")
+FINISH = Script("finish")
+HEARTBEAT = Script("heartbeat")
+LEASE = Script("lease")
+
+
+async def open_turn(
+    conn: Connection,
+    *,
+    turn: str,
+    thread: str,
+    expiry: str,
+    outbox: str,
+    audit: str,
+    records: Sequence[str],
+    keep_ms: int,
+    verdicts: str,
+    events: str,
+    approvals: str,
+) -> list[Reply]:
+    """Run open.lua."""
+    keys = [turn, thread, expiry, outbox, audit, *records]
+    return await OPEN.run(conn, keys, [keep_ms, verdicts, events, approvals])
+
+
+async def decide(
+    conn: Connection,
+    *,
+    head: str,
+    blobs: str,
+    expiry: str,
+    outbox: str,
+    audit: str,
+    jobs: str,
+    id: str,
+    index: int,
+    rev: int,
+    state_seen: str,
+    hash_seen: bytes,
+    version: int,
+    state: str,
+    hash: bytes,
+    detail: str,
+    lapse_ms: int,
+    keep_ms: int,
+    events: str,
+    job: str,
+) -> list[Reply]:
+    """Run decide.lua."""
+    keys = [head, blobs, expiry, outbox, audit, jobs]
+    seen: list[Argument] = [id, index, rev, state_seen, hash_seen]
+    after: list[Argument] = [version, state, hash, detail, lapse_ms, keep_ms]
+    return await DECIDE.run(conn, keys, [*seen, *after, events, job])
+
+
+async def expire(
+    conn: Connection,
+    *,
+    head: str,
+    expiry: str,
+    outbox: str,
+    audit: str,
+    jobs: str,
+    id: str,
+    rev: int,
+    expired: str,
+    lapsed: str,
+    doubted: str,
+    job: str,
+) -> list[Reply]:
+    """Run expire.lua."""
+    keys = [head, expiry, outbox, audit, jobs]
+    return await EXPIRE.run(conn, keys, [id, rev, expired, lapsed, doubted, job])
+
+
+async def supersede(
+    conn: Connection,
+    *,
+    head: str,
+    expiry: str,
+    outbox: str,
+    audit: str,
+    id: str,
+    rev: int,
+    ends: str,
+) -> list[Reply]:
+    """Run supersede.lua."""
+    return await SUPERSEDE.run(conn, [head, expiry, outbox, audit], [id, rev, ends])
+
+
+async def claim(
+    conn: Connection,
+    *,
+    head: str,
+    expiry: str,
+    outbox: str,
+    audit: str,
+    id: str,
+    index: int,
+    hash: bytes,
+    owner: str,
+    lease_ms: int,
+    idempotent: bool,
+    started: str,
+    doubtful: str,
+) -> list[Reply]:
+    """Run claim.lua."""
+    keys = [head, expiry, outbox, audit]
+    who: list[Argument] = [id, index, hash, owner, lease_ms, int(idempotent)]
+    return await CLAIM.run(conn, keys, [*who, started, doubtful])
+
+
+async def finish(
+    conn: Connection,
+    *,
+    head: str,
+    blobs: str,
+    expiry: str,
+    outbox: str,
+    audit: str,
+    id: str,
+    index: int,
+    fence: int,
+    state: str,
+    result: str,
+    keep_ms: int,
+    events: str,
+) -> list[Reply]:
+    """Run finish.lua."""
+    keys = [head, blobs, expiry, outbox, audit]
+    return await FINISH.run(
+        conn, keys, [id, index, fence, state, result, keep_ms, events]
+    )
+
+
+async def heartbeat(
+    conn: Connection,
+    *,
+    head: str,
+    expiry: str,
+    id: str,
+    index: int,
+    fence: int,
+    lease_ms: int,
+) -> list[Reply]:
+    """Run heartbeat.lua."""
+    return await HEARTBEAT.run(conn, [head, expiry], [id, index, fence, lease_ms])
+
+
+async def lease(
+    conn: Connection, *, lease: str, verb: str, token: str, ttl_ms: int
+) -> list[Reply]:
+    """Run lease.lua."""
+    return await LEASE.run(conn, [lease], [verb, token, ttl_ms])

@@ -1,0 +1,94 @@
+"""Keep what belongs to a thread: who asked, where, and who runs it now."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+from gateway.approvals.record import Origin, Person, Record
+from gateway.errors import StoreUnavailable, ThreadUnavailable
+from gateway.store import scripts
+from gateway.store.connection import Connection, text
+from gateway.store.keys import LEASE, RETENTION, Keys
+
+LEASE_MS = int(LEASE.total_seconds() * 1000)
+_KEEP_MS = int(RETENTION.total_seconds() * 1000)
+
+
+class ThreadFacts(Record):
+    """Who asked the agent in this thread, and where its words belong."""
+
+    requester: Person | None = None
+    origin: Origin | None = None
+    principals: tuple[Person, ...] = ()
+
+
+class ThreadStore:
+    """Facts and leases of threads."""
+
+    def __init__(self, conn: Connection, *, lease_ms: int = LEASE_MS) -> None:
+        self._conn = conn
+        self._lease_ms = lease_ms
+
+    async def remember(
+        self, keys: Keys, agent: str, thread: str, facts: ThreadFacts
+    ) -> None:
+        """Write who asked; the last one who asked counts."""
+        key = keys.thread_facts(agent, thread)
+        await self._conn.together(
+            ["HSET", key, "facts", facts.model_dump_json()],
+            ["PEXPIRE", key, _KEEP_MS],
+        )
+
+    async def facts(self, keys: Keys, agent: str, thread: str) -> ThreadFacts:
+        """Return who asked; empty facts for a thread nobody named."""
+        key = keys.thread_facts(agent, thread)
+        body = text(await self._conn.command("HGET", key, "facts"))
+        return ThreadFacts.model_validate_json(body) if body else ThreadFacts()
+
+    @asynccontextmanager
+    async def lease(
+        self, keys: Keys, agent: str, thread: str
+    ) -> AsyncGenerator[asyncio.Event, None]:
+        """Hold the right to run a thread; the event is set when it was lost.
+
+        Raises:
+            ThreadUnavailable: when another process runs this thread.
+        """
+        key, token = keys.lease(agent, thread), secrets.token_hex(16)
+        await self._take(key, token)
+        lost = asyncio.Event()
+        beat = asyncio.create_task(self._keep(key, token, lost))
+        try:
+            yield lost
+        finally:
+            beat.cancel()
+            with suppress(asyncio.CancelledError):
+                await beat
+            with suppress(StoreUnavailable):
+                await scripts.lease(
+                    self._conn, lease=key, verb="free", token=token, ttl_ms=0
+                )
+
+    async def _take(self, key: str, token: str) -> None:
+        reply = await scripts.lease(
+            self._conn, lease=key, verb="take", token=token, ttl_ms=self._lease_ms
+        )
+        if text(reply[0]) != "held":
+            raise ThreadUnavailable("Another process runs this thread right now.")
+
+    async def _keep(self, key: str, token: str, lost: asyncio.Event) -> None:
+        while not lost.is_set():
+            await asyncio.sleep(self._lease_ms / 3000)
+            with suppress(StoreUnavailable):
+                reply = await scripts.lease(
+                    self._conn,
+                    lease=key,
+                    verb="keep",
+                    token=token,
+                    ttl_ms=self._lease_ms,
+                )
+                if text(reply[0]) != "held":
+                    lost.set()

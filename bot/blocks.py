@@ -1,0 +1,302 @@
+"""Build the blocks and views the bot sends, as plain dicts.
+
+Every text comes as one of the types of `bot.wording`, so that a type checker refuses a
+plain `str`, and text of strangers in markup. Plain text is cut to Slack's limits with
+a visible mark; markup is never cut, since that could tear a reference. What these
+functions return is what Slack is sent; `ensure_valid_message` and `ensure_valid_view`
+hold it to Slack's rules as a whole.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+from bot.blockkit import (
+    JSON,
+    Problem,
+    limits,
+    validate_home,
+    validate_message,
+    validate_modal,
+)
+from bot.inputs import (
+    checkboxes,
+    date_input,
+    input_block,
+    multi_select,
+    number_input,
+    radio_buttons,
+    select,
+    text_input,
+)
+from bot.objects import Block, any_text, confirm, made, option, plain_text
+from bot.text import EMPTY, fit
+from bot.wording import (
+    Label,
+    Plain,
+    Ref,
+    Template,
+    Untrusted,
+    channel,
+    code,
+    joined,
+    label,
+    moment,
+    template,
+    untrusted,
+    user,
+    usergroup,
+)
+
+__all__ = [
+    "BadBlocks",
+    "Block",
+    "Label",
+    "Level",
+    "Plain",
+    "Ref",
+    "Template",
+    "Untrusted",
+    "actions",
+    "alert",
+    "bold",
+    "button",
+    "channel",
+    "checkboxes",
+    "code",
+    "confirm",
+    "context",
+    "date_input",
+    "divider",
+    "ensure_valid_message",
+    "ensure_valid_view",
+    "header",
+    "home",
+    "input_block",
+    "joined",
+    "label",
+    "mention",
+    "modal",
+    "moment",
+    "multi_select",
+    "number_input",
+    "option",
+    "plain_text",
+    "preformatted",
+    "radio_buttons",
+    "rich_text",
+    "section",
+    "select",
+    "table",
+    "template",
+    "text_input",
+    "untrusted",
+    "user",
+    "usergroup",
+    "words",
+]
+
+Level: TypeAlias = Literal["default", "info", "warning", "error", "success"]
+
+_SHOWN_PROBLEMS = 5
+
+
+class BadBlocks(ValueError):
+    """Report a payload that Slack would refuse, before it is sent.
+
+    `problems` holds every reason; the message names places and limits but none of the
+    texts, so that it may be logged.
+    """
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        self.problems = tuple(problems)
+        shown = "; ".join(map(str, self.problems[:_SHOWN_PROBLEMS]))
+        more = len(self.problems) - _SHOWN_PROBLEMS
+        rest = f"; and {more} more" if more > 0 else ""
+        super().__init__(f"Slack would refuse this payload: {shown}{rest}.")
+
+
+def ensure_valid_message(
+    blocks: Sequence[Block] | None, text: str, *, update: bool = False
+) -> None:
+    """Refuse a message that Slack would refuse; `update` is for chat.update.
+
+    The bot always sends `text`, since screen readers and notifications read it alone.
+
+    Raises:
+        BadBlocks: with every problem found.
+    """
+    if problems := validate_message(blocks, text, update=update):
+        raise BadBlocks(problems)
+    if not text.strip():
+        message = "is what screen readers read; write a sentence"
+        raise BadBlocks([Problem("/text", "no_text", message)])
+
+
+def ensure_valid_view(view: Block) -> None:
+    """Refuse a modal or App Home tab that Slack would refuse.
+
+    Raises:
+        BadBlocks: with every problem found.
+    """
+    check = validate_home if view.get("type") == "home" else validate_modal
+    if problems := check(view):
+        raise BadBlocks(problems)
+
+
+def header(text: Plain, *, block_id: str | None = None) -> Block:
+    """Make a large headline."""
+    return made("header", text=plain_text(text, limits.HEADER), block_id=block_id)
+
+
+def section(
+    text: Template | Plain,
+    *,
+    accessory: Block | None = None,
+    block_id: str | None = None,
+) -> Block:
+    """Make a paragraph, never folded behind "see more"."""
+    return made(
+        "section",
+        text=any_text(text, limits.TEXT),
+        accessory=accessory,
+        expand=True,
+        block_id=block_id,
+    )
+
+
+def context(*parts: Template | Plain, block_id: str | None = None) -> Block:
+    """Make a line of small print from one to ten parts."""
+    elements: list[JSON] = [any_text(part, limits.TEXT) for part in parts]
+    return made("context", elements=elements, block_id=block_id)
+
+
+def divider(*, block_id: str | None = None) -> Block:
+    """Make a thin line."""
+    return made("divider", block_id=block_id)
+
+
+def alert(
+    text: Template | Plain, *, level: Level = "default", block_id: str | None = None
+) -> Block:
+    """Make a coloured notice; only modals take one."""
+    return made(
+        "alert", text=any_text(text, limits.ALERT), level=level, block_id=block_id
+    )
+
+
+def actions(*elements: Block, block_id: str | None = None) -> Block:
+    """Make a row of up to 25 buttons and menus."""
+    return made("actions", elements=[*elements], block_id=block_id)
+
+
+def button(
+    action_id: str,
+    text: Plain,
+    *,
+    value: str | None = None,
+    style: Literal["primary", "danger"] | None = None,
+    accessibility_label: Plain | None = None,
+    confirm: Block | None = None,
+) -> Block:
+    """Make a button; screen readers read `accessibility_label`, else its text.
+
+    There is no link button: nothing may be decided by following a link.
+    """
+    spoken = fit((accessibility_label or text).text, limits.BUTTON)
+    return made(
+        "button",
+        action_id=action_id,
+        text=plain_text(text, limits.BUTTON),
+        value=value,
+        style=style,
+        accessibility_label=spoken,
+        confirm=confirm,
+    )
+
+
+def preformatted(text: Untrusted, *, block_id: str | None = None) -> Block:
+    """Show text of strangers in fixed width, whole and uninterpreted.
+
+    Nothing is cut here: take `bot.text.excerpt` first where a text may be long.
+    """
+    part: Block = {"type": "text", "text": text.text or EMPTY}
+    inner = made("rich_text_preformatted", elements=[part])
+    return made("rich_text", elements=[inner], block_id=block_id)
+
+
+def rich_text(*parts: Block, block_id: str | None = None) -> Block:
+    """Make one paragraph of rich text from `words`, `bold` and `mention` parts."""
+    inner = made("rich_text_section", elements=[*parts])
+    return made("rich_text", elements=[inner], block_id=block_id)
+
+
+def words(text: Label) -> Block:
+    """Make a run of rich text of ours."""
+    return made("text", text=text.text or EMPTY)
+
+
+def bold(text: Label) -> Block:
+    """Make a bold run of rich text of ours."""
+    return made("text", text=text.text or EMPTY, style={"bold": True})
+
+
+def mention(user_id: str) -> Block:
+    """Mention a person by id inside rich text."""
+    return made("user", user_id=user_id)
+
+
+def table(
+    rows: Sequence[Sequence[Plain]],
+    *,
+    wrapped: Sequence[bool] | None = None,
+    block_id: str | None = None,
+) -> Block:
+    """Make a table of uninterpreted cells, 100 rows of 20 at most; the first is head.
+
+    `wrapped` says column by column whether long cells break into lines. A message
+    takes one table, a view none.
+    """
+    cells: list[JSON] = [[_cell(text) for text in row] for row in rows]
+    columns: list[JSON] = [{"is_wrapped": wrap} for wrap in wrapped or ()]
+    return made("table", rows=cells, column_settings=columns or None, block_id=block_id)
+
+
+def modal(
+    title: Plain,
+    blocks: Sequence[Block],
+    *,
+    callback_id: str,
+    close: Plain,
+    submit: Plain | None = None,
+    private_metadata: str = "",
+    external_id: str | None = None,
+    notify_on_close: bool = False,
+) -> Block:
+    """Make a modal; one with inputs needs `submit`."""
+    return made(
+        "modal",
+        title=plain_text(title, limits.VIEW_LABEL),
+        blocks=[*blocks],
+        callback_id=callback_id,
+        close=plain_text(close, limits.VIEW_LABEL),
+        submit=plain_text(submit, limits.VIEW_LABEL) if submit else None,
+        private_metadata=private_metadata,
+        external_id=external_id,
+        notify_on_close=notify_on_close,
+    )
+
+
+def home(
+    blocks: Sequence[Block], *, callback_id: str, private_metadata: str = ""
+) -> Block:
+    """Make an App Home tab."""
+    return made(
+        "home",
+        blocks=[*blocks],
+        callback_id=callback_id,
+        private_metadata=private_metadata,
+    )
+
+
+def _cell(text: Plain) -> Block:
+    return made("raw_text", text=text.text or EMPTY)

@@ -1,0 +1,204 @@
+"""Build the inputs a person fills in: text, numbers, choices, dates.
+
+What a person edits is never cut or altered on its way into an input: a value that does
+not fit is an error here, and the caller offers another way to edit it.
+"""
+
+from collections.abc import Sequence
+from datetime import date
+
+from bot.blockkit import JSON, limits
+from bot.objects import Block, made, plain_text
+from bot.text import fit
+from bot.wording import Plain
+
+
+def input_block(
+    label: Plain,
+    element: Block,
+    *,
+    block_id: str,
+    hint: Plain | None = None,
+    optional: bool = False,
+    dispatch_action: bool = False,
+) -> Block:
+    """Make an input with its label; errors are shown under it by `block_id`."""
+    return made(
+        "input",
+        label=plain_text(label, limits.INPUT_LABEL),
+        element=element,
+        block_id=block_id,
+        hint=plain_text(hint, limits.INPUT_HINT) if hint else None,
+        optional=optional,
+        dispatch_action=dispatch_action,
+    )
+
+
+def text_input(
+    action_id: str,
+    *,
+    initial: str | None = None,
+    multiline: bool = False,
+    min_length: int | None = None,
+    max_length: int = limits.TYPED,
+    placeholder: Plain | None = None,
+    focus: bool = False,
+) -> Block:
+    """Make a box for text of one or several lines.
+
+    Raises:
+        ValueError: `initial` is longer than the box may be.
+    """
+    if initial is not None and len(initial) > max_length:
+        raise ValueError(
+            f"Input {action_id!r} holds {max_length} characters, its value has "
+            f"{len(initial)}; split the value, or do not offer to edit it."
+        )
+    return made(
+        "plain_text_input",
+        action_id=action_id,
+        initial_value=initial or None,
+        multiline=multiline,
+        min_length=min_length,
+        max_length=max_length,
+        placeholder=_placeholder(placeholder),
+        focus_on_load=focus or None,
+    )
+
+
+def number_input(
+    action_id: str,
+    *,
+    decimal: bool,
+    initial: str | None = None,
+    minimum: str | None = None,
+    maximum: str | None = None,
+    placeholder: Plain | None = None,
+    focus: bool = False,
+) -> Block:
+    """Make a box for a number; numbers are decimal strings, as Slack returns them."""
+    return made(
+        "number_input",
+        action_id=action_id,
+        is_decimal_allowed=decimal,
+        initial_value=initial,
+        min_value=minimum,
+        max_value=maximum,
+        placeholder=_placeholder(placeholder),
+        focus_on_load=focus or None,
+    )
+
+
+def date_input(action_id: str, *, initial: date | None = None) -> Block:
+    """Make a calendar."""
+    return made(
+        "datepicker",
+        action_id=action_id,
+        initial_date=initial.isoformat() if initial else None,
+    )
+
+
+def select(
+    action_id: str,
+    options: Sequence[Block],
+    *,
+    initial: str | None = None,
+    placeholder: Plain | None = None,
+) -> Block:
+    """Make a menu of up to 100 options, of which one is chosen."""
+    offered = _distinct(options)
+    return made(
+        "static_select",
+        action_id=action_id,
+        options=[*offered],
+        initial_option=_one(offered, initial),
+        placeholder=_placeholder(placeholder),
+    )
+
+
+def multi_select(
+    action_id: str,
+    options: Sequence[Block],
+    *,
+    initial: Sequence[str] = (),
+    most: int | None = None,
+    placeholder: Plain | None = None,
+) -> Block:
+    """Make a menu of up to 100 options, of which several are chosen."""
+    offered = _distinct(options)
+    return made(
+        "multi_static_select",
+        action_id=action_id,
+        options=[*offered],
+        initial_options=_several(offered, initial),
+        max_selected_items=most,
+        placeholder=_placeholder(placeholder),
+    )
+
+
+def checkboxes(
+    action_id: str, options: Sequence[Block], *, initial: Sequence[str] = ()
+) -> Block:
+    """Make up to ten boxes, any of which are ticked."""
+    offered = _distinct(options)
+    return made(
+        "checkboxes",
+        action_id=action_id,
+        options=[*offered],
+        initial_options=_several(offered, initial),
+    )
+
+
+def radio_buttons(
+    action_id: str, options: Sequence[Block], *, initial: str | None = None
+) -> Block:
+    """Make up to ten buttons, of which one is chosen."""
+    offered = _distinct(options)
+    return made(
+        "radio_buttons",
+        action_id=action_id,
+        options=[*offered],
+        initial_option=_one(offered, initial),
+    )
+
+
+def _distinct(options: Sequence[Block]) -> list[Block]:
+    """Number the options when two of them look alike, such as after a cut."""
+    shown = [str(offered["text"]) for offered in options]
+    if len(set(shown)) == len(shown):
+        return [*options]
+    return [_numbered(place, offered) for place, offered in enumerate(options, 1)]
+
+
+def _numbered(place: int, offered: Block) -> Block:
+    number = f"{place}. "
+    text = offered["text"]
+    if isinstance(text, dict):
+        cut = fit(str(text["text"]), limits.OPTION - len(number))
+        return {**offered, "text": {**text, "text": number + cut}}
+    return offered
+
+
+def _one(options: Sequence[Block], value: str | None) -> Block | None:
+    """Find the option with a value.
+
+    Raises:
+        ValueError: none has it.
+    """
+    if value is None:
+        return None
+    for offered in options:
+        if offered["value"] == value:
+            return offered
+    raise ValueError(
+        f"{value!r} is not among the {len(options)} options; "
+        "pass the value of one of them."
+    )
+
+
+def _several(options: Sequence[Block], values: Sequence[str]) -> list[JSON] | None:
+    return [_one(options, value) for value in values] or None
+
+
+def _placeholder(text: Plain | None) -> Block | None:
+    return plain_text(text, limits.PLACEHOLDER) if text else None

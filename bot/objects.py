@@ -1,0 +1,65 @@
+"""Build the small objects that blocks and inputs are composed of."""
+
+from typing import Literal, TypeAlias
+
+from bot.blockkit import JSON, limits
+from bot.text import EMPTY, excerpt, fit
+from bot.wording import Plain, Template
+
+Block: TypeAlias = dict[str, JSON]
+"""A block, an element, a composition object or a view."""
+
+
+def made(kind: str, /, **parts: JSON) -> Block:
+    """Make an object of a type from the parts that are not None."""
+    given = {key: part for key, part in parts.items() if part is not None}
+    return {"type": kind, **given}
+
+
+def plain_text(text: Plain, limit: int, *, lines: bool = False) -> Block:
+    """Make a plain_text object of at most `limit` characters, emoji codes off.
+
+    Without `lines` a newline is shown as a mark: labels are one line.
+    """
+    cut = _cut(text.text, limit) if lines else fit(text.text, limit)
+    return {"type": "plain_text", "text": cut, "emoji": False}
+
+
+def any_text(text: Template | Plain, limit: int) -> Block:
+    """Make a text object: markup for a template, else plain text of `limit` or less.
+
+    Markup is never cut, since that could tear a reference apart.
+    """
+    if isinstance(text, Template):
+        return {"type": "mrkdwn", "text": text.text, "verbatim": True}
+    return plain_text(text, limit, lines=True)
+
+
+def confirm(
+    title: Plain,
+    text: Template | Plain,
+    *,
+    yes: Plain,
+    no: Plain,
+    style: Literal["primary", "danger"] | None = None,
+) -> Block:
+    """Make the question a button asks before it acts."""
+    asked: Block = {
+        "title": plain_text(title, limits.CONFIRM_TITLE),
+        "text": any_text(text, limits.CONFIRM_TEXT),
+        "confirm": plain_text(yes, limits.CONFIRM_BUTTON),
+        "deny": plain_text(no, limits.CONFIRM_BUTTON),
+    }
+    return asked | {"style": style} if style else asked
+
+
+def option(text: Plain, value: str, *, description: Plain | None = None) -> Block:
+    """Make one choice; `value` comes back when it is chosen."""
+    choice: Block = {"text": plain_text(text, limits.OPTION), "value": value}
+    if description:
+        choice["description"] = plain_text(description, limits.OPTION)
+    return choice
+
+
+def _cut(text: str, limit: int) -> str:
+    return excerpt(text, limit).text or EMPTY

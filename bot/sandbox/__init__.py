@@ -1,0 +1,1 @@
+"""A local Slack workspace that refuses what Slack refuses."""

@@ -1,0 +1,78 @@
+"""Read the arguments of Web API calls, which come as JSON or as form strings."""
+
+from bot.sandbox.json_types import JsonObject
+from bot.sandbox.refusals import Refused
+from bot.sandbox.validation import read_json
+
+MAX_PAGE = 1000
+DEFAULT_PAGE = 100
+
+
+def required(arguments: JsonObject, name: str) -> str:
+    """Return a non-empty argument; refuse with `invalid_arguments` without it."""
+    value = arguments.get(name)
+    if value in (None, ""):
+        line = f"[ERROR] missing required field: {name}"
+        raise Refused("invalid_arguments", response_metadata={"messages": [line]})
+    return str(value)
+
+
+def optional(arguments: JsonObject, name: str) -> str | None:
+    """Return an argument as text, or None when it is missing or empty."""
+    value = arguments.get(name)
+    return None if value in (None, "") else str(value)
+
+
+def flag(arguments: JsonObject, name: str) -> bool:
+    """Return a boolean argument; forms spell it true, false, 1 or 0."""
+    return str(arguments.get(name, "")).lower() in {"true", "1"}
+
+
+def message_content(arguments: JsonObject) -> JsonObject:
+    """Return `text`, `blocks`, `thread_ts` and `metadata` with their JSON decoded.
+
+    Raises:
+        Refused: `invalid_blocks_format`, `invalid_metadata_format`,
+            `markdown_text_conflict`, or `invalid_arguments` for attachments, which
+            the sandbox could not show.
+    """
+    if read_json(arguments.get("attachments"), "invalid_attachments"):
+        line = "[ERROR] the sandbox shows no attachments; use blocks"
+        raise Refused("invalid_arguments", response_metadata={"messages": [line]})
+    content: JsonObject = {
+        "text": arguments.get("text"),
+        "blocks": read_json(arguments.get("blocks"), "invalid_blocks_format"),
+        "metadata": read_json(arguments.get("metadata"), "invalid_metadata_format"),
+        "thread_ts": arguments.get("thread_ts"),
+    }
+    markdown = arguments.get("markdown_text")
+    if markdown is not None:
+        if content["text"] is not None or content["blocks"] is not None:
+            raise Refused("markdown_text_conflict")
+        content["blocks"] = [{"type": "markdown", "text": str(markdown)}]
+        content["text"] = str(markdown)
+    return content
+
+
+def page(items: list[JsonObject], arguments: JsonObject, key: str) -> JsonObject:
+    """Return one page of a list under `key`, with Slack's `next_cursor`.
+
+    Raises:
+        Refused: `invalid_limit` or `invalid_cursor`.
+    """
+    try:
+        limit = int(arguments.get("limit") or DEFAULT_PAGE)
+        start = int(arguments.get("cursor") or 0)
+    except ValueError:
+        raise Refused("invalid_cursor") from None
+    if not 1 <= limit <= MAX_PAGE:
+        raise Refused("invalid_limit")
+    if not 0 <= start <= len(items):
+        raise Refused("invalid_cursor")
+    end = start + limit
+    cursor = str(end) if end < len(items) else ""
+    return {
+        key: items[start:end],
+        "has_more": bool(cursor),
+        "response_metadata": {"next_cursor": cursor},
+    }

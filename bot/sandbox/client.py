@@ -1,0 +1,309 @@
+"""Act as a person of the sandbox from a program, over the page's own endpoints."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Self, TypeVar
+
+import aiohttp
+
+from bot.sandbox.elements import find
+from bot.sandbox.entries import choice, entered
+from bot.sandbox.json_types import JsonObject, as_object, as_objects
+
+T = TypeVar("T")
+
+PATIENCE_S = 5.0
+FOREVER = aiohttp.ClientTimeout(total=None)
+
+
+class GestureFailed(Exception):
+    """The sandbox refused a gesture, or the app did not answer to it.
+
+    Attributes:
+        error: its name, such as `app_did_not_respond` or `action_not_found`.
+        answer: the whole answer of the sandbox.
+    """
+
+    def __init__(self, gesture: str, answer: JsonObject) -> None:
+        self.error = str(answer.get("error"))
+        self.answer = answer
+        super().__init__(f"The gesture {gesture!r} failed: {answer!r}.")
+
+
+class Person:
+    """One person of the workspace, who reads and acts as the page would for them."""
+
+    def __init__(
+        self, base_url: str, user_id: str, session: aiohttp.ClientSession
+    ) -> None:
+        self.id = user_id
+        self._base = base_url.rstrip("/")
+        self._session = session
+
+    # Reading
+
+    async def state(self) -> JsonObject:
+        """Return everything this person can see; see `GET /sandbox/state`."""
+        url = f"{self._base}/sandbox/state"
+        async with self._session.get(url, params={"user": self.id}) as response:
+            body = as_object(await response.json())
+        if "error" in body:
+            raise GestureFailed("state", body)
+        return body
+
+    async def messages(self, channel: str) -> list[JsonObject]:
+        """Return the messages of a channel (id or #name), oldest first."""
+        return _messages(await self.state(), channel)
+
+    async def ephemerals(self, channel: str) -> list[JsonObject]:
+        """Return the messages of a channel that only this person sees."""
+        return [
+            message for message in await self.messages(channel) if message["ephemeral"]
+        ]
+
+    async def notices(self) -> list[JsonObject]:
+        """Return what Slack itself told this person, oldest first."""
+        return as_objects((await self.state())["notices"])
+
+    async def view(self) -> JsonObject | None:
+        """Return the modal on top, or None."""
+        stack = as_objects((await self.state())["views"])
+        return stack[-1] if stack else None
+
+    async def home(self) -> JsonObject | None:
+        """Return the app's Home view as published, or None."""
+        return as_object((await self.state())["home"]) or None
+
+    async def wait_for(
+        self, condition: Callable[[JsonObject], T], timeout_s: float = PATIENCE_S
+    ) -> T:
+        """Return the first true result of `condition(state)`.
+
+        The state is looked at anew on every change.
+
+        Raises:
+            TimeoutError: it did not come true in time.
+        """
+        url = f"{self._base}/sandbox/events"
+        try:
+            async with (
+                asyncio.timeout(timeout_s),
+                self._session.get(
+                    url, params={"user": self.id}, timeout=FOREVER
+                ) as stream,
+            ):
+                async for line in stream.content:
+                    if line.startswith(b"data:") and (
+                        found := condition(await self.state())
+                    ):
+                        return found
+        except TimeoutError:
+            raise TimeoutError(
+                f"{self.id} waited {timeout_s} s for {condition!r} in vain."
+            ) from None
+        raise TimeoutError(f"The sandbox stopped while {self.id} waited.")
+
+    async def message_with(
+        self,
+        channel: str,
+        predicate: Callable[[JsonObject], object],
+        timeout_s: float = PATIENCE_S,
+    ) -> JsonObject:
+        """Return the newest message that satisfies `predicate`, waiting for it."""
+
+        def newest(state: JsonObject) -> JsonObject | None:
+            shown = reversed(_messages(state, channel))
+            return next((message for message in shown if predicate(message)), None)
+
+        found = await self.wait_for(newest, timeout_s)
+        return as_object(found)
+
+    async def wait_for_view(
+        self,
+        predicate: Callable[[JsonObject], object] = bool,
+        timeout_s: float = PATIENCE_S,
+    ) -> JsonObject:
+        """Return the modal on top once it satisfies `predicate`."""
+
+        def top(state: JsonObject) -> JsonObject | None:
+            stack = as_objects(state["views"])
+            return stack[-1] if stack and predicate(stack[-1]) else None
+
+        return as_object(await self.wait_for(top, timeout_s))
+
+    # Acting
+
+    async def click(
+        self,
+        channel: str,
+        ts: str,
+        action_id: str,
+        block_id: str | None = None,
+        *,
+        chosen: object = None,
+    ) -> None:
+        """Click a button of a message, or choose in another of its elements.
+
+        `chosen` is what was chosen: an option's value, a date, a text.
+
+        Raises:
+            GestureFailed: it is not there, or the app did not answer in time.
+        """
+        state = await self.state()
+        place = _channel(state, channel)
+        shown = [m for m in as_objects(place["messages"]) if m["ts"] == ts]
+        blocks = as_objects(shown[0]["blocks"]) if shown else []
+        await self._act(
+            "block_actions",
+            channel=place["id"],
+            ts=ts,
+            action_id=action_id,
+            block_id=block_id,
+            chosen=_chosen(blocks, action_id, block_id, chosen),
+        )
+
+    async def act_in_view(
+        self,
+        action_id: str,
+        block_id: str | None = None,
+        *,
+        chosen: object = None,
+        values: Mapping[str, object] | None = None,
+    ) -> None:
+        """Use an element of the modal on top; `values` were entered before."""
+        await self._act_in(await self._top(), action_id, block_id, chosen, values)
+
+    async def act_in_home(
+        self, action_id: str, block_id: str | None = None, *, chosen: object = None
+    ) -> None:
+        """Use an element of the app's Home view."""
+        home = await self.home()
+        if home is None:
+            raise GestureFailed("act_in_home", {"error": "no_home"})
+        await self._act_in(home, action_id, block_id, chosen, None)
+
+    async def submit(
+        self, values: Mapping[str, object] | None = None
+    ) -> dict[str, str]:
+        """Submit the modal on top with `values` laid over what it holds.
+
+        A key is a block_id or an action_id; a value is Slack's own state (by
+        action_id, under a block_id) or a plain one: a text, number or date, an
+        option's value, a list of those, None to leave it empty.
+
+        Returns:
+            The errors shown beside the inputs, by block_id; empty when it was
+            accepted.
+        """
+        view = await self._top()
+        blocks = as_objects(view["blocks"])
+        answer = await self._act(
+            "view_submission", view_id=view["id"], values=entered(blocks, values or {})
+        )
+        return {key: str(text) for key, text in as_object(answer.get("errors")).items()}
+
+    async def close_view(self, *, clear: bool = False) -> None:
+        """Close the modal on top, or with `clear` the whole stack."""
+        view = await self._top()
+        await self._act("view_closed", view_id=view["id"], clear=clear)
+
+    async def say(self, channel: str, text: str, thread_ts: str | None = None) -> str:
+        """Post a message and return its ts; `@twokey` calls the bot."""
+        place = _channel(await self.state(), channel)
+        answer = await self._act(
+            "message", channel=place["id"], text=text, thread_ts=thread_ts
+        )
+        return str(answer["ts"])
+
+    async def command(self, command: str, text: str, channel: str) -> None:
+        """Run a slash command."""
+        place = _channel(await self.state(), channel)
+        await self._act("command", command=command, text=text, channel=place["id"])
+
+    async def open_home(self) -> None:
+        """Open the app's Home tab."""
+        await self._act("home_opened")
+
+    async def _act_in(
+        self,
+        view: JsonObject,
+        action_id: str,
+        block_id: str | None,
+        chosen: object,
+        values: Mapping[str, object] | None,
+    ) -> None:
+        blocks = as_objects(view["blocks"])
+        await self._act(
+            "block_actions",
+            view_id=view["id"],
+            action_id=action_id,
+            block_id=block_id,
+            chosen=_chosen(blocks, action_id, block_id, chosen),
+            values=entered(blocks, values or {}),
+        )
+
+    async def _top(self) -> JsonObject:
+        view = await self.view()
+        if view is None:
+            raise GestureFailed("view", {"error": "no_view_is_open"})
+        return view
+
+    async def _act(self, gesture: str, **arguments: object) -> JsonObject:
+        body = {"user": self.id, "type": gesture, **arguments}
+        url = f"{self._base}/sandbox/act"
+        async with self._session.post(url, json=body, timeout=FOREVER) as response:
+            answer = as_object(await response.json())
+        if not answer.get("ok"):
+            raise GestureFailed(gesture, answer)
+        return answer
+
+
+class People:
+    """Scripted people of a sandbox that runs anywhere; use it with `async with`."""
+
+    def __init__(self, base_url: str) -> None:
+        self._base = base_url
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        """Open the connections that the people share."""
+        self._session = aiohttp.ClientSession()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the connections."""
+        if self._session is not None:
+            await self._session.close()
+
+    def person(self, user_id: str) -> Person:
+        """Return a person to act as."""
+        if self._session is None:
+            raise RuntimeError("People are not there yet; use `async with People()`.")
+        return Person(self._base, user_id, self._session)
+
+
+def _channel(state: JsonObject, reference: str) -> JsonObject:
+    name = reference.removeprefix("#")
+    for channel in as_objects(state["channels"]):
+        if reference == channel["id"] or name == channel["name"]:
+            return channel
+    raise GestureFailed("channel", {"error": "channel_not_found", "channel": reference})
+
+
+def _messages(state: JsonObject, channel: str) -> list[JsonObject]:
+    return as_objects(_channel(state, channel)["messages"])
+
+
+def _chosen(
+    blocks: list[JsonObject], action_id: str, block_id: str | None, chosen: object
+) -> JsonObject | None:
+    placed = find(blocks, action_id, block_id)
+    if chosen is None or placed is None:
+        return None
+    return choice(placed, chosen)

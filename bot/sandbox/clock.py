@@ -1,0 +1,50 @@
+"""Tell the sandbox's time, which a test may move forward."""
+
+import asyncio
+import time
+from contextlib import suppress
+
+
+class Clock:
+    """Follow the machine's clock, plus whatever a test has added to it.
+
+    Triggers, response URLs, rate limits, message timestamps and the three seconds
+    an app has to answer all read this clock, so a test never has to sleep.
+    """
+
+    def __init__(self) -> None:
+        self._added = 0.0
+        self._moved = asyncio.Event()
+        self._last_ts = 0
+
+    def now(self) -> float:
+        """Return the present as Unix seconds."""
+        return time.time() + self._added  # noqa: TID251 - Slack's clock, not ours
+
+    def advance(self, seconds: float) -> None:
+        """Move the present forward and wake everyone who waits for it."""
+        if seconds < 0:
+            raise ValueError(f"Time cannot go back: advance({seconds!r}).")
+        self._added += seconds
+        moved, self._moved = self._moved, asyncio.Event()
+        moved.set()
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait until `seconds` of this clock have passed."""
+        deadline = self.now() + seconds
+        while (left := deadline - self.now()) > 0:
+            moved = self._moved
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left):
+                    await moved.wait()
+
+    def next_ts(self) -> str:
+        """Return a message timestamp: seconds.microseconds, unique and increasing."""
+        self._last_ts = max(int(self.now() * 1_000_000), self._last_ts + 1)
+        seconds, micros = divmod(self._last_ts, 1_000_000)
+        return f"{seconds}.{micros:06d}"
+
+    def not_before(self, ts: str) -> None:
+        """Make every later timestamp greater than `ts` (used after a restart)."""
+        seconds, _, micros = ts.partition(".")
+        self._last_ts = max(self._last_ts, int(seconds) * 1_000_000 + int(micros))

@@ -1,0 +1,184 @@
+"""Change the workspace and its fortune from outside, for tests and rehearsals."""
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import cast
+
+from bot.sandbox.delivery import Ack, Delivery
+from bot.sandbox.json_types import JsonObject
+from bot.sandbox.refusals import Refused
+from bot.sandbox.signed_http import Forgery, Received, SignedHttp
+from bot.sandbox.socket_mode import Sockets
+from bot.sandbox.stand_in import StandIn
+
+
+@dataclass(slots=True)
+class Control:
+    """What a test may do that no person in Slack can.
+
+    Each public method is also a command of `POST /sandbox/control`: its name goes
+    into `do`, its parameters stand beside it. The answer is
+    `{"ok": true, "result": …}`.
+    """
+
+    slack: StandIn
+    delivery: Delivery
+    sockets: Sockets
+    http: SignedHttp
+
+    async def run(self, command: JsonObject) -> JsonObject:
+        """Do one posted command.
+
+        Raises:
+            Refused: `unknown_command` or `invalid_arguments`, with what is known.
+        """
+        arguments = dict(command)
+        name = str(arguments.pop("do", ""))
+        if name not in COMMANDS:
+            raise Refused("unknown_command", known=sorted(COMMANDS))
+        method = cast("Callable[..., object]", getattr(self, name))
+        try:
+            inspect.signature(method).bind(**arguments)
+        except TypeError as error:
+            raise Refused("invalid_arguments", why=str(error)) from None
+        try:
+            result = method(**arguments)
+            if inspect.isawaitable(result):
+                result = await cast("Awaitable[object]", result)
+        except (ValueError, LookupError) as error:
+            raise Refused("invalid_arguments", why=str(error)) from None
+        return {"ok": True, "result": result}
+
+    # Time, rates and faults
+
+    def advance(self, seconds: float) -> None:
+        """Move the sandbox's clock forward."""
+        self.slack.clock.advance(seconds)
+
+    def rates(self, *, enabled: bool | None = None, scale: float | None = None) -> None:
+        """Switch rate limits, or scale every figure."""
+        if enabled is not None:
+            self.slack.rates.enabled = enabled
+        if scale is not None:
+            self.slack.rates.scale = scale
+
+    def fault(
+        self, fault: str, method: str = "*", calls: int = 1, seconds: float = 1.0
+    ) -> None:
+        """Plan a fault for coming calls; see `Faults.plan`."""
+        self.slack.faults.plan(fault, method, calls=calls, seconds=seconds)
+
+    def twist(
+        self,
+        twist: str,
+        deliveries: int = 1,
+        retry_num: int = 1,
+        retry_reason: str = "http_timeout",
+    ) -> None:
+        """Plan a twist for coming deliveries; see `Faults.twist`."""
+        self.slack.faults.twist(
+            twist,
+            deliveries=deliveries,
+            retry_num=retry_num,
+            retry_reason=retry_reason,
+        )
+
+    def clear_faults(self) -> None:
+        """Forget every planned fault and twist."""
+        self.slack.faults.clear()
+
+    def calls(self) -> list[JsonObject]:
+        """Return the log of Web API calls."""
+        return [asdict(call) for call in self.slack.calls]
+
+    def problems(self) -> list[str]:
+        """Return what the app did wrong, as far as Slack could notice."""
+        return list(self.slack.problems)
+
+    # Delivery
+
+    def deliver_http(self, url: str) -> None:
+        """Deliver by signed HTTP to this request URL from now on."""
+        self.http.url = url
+        self.delivery.transport = self.http
+        self.slack.workspace.changed(self.slack.workspace.users)
+
+    def deliver_sockets(self) -> None:
+        """Deliver by Socket Mode from now on."""
+        self.delivery.transport = self.sockets
+        self.slack.workspace.changed(self.slack.workspace.users)
+
+    async def disconnect(self, count: int | None = None) -> None:
+        """Ask `count` sockets, or all, to reconnect (`refresh_requested`)."""
+        await self.sockets.ask_to_reconnect(count)
+
+    def drop(self, count: int | None = None) -> None:
+        """Cut `count` sockets, or all, abruptly."""
+        self.sockets.drop(count)
+
+    async def verify_url(self) -> bool:
+        """Send `url_verification`; tell whether the challenge came back."""
+        return await self.http.verify_url()
+
+    async def check_ssl(self) -> bool:
+        """Send the unsigned `ssl_check`; tell whether it was answered with 200."""
+        return isinstance(await self.http.check_ssl(), Ack)
+
+    async def resend(self, forgery: str = Forgery.NONE) -> JsonObject:
+        """Send the newest request again, forged or not; return status and body."""
+        received: Received = await self.http.resend(forgery)
+        return asdict(received)
+
+    # The workspace
+
+    def set_group(self, group: str, users: Sequence[str]) -> None:
+        """Replace the people of a user group."""
+        self.slack.workspace.set_group(group, users)
+
+    def deactivate(self, user: str) -> None:
+        """Deactivate a person."""
+        self.slack.workspace.set_deleted(user, deleted=True)
+
+    def reactivate(self, user: str) -> None:
+        """Let a deactivated person in again."""
+        self.slack.workspace.set_deleted(user, deleted=False)
+
+    def join(self, channel: str, user: str) -> None:
+        """Add a person or the bot to a channel."""
+        self.slack.workspace.join(channel, user)
+
+    def leave(self, channel: str, user: str) -> None:
+        """Remove a person or the bot from a channel."""
+        self.slack.workspace.leave(channel, user)
+
+    def archive(self, channel: str) -> None:
+        """Archive a channel."""
+        self.slack.workspace.set_archived(channel, archived=True)
+
+    def unarchive(self, channel: str) -> None:
+        """Bring an archived channel back."""
+        self.slack.workspace.set_archived(channel, archived=False)
+
+    def scopes(self, scopes: Sequence[str]) -> None:
+        """Replace the scopes that were granted to the bot."""
+        self.slack.workspace.bot_scopes = tuple(scopes)
+
+    def enable_home(self, *, enabled: bool) -> None:
+        """Switch the app's Home tab."""
+        self.slack.workspace.home_enabled = enabled
+
+    def edit_window(self, seconds: float | None) -> None:
+        """Let messages be edited only for so long; None for ever."""
+        self.slack.workspace.edit_window_s = seconds
+
+    def revoke_bot_token(self) -> None:
+        """Revoke the bot's token."""
+        self.slack.tokens.revoke(self.slack.bot_token)
+
+
+COMMANDS = frozenset(
+    name
+    for name, _ in inspect.getmembers(Control, inspect.isfunction)
+    if not name.startswith("_") and name != "run"
+)

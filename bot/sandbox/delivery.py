@@ -1,0 +1,151 @@
+"""Bring what people do to the app, over whichever transport is in use."""
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol, TypeAlias, TypeVar
+
+from bot.sandbox.clock import Clock
+from bot.sandbox.faults import Faults, PlannedTwist, Twist
+from bot.sandbox.json_types import JsonObject
+
+T = TypeVar("T")
+
+ACK_WITHIN_S = 3.0
+RETRY_AFTER_S = (0.0, 60.0, 300.0)
+"""https://docs.slack.dev/apis/events-api/#retries"""
+
+
+class ParcelKind(StrEnum):
+    """What is delivered, in Socket Mode's words."""
+
+    INTERACTIVE = "interactive"
+    COMMAND = "slash_commands"
+    EVENT = "events_api"
+
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """Something for the app: Slack's payload and its kind."""
+
+    kind: ParcelKind
+    payload: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """The number and reason that come with a repeated event."""
+
+    num: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """The app answered in time; `body` is decoded JSON, plain text or None."""
+
+    body: object = None
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """The app did not answer, or not with success.
+
+    `reason` is `timeout`, `not_connected`, `connection_failed` or `http_<status>`.
+    """
+
+    reason: str
+    no_retry: bool = False
+
+
+Answer: TypeAlias = Ack | Silence
+
+
+class Transport(Protocol):
+    """One way to the app."""
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether there is anyone to send to."""
+        ...
+
+    async def send(self, parcel: Parcel, retry: Retry | None) -> Answer:
+        """Deliver once, and wait for the answer no longer than three seconds."""
+        ...
+
+
+async def within_deadline(clock: Clock, work: Coroutine[object, object, T]) -> T:
+    """Return what `work` returns, unless three seconds of the clock pass first.
+
+    Raises:
+        TimeoutError: the time is up; the work was cancelled.
+    """
+    task = asyncio.ensure_future(work)
+    timer = asyncio.ensure_future(clock.sleep(ACK_WITHIN_S))
+    try:
+        await asyncio.wait({task, timer}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise TimeoutError
+        return task.result()
+    finally:
+        for pending in (task, timer):
+            pending.cancel()
+        await asyncio.gather(task, timer, return_exceptions=True)
+
+
+class Delivery:
+    """Send parcels to the app; retry events, never anything else."""
+
+    def __init__(self, clock: Clock, faults: Faults, transport: Transport) -> None:
+        self.transport = transport
+        self._clock = clock
+        self._faults = faults
+        self._retries: set[asyncio.Task[None]] = set()
+
+    async def deliver(self, parcel: Parcel) -> Answer:
+        """Send a parcel and return the app's answer to it.
+
+        An event that gets no answer is sent again at once, after one minute and
+        after five; an interaction or command is not.
+        """
+        twist = self._faults.next_twist()
+        answer = await self.transport.send(parcel, _as_retry(twist))
+        if twist is not None and twist.twist is Twist.DUPLICATE:
+            await self.transport.send(parcel, None)
+        if (
+            parcel.kind is ParcelKind.EVENT
+            and isinstance(answer, Silence)
+            and not answer.no_retry
+        ):
+            task = asyncio.create_task(self._retry(parcel, answer))
+            self._retries.add(task)
+            task.add_done_callback(self._retries.discard)
+        return answer
+
+    async def close(self) -> None:
+        """Stop retrying."""
+        tasks = tuple(self._retries)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _retry(self, parcel: Parcel, answer: Answer) -> None:
+        for num, seconds in enumerate(RETRY_AFTER_S, start=1):
+            if not isinstance(answer, Silence) or answer.no_retry:
+                return
+            await self._clock.sleep(seconds)
+            retry = Retry(num, _retry_reason(answer))
+            answer = await self.transport.send(parcel, retry)
+
+
+def _as_retry(twist: PlannedTwist | None) -> Retry | None:
+    if twist is None or twist.twist is not Twist.RETRY_HEADERS:
+        return None
+    return Retry(twist.retry_num, twist.retry_reason)
+
+
+def _retry_reason(silence: Silence) -> str:
+    if silence.reason == "timeout":
+        return "http_timeout"
+    return "http_error" if silence.reason.startswith("http_") else "connection_failed"

@@ -1,0 +1,184 @@
+"""Find the interactive parts of Block Kit blocks, and what they hold at first."""
+
+import secrets
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from bot.sandbox.json_types import (
+    JsonObject,
+    as_object,
+    as_objects,
+    as_text,
+    copied,
+)
+
+NESTED_BLOCKS = ("child_blocks",)
+ELEMENT_LISTS = ("elements", "actions")
+SINGLE_ELEMENTS = ("accessory", "element")
+
+
+class Holding(NamedTuple):
+    """How one type of element keeps what a person chose.
+
+    `key` is the member of Slack's state (and action) object, `initial` the member
+    of the element that fills it, `empty` its value when nothing is chosen.
+    """
+
+    key: str
+    initial: str
+    empty: object
+
+
+_TEXT = Holding("value", "initial_value", None)
+_OPTION = Holding("selected_option", "initial_option", None)
+_OPTIONS = Holding("selected_options", "initial_options", [])
+
+HOLDINGS: dict[str, Holding] = {
+    "plain_text_input": _TEXT,
+    "email_text_input": _TEXT,
+    "url_text_input": _TEXT,
+    "number_input": _TEXT,
+    "rich_text_input": Holding("rich_text_value", "initial_value", None),
+    "static_select": _OPTION,
+    "external_select": _OPTION,
+    "radio_buttons": _OPTION,
+    "checkboxes": _OPTIONS,
+    "multi_static_select": _OPTIONS,
+    "multi_external_select": _OPTIONS,
+    "users_select": Holding("selected_user", "initial_user", None),
+    "multi_users_select": Holding("selected_users", "initial_users", []),
+    "conversations_select": Holding(
+        "selected_conversation", "initial_conversation", None
+    ),
+    "multi_conversations_select": Holding(
+        "selected_conversations", "initial_conversations", []
+    ),
+    "channels_select": Holding("selected_channel", "initial_channel", None),
+    "multi_channels_select": Holding("selected_channels", "initial_channels", []),
+    "datepicker": Holding("selected_date", "initial_date", None),
+    "timepicker": Holding("selected_time", "initial_time", None),
+    "datetimepicker": Holding("selected_date_time", "initial_date_time", None),
+    "file_input": Holding("files", "", []),
+}
+"""https://docs.slack.dev/reference/interaction-payloads/view-interactions-payload"""
+
+CLICKABLE = frozenset({"button", "overflow", "workflow_button"})
+INTERACTIVE = frozenset(HOLDINGS) | CLICKABLE
+
+
+class Placed(NamedTuple):
+    """An interactive element together with the block it sits in."""
+
+    block: JsonObject
+    element: JsonObject
+
+    @property
+    def block_id(self) -> str:
+        """Return the id of the block."""
+        return as_text(self.block.get("block_id"))
+
+    @property
+    def action_id(self) -> str:
+        """Return the id of the element."""
+        return as_text(self.element.get("action_id"))
+
+    @property
+    def type(self) -> str:
+        """Return the element's type, such as `button`."""
+        return as_text(self.element.get("type"))
+
+
+def walk(blocks: Sequence[JsonObject]) -> Iterator[JsonObject]:
+    """Yield every block, those inside containers included."""
+    for block in blocks:
+        yield block
+        for key in NESTED_BLOCKS:
+            yield from walk(as_objects(block.get(key)))
+
+
+def placed_elements(blocks: Sequence[JsonObject]) -> Iterator[Placed]:
+    """Yield every element a person can act on, in reading order."""
+    for block in walk(blocks):
+        found = [as_object(block.get(key)) for key in SINGLE_ELEMENTS]
+        for key in ELEMENT_LISTS:
+            found.extend(as_objects(block.get(key)))
+        for element in found:
+            if element.get("type") in INTERACTIVE:
+                yield Placed(block, element)
+
+
+def find(
+    blocks: Sequence[JsonObject], action_id: str, block_id: str | None = None
+) -> Placed | None:
+    """Return the element with these ids; without `block_id`, the first match."""
+    for placed in placed_elements(blocks):
+        if placed.action_id == action_id and block_id in (None, placed.block_id):
+            return placed
+    return None
+
+
+def named(blocks: Sequence[JsonObject]) -> list[JsonObject]:
+    """Return a copy in which every block and element has an id, as Slack stores it."""
+    kept = [copied(block) for block in blocks]
+    for block in walk(kept):
+        if not block.get("block_id"):
+            block["block_id"] = secrets.token_hex(3)
+    for placed in placed_elements(kept):
+        if not placed.action_id:
+            placed.element["action_id"] = secrets.token_hex(3)
+    return kept
+
+
+def initial_state(element: JsonObject) -> JsonObject | None:
+    """Return the state an element starts with; None for those that hold nothing."""
+    holding = HOLDINGS.get(as_text(element.get("type")))
+    if holding is None:
+        return None
+    return {
+        "type": element["type"],
+        holding.key: element.get(holding.initial, holding.empty),
+    }
+
+
+def initial_values(
+    blocks: Sequence[JsonObject], earlier: JsonObject | None = None
+) -> JsonObject:
+    """Return Slack's `state.values` for blocks.
+
+    Where `earlier` values hold an element of the same ids and type, what the person
+    entered stays, as it does in Slack when a view is updated under their hands.
+    """
+    values: JsonObject = {}
+    for placed in placed_elements(blocks):
+        state = initial_state(placed.element)
+        if state is None:
+            continue
+        before = as_object(as_object(earlier).get(placed.block_id))
+        kept = as_object(before.get(placed.action_id))
+        if kept.get("type") == placed.type:
+            state = kept
+        values.setdefault(placed.block_id, {})[placed.action_id] = state
+    return values
+
+
+def options_of(element: JsonObject) -> list[JsonObject]:
+    """Return the options an element offers, those in groups included."""
+    options = as_objects(element.get("options"))
+    for group in as_objects(element.get("option_groups")):
+        options.extend(as_objects(group.get("options")))
+    return options
+
+
+def offers(element: JsonObject, option: object) -> bool:
+    """Tell whether `option` is one of the element's own, judged by its value."""
+    value = as_object(option).get("value")
+    return any(offered.get("value") == value for offered in options_of(element))
+
+
+def input_blocks(blocks: Sequence[JsonObject]) -> set[str]:
+    """Return the ids of the input blocks, the only ones that can show an error."""
+    return {
+        as_text(block.get("block_id"))
+        for block in walk(blocks)
+        if block.get("type") == "input"
+    }

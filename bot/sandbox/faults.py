@@ -1,0 +1,106 @@
+"""Plan the misfortunes that a real network and a real Slack bring."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+ANY = "*"
+
+
+class Fault(StrEnum):
+    """What happens to a call of the Web API."""
+
+    LOST_RESPONSE = "lost_response"
+    """The call takes effect, and the connection closes before the answer."""
+    HTTP_500 = "http_500"
+    """Nothing happens; the answer is status 500."""
+    SLOW = "slow"
+    """The answer comes late, by the sandbox's clock."""
+    RESET = "reset"
+    """Nothing happens; the connection closes without an answer."""
+    RATE_LIMIT = "rate_limit"
+    """Nothing happens; the answer is status 429 with Retry-After."""
+
+
+class Twist(StrEnum):
+    """What happens to a delivery from Slack to the app."""
+
+    DUPLICATE = "duplicate"
+    """The same request is delivered twice, the second after the first's answer."""
+    RETRY_HEADERS = "retry_headers"
+    """The request says that it is a retry, though no earlier one arrived."""
+
+
+@dataclass(slots=True)
+class PlannedFault:
+    """A fault that waits for its calls; `seconds` is the delay or Retry-After."""
+
+    fault: Fault
+    method: str = ANY
+    left: int = 1
+    seconds: float = 1.0
+
+
+@dataclass(slots=True)
+class PlannedTwist:
+    """A twist that waits for its deliveries."""
+
+    twist: Twist
+    left: int = 1
+    retry_num: int = 1
+    retry_reason: str = "http_timeout"
+
+
+class Faults:
+    """Hold the planned faults; each is used up by the calls it befalls."""
+
+    def __init__(self) -> None:
+        self._faults: list[PlannedFault] = []
+        self._twists: list[PlannedTwist] = []
+
+    def plan(
+        self,
+        fault: Fault | str,
+        method: str = ANY,
+        *,
+        calls: int = 1,
+        seconds: float = 1.0,
+    ) -> None:
+        """Let `fault` befall the next `calls` calls of `method` (any by default)."""
+        self._faults.append(PlannedFault(Fault(fault), method, calls, seconds))
+
+    def twist(
+        self,
+        twist: Twist | str,
+        *,
+        deliveries: int = 1,
+        retry_num: int = 1,
+        retry_reason: str = "http_timeout",
+    ) -> None:
+        """Let `twist` befall the next `deliveries` requests to the app."""
+        planned = PlannedTwist(Twist(twist), deliveries, retry_num, retry_reason)
+        self._twists.append(planned)
+
+    def clear(self) -> None:
+        """Forget everything that was planned."""
+        self._faults.clear()
+        self._twists.clear()
+
+    def next_fault(self, method: str) -> PlannedFault | None:
+        """Return the fault for a call of this method, and count it as used."""
+        for planned in self._faults:
+            if planned.method in (ANY, method):
+                planned.left -= 1
+                if planned.left <= 0:
+                    self._faults.remove(planned)
+                return planned
+        return None
+
+    def next_twist(self) -> PlannedTwist | None:
+        """Return the twist for the next delivery, and count it as used."""
+        if not self._twists:
+            return None
+        planned = self._twists[0]
+        planned.left -= 1
+        if planned.left <= 0:
+            self._twists.pop(0)
+        return planned

@@ -1,0 +1,296 @@
+"""Let people act: check the gesture, deliver it, and do what the app answers."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+
+from bot.sandbox import inputs, payloads, responses, view_answers, views
+from bot.sandbox.delivery import Ack, Answer, Delivery, Silence
+from bot.sandbox.elements import HOLDINGS, Placed, find, offers
+from bot.sandbox.json_types import JsonObject, as_object, as_text
+from bot.sandbox.mentions import escaped, mentions_bot
+from bot.sandbox.payloads import Gesture
+from bot.sandbox.records import Channel, Message, User, View
+from bot.sandbox.refusals import Refused
+from bot.sandbox.response_urls import ResponseUrl
+from bot.sandbox.stand_in import StandIn
+
+OK: JsonObject = {"ok": True}
+
+
+class Gestures:
+    """Everything a person can do in Slack, one method a kind of gesture."""
+
+    def __init__(self, slack: StandIn, delivery: Delivery) -> None:
+        self._slack = slack
+        self._delivery = delivery
+        self._kinds: dict[str, Callable[[User, JsonObject], Awaitable[JsonObject]]] = {
+            "block_actions": self._act,
+            "view_submission": self._submit,
+            "view_closed": self._close,
+            "message": self._say,
+            "command": self._command,
+            "home_opened": self._open_home,
+        }
+
+    async def act(self, request: JsonObject) -> JsonObject:
+        """Do what a request of `POST /sandbox/act` describes.
+
+        Raises:
+            Refused: the gesture is impossible in Slack; nothing was delivered.
+        """
+        kind = self._kinds.get(as_text(request.get("type")))
+        if kind is None:
+            raise Refused("unknown_type", known=sorted(self._kinds))
+        user = self._slack.workspace.user(request.get("user"))
+        if user.deleted or user.is_bot:
+            raise Refused("account_inactive")
+        return await kind(user, request)
+
+    async def _act(self, user: User, request: JsonObject) -> JsonObject:
+        if request.get("view_id"):
+            return await self._act_in_view(user, request)
+        message = self._message(user, request)
+        placed = _placed(list(message.blocks or ()), request)
+        key = (user.id, message.channel, message.ts)
+        remembered = self._slack.workspace.message_values
+        values = inputs.merged(
+            message.blocks or (), remembered.get(key, {}), request.get("values")
+        )
+        action = self._action(placed, as_object(request.get("chosen")), values)
+        remembered[key] = values
+        if not _dispatches(placed):
+            return OK
+        gesture = Gesture(user, self._slack.triggers.issue(user.id))
+        parcel = payloads.on_message(self._slack, gesture, message, action, values)
+        return self._plain(user, await self._delivery.deliver(parcel))
+
+    async def _act_in_view(self, user: User, request: JsonObject) -> JsonObject:
+        view = self._view(user, request)
+        placed = _placed(view.blocks, request)
+        values = inputs.merged(view.blocks, view.values, request.get("values"))
+        action = self._action(placed, as_object(request.get("chosen")), values)
+        view = replace(view, values=values)
+        views.store(self._slack, view)
+        if not _dispatches(placed):
+            return OK
+        from_modal = view.document["type"] == "modal"
+        trigger_id = self._slack.triggers.issue(user.id, from_modal=from_modal)
+        parcel = payloads.on_view(self._slack, Gesture(user, trigger_id), view, action)
+        return self._plain(user, await self._delivery.deliver(parcel))
+
+    async def _submit(self, user: User, request: JsonObject) -> JsonObject:
+        view = self._view(user, request)
+        if not view.document.get("submit"):
+            raise Refused("view_has_no_submit")
+        values = inputs.merged(view.blocks, view.values, request.get("values"))
+        errors = inputs.errors_in(view.blocks, values)
+        view = replace(view, values=values, errors=errors)
+        views.store(self._slack, view)
+        if errors:
+            return {"ok": True, "errors": errors}
+        trigger_id = self._slack.triggers.issue(user.id, from_modal=True)
+        gesture = Gesture(user, trigger_id)
+        parcel = payloads.view_submission(self._slack, gesture, view)
+        answer = await self._delivery.deliver(parcel)
+        if isinstance(answer, Silence):
+            return self._plain(user, answer)
+        return view_answers.apply(self._slack, view, answer.body)
+
+    async def _close(self, user: User, request: JsonObject) -> JsonObject:
+        view = self._view(user, request)
+        cleared = bool(request.get("clear") or view.document.get("clear_on_close"))
+        closed = [view]
+        if cleared:
+            closed = views.close_all(self._slack, user.id)[::-1]
+        else:
+            views.close(self._slack, view)
+        for gone in closed:
+            if gone.document.get("notify_on_close"):
+                parcel = payloads.view_closed(
+                    self._slack, Gesture(user), gone, is_cleared=cleared
+                )
+                await self._delivery.deliver(parcel)
+        return OK
+
+    async def _say(self, user: User, request: JsonObject) -> JsonObject:
+        channel = self._channel(user, request, member=True)
+        if channel.is_archived:
+            raise Refused("is_archived")
+        text = as_text(request.get("text")).strip()
+        if not text:
+            raise Refused("no_text")
+        workspace = self._slack.workspace
+        thread_ts = request.get("thread_ts") or None
+        if thread_ts is not None:
+            parent = workspace.message(channel.id, str(thread_ts), user.id)
+            thread_ts = parent.thread_ts or parent.ts
+        message = Message(
+            channel=channel.id,
+            ts=self._slack.clock.next_ts(),
+            user=user.id,
+            text=escaped(workspace, text),
+            thread_ts=thread_ts,
+        )
+        workspace.put_message(message)
+        kind = self._event_for(user, channel, message)
+        if kind is not None:
+            await self._announce(kind, channel, message)
+        return {"ok": True, "ts": message.ts}
+
+    async def _announce(self, kind: str, channel: Channel, message: Message) -> None:
+        body: JsonObject = {
+            "type": kind,
+            "user": message.user,
+            "team": self._slack.workspace.users[message.user].team_id,
+            "text": message.text,
+            "channel": channel.id,
+            "ts": message.ts,
+            "event_ts": message.ts,
+        }
+        if channel.is_im:
+            body["channel_type"] = "im"
+        if message.thread_ts is not None:
+            body["thread_ts"] = message.thread_ts
+        await self._delivery.deliver(payloads.event(self._slack, body))
+
+    async def _command(self, user: User, request: JsonObject) -> JsonObject:
+        workspace = self._slack.workspace
+        channel = self._channel(user, request)
+        command = as_text(request.get("command"))
+        if command not in workspace.commands:
+            self._slack.tell(user.id, f"{command} is not a valid command.")
+            return {"ok": False, "error": "unknown_command"}
+        text = escaped(workspace, as_text(request.get("text")), labels=True)
+        gesture = Gesture(user, self._slack.triggers.issue(user.id))
+        parcel = payloads.slash_command(self._slack, gesture, channel, command, text)
+        answer = await self._delivery.deliver(parcel)
+        if isinstance(answer, Silence):
+            return self._plain(user, answer, f"{command} failed: ")
+        body = responses.command_answer(answer.body)
+        if body is not None:
+            place = ResponseUrl("", channel.id, user.id, self._slack.clock.now())
+            try:
+                responses.respond(self._slack, place, body)
+            except Refused as refused:
+                self._slack.blame(f"bad answer to {command}: {refused.answer()!r}")
+                self._slack.tell(user.id, f"{command} failed: {refused.error}", "error")
+                return refused.answer()
+        return OK
+
+    async def _open_home(self, user: User, request: JsonObject) -> JsonObject:
+        del request
+        workspace = self._slack.workspace
+        if "app_home_opened" not in workspace.events or not workspace.home_enabled:
+            return OK
+        body: JsonObject = {
+            "type": "app_home_opened",
+            "user": user.id,
+            "channel": workspace.direct_message(user.id).id,
+            "tab": "home",
+            "event_ts": self._slack.clock.next_ts(),
+        }
+        home = workspace.homes.get(user.id)
+        if home is not None:
+            body["view"] = views.wire(self._slack, home)
+        await self._delivery.deliver(payloads.event(self._slack, body))
+        return OK
+
+    def _event_for(self, user: User, channel: Channel, message: Message) -> str | None:
+        workspace = self._slack.workspace
+        scopes, events = workspace.bot_scopes, workspace.events
+        name = workspace.app.name
+        if channel.is_im:
+            if "message.im" in events and "im:history" in scopes:
+                return "message"
+            text = f"{name} cannot read direct messages: it has no im:history scope."
+            self._slack.tell(user.id, text, "info")
+        elif mentions_bot(workspace, message.text):
+            if workspace.app.bot_user not in channel.members:
+                text = f"{name} is not in this channel; invite it first."
+                self._slack.tell(user.id, text, "info")
+            elif "app_mention" in events and "app_mentions:read" in scopes:
+                return "app_mention"
+        return None
+
+    def _channel(
+        self, user: User, request: JsonObject, *, member: bool = False
+    ) -> Channel:
+        workspace = self._slack.workspace
+        channel = workspace.channels.get(as_text(request.get("channel")))
+        if channel is None or not workspace.can_see(user, channel):
+            raise Refused("channel_not_found")
+        if member and user.id not in channel.members:
+            raise Refused("not_in_channel")
+        return channel
+
+    def _message(self, user: User, request: JsonObject) -> Message:
+        channel = self._channel(user, request, member=True)
+        ts = as_text(request.get("ts"))
+        return self._slack.workspace.message(channel.id, ts, user.id)
+
+    def _view(self, user: User, request: JsonObject) -> View:
+        workspace, view_id = self._slack.workspace, request.get("view_id")
+        stack, home = workspace.modals[user.id], workspace.homes.get(user.id)
+        for view in (stack[-1] if stack else None, home):
+            if view is not None and view.id == view_id:
+                return view
+        raise Refused("view_not_found")
+
+    def _action(
+        self, placed: Placed, chosen: JsonObject, values: JsonObject
+    ) -> JsonObject:
+        """Return the entry of `actions`, and note the choice in `values`."""
+        element = placed.element
+        action: JsonObject = {
+            "type": placed.type,
+            "action_id": placed.action_id,
+            "block_id": placed.block_id,
+            "action_ts": self._slack.clock.next_ts(),
+        }
+        if placed.type in HOLDINGS:
+            state = values[placed.block_id][placed.action_id]
+            if chosen:
+                state = inputs.read_state(placed, chosen)
+                values[placed.block_id][placed.action_id] = state
+            return {**action, **as_object(state)}
+        if placed.type == "overflow":
+            if not offers(element, chosen.get("selected_option")):
+                raise Refused("invalid_values")
+            return action | {"selected_option": chosen["selected_option"]}
+        for key in ("text", "value", "style"):
+            if key in element:
+                action[key] = element[key]
+        return action
+
+    def _plain(self, user: User, answer: Answer, prefix: str = "") -> JsonObject:
+        if isinstance(answer, Ack):
+            return OK
+        name = self._slack.workspace.app.name
+        match answer.reason:
+            case "timeout":
+                text = f"{name} did not respond in time."
+            case "not_connected" | "connection_failed":
+                text = f"{name} is not reachable."
+            case reason:
+                text = f"{name} answered with an error ({reason})."
+        self._slack.tell(user.id, prefix + text)
+        error = "app_did_not_respond"
+        return {"ok": False, "error": error, "reason": answer.reason}
+
+
+def _placed(blocks: list[JsonObject], request: JsonObject) -> Placed:
+    block_id = request.get("block_id")
+    placed = find(
+        blocks,
+        as_text(request.get("action_id")),
+        None if block_id is None else str(block_id),
+    )
+    if placed is None:
+        raise Refused("action_not_found")
+    return placed
+
+
+def _dispatches(placed: Placed) -> bool:
+    if placed.block.get("type") != "input":
+        return True
+    return bool(placed.block.get("dispatch_action"))

@@ -1,0 +1,181 @@
+"""Check what a person entered, the way Slack's own client does before it sends.
+
+Two kinds of trouble are told apart: an answer the person may correct (an error
+beside the input, nothing is sent to the app), and a value the form could never
+have produced (refused as `invalid_values`).
+"""
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from datetime import date, time
+from urllib.parse import urlsplit
+
+from bot.sandbox.elements import (
+    HOLDINGS,
+    Placed,
+    initial_values,
+    offers,
+    placed_elements,
+)
+from bot.sandbox.json_types import JsonObject, as_list, as_object
+from bot.sandbox.refusals import Refused
+
+REQUIRED = "Please complete this required field."
+EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")
+DEFAULT_MAX_LENGTH = 3000
+
+
+def merged(
+    blocks: Sequence[JsonObject], before: JsonObject, entered: object
+) -> JsonObject:
+    """Return the view's values with what the person entered laid over them.
+
+    Raises:
+        Refused: `invalid_values` when an entry names no element, or has a value
+            that its element cannot produce.
+    """
+    values = initial_values(blocks, before)
+    known = {(item.block_id, item.action_id): item for item in placed_elements(blocks)}
+    for block_id, actions in as_object(entered).items():
+        for action_id, state in as_object(actions).items():
+            placed = known.get((block_id, action_id))
+            if placed is None or placed.type not in HOLDINGS:
+                raise Refused("invalid_values", at=f"{block_id}/{action_id}")
+            values[block_id][action_id] = read_state(placed, as_object(state))
+    return values
+
+
+def read_state(placed: Placed, state: JsonObject) -> JsonObject:
+    """Return Slack's state object for one element, or refuse an impossible value."""
+    holding = HOLDINGS[placed.type]
+    value = state.get(holding.key, holding.empty)
+    if value == "":
+        value = None
+    if not _could_hold(placed, value):
+        raise Refused("invalid_values", at=f"{placed.block_id}/{placed.action_id}")
+    return {"type": placed.type, holding.key: value}
+
+
+def errors_in(blocks: Sequence[JsonObject], values: JsonObject) -> dict[str, str]:
+    """Return what Slack's client would object to, by block_id."""
+    errors: dict[str, str] = {}
+    for placed in placed_elements(blocks):
+        if placed.block.get("type") != "input":
+            continue
+        state = as_object(as_object(values.get(placed.block_id)).get(placed.action_id))
+        value = state.get(HOLDINGS[placed.type].key)
+        if value in (None, "", []):
+            if not placed.block.get("optional"):
+                errors[placed.block_id] = REQUIRED
+        elif (check := _CHECKS.get(placed.type)) and (
+            objection := check(placed.element, str(value))
+        ):
+            errors[placed.block_id] = objection
+    return errors
+
+
+def _could_hold(placed: Placed, value: object) -> bool:
+    empty = HOLDINGS[placed.type].empty
+    items = as_list(value) if isinstance(empty, list) else [value]
+    if isinstance(empty, list) and not isinstance(value, list):
+        return False
+    if value is None:
+        return True
+    possible = _POSSIBLE.get(placed.type, _is_text)
+    return all(possible(placed.element, item) for item in items)
+
+
+def _is_text(element: JsonObject, value: object) -> bool:
+    del element
+    return isinstance(value, str)
+
+
+def _is_object(element: JsonObject, value: object) -> bool:
+    del element
+    return isinstance(value, dict)
+
+
+def _is_whole(element: JsonObject, value: object) -> bool:
+    del element
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_date(element: JsonObject, value: object) -> bool:
+    return _is_text(element, value) and _parses(date.fromisoformat, value)
+
+
+def _is_time(element: JsonObject, value: object) -> bool:
+    return _is_text(element, value) and _parses(time.fromisoformat, value)
+
+
+def _parses(parse: Callable[[str], object], value: object) -> bool:
+    try:
+        parse(str(value))
+    except ValueError:
+        return False
+    return True
+
+
+_POSSIBLE: dict[str, Callable[[JsonObject, object], bool]] = {
+    "checkboxes": offers,
+    "datepicker": _is_date,
+    "datetimepicker": _is_whole,
+    "external_select": _is_object,
+    "file_input": _is_object,
+    "multi_external_select": _is_object,
+    "multi_static_select": offers,
+    "radio_buttons": offers,
+    "rich_text_input": _is_object,
+    "static_select": offers,
+    "timepicker": _is_time,
+}
+"""What each type can hold, one item at a time; the rest hold text."""
+
+
+def _text(element: JsonObject, value: str) -> str | None:
+    least = int(element.get("min_length") or 0)
+    most = int(element.get("max_length") or DEFAULT_MAX_LENGTH)
+    if len(value) < least:
+        return f"Please enter at least {least} characters."
+    if len(value) > most:
+        return f"Please enter at most {most} characters."
+    return None
+
+
+def _number(element: JsonObject, value: str) -> str | None:
+    try:
+        number = float(value)
+    except ValueError:
+        return "Please enter a valid number."
+    if not math.isfinite(number):
+        return "Please enter a valid number."
+    if not element.get("is_decimal_allowed") and not re.fullmatch(r"[+-]?\d+", value):
+        return "Please enter a whole number."
+    least, most = element.get("min_value"), element.get("max_value")
+    if least is not None and number < float(least):
+        return f"Please enter a number of {least} or more."
+    if most is not None and number > float(most):
+        return f"Please enter a number of {most} or less."
+    return None
+
+
+def _email(element: JsonObject, value: str) -> str | None:
+    del element
+    return None if EMAIL.fullmatch(value) else "Please enter a valid email address."
+
+
+def _url(element: JsonObject, value: str) -> str | None:
+    del element
+    parts = urlsplit(value)
+    if parts.scheme in {"http", "https"} and parts.netloc:
+        return None
+    return "Please enter a valid URL."
+
+
+_CHECKS: dict[str, Callable[[JsonObject, str], str | None]] = {
+    "plain_text_input": _text,
+    "number_input": _number,
+    "email_text_input": _email,
+    "url_text_input": _url,
+}

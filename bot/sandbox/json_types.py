@@ -1,0 +1,33 @@
+"""Name the JSON shapes that enter from outside, and narrow them safely."""
+
+import json
+from typing import Any, TypeAlias, cast
+
+JsonObject: TypeAlias = dict[str, Any]
+"""A decoded JSON object; its values are untyped until someone looks."""
+
+
+def as_object(value: object) -> JsonObject:
+    """Return `value` when it is a JSON object, else an empty one."""
+    return cast("JsonObject", value) if isinstance(value, dict) else {}
+
+
+def as_list(value: object) -> list[object]:
+    """Return `value` when it is a JSON array, else an empty one."""
+    return cast("list[object]", value) if isinstance(value, list) else []
+
+
+def as_objects(value: object) -> list[JsonObject]:
+    """Return the JSON objects found in a JSON array; others are left out."""
+    items = as_list(value)
+    return [cast("JsonObject", item) for item in items if isinstance(item, dict)]
+
+
+def as_text(value: object) -> str:
+    """Return `value` when it is a string, else an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def copied(value: JsonObject) -> JsonObject:
+    """Return a deep copy that shares nothing with the caller's document."""
+    return cast("JsonObject", json.loads(json.dumps(value)))

@@ -1,0 +1,175 @@
+"""Post, change and delete messages under Slack's rules."""
+
+from dataclasses import replace
+
+from bot.sandbox.elements import named
+from bot.sandbox.json_types import JsonObject, as_object, as_objects
+from bot.sandbox.records import Channel, Message
+from bot.sandbox.refusals import Refused
+from bot.sandbox.stand_in import StandIn
+from bot.sandbox.validation import check_message
+from bot.sandbox.workspace import Workspace
+
+
+def reachable(workspace: Workspace, reference: object) -> Channel:
+    """Return the channel the bot means by an id, a #name or a person's id.
+
+    Raises:
+        Refused: `channel_not_found`, also for what the bot must not know of.
+    """
+    wanted = str(reference or "")
+    if wanted.startswith("U") and wanted in workspace.users:
+        user = workspace.users[wanted]
+        if user.deleted or user.is_bot:
+            raise Refused("channel_not_found")
+        return workspace.direct_message(wanted)
+    name = wanted.removeprefix("#")
+    for channel in workspace.channels.values():
+        if wanted == channel.id or (name == channel.name and not channel.is_im):
+            if channel.is_private and workspace.app.bot_user not in channel.members:
+                break
+            return channel
+    raise Refused("channel_not_found")
+
+
+def postable(workspace: Workspace, reference: object) -> Channel:
+    """Return the channel the bot may post to.
+
+    Raises:
+        Refused: `channel_not_found`, `is_archived` or `not_in_channel`.
+    """
+    channel = reachable(workspace, reference)
+    if channel.is_archived:
+        raise Refused("is_archived")
+    if workspace.app.bot_user in channel.members:
+        return channel
+    if "chat:write.public" in workspace.bot_scopes:
+        return channel
+    raise Refused("not_in_channel")
+
+
+def post(
+    slack: StandIn,
+    channel: Channel,
+    content: JsonObject,
+    *,
+    ephemeral_to: str | None = None,
+) -> Message:
+    """Store a new message of the bot.
+
+    `content` holds `text`, `blocks`, `thread_ts` and `metadata` as Slack takes them.
+    """
+    text, blocks = content.get("text"), content.get("blocks") or None
+    check_message(blocks, text)
+    thread_ts = content.get("thread_ts") or None
+    if thread_ts is not None:
+        parent = slack.workspace.messages[channel.id].get(str(thread_ts))
+        if parent is None:
+            raise Refused("thread_not_found")
+        thread_ts = parent.thread_ts or parent.ts
+    message = Message(
+        channel=channel.id,
+        ts=slack.clock.next_ts(),
+        user=slack.workspace.app.bot_user,
+        text=str(text or ""),
+        is_bot=True,
+        blocks=tuple(named(as_objects(blocks))) or None,
+        thread_ts=thread_ts,
+        ephemeral_to=ephemeral_to,
+        metadata=check_metadata(content.get("metadata")),
+    )
+    slack.workspace.put_message(message)
+    return message
+
+
+def change(slack: StandIn, message: Message, content: JsonObject) -> Message:
+    """Replace a message's text and blocks; text without blocks removes the blocks.
+
+    Raises:
+        Refused: for bad blocks, `edit_window_closed` or `block_mismatch`.
+    """
+    window = slack.workspace.edit_window_s
+    if window is not None and slack.clock.now() - float(message.ts) > window:
+        raise Refused("edit_window_closed")
+    text, blocks = content.get("text"), content.get("blocks")
+    if blocks is None and text is None:
+        raise Refused("no_text")
+    check_message(blocks or None, text, update=True)
+    kept = tuple(named(as_objects(blocks))) or None
+    if kept and _only_rich_text(message.blocks) and not _only_rich_text(kept):
+        raise Refused("block_mismatch")
+    changed = replace(
+        message,
+        text=str(text or ""),
+        blocks=kept,
+        edited=message.edited or kept is None,
+        metadata=check_metadata(content.get("metadata")) or message.metadata,
+    )
+    slack.workspace.put_message(changed)
+    return changed
+
+
+def own_message(slack: StandIn, channel: Channel, ts: object, refusal: str) -> Message:
+    """Return a lasting message that the bot itself wrote.
+
+    Raises:
+        Refused: `message_not_found` (ephemeral messages are never found), or
+            `refusal` when someone else wrote it.
+    """
+    message = slack.workspace.messages[channel.id].get(str(ts or ""))
+    if message is None:
+        raise Refused("message_not_found")
+    if message.user != slack.workspace.app.bot_user:
+        raise Refused(refusal)
+    return message
+
+
+def check_metadata(metadata: object) -> JsonObject | None:
+    """Return message metadata of the right shape; refuse any other."""
+    if metadata is None:
+        return None
+    document = as_object(metadata)
+    if not isinstance(document.get("event_type"), str) or not isinstance(
+        document.get("event_payload"), dict
+    ):
+        raise Refused("invalid_metadata_format")
+    return {
+        "event_type": document["event_type"],
+        "event_payload": document["event_payload"],
+    }
+
+
+def wire(slack: StandIn, message: Message) -> JsonObject:
+    """Return a message as Slack's API and payloads show it."""
+    app, team_id = slack.workspace.app, slack.workspace.team_id
+    shown: JsonObject = {
+        "type": "message",
+        "user": message.user,
+        "ts": message.ts,
+        "text": message.text,
+        "team": team_id,
+    }
+    if message.is_bot:
+        shown["bot_id"] = app.bot_id
+        shown["app_id"] = app.id
+        shown["bot_profile"] = {
+            "id": app.bot_id,
+            "app_id": app.id,
+            "name": app.name,
+            "team_id": team_id,
+            "deleted": False,
+        }
+    if message.blocks is not None:
+        shown["blocks"] = list(message.blocks)
+    if message.thread_ts is not None:
+        shown["thread_ts"] = message.thread_ts
+    if message.metadata is not None:
+        shown["metadata"] = message.metadata
+    if message.edited:
+        shown["edited"] = {"user": message.user, "ts": message.ts}
+    return shown
+
+
+def _only_rich_text(blocks: tuple[JsonObject, ...] | None) -> bool:
+    kinds = {block.get("type") for block in blocks or ()}
+    return kinds == {"rich_text"}

@@ -1,0 +1,215 @@
+"""Serve the page, and what it needs: a person's picture of the workspace."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict
+from http import HTTPStatus
+from pathlib import Path
+from typing import TypeAlias
+
+from aiohttp import web
+
+from bot.sandbox import views
+from bot.sandbox.delivery import Delivery
+from bot.sandbox.gestures import Gestures
+from bot.sandbox.json_types import JsonObject, as_object
+from bot.sandbox.records import Channel, Message, User, View
+from bot.sandbox.refusals import Refused
+from bot.sandbox.stand_in import StandIn
+
+PAGE = Path(__file__).parent / "page"
+Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+KEEP_ALIVE_S = 15.0
+SECURITY_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; base-uri 'none'; form-action 'none'; "
+        "frame-ancestors 'none'; object-src 'none'"
+    ),
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+def state(slack: StandIn, user: User, *, connected: bool) -> JsonObject:
+    """Return everything one person can see, as the page draws it."""
+    workspace = slack.workspace
+    home = workspace.homes.get(user.id)
+    return {
+        "seq": workspace.seq,
+        "now": slack.clock.now(),
+        "team": {"id": workspace.team_id, "name": workspace.team_name},
+        "me": asdict(user),
+        "users": [asdict(known) for known in workspace.users.values()],
+        "bot": {
+            "user_id": workspace.app.bot_user,
+            "name": workspace.app.name,
+            "connected": connected,
+        },
+        "usergroups": [asdict(group) for group in workspace.groups.values()],
+        "channels": [
+            _channel(slack, channel, user)
+            for channel in workspace.channels.values()
+            if workspace.can_see(user, channel)
+        ],
+        "views": [_view(slack, view) for view in workspace.modals[user.id]],
+        "home": None if home is None else _view(slack, home),
+        "notices": [asdict(notice) for notice in workspace.notices[user.id]],
+        "suggestions": [asdict(suggestion) for suggestion in slack.suggestions],
+        "commands": list(workspace.commands),
+    }
+
+
+def _channel(slack: StandIn, channel: Channel, user: User) -> JsonObject:
+    workspace = slack.workspace
+    return {
+        "id": channel.id,
+        "name": workspace.app.name if channel.is_im else channel.name,
+        "is_im": channel.is_im,
+        "is_private": channel.is_private,
+        "is_archived": channel.is_archived,
+        "is_member": user.id in channel.members,
+        "bot_is_member": workspace.app.bot_user in channel.members,
+        "messages": [
+            _message(message) for message in workspace.seen_in(channel, user.id)
+        ],
+    }
+
+
+def _message(message: Message) -> JsonObject:
+    return {
+        "ts": message.ts,
+        "user": message.user,
+        "bot": message.is_bot,
+        "text": message.text,
+        "blocks": None if message.blocks is None else list(message.blocks),
+        "thread_ts": message.thread_ts,
+        "edited": message.edited,
+        "ephemeral": message.ephemeral_to is not None,
+        "metadata": message.metadata,
+    }
+
+
+def _view(slack: StandIn, view: View) -> JsonObject:
+    return {**views.wire(slack, view), "errors": view.errors}
+
+
+class PageApi:
+    """The endpoints that the page and scripted people use."""
+
+    def __init__(self, slack: StandIn, delivery: Delivery) -> None:
+        self._slack = slack
+        self._delivery = delivery
+        self._gestures = Gestures(slack, delivery)
+        self._closing = asyncio.Event()
+
+    def close(self) -> None:
+        """End every open stream of events."""
+        self._closing.set()
+
+    async def index(self, request: web.Request) -> web.StreamResponse:
+        """Serve the page itself."""
+        return self._file(request, "index.html")
+
+    async def static(self, request: web.Request) -> web.StreamResponse:
+        """Serve a file that belongs to the page."""
+        return self._file(request, request.match_info["path"])
+
+    async def state(self, request: web.Request) -> web.Response:
+        """Answer `GET /sandbox/state?user=U…`."""
+        user = self._slack.workspace.user(request.query.get("user"))
+        connected = self._delivery.transport.connected
+        body = state(self._slack, user, connected=connected)
+        return web.json_response(body, headers=SECURITY_HEADERS)
+
+    async def act(self, request: web.Request) -> web.Response:
+        """Answer `POST /sandbox/act` once the app has answered."""
+        try:
+            answer = await self._gestures.act(await read_command(request))
+        except Refused as refused:
+            answer = refused.answer()
+        return web.json_response(answer, headers=SECURITY_HEADERS)
+
+    async def events(self, request: web.Request) -> web.StreamResponse:
+        """Stream one `data: {"seq": n}` per change that the person can see."""
+        user = self._slack.workspace.user(request.query.get("user"))
+        news = asyncio.Event()
+        news.set()
+
+        def watch(seen_by: frozenset[str]) -> None:
+            if user.id in seen_by:
+                news.set()
+
+        response = web.StreamResponse(
+            headers={**SECURITY_HEADERS, "Content-Type": "text/event-stream"}
+        )
+        self._slack.workspace.watchers.append(watch)
+        try:
+            await response.prepare(request)
+            while not self._closing.is_set():
+                if news.is_set():
+                    news.clear()
+                    line = json.dumps({"seq": self._slack.workspace.seq})
+                    await response.write(f"data: {line}\n\n".encode())
+                elif await self._quiet(news):
+                    await response.write(b": still here\n\n")
+        except ConnectionError:
+            return response
+        finally:
+            self._slack.workspace.watchers.remove(watch)
+        return response
+
+    async def _quiet(self, news: asyncio.Event) -> bool:
+        """Wait for news or the end; return True when neither came for a while."""
+        waits = [asyncio.ensure_future(e.wait()) for e in (news, self._closing)]
+        try:
+            done, _ = await asyncio.wait(
+                waits, timeout=KEEP_ALIVE_S, return_when=asyncio.FIRST_COMPLETED
+            )
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return not done
+
+    def _file(self, request: web.Request, name: str) -> web.StreamResponse:
+        del request
+        path = (PAGE / name).resolve()
+        if not (path.is_relative_to(PAGE.resolve()) and path.is_file()):
+            raise web.HTTPNotFound(text=f"The page has no file {name!r}.\n")
+        return web.FileResponse(path, headers=SECURITY_HEADERS)
+
+
+async def read_command(request: web.Request) -> JsonObject:
+    """Return the JSON object posted by the page or a script.
+
+    Another site's page can neither send JSON here nor name our own origin.
+
+    Raises:
+        Refused: `invalid_origin`, `invalid_content_type` or `invalid_json`.
+    """
+    origin = request.headers.get("Origin")
+    if origin is not None and origin.partition("://")[2] != request.host:
+        raise Refused("invalid_origin", origin=origin)
+    if request.content_type != "application/json":
+        raise Refused("invalid_content_type", expected="application/json")
+    try:
+        command = as_object(json.loads(await request.text()))
+    except ValueError:
+        raise Refused("invalid_json") from None
+    if not command:
+        raise Refused("invalid_json")
+    return command
+
+
+@web.middleware
+async def refusals_as_json(
+    request: web.Request, handler: Handler
+) -> web.StreamResponse:
+    """Answer a refusal with status 400 and its error name."""
+    try:
+        return await handler(request)
+    except Refused as refused:
+        return web.json_response(
+            refused.answer(), status=HTTPStatus.BAD_REQUEST, headers=SECURITY_HEADERS
+        )

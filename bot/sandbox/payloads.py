@@ -1,0 +1,173 @@
+"""Build the payloads that Slack sends for what people do.
+
+Source: https://docs.slack.dev/reference/interaction-payloads and, for their exact
+members, the payloads recorded in slack_sdk's and bolt's own tests.
+"""
+
+import secrets
+from typing import NamedTuple
+
+from bot.sandbox import messages, views
+from bot.sandbox.delivery import Parcel, ParcelKind
+from bot.sandbox.json_types import JsonObject
+from bot.sandbox.records import Channel, Message, User, View
+from bot.sandbox.stand_in import StandIn
+
+LEGACY_TOKEN = "sandbox-verification"  # noqa: S105 - Slack's deprecated member
+
+
+class Gesture(NamedTuple):
+    """Who acts, and the trigger their gesture earned (empty when it earns none)."""
+
+    user: User
+    trigger_id: str = ""
+
+
+def on_message(
+    slack: StandIn,
+    gesture: Gesture,
+    message: Message,
+    action: JsonObject,
+    values: JsonObject,
+) -> Parcel:
+    """Build `block_actions` for an element of a message."""
+    channel = slack.workspace.channels[message.channel]
+    container: JsonObject = {
+        "type": "message",
+        "message_ts": message.ts,
+        "channel_id": channel.id,
+        "is_ephemeral": message.ephemeral_to is not None,
+    }
+    if message.thread_ts is not None:
+        container["thread_ts"] = message.thread_ts
+    payload = _interaction(slack, "block_actions", gesture)
+    payload |= {
+        "container": container,
+        "channel": {"id": channel.id, "name": channel_name(channel)},
+        "state": {"values": values},
+        "response_url": response_url(slack, channel, gesture.user, message),
+        "actions": [action],
+    }
+    if message.ephemeral_to is None:
+        payload["message"] = messages.wire(slack, message)
+    return Parcel(ParcelKind.INTERACTIVE, payload)
+
+
+def on_view(slack: StandIn, gesture: Gesture, view: View, action: JsonObject) -> Parcel:
+    """Build `block_actions` for an element of a modal or Home view."""
+    payload = _interaction(slack, "block_actions", gesture)
+    payload |= {
+        "container": {"type": "view", "view_id": view.id},
+        "view": views.wire(slack, view),
+        "actions": [action],
+    }
+    return Parcel(ParcelKind.INTERACTIVE, payload)
+
+
+def view_submission(slack: StandIn, gesture: Gesture, view: View) -> Parcel:
+    """Build `view_submission`; the view holds what was entered."""
+    payload = _interaction(slack, "view_submission", gesture)
+    payload |= {"view": views.wire(slack, view), "response_urls": []}
+    return Parcel(ParcelKind.INTERACTIVE, payload)
+
+
+def view_closed(
+    slack: StandIn, gesture: Gesture, view: View, *, is_cleared: bool = False
+) -> Parcel:
+    """Build `view_closed`, sent only for views that asked for it."""
+    payload = _interaction(slack, "view_closed", gesture)
+    payload |= {"view": views.wire(slack, view), "is_cleared": is_cleared}
+    return Parcel(ParcelKind.INTERACTIVE, payload)
+
+
+def slash_command(
+    slack: StandIn, gesture: Gesture, channel: Channel, command: str, text: str
+) -> Parcel:
+    """Build a slash command; every value is a string, as in Slack's form."""
+    workspace, user = slack.workspace, gesture.user
+    payload: JsonObject = {
+        "token": LEGACY_TOKEN,
+        "team_id": workspace.team_id,
+        "team_domain": team_domain(slack),
+        "channel_id": channel.id,
+        "channel_name": channel_name(channel),
+        "user_id": user.id,
+        "user_name": user.name,
+        "command": command,
+        "text": text,
+        "api_app_id": workspace.app.id,
+        "is_enterprise_install": "false",
+        "response_url": response_url(slack, channel, user),
+        "trigger_id": gesture.trigger_id,
+    }
+    return Parcel(ParcelKind.COMMAND, payload)
+
+
+def event(slack: StandIn, body: JsonObject) -> Parcel:
+    """Wrap an event in `event_callback`, with the bot's authorization."""
+    workspace = slack.workspace
+    payload: JsonObject = {
+        "token": LEGACY_TOKEN,
+        "team_id": workspace.team_id,
+        "api_app_id": workspace.app.id,
+        "event": body,
+        "type": "event_callback",
+        "event_id": f"Ev{secrets.token_hex(5).upper()}",
+        "event_time": int(slack.clock.now()),
+        "authorizations": [
+            {
+                "enterprise_id": None,
+                "team_id": workspace.team_id,
+                "user_id": workspace.app.bot_user,
+                "is_bot": True,
+                "is_enterprise_install": False,
+            }
+        ],
+        "is_ext_shared_channel": False,
+        "event_context": secrets.token_hex(12),
+    }
+    return Parcel(ParcelKind.EVENT, payload)
+
+
+def response_url(
+    slack: StandIn, channel: Channel, user: User, message: Message | None = None
+) -> str:
+    """Return a new response URL for this conversation."""
+    url_id = slack.response_urls.issue(
+        channel.id,
+        user.id,
+        message.ts if message else None,
+        message.thread_ts if message else None,
+    )
+    return f"{slack.base_url}/response/{url_id}"
+
+
+def channel_name(channel: Channel) -> str:
+    """Return a channel's name the way payloads spell it."""
+    return "privategroup" if channel.is_private else channel.name
+
+
+def team_domain(slack: StandIn) -> str:
+    """Return the workspace's name as it would stand in its address."""
+    return slack.workspace.team_name.lower().replace(" ", "-")
+
+
+def _interaction(slack: StandIn, kind: str, gesture: Gesture) -> JsonObject:
+    workspace, user = slack.workspace, gesture.user
+    payload: JsonObject = {
+        "type": kind,
+        "team": {"id": workspace.team_id, "domain": team_domain(slack)},
+        "user": {
+            "id": user.id,
+            "username": user.name,
+            "name": user.name,
+            "team_id": user.team_id,
+        },
+        "api_app_id": workspace.app.id,
+        "token": LEGACY_TOKEN,
+        "enterprise": None,
+        "is_enterprise_install": False,
+    }
+    if gesture.trigger_id:
+        payload["trigger_id"] = gesture.trigger_id
+    return payload

@@ -1,0 +1,20 @@
+"""Give a test its own Slack workspace."""
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+
+from bot.sandbox.server import Sandbox
+
+
+@pytest_asyncio.fixture
+async def twokey_sandbox() -> AsyncIterator[Sandbox]:
+    """Run a fresh sandbox for one test, and fail the test if the app erred.
+
+    An app errs where Slack would show "trouble connecting": a view it cannot use,
+    errors that name no input. See `Sandbox.problems`.
+    """
+    async with Sandbox() as sandbox:
+        yield sandbox
+        if sandbox.problems:
+            raise AssertionError(f"The app erred: {sandbox.problems!r}.")

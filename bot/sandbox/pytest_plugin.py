@@ -1,0 +1,13 @@
+"""Offer the sandbox's fixtures to pytest wherever what they need is installed.
+
+This module is loaded by every pytest of an environment that holds twokey, so it
+imports nothing that a bare installation lacks.
+"""
+
+from importlib.util import find_spec
+
+NEEDED = ("aiohttp", "pytest_asyncio")
+
+pytest_plugins: list[str] = (
+    ["bot.sandbox.pytest_fixtures"] if all(map(find_spec, NEEDED)) else []
+)

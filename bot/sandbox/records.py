@@ -1,0 +1,134 @@
+"""Describe the things a workspace is made of: people, channels, messages, views."""
+
+from dataclasses import dataclass, field
+
+from bot.sandbox.json_types import JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """A person or bot who can be seen in the workspace."""
+
+    id: str
+    name: str
+    real_name: str
+    team_id: str
+    color: str = "4a7a8c"
+    tz: str = "Europe/London"
+    is_bot: bool = False
+    deleted: bool = False
+    is_restricted: bool = False
+    is_ultra_restricted: bool = False
+    is_stranger: bool = False
+
+    @property
+    def is_full_member(self) -> bool:
+        """Tell whether this is an ordinary person of this very workspace."""
+        return not (
+            self.is_bot
+            or self.deleted
+            or self.is_restricted
+            or self.is_ultra_restricted
+            or self.is_stranger
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """A place for messages; a direct message is a channel with a peer."""
+
+    id: str
+    name: str
+    members: frozenset[str]
+    is_private: bool = False
+    is_archived: bool = False
+    peer: str | None = None
+
+    @property
+    def is_im(self) -> bool:
+        """Tell whether this is the direct message between one person and the bot."""
+        return self.peer is not None
+
+
+@dataclass(frozen=True, slots=True)
+class UserGroup:
+    """A named set of people, such as @support."""
+
+    id: str
+    handle: str
+    name: str
+    users: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A message as stored; `ephemeral_to` names the one person who sees it."""
+
+    channel: str
+    ts: str
+    user: str
+    text: str
+    is_bot: bool = False
+    blocks: tuple[JsonObject, ...] | None = None
+    thread_ts: str | None = None
+    edited: bool = False
+    ephemeral_to: str | None = None
+    metadata: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A modal or Home view of one person, with what they have entered so far.
+
+    `document` is the app's view with every block_id and action_id filled in;
+    `values` is Slack's `state.values`; `errors` are shown beside inputs.
+    """
+
+    id: str
+    user: str
+    document: JsonObject
+    values: JsonObject
+    hash: str
+    root_view_id: str
+    previous_view_id: str | None = None
+    errors: dict[str, str] = field(default_factory=dict[str, str])
+
+    @property
+    def external_id(self) -> str:
+        """Return the app's own name for this view, or an empty string."""
+        return str(self.document.get("external_id") or "")
+
+    @property
+    def blocks(self) -> list[JsonObject]:
+        """Return the view's blocks."""
+        blocks: list[JsonObject] = self.document["blocks"]
+        return blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """A line that Slack itself shows to one person."""
+
+    id: str
+    text: str
+    level: str
+    at: float
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A button on the page that says `text` in `channel` for the person."""
+
+    label: str
+    text: str
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class AppIdentity:
+    """The app that is installed in the workspace, and its bot user."""
+
+    id: str = "A0TWOKEY"
+    name: str = "Twokey"
+    bot_user: str = "U0TWOKEY"
+    bot_id: str = "B0TWOKEY"

@@ -1,0 +1,67 @@
+"""Give out response URLs: five posts within thirty minutes, for one conversation."""
+
+import secrets
+from dataclasses import dataclass, replace
+
+from bot.sandbox.clock import Clock
+from bot.sandbox.refusals import Refused
+
+LIFE_S = 30 * 60.0
+POSTS = 5
+KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseUrl:
+    """What a response URL stands for: a place, a person and perhaps a message."""
+
+    id: str
+    channel: str
+    user: str
+    issued_at: float
+    message_ts: str | None = None
+    thread_ts: str | None = None
+    posts: int = 0
+
+
+class ResponseUrls:
+    """Remember which response URLs exist and how often they were used.
+
+    Source: https://docs.slack.dev/interactivity/handling-user-interaction
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, ResponseUrl] = {}
+
+    def issue(
+        self,
+        channel: str,
+        user: str,
+        message_ts: str | None = None,
+        thread_ts: str | None = None,
+    ) -> str:
+        """Return the id of a new response URL."""
+        url_id = secrets.token_hex(12)
+        now = self._clock.now()
+        self._known[url_id] = ResponseUrl(
+            url_id, channel, user, now, message_ts, thread_ts
+        )
+        while len(self._known) > KEPT:
+            self._known.pop(next(iter(self._known)))
+        return url_id
+
+    def use(self, url_id: str) -> ResponseUrl:
+        """Count one post and return what the URL stands for.
+
+        Raises:
+            Refused: `expired_url` (unknown or older than 30 minutes) or `used_url`
+                (five posts were made).
+        """
+        url = self._known.get(url_id)
+        if url is None or self._clock.now() - url.issued_at > LIFE_S:
+            raise Refused("expired_url")
+        if url.posts >= POSTS:
+            raise Refused("used_url")
+        self._known[url_id] = replace(url, posts=url.posts + 1)
+        return url

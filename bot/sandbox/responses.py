@@ -1,0 +1,39 @@
+"""Show what the app posts to a response URL, or answers to a command."""
+
+from bot.sandbox import messages
+from bot.sandbox.json_types import JsonObject, as_object
+from bot.sandbox.response_urls import ResponseUrl
+from bot.sandbox.stand_in import StandIn
+
+
+def respond(slack: StandIn, place: ResponseUrl, body: JsonObject) -> None:
+    """Post, replace or delete a message as the body says.
+
+    A new message is ephemeral unless `response_type` is `in_channel`.
+
+    Raises:
+        Refused: for blocks Slack refuses, or `message_not_found` when the original
+            is gone.
+    """
+    channel = slack.workspace.channels[place.channel]
+    if body.get("delete_original") or body.get("replace_original"):
+        original = slack.workspace.message(
+            channel.id, place.message_ts or "", place.user
+        )
+        if body.get("delete_original"):
+            slack.workspace.drop_message(original)
+        else:
+            messages.change(slack, original, body)
+        return
+    ephemeral = body.get("response_type", "ephemeral") != "in_channel"
+    content = {**body, "thread_ts": body.get("thread_ts") or place.thread_ts}
+    messages.post(
+        slack, channel, content, ephemeral_to=place.user if ephemeral else None
+    )
+
+
+def command_answer(body: object) -> JsonObject | None:
+    """Return the message in a command's acknowledgement, None when it is empty."""
+    if isinstance(body, str):
+        return {"text": body} if body.strip() else None
+    return as_object(body) or None

@@ -1,0 +1,211 @@
+"""Run the sandbox: one web server with Slack's API, its page and its controls."""
+
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from http import HTTPStatus
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from aiohttp import web
+
+from bot.sandbox import responses
+from bot.sandbox.client import Person
+from bot.sandbox.clock import Clock
+from bot.sandbox.control import Control
+from bot.sandbox.delivery import Delivery
+from bot.sandbox.faults import Faults
+from bot.sandbox.page_api import PageApi, read_command, refusals_as_json
+from bot.sandbox.rates import Rates
+from bot.sandbox.records import Suggestion
+from bot.sandbox.refusals import Refused
+from bot.sandbox.samples import sample_workspace
+from bot.sandbox.signed_http import SentRequest, SignedHttp
+from bot.sandbox.socket_mode import Sockets
+from bot.sandbox.stand_in import Call, StandIn
+from bot.sandbox.web_api import WebApi, read_arguments
+from bot.sandbox.workspace import Workspace
+
+SHUTDOWN_S = 1.0
+
+
+class Sandbox:
+    """A local Slack workspace; use it with `async with`.
+
+    Point an app at it with `AsyncWebClient(base_url=sb.api_url)` and
+    `sb.bot_token`; it delivers over Socket Mode until `deliver_http` is called.
+    """
+
+    def __init__(
+        self,
+        workspace: Workspace | None = None,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        suggestions: Sequence[Suggestion] = (),
+    ) -> None:
+        self.workspace = workspace or sample_workspace()
+        self.slack = StandIn(self.workspace, Clock(), tuple(suggestions))
+        self._host = host
+        self._port = port
+        self._open = AsyncExitStack()
+        self._started: _Started | None = None
+
+    async def __aenter__(self) -> Self:
+        """Start listening."""
+        async with AsyncExitStack() as opening:
+            session = await opening.enter_async_context(aiohttp.ClientSession())
+            started = _Started(self.slack, session)
+            runner = web.AppRunner(started.application(), shutdown_timeout=SHUTDOWN_S)
+            await runner.setup()
+            opening.push_async_callback(runner.cleanup)
+            opening.push_async_callback(started.close)
+            site = web.TCPSite(runner, self._host, self._port)
+            await site.start()
+            port: int = runner.addresses[0][1]
+            self.slack.base_url = f"http://{self._host}:{port}"
+            self._started = started
+            self._open = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop listening, and close every socket and stream."""
+        await self._open.aclose()
+        self._started = None
+
+    @property
+    def url(self) -> str:
+        """The page's address, without a slash at the end."""
+        return self.slack.base_url
+
+    @property
+    def api_url(self) -> str:
+        """The Web API's address, as slack_sdk's `base_url` wants it."""
+        return f"{self.slack.base_url}/api/"
+
+    @property
+    def bot_token(self) -> str:
+        """The bot's token."""
+        return self.slack.bot_token
+
+    @property
+    def app_token(self) -> str:
+        """The app-level token, for Socket Mode."""
+        return self.slack.app_token
+
+    @property
+    def signing_secret(self) -> str:
+        """The secret that signs every HTTP delivery."""
+        return self.slack.signing_secret
+
+    @property
+    def clock(self) -> Clock:
+        """The sandbox's clock."""
+        return self.slack.clock
+
+    @property
+    def rates(self) -> Rates:
+        """The rate limits."""
+        return self.slack.rates
+
+    @property
+    def faults(self) -> Faults:
+        """The planned faults."""
+        return self.slack.faults
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every call of the Web API, oldest first."""
+        return self.slack.calls
+
+    @property
+    def problems(self) -> list[str]:
+        """What the app did that Slack shows as "trouble connecting"."""
+        return self.slack.problems
+
+    @property
+    def requests(self) -> list[SentRequest]:
+        """The newest HTTP requests sent to the app, oldest first."""
+        return self._running.http.sent
+
+    @property
+    def control(self) -> Control:
+        """What a test may change."""
+        return self._running.control
+
+    def deliver_http(self, request_url: str) -> None:
+        """Deliver by signed HTTP to this URL from now on."""
+        self.control.deliver_http(request_url)
+
+    def person(self, user_id: str) -> Person:
+        """Return a scripted person of the workspace."""
+        self.workspace.user(user_id)
+        return Person(self.url, user_id, self._running.session)
+
+    @property
+    def _running(self) -> "_Started":
+        if self._started is None:
+            raise RuntimeError(
+                "The sandbox is not running; use `async with Sandbox()`."
+            )
+        return self._started
+
+
+class _Started:
+    """The parts that exist only while the server runs."""
+
+    def __init__(self, slack: StandIn, session: aiohttp.ClientSession) -> None:
+        def everyone_looks() -> None:
+            slack.workspace.changed(slack.workspace.users)
+
+        self.session = session
+        self._slack = slack
+        self._sockets = Sockets(slack.clock, slack.workspace.app.id, everyone_looks)
+        self.http = SignedHttp(slack.clock, slack.signing_secret, session)
+        self._delivery = Delivery(slack.clock, slack.faults, self._sockets)
+        self._page = PageApi(slack, self._delivery)
+        self._api = WebApi(slack, self._sockets)
+        self.control = Control(slack, self._delivery, self._sockets, self.http)
+
+    def application(self) -> web.Application:
+        """Return the web application with every route."""
+        application = web.Application(middlewares=[refusals_as_json])
+        application.add_routes(
+            [
+                web.get("/", self._page.index),
+                web.get("/static/{path:.+}", self._page.static),
+                web.get("/sandbox/state", self._page.state),
+                web.get("/sandbox/events", self._page.events),
+                web.post("/sandbox/act", self._page.act),
+                web.post("/sandbox/control", self._take_control),
+                web.get("/link", self._sockets.serve),
+                web.post("/response/{id}", self._respond),
+                web.get("/api/{method}", self._api.serve),
+                web.post("/api/{method}", self._api.serve),
+            ]
+        )
+        return application
+
+    async def close(self) -> None:
+        """End retries, streams and sockets, so that the server can stop at once."""
+        self._page.close()
+        await self._delivery.close()
+        await self._sockets.close()
+
+    async def _take_control(self, request: web.Request) -> web.Response:
+        return web.json_response(await self.control.run(await read_command(request)))
+
+    async def _respond(self, request: web.Request) -> web.Response:
+        try:
+            place = self._slack.response_urls.use(request.match_info["id"])
+        except Refused as refused:
+            return web.json_response(refused.answer(), status=HTTPStatus.NOT_FOUND)
+        try:
+            responses.respond(self._slack, place, await read_arguments(request))
+        except Refused as refused:
+            return web.json_response(refused.answer())
+        return web.json_response({"ok": True})

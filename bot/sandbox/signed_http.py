@@ -1,0 +1,237 @@
+"""Deliver parcels as HTTP requests signed the way Slack signs them."""
+
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from http import HTTPStatus
+from typing import assert_never
+from urllib.parse import urlencode
+
+import aiohttp
+
+from bot.sandbox.clock import Clock
+from bot.sandbox.delivery import (
+    Ack,
+    Answer,
+    Parcel,
+    ParcelKind,
+    Retry,
+    Silence,
+    within_deadline,
+)
+from bot.sandbox.json_types import JsonObject, as_object
+
+FORM = "application/x-www-form-urlencoded"
+JSON = "application/json"
+SIGNATURE = "X-Slack-Signature"
+TIMESTAMP = "X-Slack-Request-Timestamp"
+OUTSIDE_WINDOW_S = 301
+LOG_KEPT = 1_000
+
+
+class Forgery(StrEnum):
+    """What is wrong with a request that is sent once more."""
+
+    NONE = "none"
+    """Nothing: the same bytes under the same signature, a replay."""
+    FRESH = "fresh"
+    """Nothing: the same body, signed anew, as in a repeated delivery."""
+    BAD_SIGNATURE = "bad_signature"
+    WRONG_SECRET = "wrong_secret"  # noqa: S105 - a name, not a secret
+    TAMPERED_BODY = "tampered_body"
+    OLD = "old"
+    FUTURE = "future"
+    MISSING_SIGNATURE = "missing_signature"
+    MISSING_TIMESTAMP = "missing_timestamp"
+    NON_ASCII_SIGNATURE = "non_ascii_signature"
+    NON_NUMERIC_TIMESTAMP = "non_numeric_timestamp"
+
+
+SPOILED: dict[Forgery, dict[str, str | None]] = {
+    Forgery.BAD_SIGNATURE: {SIGNATURE: "v0=" + "0" * 64},
+    Forgery.MISSING_SIGNATURE: {SIGNATURE: None},
+    Forgery.MISSING_TIMESTAMP: {TIMESTAMP: None},
+    Forgery.NON_ASCII_SIGNATURE: {SIGNATURE: "v0=\u00fcn\u00efcode"},
+    Forgery.NON_NUMERIC_TIMESTAMP: {TIMESTAMP: "yesterday"},
+}
+"""The headers that a forgery replaces, or leaves out (None)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentRequest:
+    """A request that went to the app, and the status it came back with.
+
+    `status` is None when no answer came.
+    """
+
+    url: str
+    headers: dict[str, str]
+    body: bytes
+    at: float
+    status: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Received:
+    """What the app answered to a request that was sent once more."""
+
+    status: int
+    body: str
+
+
+def sign(secret: str, timestamp: str, body: bytes) -> str:
+    """Return Slack's v0 signature over the raw body.
+
+    Source: https://docs.slack.dev/authentication/verifying-requests-from-slack
+    """
+    base = b"v0:" + timestamp.encode() + b":" + body
+    return "v0=" + hmac.new(secret.encode(), base, hashlib.sha256).hexdigest()
+
+
+class SignedHttp:
+    """Post parcels to the app's request URL.
+
+    Attributes:
+        url: the app's request URL, for interactions, commands and events alike.
+        sent: the newest requests, oldest first.
+    """
+
+    def __init__(
+        self, clock: Clock, secret: str, session: aiohttp.ClientSession
+    ) -> None:
+        self.url = ""
+        self.sent: list[SentRequest] = []
+        self._clock = clock
+        self._secret = secret
+        self._session = session
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether a request URL is known."""
+        return bool(self.url)
+
+    async def send(self, parcel: Parcel, retry: Retry | None) -> Answer:
+        """Post a parcel once; see `Transport.send`."""
+        body, content_type = _encoded(parcel)
+        headers = {"Content-Type": content_type, **self._signed(body)}
+        if retry is not None:
+            headers["X-Slack-Retry-Num"] = str(retry.num)
+            headers["X-Slack-Retry-Reason"] = retry.reason
+        return await self._post(headers, body)
+
+    async def verify_url(self) -> bool:
+        """Send Slack's `url_verification`; tell whether the challenge came back."""
+        challenge = sign(self._secret, "challenge", b"")
+        payload = {"type": "url_verification", "challenge": challenge}
+        answer = await self.send(Parcel(ParcelKind.EVENT, payload), None)
+        if not isinstance(answer, Ack):
+            return False
+        echoed = as_object(answer.body).get("challenge", answer.body)
+        return bool(echoed == challenge)
+
+    async def check_ssl(self) -> Answer:
+        """Send the unsigned `ssl_check` that Slack sends to request URLs."""
+        return await self._post({"Content-Type": FORM}, b"ssl_check=1&token=legacy")
+
+    async def resend(
+        self, forgery: Forgery | str, request: SentRequest | None = None
+    ) -> Received:
+        """Send the newest (or the given) request once more, with something wrong.
+
+        Raises:
+            LookupError: nothing was sent yet.
+        """
+        if request is None and not self.sent:
+            raise LookupError("No request was sent yet; let a person act first.")
+        chosen = request or self.sent[-1]
+        headers, body = self._forged(chosen, Forgery(forgery))
+        async with self._session.post(
+            chosen.url, data=body, headers=headers, allow_redirects=False
+        ) as response:
+            return Received(response.status, await response.text())
+
+    async def _post(self, headers: dict[str, str], body: bytes) -> Answer:
+        now = self._clock.now()
+        place = len(self.sent)
+        self.sent.append(SentRequest(self.url, headers, body, now))
+        try:
+            status, answer = await within_deadline(
+                self._clock, self._exchange(headers, body)
+            )
+        except TimeoutError:
+            return Silence("timeout")
+        except (aiohttp.ClientError, OSError):
+            return Silence("connection_failed")
+        if place < len(self.sent):
+            self.sent[place] = SentRequest(self.url, headers, body, now, status)
+        del self.sent[:-LOG_KEPT]
+        return answer
+
+    async def _exchange(
+        self, headers: dict[str, str], body: bytes
+    ) -> tuple[int, Answer]:
+        async with self._session.post(
+            self.url, data=body, headers=headers, allow_redirects=False
+        ) as response:
+            text = await response.text()
+            if response.status != HTTPStatus.OK:
+                no_retry = response.headers.get("X-Slack-No-Retry") == "1"
+                return response.status, Silence(f"http_{response.status}", no_retry)
+            return response.status, Ack(_decoded(text, response.content_type))
+
+    def _signed(
+        self, body: bytes, *, shift_s: int = 0, secret: str = ""
+    ) -> dict[str, str]:
+        timestamp = str(int(self._clock.now()) + shift_s)
+        signature = sign(secret or self._secret, timestamp, body)
+        return {TIMESTAMP: timestamp, SIGNATURE: signature}
+
+    def _forged(
+        self, request: SentRequest, forgery: Forgery
+    ) -> tuple[dict[str, str], bytes]:
+        headers, body = dict(request.headers), request.body
+        match forgery:
+            case Forgery.NONE:
+                return headers, body
+            case Forgery.OLD:
+                return headers | self._signed(body, shift_s=-OUTSIDE_WINDOW_S), body
+            case Forgery.FUTURE:
+                return headers | self._signed(body, shift_s=OUTSIDE_WINDOW_S), body
+            case Forgery.WRONG_SECRET:
+                secret = f"not-{self._secret}"
+                return headers | self._signed(body, secret=secret), body
+            case Forgery.TAMPERED_BODY:
+                return headers | self._signed(body), body + b" "
+            case _:
+                headers |= self._signed(body)
+                for name, value in SPOILED.get(forgery, {}).items():
+                    headers.pop(name)
+                    if value is not None:
+                        headers[name] = value
+                return headers, body
+
+
+def _encoded(parcel: Parcel) -> tuple[bytes, str]:
+    match parcel.kind:
+        case ParcelKind.EVENT:
+            return json.dumps(parcel.payload).encode(), JSON
+        case ParcelKind.COMMAND:
+            return urlencode(parcel.payload).encode(), FORM
+        case ParcelKind.INTERACTIVE:
+            form = {"payload": json.dumps(parcel.payload)}
+            return urlencode(form).encode(), FORM
+        case _:
+            assert_never(parcel.kind)
+
+
+def _decoded(text: str, content_type: str) -> JsonObject | str | None:
+    if not text:
+        return None
+    if content_type == JSON or text.startswith("{"):
+        try:
+            return as_object(json.loads(text))
+        except ValueError:
+            return text
+    return text

@@ -1,0 +1,185 @@
+"""Deliver parcels over the WebSockets of Socket Mode."""
+
+import asyncio
+import json
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from aiohttp import WSMsgType, web
+
+from bot.sandbox.clock import Clock
+from bot.sandbox.delivery import (
+    Ack,
+    Answer,
+    Parcel,
+    ParcelKind,
+    Retry,
+    Silence,
+    within_deadline,
+)
+from bot.sandbox.json_types import JsonObject, as_object
+from bot.sandbox.refusals import Refused
+
+CONNECTIONS = 10
+"""https://docs.slack.dev/apis/events-api/using-socket-mode#connections"""
+TICKET_LIFE_S = 30.0
+HOST = "twokey-sandbox"
+
+
+@dataclass(eq=False, slots=True)
+class Connection:
+    """One open socket of the app, and the envelopes it has not acknowledged."""
+
+    socket: web.WebSocketResponse
+    request: web.Request
+    waiting: dict[str, asyncio.Future[object]] = field(
+        default_factory=dict[str, "asyncio.Future[object]"]
+    )
+    leaving: bool = False
+
+    def take_ack(self, text: str) -> None:
+        """Hand an acknowledgement to whoever waits for it; ignore anything else."""
+        try:
+            message = as_object(json.loads(text))
+        except ValueError:
+            return
+        future = self.waiting.pop(str(message.get("envelope_id")), None)
+        if future is not None and not future.done():
+            future.set_result(message.get("payload"))
+
+    def give_up(self) -> None:
+        """Tell everyone who waits that this socket is gone."""
+        for future in self.waiting.values():
+            if not future.done():
+                future.set_exception(ConnectionResetError("socket closed"))
+        self.waiting.clear()
+
+
+class Sockets:
+    """Keep the app's sockets, and give each parcel to any one of them."""
+
+    def __init__(
+        self, clock: Clock, app_id: str, on_change: Callable[[], None]
+    ) -> None:
+        self.connections: list[Connection] = []
+        self._on_change = on_change
+        self._clock = clock
+        self._app_id = app_id
+        self._tickets: dict[str, float] = {}
+        self._turn = 0
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether a socket is open and not about to leave."""
+        return any(self._usable())
+
+    def ticket(self) -> str:
+        """Return a ticket that opens one socket within thirty seconds."""
+        ticket = secrets.token_urlsafe(16)
+        self._tickets[ticket] = self._clock.now()
+        return ticket
+
+    async def serve(self, request: web.Request) -> web.WebSocketResponse:
+        """Keep one socket of the app open until either side leaves.
+
+        Raises:
+            Refused: `invalid_ticket` for a ticket that is unknown, used or old.
+        """
+        issued = self._tickets.pop(request.query.get("ticket", ""), None)
+        if issued is None or self._clock.now() - issued > TICKET_LIFE_S:
+            raise Refused("invalid_ticket")
+        socket = web.WebSocketResponse()
+        await socket.prepare(request)
+        connection = Connection(socket, request)
+        if len(self.connections) >= CONNECTIONS:
+            await _say_goodbye(connection, "too_many_websockets")
+            await socket.close()
+            return socket
+        self.connections.append(connection)
+        try:
+            await socket.send_json(self._hello())
+            self._on_change()
+            async for message in socket:
+                if message.type is WSMsgType.TEXT:
+                    connection.take_ack(str(message.data))
+        finally:
+            self.connections.remove(connection)
+            connection.give_up()
+            self._on_change()
+        return socket
+
+    async def send(self, parcel: Parcel, retry: Retry | None) -> Answer:
+        """Send a parcel over one socket; see `Transport.send`."""
+        usable = list(self._usable())
+        if not usable:
+            return Silence("not_connected")
+        self._turn += 1
+        connection = usable[self._turn % len(usable)]
+        envelope_id = secrets.token_hex(16)
+        envelope: JsonObject = {
+            "envelope_id": envelope_id,
+            "type": parcel.kind.value,
+            "accepts_response_payload": parcel.kind is not ParcelKind.EVENT,
+            "payload": parcel.payload,
+        }
+        if retry is not None:
+            envelope["retry_attempt"] = retry.num
+            envelope["retry_reason"] = retry.reason
+        future: asyncio.Future[object] = asyncio.get_running_loop().create_future()
+        connection.waiting[envelope_id] = future
+        try:
+            await connection.socket.send_json(envelope)
+            return Ack(await within_deadline(self._clock, _result(future)))
+        except TimeoutError:
+            return Silence("timeout")
+        except ConnectionError:
+            return Silence("connection_failed")
+        finally:
+            connection.waiting.pop(envelope_id, None)
+
+    async def ask_to_reconnect(self, count: int | None = None) -> None:
+        """Send `disconnect` with `refresh_requested` to `count` sockets, or to all."""
+        for connection in self.connections[:count]:
+            await _say_goodbye(connection, "refresh_requested")
+
+    def drop(self, count: int | None = None) -> None:
+        """Cut `count` sockets, or all, without a word."""
+        for connection in self.connections[:count]:
+            connection.leaving = True
+            if connection.request.transport is not None:
+                connection.request.transport.abort()
+
+    async def close(self) -> None:
+        """Close every socket."""
+        for connection in tuple(self.connections):
+            connection.leaving = True
+            await connection.socket.close(code=1001)
+
+    def _usable(self) -> Iterator[Connection]:
+        return (
+            connection
+            for connection in self.connections
+            if not (connection.leaving or connection.socket.closed)
+        )
+
+    def _hello(self) -> JsonObject:
+        return {
+            "type": "hello",
+            "num_connections": len(self.connections),
+            "debug_info": {"host": HOST, "approximate_connection_time": 18060},
+            "connection_info": {"app_id": self._app_id},
+        }
+
+
+async def _result(future: asyncio.Future[object]) -> object:
+    return await future
+
+
+async def _say_goodbye(connection: Connection, reason: str) -> None:
+    connection.leaving = True
+    with suppress(ConnectionError):
+        await connection.socket.send_json(
+            {"type": "disconnect", "reason": reason, "debug_info": {"host": HOST}}
+        )

@@ -1,0 +1,78 @@
+"""Hold together everything that is behind the sandbox's doors."""
+
+import logging
+import secrets
+from dataclasses import dataclass, field
+
+from bot.sandbox.clock import Clock
+from bot.sandbox.faults import Faults
+from bot.sandbox.json_types import JsonObject
+from bot.sandbox.rates import Rates
+from bot.sandbox.records import Notice, Suggestion
+from bot.sandbox.response_urls import ResponseUrls
+from bot.sandbox.tokens import Kind, Tokens
+from bot.sandbox.triggers import Triggers
+from bot.sandbox.workspace import Workspace
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of the Web API; `error` is None when it was answered with ok.
+
+    A call whose response was lost on purpose took effect and has no error.
+    """
+
+    method: str
+    arguments: JsonObject
+    at: float
+    error: str | None = None
+
+
+@dataclass(slots=True)
+class StandIn:
+    """The stand-in for Slack: a workspace, its clock, and all that Slack counts.
+
+    Attributes:
+        calls: every call of the Web API, oldest first.
+        problems: what the app did that Slack would show to a person only as
+            "trouble connecting"; a test should find this empty.
+    """
+
+    workspace: Workspace
+    clock: Clock
+    suggestions: tuple[Suggestion, ...] = ()
+    signing_secret: str = field(default_factory=lambda: secrets.token_hex(16))
+    base_url: str = ""
+    tokens: Tokens = field(default_factory=Tokens)
+    faults: Faults = field(default_factory=Faults)
+    calls: list[Call] = field(default_factory=list[Call])
+    problems: list[str] = field(default_factory=list[str])
+    bot_token: str = ""
+    app_token: str = ""
+    triggers: Triggers = field(init=False)
+    response_urls: ResponseUrls = field(init=False)
+    rates: Rates = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Give out the first two tokens and start counting."""
+        self.triggers = Triggers(self.clock)
+        self.response_urls = ResponseUrls(self.clock)
+        self.rates = Rates(self.clock)
+        if not self.bot_token:
+            self.bot_token = self.tokens.issue(Kind.BOT)
+        if not self.app_token:
+            self.app_token = self.tokens.issue(Kind.APP)
+        self.tokens.add(self.bot_token, Kind.BOT)
+        self.tokens.add(self.app_token, Kind.APP)
+
+    def tell(self, user_id: str, text: str, level: str = "warning") -> None:
+        """Show a line of Slack's own to one person."""
+        notice = Notice(secrets.token_hex(6), text, level, self.clock.now())
+        self.workspace.notify(user_id, notice)
+
+    def blame(self, problem: str) -> None:
+        """Record something the app must not do."""
+        logger.warning("sandbox.app_problem %s", problem)
+        self.problems.append(problem)

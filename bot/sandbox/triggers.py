@@ -1,0 +1,64 @@
+"""Give out trigger ids that live three seconds and open one view."""
+
+import re
+import secrets
+from dataclasses import dataclass, replace
+
+from bot.sandbox.clock import Clock
+from bot.sandbox.refusals import Refused
+
+LIFE_S = 3.0
+FORMAT = re.compile(r"\d+\.\d+\.[0-9a-f]+")
+KEPT = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Trigger:
+    """One gesture's right to open a view for the person who made it."""
+
+    id: str
+    user: str
+    issued_at: float
+    from_modal: bool = False
+    spent: bool = False
+
+
+class Triggers:
+    """Remember which triggers exist and which were used.
+
+    Source: https://docs.slack.dev/surfaces/modals#trigger_ids
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._known: dict[str, Trigger] = {}
+
+    def issue(self, user_id: str, *, from_modal: bool = False) -> str:
+        """Return a new trigger id for a gesture of this person."""
+        now = self._clock.now()
+        number = int(now * 1_000_000)
+        trigger_id = f"{number}.{secrets.randbelow(10**9)}.{secrets.token_hex(16)}"
+        self._known[trigger_id] = Trigger(trigger_id, user_id, now, from_modal)
+        while len(self._known) > KEPT:
+            self._known.pop(next(iter(self._known)))
+        return trigger_id
+
+    def check(self, trigger_id: object) -> Trigger:
+        """Return a trigger that may still be used.
+
+        Raises:
+            Refused: `invalid_trigger_id`, `exchanged_trigger_id` (used already) or
+                `expired_trigger_id` (older than three seconds).
+        """
+        trigger = self._known.get(str(trigger_id))
+        if trigger is None or not FORMAT.fullmatch(str(trigger_id)):
+            raise Refused("invalid_trigger_id")
+        if trigger.spent:
+            raise Refused("exchanged_trigger_id")
+        if self._clock.now() - trigger.issued_at > LIFE_S:
+            raise Refused("expired_trigger_id")
+        return trigger
+
+    def spend(self, trigger: Trigger) -> None:
+        """Use up a trigger."""
+        self._known[trigger.id] = replace(trigger, spent=True)

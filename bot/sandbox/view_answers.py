@@ -1,0 +1,63 @@
+"""Do what the app answers to a view's submission."""
+
+from dataclasses import replace
+
+from bot.sandbox import views
+from bot.sandbox.elements import input_blocks
+from bot.sandbox.json_types import JsonObject, as_object
+from bot.sandbox.records import View
+from bot.sandbox.refusals import Refused
+from bot.sandbox.stand_in import StandIn
+from bot.sandbox.validation import check_view
+
+TROUBLE = "We had some trouble connecting. Try again?"
+
+
+def apply(slack: StandIn, view: View, body: object) -> JsonObject:
+    """Close, replace, cover or keep the view, as `response_action` says.
+
+    Slack shows "trouble connecting" for an answer it cannot use; here the answer is
+    recorded among the app's problems too, and the result says what was wrong.
+    Source: https://docs.slack.dev/surfaces/modals#response_actions
+    """
+    try:
+        current = views.find_view(slack, view.id)
+    except Refused:
+        return {"ok": True}
+    try:
+        return _apply(slack, current, as_object(body))
+    except Refused as refused:
+        problem = f"bad answer to view_submission {view.id}: {refused.answer()!r}"
+        slack.blame(problem)
+        slack.tell(view.user, TROUBLE, "error")
+        return {**refused.answer(), "error": "invalid_response", "why": refused.error}
+
+
+def _apply(slack: StandIn, view: View, body: JsonObject) -> JsonObject:
+    match body.get("response_action"):
+        case None:
+            views.close(slack, view)
+        case "clear":
+            views.close_all(slack, view.user)
+        case "errors":
+            return _show_errors(slack, view, as_object(body.get("errors")))
+        case "update":
+            document = check_view(body.get("view"), kinds=("modal",))
+            views.update_view(slack, view, document)
+        case "push":
+            document = check_view(body.get("view"), kinds=("modal",))
+            views.push_modal(slack, view.user, document)
+        case other:
+            raise Refused("unknown_response_action", response_action=other)
+    return {"ok": True}
+
+
+def _show_errors(slack: StandIn, view: View, errors: JsonObject) -> JsonObject:
+    unknown = sorted(set(errors) - input_blocks(view.blocks))
+    if unknown:
+        raise Refused("errors_name_no_input_block", unknown=unknown)
+    shown = {block_id: str(text) for block_id, text in errors.items()}
+    if not shown or not all(shown.values()):
+        raise Refused("errors_are_empty")
+    views.store(slack, replace(view, errors=shown))
+    return {"ok": True, "errors": shown}

@@ -1,0 +1,190 @@
+"""Keep each person's stack of modals and their Home view under Slack's rules."""
+
+import secrets
+from dataclasses import replace
+
+from bot.sandbox.elements import initial_values, named
+from bot.sandbox.json_types import JsonObject
+from bot.sandbox.records import View
+from bot.sandbox.refusals import Refused
+from bot.sandbox.stand_in import StandIn
+
+STACK = 3
+"""A root view and two pushed ones: https://docs.slack.dev/surfaces/modals"""
+
+
+def open_modal(slack: StandIn, user_id: str, document: JsonObject) -> View:
+    """Put a new root modal before a person, over whatever is open."""
+    return _add(slack, user_id, document, below=None)
+
+
+def push_modal(slack: StandIn, user_id: str, document: JsonObject) -> View:
+    """Put a modal on top of the person's stack."""
+    stack = slack.workspace.modals[user_id]
+    return _add(slack, user_id, document, below=stack[-1] if stack else None)
+
+
+def _add(
+    slack: StandIn, user_id: str, document: JsonObject, below: View | None
+) -> View:
+    workspace = slack.workspace
+    stack = workspace.modals[user_id]
+    if len(stack) >= STACK:
+        raise Refused("push_limit_reached")
+    _check_external_id(slack, document, None)
+    view_id = f"V{secrets.token_hex(5).upper()}"
+    kept = _document(document)
+    view = View(
+        id=view_id,
+        user=user_id,
+        document=kept,
+        values=initial_values(kept["blocks"]),
+        hash=_new_hash(slack),
+        root_view_id=below.root_view_id if below else view_id,
+        previous_view_id=below.id if below else None,
+    )
+    stack.append(view)
+    workspace.changed({user_id})
+    return view
+
+
+def publish_home(
+    slack: StandIn, user_id: str, document: JsonObject, expected_hash: str | None
+) -> View:
+    """Replace a person's Home view.
+
+    Raises:
+        Refused: `hash_conflict` when `expected_hash` is not the stored one.
+    """
+    workspace = slack.workspace
+    before = workspace.homes.get(user_id)
+    if expected_hash and (before is None or before.hash != expected_hash):
+        raise Refused("hash_conflict")
+    _check_external_id(slack, document, before)
+    view_id = before.id if before else f"V{secrets.token_hex(5).upper()}"
+    kept = _document(document)
+    view = View(
+        id=view_id,
+        user=user_id,
+        document=kept,
+        values=initial_values(kept["blocks"], before.values if before else None),
+        hash=_new_hash(slack),
+        root_view_id=view_id,
+    )
+    workspace.homes[user_id] = view
+    workspace.changed({user_id})
+    return view
+
+
+def update_view(
+    slack: StandIn, view: View, document: JsonObject, expected_hash: str | None = None
+) -> View:
+    """Replace an open view; what was entered into unchanged elements stays.
+
+    Raises:
+        Refused: `hash_conflict` when `expected_hash` is not the stored one.
+    """
+    if expected_hash and expected_hash != view.hash:
+        raise Refused("hash_conflict")
+    _check_external_id(slack, document, view)
+    kept = _document(document)
+    changed = replace(
+        view,
+        document=kept,
+        values=initial_values(kept["blocks"], view.values),
+        hash=_new_hash(slack),
+        errors={},
+    )
+    store(slack, changed)
+    return changed
+
+
+def store(slack: StandIn, view: View) -> None:
+    """Put a changed view in the place of the one with its id."""
+    workspace = slack.workspace
+    stack = workspace.modals[view.user]
+    for place, before in enumerate(stack):
+        if before.id == view.id:
+            stack[place] = view
+    home = workspace.homes.get(view.user)
+    if home is not None and home.id == view.id:
+        workspace.homes[view.user] = view
+    workspace.changed({view.user})
+
+
+def open_views(slack: StandIn) -> list[View]:
+    """Return every modal and Home view of everyone."""
+    workspace = slack.workspace
+    modals = [view for stack in workspace.modals.values() for view in stack]
+    return [*modals, *workspace.homes.values()]
+
+
+def find_view(slack: StandIn, view_id: object, external_id: object = None) -> View:
+    """Return an open view by its id or the app's own; raise `not_found`."""
+    for view in open_views(slack):
+        if view_id == view.id or (external_id and external_id == view.external_id):
+            return view
+    raise Refused("not_found")
+
+
+def close(slack: StandIn, view: View) -> None:
+    """Take one modal away; the one below shows again."""
+    stack = slack.workspace.modals[view.user]
+    stack[:] = [kept for kept in stack if kept.id != view.id]
+    slack.workspace.changed({view.user})
+
+
+def close_all(slack: StandIn, user_id: str) -> list[View]:
+    """Take all of a person's modals away, and return those that were open."""
+    closed = list(slack.workspace.modals[user_id])
+    slack.workspace.modals[user_id].clear()
+    slack.workspace.changed({user_id})
+    return closed
+
+
+def wire(slack: StandIn, view: View) -> JsonObject:
+    """Return a view as Slack's API and payloads show it."""
+    app, team_id = slack.workspace.app, slack.workspace.team_id
+    return {
+        **view.document,
+        "id": view.id,
+        "team_id": team_id,
+        "app_id": app.id,
+        "bot_id": app.bot_id,
+        "app_installed_team_id": team_id,
+        "state": {"values": view.values},
+        "hash": view.hash,
+        "root_view_id": view.root_view_id,
+        "previous_view_id": view.previous_view_id,
+    }
+
+
+def _document(document: JsonObject) -> JsonObject:
+    defaults: JsonObject = {
+        "callback_id": "",
+        "private_metadata": "",
+        "external_id": "",
+        "title": None,
+        "submit": None,
+        "close": None,
+        "notify_on_close": False,
+        "clear_on_close": False,
+    }
+    return {**defaults, **document, "blocks": named(document["blocks"])}
+
+
+def _check_external_id(
+    slack: StandIn, document: JsonObject, itself: View | None
+) -> None:
+    wanted = document.get("external_id")
+    for view in open_views(slack):
+        if (
+            wanted
+            and view.external_id == wanted
+            and (itself is None or view.id != itself.id)
+        ):
+            raise Refused("duplicate_external_id")
+
+
+def _new_hash(slack: StandIn) -> str:
+    return f"{int(slack.clock.now())}.{secrets.token_hex(4)}"

@@ -1,0 +1,164 @@
+"""Answer calls of Slack's Web API: who calls, may they, how often, and then what."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TypeAlias
+
+from aiohttp import web
+
+from bot.sandbox import chat_methods, view_methods, workspace_methods
+from bot.sandbox.faults import Fault, PlannedFault
+from bot.sandbox.json_types import JsonObject, as_object
+from bot.sandbox.refusals import Refused
+from bot.sandbox.socket_mode import Sockets
+from bot.sandbox.stand_in import Call, StandIn
+from bot.sandbox.tokens import Kind, Token
+
+Method: TypeAlias = Callable[[StandIn, JsonObject], JsonObject]
+
+METHODS: dict[str, Method] = {
+    **chat_methods.METHODS,
+    **view_methods.METHODS,
+    **workspace_methods.METHODS,
+}
+APP_METHODS = frozenset({"apps.connections.open"})
+OPEN_METHODS = frozenset({"api.test", "oauth.v2.access"})
+"""Methods that need no token."""
+
+SCOPES: dict[str, str] = {
+    "apps.connections.open": "connections:write",
+    "bots.info": "users:read",
+    "chat.delete": "chat:write",
+    "chat.postEphemeral": "chat:write",
+    "chat.postMessage": "chat:write",
+    "chat.update": "chat:write",
+    "conversations.open": "im:write",
+    "usergroups.list": "usergroups:read",
+    "usergroups.users.list": "usergroups:read",
+    "users.info": "users:read",
+    "users.list": "users:read",
+}
+"""The scope of each method that needs one, from the method pages; the scope of a
+conversation's method depends on the kind of conversation, see workspace_methods."""
+
+
+@dataclass(slots=True)
+class WebApi:
+    """Serve `POST /api/<method>` as Slack does."""
+
+    slack: StandIn
+    sockets: Sockets
+
+    async def serve(self, request: web.Request) -> web.StreamResponse:
+        """Answer one call; every refusal is status 200 with `ok: false`, as Slack's.
+
+        Status 429 and 500, and closed connections, come from rates and faults.
+        """
+        name = request.match_info["method"]
+        arguments = await read_arguments(request)
+        fault = self.slack.faults.next_fault(name)
+        if fault is not None and (early := await self._before(fault, request)):
+            self._log(name, arguments, fault.fault.value)
+            return early
+        try:
+            wait = self._admit(name, request, arguments)
+            if wait is not None:
+                self._log(name, arguments, "ratelimited")
+                return too_many_requests(wait)
+            answer = self._run(name, arguments)
+            self._log(name, arguments, None)
+        except Refused as refused:
+            answer = refused.answer()
+            self._log(name, arguments, refused.error)
+        if fault is not None and fault.fault is Fault.LOST_RESPONSE:
+            cut(request)
+        return web.json_response(answer)
+
+    def _admit(
+        self, name: str, request: web.Request, arguments: JsonObject
+    ) -> int | None:
+        """Check method, token, scope and rate; return the seconds to wait, if any."""
+        if name not in METHODS and name not in APP_METHODS:
+            raise Refused("unknown_method", req_method=name)
+        if name not in OPEN_METHODS:
+            shown = arguments.pop("token", "")
+            bearer = request.headers.get("Authorization", "")
+            value = bearer.removeprefix("Bearer ").strip() or str(shown)
+            token = self.slack.tokens.check(value, self.slack.clock.now())
+            self._check_scope(name, token)
+        channel = str(arguments.get("channel", ""))
+        return self.slack.rates.take(name, channel)
+
+    def _check_scope(self, name: str, token: Token) -> None:
+        expected = Kind.APP if name in APP_METHODS else Kind.BOT
+        if token.kind is not expected:
+            raise Refused("not_allowed_token_type")
+        needed = SCOPES.get(name)
+        provided = self.slack.workspace.bot_scopes
+        if expected is Kind.BOT and needed and needed not in provided:
+            raise Refused("missing_scope", needed=needed, provided=",".join(provided))
+
+    def _run(self, name: str, arguments: JsonObject) -> JsonObject:
+        if name in APP_METHODS:
+            address = self.slack.base_url.replace("http", "ws", 1)
+            url = f"{address}/link?ticket={self.sockets.ticket()}"
+            return {"ok": True, "url": url}
+        return {"ok": True, **METHODS[name](self.slack, arguments)}
+
+    async def _before(
+        self, fault: PlannedFault, request: web.Request
+    ) -> web.Response | None:
+        """Return the answer of a fault that keeps the call from taking effect."""
+        match fault.fault:
+            case Fault.HTTP_500:
+                return web.Response(status=HTTPStatus.INTERNAL_SERVER_ERROR)
+            case Fault.RATE_LIMIT:
+                return too_many_requests(max(1, int(fault.seconds)))
+            case Fault.RESET:
+                cut(request)
+                return web.Response()
+            case Fault.SLOW:
+                await self.slack.clock.sleep(fault.seconds)
+            case Fault.LOST_RESPONSE:
+                pass
+        return None
+
+    def _log(self, name: str, arguments: JsonObject, error: str | None) -> None:
+        shown = {key: value for key, value in arguments.items() if key != "token"}
+        call = Call(name, shown, self.slack.clock.now(), error)
+        self.slack.calls.append(call)
+
+
+async def read_arguments(request: web.Request) -> JsonObject:
+    """Return a call's arguments from its query and its form or JSON body."""
+    arguments: JsonObject = _flat(request.query)
+    if request.content_type == "application/json":
+        try:
+            arguments |= as_object(json.loads(await request.text() or "{}"))
+        except ValueError:
+            return arguments
+    elif request.can_read_body:
+        form = await request.post()
+        arguments |= {key: str(value) for key, value in form.items()}
+    return arguments
+
+
+def _flat(query: Mapping[str, str]) -> JsonObject:
+    return dict(query.items())
+
+
+def too_many_requests(seconds: int) -> web.Response:
+    """Return Slack's answer to a call that came too soon."""
+    return web.json_response(
+        {"ok": False, "error": "ratelimited"},
+        status=HTTPStatus.TOO_MANY_REQUESTS,
+        headers={"Retry-After": str(seconds)},
+    )
+
+
+def cut(request: web.Request) -> None:
+    """Close the connection under a request, so that no answer can leave."""
+    if request.transport is not None:
+        request.transport.abort()

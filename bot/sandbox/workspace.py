@@ -1,0 +1,209 @@
+"""Hold the state of one Slack workspace, and tell watchers who can see a change."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from bot.sandbox.json_types import JsonObject
+from bot.sandbox.records import (
+    AppIdentity,
+    Channel,
+    Message,
+    Notice,
+    User,
+    UserGroup,
+    View,
+)
+from bot.sandbox.refusals import Refused
+
+Watcher: TypeAlias = Callable[[frozenset[str]], None]
+"""Called after a change with the ids of everyone who can see it."""
+
+DEFAULT_BOT_SCOPES = (
+    "app_mentions:read",
+    "chat:write",
+    "commands",
+    "im:write",
+    "users:read",
+    "usergroups:read",
+)
+EVENTS = ("app_mention", "app_home_opened", "message.im")
+MAX_NOTICES = 20
+
+
+@dataclass(slots=True)
+class Workspace:
+    """Everything that is stored in a workspace; it knows no time and does no I/O.
+
+    Change it through its methods, so that watchers hear of it and `seq` grows.
+    """
+
+    team_id: str
+    team_name: str
+    users: dict[str, User]
+    channels: dict[str, Channel]
+    groups: dict[str, UserGroup]
+    app: AppIdentity = field(default_factory=AppIdentity)
+    bot_scopes: tuple[str, ...] = DEFAULT_BOT_SCOPES
+    commands: tuple[str, ...] = ("/approvals",)
+    events: tuple[str, ...] = EVENTS
+    home_enabled: bool = True
+    edit_window_s: float | None = None
+    seq: int = 0
+    messages: dict[str, dict[str, Message]] = field(
+        default_factory=lambda: defaultdict[str, dict[str, Message]](dict)
+    )
+    ephemerals: dict[str, Message] = field(default_factory=dict[str, Message])
+    modals: dict[str, list[View]] = field(
+        default_factory=lambda: defaultdict[str, list[View]](list)
+    )
+    homes: dict[str, View] = field(default_factory=dict[str, View])
+    notices: dict[str, list[Notice]] = field(
+        default_factory=lambda: defaultdict[str, list[Notice]](list)
+    )
+    message_values: dict[tuple[str, str, str], JsonObject] = field(
+        default_factory=dict[tuple[str, str, str], JsonObject]
+    )
+    watchers: list[Watcher] = field(default_factory=list[Watcher])
+
+    # Looking
+
+    def user(self, user_id: object) -> User:
+        """Return a user; raise `user_not_found` otherwise."""
+        found = self.users.get(str(user_id))
+        if found is None:
+            raise Refused("user_not_found")
+        return found
+
+    def channel(self, channel_id: object) -> Channel:
+        """Return a channel; raise `channel_not_found` otherwise."""
+        found = self.channels.get(str(channel_id))
+        if found is None:
+            raise Refused("channel_not_found")
+        return found
+
+    def people(self) -> list[User]:
+        """Return everyone a person could act as: no bots, nobody deactivated."""
+        return [user for user in self.users.values() if not user.is_bot]
+
+    def direct_message(self, user_id: str) -> Channel:
+        """Return the channel between a person and the bot, made when first needed."""
+        for channel in self.channels.values():
+            if channel.peer == user_id:
+                return channel
+        bot = self.app.bot_user
+        channel = Channel(
+            id=f"D{user_id[1:]}",
+            name="directmessage",
+            members=frozenset({user_id, bot}),
+            peer=user_id,
+        )
+        self.channels[channel.id] = channel
+        self.changed({user_id})
+        return channel
+
+    def can_see(self, user: User, channel: Channel) -> bool:
+        """Tell whether a person may read a channel: members, or all if public."""
+        if user.id in channel.members:
+            return True
+        return user.is_full_member and not (channel.is_private or channel.is_im)
+
+    def audience(self, channel: Channel) -> frozenset[str]:
+        """Return the ids of everyone who may read a channel."""
+        seeing = (u for u in self.users.values() if self.can_see(u, channel))
+        return frozenset(user.id for user in seeing)
+
+    def message(self, channel_id: str, ts: str, user_id: str) -> Message:
+        """Return the message a person sees there; raise `message_not_found`."""
+        found = self.messages[channel_id].get(ts) or self.ephemerals.get(ts)
+        if (
+            found is None
+            or found.channel != channel_id
+            or found.ephemeral_to not in (None, user_id)
+        ):
+            raise Refused("message_not_found")
+        return found
+
+    def seen_in(self, channel: Channel, user_id: str) -> list[Message]:
+        """Return all messages of a channel that a person sees, oldest first."""
+        own = [
+            message
+            for message in self.ephemerals.values()
+            if message.channel == channel.id and message.ephemeral_to == user_id
+        ]
+        shown = [*self.messages[channel.id].values(), *own]
+        return sorted(shown, key=lambda message: message.ts)
+
+    # Changing
+
+    def changed(self, seen_by: Iterable[str]) -> None:
+        """Count a change and tell every watcher who can see it."""
+        self.seq += 1
+        audience = frozenset(seen_by)
+        for watcher in tuple(self.watchers):
+            watcher(audience)
+
+    def put_message(self, message: Message) -> None:
+        """Store a message, new or changed."""
+        if message.ephemeral_to is not None:
+            self.ephemerals[message.ts] = message
+            self.changed({message.ephemeral_to})
+            return
+        self.messages[message.channel][message.ts] = message
+        self.changed(self.audience(self.channels[message.channel]))
+
+    def drop_message(self, message: Message) -> None:
+        """Remove a message for good."""
+        if message.ephemeral_to is not None:
+            self.ephemerals.pop(message.ts, None)
+            self.changed({message.ephemeral_to})
+            return
+        self.messages[message.channel].pop(message.ts, None)
+        self.changed(self.audience(self.channels[message.channel]))
+
+    def put_user(self, user: User) -> None:
+        """Add or change a user."""
+        self.users[user.id] = user
+        self.changed(self.users)
+
+    def put_channel(self, channel: Channel) -> None:
+        """Add or change a channel."""
+        self.channels[channel.id] = channel
+        self.changed(self.users)
+
+    def put_group(self, group: UserGroup) -> None:
+        """Add or change a user group."""
+        self.groups[group.id] = group
+        self.changed(self.users)
+
+    def set_group(self, group_id: str, users: Iterable[str]) -> None:
+        """Replace the people of a user group; raise `no_such_subteam` otherwise."""
+        if group_id not in self.groups:
+            raise Refused("no_such_subteam")
+        self.put_group(replace(self.groups[group_id], users=tuple(users)))
+
+    def set_deleted(self, user_id: str, *, deleted: bool) -> None:
+        """Deactivate a person, or let them in again."""
+        self.put_user(replace(self.user(user_id), deleted=deleted))
+
+    def set_archived(self, channel_id: str, *, archived: bool) -> None:
+        """Archive a channel, or bring it back."""
+        self.put_channel(replace(self.channel(channel_id), is_archived=archived))
+
+    def join(self, channel_id: str, user_id: str) -> None:
+        """Add a person or the bot to a channel."""
+        channel = self.channel(channel_id)
+        self.put_channel(replace(channel, members=channel.members | {user_id}))
+
+    def leave(self, channel_id: str, user_id: str) -> None:
+        """Remove a person or the bot from a channel."""
+        channel = self.channel(channel_id)
+        self.put_channel(replace(channel, members=channel.members - {user_id}))
+
+    def notify(self, user_id: str, notice: Notice) -> None:
+        """Show a line of Slack's own to one person; only the newest are kept."""
+        kept = self.notices[user_id]
+        kept.append(notice)
+        del kept[:-MAX_NOTICES]
+        self.changed({user_id})

@@ -1,0 +1,262 @@
+"""Answer the methods that tell about the workspace, its people and its channels."""
+
+from collections.abc import Callable, Iterable
+
+from bot.sandbox import messages
+from bot.sandbox.arguments import flag, optional, page, required
+from bot.sandbox.json_types import JsonObject
+from bot.sandbox.records import Channel, Message, User, UserGroup
+from bot.sandbox.refusals import Refused
+from bot.sandbox.stand_in import StandIn
+
+
+def api_test(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """Echo the arguments; an `error` argument comes back as the error."""
+    del slack
+    if error := optional(arguments, "error"):
+        raise Refused(error, args=arguments)
+    return {"args": arguments}
+
+
+def auth_test(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """Say whose token this is."""
+    del arguments
+    workspace = slack.workspace
+    return {
+        "url": f"{slack.base_url}/",
+        "team": workspace.team_name,
+        "team_id": workspace.team_id,
+        "user": workspace.users[workspace.app.bot_user].name,
+        "user_id": workspace.app.bot_user,
+        "bot_id": workspace.app.bot_id,
+        "is_enterprise_install": False,
+    }
+
+
+def bots_info(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """Describe the bot."""
+    app = slack.workspace.app
+    if optional(arguments, "bot") not in (None, app.bot_id):
+        raise Refused("bot_not_found")
+    return {
+        "bot": {
+            "id": app.bot_id,
+            "app_id": app.id,
+            "user_id": app.bot_user,
+            "name": app.name,
+            "deleted": False,
+        }
+    }
+
+
+def users_info(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """Describe one person."""
+    return {"user": _user(slack.workspace.user(required(arguments, "user")))}
+
+
+def users_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """List everyone, deactivated people included."""
+    members = [_user(user) for user in slack.workspace.users.values()]
+    return {**page(members, arguments, "members"), "cache_ts": int(slack.clock.now())}
+
+
+def usergroups_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """List the user groups, with their people when `include_users` is set."""
+    with_users = flag(arguments, "include_users")
+    groups = slack.workspace.groups.values()
+    return {"usergroups": [_group(slack, group, with_users) for group in groups]}
+
+
+def usergroups_users_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """List the people of one user group."""
+    group = slack.workspace.groups.get(required(arguments, "usergroup"))
+    if group is None:
+        raise Refused("no_such_subteam")
+    return {"users": _active(slack, group.users)}
+
+
+def conversations_info(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """Describe one conversation."""
+    channel = _channel(slack, arguments, "read")
+    return {"channel": _conversation(slack, channel)}
+
+
+def conversations_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """List the conversations of the asked types that the bot may know of."""
+    types = (optional(arguments, "types") or "public_channel").split(",")
+    for kind in types:
+        if kind not in KINDS:
+            raise Refused("invalid_types")
+        _need(slack, f"{KINDS[kind]}:read")
+    shown = [
+        _conversation(slack, channel)
+        for channel in slack.workspace.channels.values()
+        if _kind(channel) in types
+        and not (channel.is_archived and flag(arguments, "exclude_archived"))
+        and not (channel.is_private and not _bot_in(slack, channel))
+    ]
+    return page(shown, arguments, "channels")
+
+
+def conversations_members(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """List the ids of a conversation's members."""
+    channel = _channel(slack, arguments, "read")
+    rows: list[JsonObject] = [{"id": user} for user in sorted(channel.members)]
+    result = page(rows, arguments, "members")
+    result["members"] = [row["id"] for row in result["members"]]
+    return result
+
+
+def conversations_open(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """Return the direct message with one person."""
+    users = str(arguments.get("users") or "")
+    if "," in users:
+        raise Refused("method_not_supported_for_channel_type")
+    user = slack.workspace.user(users or required(arguments, "users"))
+    if user.deleted:
+        raise Refused("user_disabled")
+    if user.is_bot:
+        raise Refused("cannot_dm_bot")
+    channel = slack.workspace.direct_message(user.id)
+    return {"channel": {"id": channel.id}}
+
+
+def conversations_history(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """List a conversation's messages outside threads, newest first."""
+    channel = _channel(slack, arguments, "history")
+    stored = slack.workspace.messages[channel.id].values()
+    tops = [m for m in stored if m.thread_ts is None and _within(m, arguments)]
+    rows = [messages.wire(slack, message) for message in reversed(tops)]
+    return page(rows, arguments, "messages")
+
+
+def conversations_replies(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """List a message and its thread, oldest first."""
+    channel = _channel(slack, arguments, "history")
+    ts = required(arguments, "ts")
+    stored = slack.workspace.messages[channel.id]
+    if ts not in stored:
+        raise Refused("thread_not_found")
+    rows = [
+        messages.wire(slack, message)
+        for message in stored.values()
+        if ts in (message.ts, message.thread_ts) and _within(message, arguments)
+    ]
+    return page(rows, arguments, "messages")
+
+
+KINDS = {"public_channel": "channels", "private_channel": "groups", "im": "im"}
+"""The kinds of conversation, and the first half of the scope each needs."""
+
+
+def _kind(channel: Channel) -> str:
+    if channel.is_im:
+        return "im"
+    return "private_channel" if channel.is_private else "public_channel"
+
+
+def _need(slack: StandIn, scope: str) -> None:
+    provided = slack.workspace.bot_scopes
+    if scope not in provided:
+        raise Refused("missing_scope", needed=scope, provided=",".join(provided))
+
+
+def _channel(slack: StandIn, arguments: JsonObject, what: str) -> Channel:
+    wanted = required(arguments, "channel")
+    channel = slack.workspace.channels.get(wanted)
+    if channel is None or (channel.is_private and not _bot_in(slack, channel)):
+        raise Refused("channel_not_found")
+    _need(slack, f"{KINDS[_kind(channel)]}:{what}")
+    if what == "history" and not _bot_in(slack, channel):
+        raise Refused("not_in_channel")
+    return channel
+
+
+def _bot_in(slack: StandIn, channel: Channel) -> bool:
+    return slack.workspace.app.bot_user in channel.members
+
+
+def _within(message: Message, arguments: JsonObject) -> bool:
+    oldest, latest = (optional(arguments, name) for name in ("oldest", "latest"))
+    ts = float(message.ts)
+    if flag(arguments, "inclusive"):
+        return (oldest is None or ts >= float(oldest)) and (
+            latest is None or ts <= float(latest)
+        )
+    return (oldest is None or ts > float(oldest)) and (
+        latest is None or ts < float(latest)
+    )
+
+
+def _conversation(slack: StandIn, channel: Channel) -> JsonObject:
+    shown: JsonObject = {
+        "id": channel.id,
+        "is_channel": not (channel.is_im or channel.is_private),
+        "is_group": channel.is_private,
+        "is_im": channel.is_im,
+        "is_private": channel.is_private or channel.is_im,
+        "is_archived": channel.is_archived,
+    }
+    if channel.peer is not None:
+        return shown | {"user": channel.peer}
+    return shown | {
+        "name": channel.name,
+        "is_member": _bot_in(slack, channel),
+        "num_members": len(channel.members),
+    }
+
+
+def _active(slack: StandIn, users: Iterable[str]) -> list[str]:
+    known = slack.workspace.users
+    return [user for user in users if user in known and not known[user].deleted]
+
+
+def _group(slack: StandIn, group: UserGroup, with_users: bool) -> JsonObject:  # noqa: FBT001 - one caller
+    users = _active(slack, group.users)
+    shown: JsonObject = {
+        "id": group.id,
+        "team_id": slack.workspace.team_id,
+        "handle": group.handle,
+        "name": group.name,
+        "is_usergroup": True,
+        "user_count": len(users),
+    }
+    return shown | {"users": users} if with_users else shown
+
+
+def _user(user: User) -> JsonObject:
+    return {
+        "id": user.id,
+        "team_id": user.team_id,
+        "name": user.name,
+        "real_name": user.real_name,
+        "color": user.color,
+        "tz": user.tz,
+        "deleted": user.deleted,
+        "is_bot": user.is_bot,
+        "is_restricted": user.is_restricted,
+        "is_ultra_restricted": user.is_ultra_restricted,
+        "is_stranger": user.is_stranger,
+        "profile": {
+            "real_name": user.real_name,
+            "display_name": user.name,
+            "team": user.team_id,
+        },
+    }
+
+
+METHODS: dict[str, Callable[[StandIn, JsonObject], JsonObject]] = {
+    "api.test": api_test,
+    "auth.test": auth_test,
+    "bots.info": bots_info,
+    "conversations.history": conversations_history,
+    "conversations.info": conversations_info,
+    "conversations.list": conversations_list,
+    "conversations.members": conversations_members,
+    "conversations.open": conversations_open,
+    "conversations.replies": conversations_replies,
+    "usergroups.list": usergroups_list,
+    "usergroups.users.list": usergroups_users_list,
+    "users.info": users_info,
+    "users.list": users_list,
+}

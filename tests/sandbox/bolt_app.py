@@ -1,0 +1,59 @@
+"""Run a real Bolt app against the sandbox, over HTTP or Socket Mode."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from aiohttp import web
+from slack_bolt.adapter.socket_mode.aiohttp import AsyncSocketModeHandler
+from slack_bolt.app.async_app import AsyncApp
+from slack_sdk.web.async_client import AsyncWebClient
+
+from bot.sandbox.server import Sandbox
+
+Mode = Literal["http", "socket"]
+
+
+@dataclass
+class RunningApp:
+    """The app, its Web API client, and the payloads its listeners noted."""
+
+    bolt: AsyncApp
+    client: AsyncWebClient
+    heard: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+def new_app(sandbox: Sandbox) -> RunningApp:
+    client = AsyncWebClient(token=sandbox.bot_token, base_url=sandbox.api_url)
+    client.retry_handlers = []
+    bolt = AsyncApp(
+        client=client,
+        signing_secret=sandbox.signing_secret,
+        process_before_response=True,
+    )
+    return RunningApp(bolt, client)
+
+
+@asynccontextmanager
+async def served(app: RunningApp, sandbox: Sandbox, mode: Mode) -> AsyncIterator[None]:
+    """Connect the app to the sandbox, and let go of it at the end."""
+    if mode == "http":
+        runner = web.AppRunner(app.bolt.server(path="/slack/events").web_app)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        port = runner.addresses[0][1]
+        sandbox.deliver_http(f"http://127.0.0.1:{port}/slack/events")
+        try:
+            yield
+        finally:
+            await runner.cleanup()
+    else:
+        handler = AsyncSocketModeHandler(
+            app.bolt, sandbox.app_token, web_client=app.client, ping_interval=0.2
+        )
+        await handler.connect_async()
+        try:
+            yield
+        finally:
+            await handler.close_async()

@@ -1,0 +1,306 @@
+"""Serve agents: judge their turns, let them execute once, tell them what became.
+
+`AgentService` is the in-process implementation of `gateway.agent.port.Gateway`.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from gateway.approvals import digest
+from gateway.approvals.events import Event, EventName, named_after
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Item, Result, approval_of
+from gateway.policy.evaluate import evaluate
+from gateway.policy.rules import Policy
+from gateway.service.facts import item_event
+from gateway.service.proposals import Ruled, Source, propose
+from gateway.store import keys as store_keys
+from gateway.store.claims import ClaimAnswer, ClaimEvents
+from gateway.store.store import Store
+from gateway.wire import (
+    AgentNote,
+    Busy,
+    CallOutcome,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Done,
+    InDoubt,
+    Refused,
+    Turn,
+    TurnRef,
+    Verdict,
+    answer_for,
+)
+
+_ATTEMPTS = 16
+_WAITING = {ItemState.PENDING, ItemState.AUTHORIZED}
+_NOT_AUTHORIZED = "Nobody authorized this call, so it must not run."
+_NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
+
+
+class AgentService:
+    """What agents may ask. Nothing here can approve anything.
+
+    Args:
+        store: where everything is kept.
+        policy: returns the policy in force now.
+        tenant: whose agents these are; never taken from an agent's own word.
+    """
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._tenant = tenant
+
+    async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
+        """Judge all calls of a turn; see `gateway.agent.port.Gateway.submit`."""
+        keys = self._store.keys_of_tenant(self._tenant)
+        ref = turn.ref
+        turn_key = digest.turn_key(tenant=self._tenant, **ref.model_dump())
+        known = await self._store.approvals.verdicts(keys, turn_key)
+        if known is not None:
+            return _verdicts(known)
+        policy = self._policy()
+        facts = await self._store.threads.facts(keys, ref.agent, ref.thread)
+        source = Source(
+            tenant=self._tenant,
+            shard_approval_id=lambda: store_keys.approval_id(
+                keys.shard, secrets.token_hex(16)
+            ),
+            salt=lambda: secrets.token_hex(16),
+            facts=facts,
+            policy_digest=policy.digest,
+        )
+        ruled = [
+            Ruled(
+                call,
+                evaluate(
+                    policy,
+                    agent=ref.agent,
+                    tool=call.tool,
+                    args=call.args,
+                    declared_schema=turn.schemas.get(call.tool),
+                ),
+            )
+            for call in turn.calls
+        ]
+        proposal = propose(turn, ruled, source)
+        opened = await self._store.approvals.open_turn(
+            keys,
+            turn_key,
+            proposal.approvals,
+            verdicts=json.dumps(
+                [verdict.model_dump(mode="json") for verdict in proposal.verdicts]
+            ),
+            events=proposal.events,
+            thread=(ref.agent, ref.thread),
+        )
+        if opened.is_new:
+            await self._end_older_turns(ref)
+        return _verdicts(opened.verdicts)
+
+    async def claim(self, request: ClaimRequest) -> ClaimReply:
+        """Grant one execution of an authorized call, checked against our record."""
+        found = await self._find(request.item_id)
+        if found is None:
+            return Refused(reason=_NOT_OURS)
+        approval, item = found
+        if not _is_same_call(request, item):
+            return Refused(reason=_NOT_OURS, state=item.state)
+        if item.state is ItemState.PENDING:
+            return Refused(reason=_NOT_AUTHORIZED, state=item.state)
+        answer = await self._store.claims.claim(
+            approval,
+            item.index,
+            owner=request.owner,
+            events=ClaimEvents(
+                started=item_event(approval, item, EventName.ITEM_EXECUTING),
+                doubtful=item_event(approval, item, EventName.ITEM_IN_DOUBT),
+            ),
+        )
+        return await self._reply(item, answer)
+
+    async def heartbeat(self, item_id: str, fence: int) -> bool:
+        """Keep a claim; False when it is no longer this fence's."""
+        approval_id, index = approval_of(item_id)
+        return await self._store.claims.heartbeat(approval_id, index, fence)
+
+    async def finish(self, item_id: str, fence: int, result: Result) -> bool:
+        """Record what an execution came to; False when the claim is another's."""
+        state = ItemState.EXECUTED if result.ok else ItemState.FAILED
+        return await self._end_claim(item_id, fence, state, result)
+
+    async def release(self, item_id: str, fence: int) -> None:
+        """Give a claim back unused: the tool paused before it had an effect."""
+        await self._end_claim(item_id, fence, ItemState.AUTHORIZED, None)
+
+    async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
+        """Return what became of the held calls of one turn."""
+        approvals = [
+            approval
+            for approval in await self._thread(ref)
+            if approval.ns == ref.ns and approval.message_id == ref.message_id
+        ]
+        return tuple(
+            CallOutcome(
+                item_id=item.id,
+                tool_call_id=item.ctx.tool_call_id,
+                tool=item.tool,
+                state=item.state,
+                answer=answer_for(item),
+                edit=item.edit,
+                result=item.result,
+            )
+            for approval in approvals
+            for item in approval.items
+        )
+
+    async def supersede(self, ref: TurnRef) -> None:
+        """End what still waits of this turn: the thread moved on."""
+        for approval in await self._thread(ref):
+            if approval.ns == ref.ns and approval.message_id == ref.message_id:
+                await self._end(approval.id, ItemState.SUPERSEDED)
+
+    async def withdraw(self, item_ids: frozenset[str]) -> None:
+        """End pending items that nobody waits for: the agent dropped the call."""
+        for approval_id in {approval_of(item_id)[0] for item_id in item_ids}:
+            await self._end(approval_id, ItemState.WITHDRAWN, only=item_ids)
+
+    async def note(self, agent: str) -> AgentNote:
+        """Return which tools of an agent need a person."""
+        policy = self._policy()
+        rule = policy.agents.get(agent)
+        names = sorted({*policy.tools, *(rule.tools if rule else ())})
+        rulings = {
+            name: evaluate(policy, agent=agent, tool=name, args={}) for name in names
+        }
+        return AgentNote(
+            gated_tools=tuple(
+                name for name, ruling in rulings.items() if ruling.tier.needs_people
+            ),
+            other_tools_are_gated=policy.defaults.tier.needs_people,
+        )
+
+    async def _reply(self, item: Item, answer: ClaimAnswer) -> ClaimReply:
+        reply: ClaimReply
+        match answer.word:
+            case "new":
+                key = digest.claim_key(item.ctx.as_dict(), item.action_hash)
+                reply = Claimed(
+                    fence=answer.fence,
+                    action=item.action,
+                    action_hash=item.action_hash,
+                    idempotency_key=key,
+                    lease_s=self._store.lease_ms / 1000,
+                    edit=item.edit,
+                )
+            case "busy":
+                reply = Busy(retry_after_s=min(0.5, max(0.05, answer.left_ms / 5000)))
+            case "in_doubt":
+                reply = InDoubt()
+            case "done":
+                reply = await self._stored_result(item)
+            case "refused":
+                reply = _refused(answer.state)
+            case "gone":
+                reply = Refused(reason=_NOT_OURS)
+        return reply
+
+    async def _stored_result(self, item: Item) -> Done:
+        found = await self._find(item.id)
+        fresh = found[1] if found else item
+        # A person may have settled a doubt: then there is a state and no result.
+        result = fresh.result or Result(ok=fresh.state is ItemState.EXECUTED)
+        return Done(result=result, edit=fresh.edit)
+
+    async def _end_claim(
+        self, item_id: str, fence: int, state: ItemState, result: Result | None
+    ) -> bool:
+        found = await self._find(item_id)
+        if found is None:
+            return False
+        approval, item = found
+        return await self._store.claims.finish(
+            approval.id,
+            item.index,
+            fence,
+            state=state,
+            result=result,
+            event=item_event(approval, item, named_after(state)),
+        )
+
+    async def _find(self, item_id: str) -> tuple[Approval, Item] | None:
+        try:
+            approval_id, index = approval_of(item_id)
+        except ValueError:
+            return None
+        loaded = await self._store.approvals.load(approval_id)
+        if loaded is None or index >= len(loaded.approval.items):
+            return None
+        if loaded.approval.tenant != self._tenant:
+            return None
+        return loaded.approval, loaded.approval.items[index]
+
+    async def _thread(self, ref: TurnRef) -> list[Approval]:
+        keys = self._store.keys_of_tenant(self._tenant)
+        ids = await self._store.approvals.of_thread(keys, ref.agent, ref.thread)
+        found = [await self._store.approvals.load(one) for one in ids]
+        return [loaded.approval for loaded in found if loaded is not None]
+
+    async def _end_older_turns(self, ref: TurnRef) -> None:
+        for approval in await self._thread(ref):
+            if approval.ns == ref.ns and approval.message_id != ref.message_id:
+                await self._end(approval.id, ItemState.SUPERSEDED)
+
+    async def _end(
+        self,
+        approval_id: str,
+        state: ItemState,
+        *,
+        only: frozenset[str] | None = None,
+    ) -> None:
+        for _ in range(_ATTEMPTS):
+            loaded = await self._store.approvals.load(approval_id)
+            if loaded is None:
+                return
+            approval = loaded.approval
+            ends = {
+                item.index: _ended(approval, item, state)
+                for item in approval.items
+                if item.state in _WAITING and (only is None or item.id in only)
+            }
+            if not ends:
+                return
+            word, _ = await self._store.approvals.supersede(approval, ends)
+            if word != "moved":
+                return
+
+
+def _ended(approval: Approval, item: Item, state: ItemState) -> tuple[ItemState, Event]:
+    ending = ItemState.LAPSED if item.state is ItemState.AUTHORIZED else state
+    return ending, item_event(approval, item, named_after(ending))
+
+
+def _refused(state: str) -> Refused:
+    if state == "changed":
+        return Refused(reason="The call changed just now, so this must not run.")
+    return Refused(reason=_NOT_AUTHORIZED, state=ItemState(state))
+
+
+def _is_same_call(request: ClaimRequest, item: Item) -> bool:
+    ctx, ref = item.ctx, request.ref
+    asked = (ref.agent, ref.thread, ref.ns, ref.message_id, request.tool_call_id)
+    kept = (ctx.agent, ctx.thread, ctx.ns, ctx.message_id, ctx.tool_call_id)
+    return asked == kept and request.tool == item.tool
+
+
+def _verdicts(body: str) -> tuple[Verdict, ...]:
+    rows = cast("list[Mapping[str, object]]", json.loads(body))
+    return tuple(Verdict.model_validate(row) for row in rows)

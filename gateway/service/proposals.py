@@ -1,0 +1,235 @@
+"""Turn a submitted turn into verdicts and approvals, as a pure function."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from gateway.approvals import digest
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.record import Approval, Context, Item, item_id
+from gateway.approvals.strict_json import accept_object
+from gateway.approvals.tiers import Tier
+from gateway.errors import BadJson
+from gateway.policy.evaluate import Ruling
+from gateway.store.threads import ThreadFacts
+from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind, args_hash
+
+MAX_ITEMS = 6
+"""Items on one card: what fits Slack's 50 blocks and 9,000 characters with buttons."""
+
+
+@dataclass(frozen=True)
+class Ruled:
+    """One call and what policy says of it."""
+
+    call: ProposedCall
+    ruling: Ruling
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """What a turn came to: verdicts in the order of its calls, and what to store."""
+
+    verdicts: tuple[Verdict, ...]
+    approvals: tuple[Approval, ...]
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a turn comes from, and where its ids and salts come from."""
+
+    tenant: str
+    shard_approval_id: Callable[[], str]
+    salt: Callable[[], str]
+    facts: ThreadFacts
+    policy_digest: str
+
+
+def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
+    """Give every call its verdict and put the calls that wait on cards.
+
+    Calls that wait are grouped by channel, `MAX_ITEMS` a card, in the order of the
+    turn. Two calls with one id in a turn are both denied: nobody could tell later
+    which of them a decision was about.
+    """
+    seen = Counter(one.call.tool_call_id for one in ruled)
+    verdicts: dict[int, Verdict] = {}
+    events: list[Event] = []
+    waiting: dict[str, list[tuple[int, Ruled, str]]] = {}
+    for place, one in enumerate(ruled):
+        refusal = _refusal(one, seen)
+        document = "" if refusal else _document(turn, one, source)
+        if refusal or not document:
+            reason = refusal or "The call is too large or no strict JSON."
+            verdicts[place] = _verdict(one, VerdictKind.DENY, reason=reason)
+            events.append(_event(turn, one, source, EventName.CALL_DENIED, reason))
+        elif one.ruling.tier.runs_unasked:
+            verdicts[place] = _verdict(one, VerdictKind.RUN)
+            events.append(_event(turn, one, source, EventName.CALL_RAN, ""))
+        else:
+            row = (place, one, document)
+            waiting.setdefault(one.ruling.channel, []).append(row)
+    approvals = [
+        _approval(turn, channel, rows[start : start + MAX_ITEMS], source)
+        for channel, rows in waiting.items()
+        for start in range(0, len(rows), MAX_ITEMS)
+    ]
+    places = [row for rows in waiting.values() for row in rows]
+    items = [item for approval in approvals for item in approval.items]
+    for (place, one, _), item in zip(places, items, strict=True):
+        verdicts[place] = _held(one, item)
+    events += [_opened(approval) for approval in approvals]
+    return Proposal(
+        verdicts=tuple(verdicts[place] for place in range(len(ruled))),
+        approvals=tuple(approvals),
+        events=tuple(events),
+    )
+
+
+def _refusal(one: Ruled, seen: Counter[str]) -> str:
+    if seen[one.call.tool_call_id] > 1:
+        return (
+            f"Two calls of this turn share the id {one.call.tool_call_id!r}, so "
+            "neither may run. Call the tools again, one by one."
+        )
+    if one.ruling.tier is Tier.DENY:
+        return " ".join(one.ruling.reasons) or "The policy does not allow this call."
+    return ""
+
+
+def _document(turn: Turn, one: Ruled, source: Source) -> str:
+    try:
+        return digest.action_document(
+            tool=one.call.tool,
+            args=accept_object(one.call.args),
+            ctx=_context(turn, one, source).as_dict(),
+            salt=source.salt(),
+        )
+    except BadJson:
+        return ""
+
+
+def _approval(
+    turn: Turn,
+    channel: str,
+    rows: Sequence[tuple[int, Ruled, str]],
+    source: Source,
+) -> Approval:
+    approval_id = source.shard_approval_id()
+    items = tuple(
+        _item(turn, one, document, source, approval_id, index)
+        for index, (_, one, document) in enumerate(rows)
+    )
+    facts = source.facts
+    principals = dict.fromkeys(
+        (*((facts.requester,) if facts.requester else ()), *facts.principals)
+    )
+    return Approval(
+        id=approval_id,
+        tenant=source.tenant,
+        agent=turn.ref.agent,
+        thread=turn.ref.thread,
+        ns=turn.ref.ns,
+        message_id=turn.ref.message_id,
+        channel=channel,
+        ttl_ms=min(one.ruling.ttl_ms for _, one, _ in rows),
+        requester=facts.requester,
+        principals=tuple(principals),
+        origin=facts.origin,
+        policy_digest=source.policy_digest,
+        says=turn.says,
+        items=items,
+    )
+
+
+def _item(
+    turn: Turn,
+    one: Ruled,
+    document: str,
+    source: Source,
+    approval_id: str,
+    index: int,
+) -> Item:
+    ruling = one.ruling
+    return Item(
+        id=item_id(approval_id, index),
+        index=index,
+        ctx=_context(turn, one, source),
+        tool=one.call.tool,
+        tier=ruling.tier,
+        reasons=ruling.reasons,
+        allow=ruling.allow,
+        demand=ruling.demand,
+        requested=document,
+        action=document,
+        description=ruling.description,
+        args_schema=ruling.args_schema,
+        redact=ruling.redact,
+        requires_reason=ruling.requires_reason,
+        idempotent=ruling.idempotent,
+    )
+
+
+def _context(turn: Turn, one: Ruled, source: Source) -> Context:
+    return Context(
+        tenant=source.tenant,
+        agent=turn.ref.agent,
+        thread=turn.ref.thread,
+        ns=turn.ref.ns,
+        message_id=turn.ref.message_id,
+        tool_call_id=one.call.tool_call_id,
+    )
+
+
+def _held(one: Ruled, item: Item) -> Verdict:
+    return _verdict(one, VerdictKind.HOLD).with_(
+        item_id=item.id,
+        action_hash=item.action_hash,
+        allow=item.allow,
+        args_schema=item.args_schema,
+    )
+
+
+def _verdict(one: Ruled, kind: VerdictKind, reason: str = "") -> Verdict:
+    tier = Tier.DENY if kind is VerdictKind.DENY else one.ruling.tier
+    return Verdict(
+        kind=kind,
+        tool=one.call.tool,
+        tool_call_id=one.call.tool_call_id,
+        tier=tier,
+        args_hash=args_hash(one.call.args),
+        reason=reason,
+    )
+
+
+def _event(
+    turn: Turn, one: Ruled, source: Source, name: EventName, reason: str
+) -> Event:
+    return Event(
+        name=name,
+        tenant=source.tenant,
+        agent=turn.ref.agent,
+        thread=turn.ref.thread,
+        tool=one.call.tool,
+        tier=one.ruling.tier,
+        policy_digest=source.policy_digest,
+        reason=reason,
+        channel=one.ruling.channel,
+    )
+
+
+def _opened(approval: Approval) -> Event:
+    return Event(
+        name=EventName.APPROVAL_OPENED,
+        tenant=approval.tenant,
+        agent=approval.agent,
+        thread=approval.thread,
+        approval=approval.id,
+        version=approval.version,
+        action_hash=approval.digest,
+        policy_digest=approval.policy_digest,
+        channel=approval.channel,
+    )

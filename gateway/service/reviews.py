@@ -1,0 +1,208 @@
+"""Serve reviewers: take a decision, and say in one outcome what came of it."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Callable
+from datetime import timedelta
+
+from gateway.approvals import deciding
+from gateway.approvals.deciding import Change, Judgement
+from gateway.approvals.decisions import (
+    Changed,
+    Click,
+    Decision,
+    Edit,
+    Expired,
+    Outcome,
+    Reviewer,
+    Settled,
+    Stale,
+    Unknown,
+)
+from gateway.approvals.record import Approval, Item, Origin, Person
+from gateway.approvals.strict_json import accept_object
+from gateway.errors import BadJson, StoreUnavailable
+from gateway.policy.evaluate import evaluate
+from gateway.policy.rules import Policy
+from gateway.service.sweep import Sweeper
+from gateway.store.approvals import Loaded
+from gateway.store.jobs import Job, JobKind
+from gateway.store.store import Store
+from gateway.store.threads import ThreadFacts
+
+AUTHORIZATION_LIFETIME = timedelta(hours=24)
+"""How long an authorization may wait for its execution before it lapses."""
+
+_ATTEMPTS = 16
+_LAPSE_MS = int(AUTHORIZATION_LIFETIME.total_seconds() * 1000)
+
+
+class ReviewService:
+    """What a chat front end may ask on behalf of a person it verified.
+
+    Args:
+        store: where everything is kept.
+        policy: returns the policy in force now.
+        tenant: whose approvals these are.
+    """
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+    ) -> None:
+        self.store = store
+        self._policy = policy
+        self._tenant = tenant
+        self._sweeper = Sweeper(store)
+
+    async def read(self, approval_id: str) -> Loaded | None:
+        """Return an approval and the store's clock, or None for an unknown id."""
+        loaded = await self.store.approvals.load(approval_id)
+        if loaded is None or loaded.approval.tenant != self._tenant:
+            return None
+        return loaded
+
+    async def decide(
+        self, click: Click, decision: Decision, reviewer: Reviewer
+    ) -> Outcome:
+        """Settle or vote on one item; atomic, and safe to repeat.
+
+        The decision, its audit entry, its event and the job that brings the agent
+        back are one write. The current policy is asked as well as the frozen one, and
+        the stricter wins.
+
+        Raises:
+            StoreUnavailable: when it is not known to be written.
+        """
+        for _ in range(_ATTEMPTS):
+            loaded = await self.read(click.approval)
+            if loaded is None:
+                return Unknown()
+            approval = loaded.approval
+            result = deciding.decide(
+                approval,
+                click,
+                decision,
+                reviewer,
+                now_ms=loaded.now_ms,
+                judged=self._judge(approval, click.index, decision),
+            )
+            if not isinstance(result, Change):
+                if isinstance(result, Expired):
+                    await self._sweeper.expire(approval.id)
+                return result
+            word = await self.store.approvals.commit(
+                approval,
+                result,
+                job=None if result.voted else _resume(approval),
+                lapse_ms=_LAPSE_MS,
+            )
+            if word == "done":
+                settled = Settled(approval=result.approval, index=click.index)
+                return result.voted or settled
+            if word == "expired":
+                await self._sweeper.expire(approval.id)
+                return Expired(expires_at_ms=approval.expires_at_ms)
+            if word == "gone":
+                return Unknown()
+        raise StoreUnavailable(
+            "Too many people decided this at once; nothing of yours was recorded. "
+            "Please try again."
+        )
+
+    async def decide_pending(
+        self, click: Click, digest: str, decision: Decision, reviewer: Reviewer
+    ) -> list[Outcome]:
+        """Decide every pending item of a batch, if it is the batch that was seen.
+
+        Args:
+            click: approval and version; its index and hash are filled in per item.
+            digest: the batch digest that was shown.
+            decision: the same word for every pending item.
+            reviewer: who says it.
+        """
+        loaded = await self.read(click.approval)
+        if loaded is None:
+            return [Unknown()]
+        approval = loaded.approval
+        if not hmac.compare_digest(approval.digest, digest):
+            return [Changed(seen_version=click.version, version=approval.version)]
+        pending = [item for item in approval.items if item.is_pending]
+        if not pending:
+            last = approval.items[-1]
+            return [
+                Stale(
+                    state=last.state,
+                    settlement=last.settlement,
+                    at_ms=last.changed_at_ms,
+                )
+            ]
+        return [
+            await self.decide(_for_item(click, item), decision, reviewer)
+            for item in pending
+        ]
+
+    async def ask_agent(
+        self,
+        agent: str,
+        thread: str,
+        text: str,
+        *,
+        requester: Person,
+        origin: Origin | None,
+    ) -> None:
+        """Give an agent a person's message; a worker runs it.
+
+        The requester becomes a principal of every call that comes of it. A message
+        into a thread that waits supersedes what waits there.
+        """
+        keys = self.store.keys_of_tenant(self._tenant)
+        facts = ThreadFacts(requester=requester, origin=origin)
+        await self.store.threads.remember(keys, agent, thread, facts)
+        job = Job(
+            kind=JobKind.START,
+            tenant=self._tenant,
+            agent=agent,
+            thread=thread,
+            input=text,
+        )
+        await self.store.queue(keys).put(job)
+
+    def _judge(
+        self, approval: Approval, index: int, decision: Decision
+    ) -> Judgement | None:
+        if not 0 <= index < len(approval.items):
+            return None
+        item, policy = approval.items[index], self._policy()
+        args = item.args
+        if isinstance(decision, Edit):
+            try:
+                args = accept_object(decision.args)
+            except BadJson:
+                return None  # the decision itself is refused for the same reason
+        ruling = evaluate(
+            policy,
+            agent=approval.agent,
+            tool=item.tool,
+            args=args,
+            declared_schema=item.args_schema,
+        )
+        return Judgement(
+            tier=ruling.tier,
+            reasons=ruling.reasons,
+            demand=ruling.demand,
+            policy_digest=policy.digest,
+        )
+
+
+def _resume(approval: Approval) -> Job:
+    return Job(
+        kind=JobKind.RESUME,
+        tenant=approval.tenant,
+        agent=approval.agent,
+        thread=approval.thread,
+    )
+
+
+def _for_item(click: Click, item: Item) -> Click:
+    return click.with_(index=item.index, action_hash=item.action_hash)

@@ -11,7 +11,7 @@ from bot.blockkit import (
     validate_message,
     validate_modal,
 )
-from bot.sandbox.json_types import JsonObject, as_list, as_object
+from bot.sandbox.json_types import JsonObject, as_object
 from bot.sandbox.refusals import Refused
 
 INVALID_BLOCKS = "invalid_blocks"
@@ -20,6 +20,7 @@ INVALID_VIEW = "invalid_arguments"
 OWN_NAMES = frozenset(
     {
         "invalid_arguments",
+        "invalid_blocks_format",
         "markdown_text_conflict",
         "msg_blocks_too_long",
         "msg_too_long",
@@ -31,10 +32,8 @@ OWN_NAMES = frozenset(
 
 def check_message(blocks: object, text: str | None, *, update: bool = False) -> None:
     """Refuse a message that Slack would refuse for its text or blocks."""
-    if blocks is not None and not isinstance(blocks, list):
-        raise Refused("invalid_blocks_format")
-    given = None if blocks is None else as_list(blocks)
-    found = validate_message(cast("ReadOnlyJSON", given), text, update=update)
+    given = cast("ReadOnlyJSON", blocks)
+    found = validate_message(given, text, update=update)
     _refuse(found, INVALID_BLOCKS, "")
 
 

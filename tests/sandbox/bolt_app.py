@@ -1,6 +1,6 @@
 """Run a real Bolt app against the sandbox, over HTTP or Socket Mode."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -17,16 +17,25 @@ Mode = Literal["http", "socket"]
 
 @dataclass
 class RunningApp:
-    """The app, its Web API client, and the payloads its listeners noted."""
+    """The app, its Web API client, and the payloads its listeners noted.
 
-    bolt: AsyncApp
-    client: AsyncWebClient
+    Bolt and the SDK are typed in part only, hence Any.
+    """
+
+    bolt: Any
+    client: Any
     heard: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
 
 
-def new_app(sandbox: Sandbox) -> RunningApp:
-    client = AsyncWebClient(token=sandbox.bot_token, base_url=sandbox.api_url)
+def new_client(sandbox: Sandbox, token: str | None = None) -> Any:
+    """Return the real SDK's client, which retries nothing."""
+    client = AsyncWebClient(token=token or sandbox.bot_token, base_url=sandbox.api_url)
     client.retry_handlers = []
+    return client
+
+
+def new_app(sandbox: Sandbox) -> RunningApp:
+    client = new_client(sandbox)
     bolt = AsyncApp(
         client=client,
         signing_secret=sandbox.signing_secret,
@@ -36,7 +45,7 @@ def new_app(sandbox: Sandbox) -> RunningApp:
 
 
 @asynccontextmanager
-async def served(app: RunningApp, sandbox: Sandbox, mode: Mode) -> AsyncIterator[None]:
+async def served(app: RunningApp, sandbox: Sandbox, mode: Mode) -> AsyncGenerator[None]:
     """Connect the app to the sandbox, and let go of it at the end."""
     if mode == "http":
         runner = web.AppRunner(app.bolt.server(path="/slack/events").web_app)
@@ -49,7 +58,7 @@ async def served(app: RunningApp, sandbox: Sandbox, mode: Mode) -> AsyncIterator
         finally:
             await runner.cleanup()
     else:
-        handler = AsyncSocketModeHandler(
+        handler: Any = AsyncSocketModeHandler(
             app.bolt, sandbox.app_token, web_client=app.client, ping_interval=0.2
         )
         await handler.connect_async()

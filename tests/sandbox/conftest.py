@@ -1,17 +1,29 @@
 """Give every test a fresh sandbox, and a Bolt app on both transports."""
 
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from bot.sandbox.client import Person
 from bot.sandbox.server import Sandbox
-from tests.sandbox.bolt_app import Mode, RunningApp, new_app, served
+from tests.sandbox.bolt_app import Mode, RunningApp, new_app, new_client, served
 
 
 @pytest.fixture
 async def sandbox() -> AsyncIterator[Sandbox]:
     async with Sandbox() as running:
         yield running
+
+
+@pytest.fixture
+def client(sandbox: Sandbox) -> Any:
+    return new_client(sandbox)
+
+
+@pytest.fixture
+def ana(sandbox: Sandbox) -> Person:
+    return sandbox.person("U0ANA")
 
 
 @pytest.fixture(params=["http", "socket"])
@@ -31,4 +43,11 @@ async def app(sandbox: Sandbox, mode: Mode) -> AsyncIterator[RunningApp]:
 async def http_app(sandbox: Sandbox) -> AsyncIterator[RunningApp]:
     running = new_app(sandbox)
     async with served(running, sandbox, "http"):
+        yield running
+
+
+@pytest.fixture
+async def socket_app(sandbox: Sandbox) -> AsyncIterator[RunningApp]:
+    running = new_app(sandbox)
+    async with served(running, sandbox, "socket"):
         yield running

@@ -1,0 +1,351 @@
+"""The sandbox's Web API refuses what Slack's refuses, by the same names."""
+
+from typing import Any
+
+import aiohttp
+import pytest
+from slack_sdk.errors import SlackApiError
+
+from bot.sandbox.client import Person
+from bot.sandbox.server import Sandbox
+from bot.sandbox.tokens import Kind
+from tests.sandbox.blocks import card, modal, section
+from tests.sandbox.bolt_app import new_client
+
+APPROVALS = "C0APPROVALS"
+
+
+async def refusal(call: Any) -> dict[str, Any]:
+    """Return the answer to a call that must be refused."""
+    with pytest.raises(SlackApiError) as caught:
+        await call
+    answer: Any = caught.value.response
+    return dict(answer.data)
+
+
+async def error(call: Any) -> str:
+    return str((await refusal(call))["error"])
+
+
+@pytest.mark.parametrize(
+    ("token", "expected"),
+    [
+        ("xoxb-unknown", "invalid_auth"),
+        ("revoked", "token_revoked"),
+        ("expired", "token_expired"),
+        ("app", "not_allowed_token_type"),
+    ],
+)
+async def test_a_token_that_is_not_the_bots_is_refused(
+    sandbox: Sandbox, token: str, expected: str
+) -> None:
+    tokens = sandbox.slack.tokens
+    known = {"app": sandbox.app_token, "revoked": tokens.issue(Kind.BOT)}
+    known["expired"] = tokens.issue(Kind.BOT, expires_at=sandbox.clock.now() - 1)
+    tokens.revoke(known["revoked"])
+    client = new_client(sandbox, known.get(token, token))
+
+    assert await error(client.auth_test()) == expected
+    assert sandbox.calls[-1].error == expected
+
+
+async def test_a_call_without_a_token_is_refused(sandbox: Sandbox) -> None:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{sandbox.api_url}auth.test") as response,
+    ):
+        answer = await response.json()
+
+    assert answer == {"ok": False, "error": "not_authed"}
+
+
+async def test_socket_mode_needs_the_app_level_token(client: Any) -> None:
+    call = client.apps_connections_open(app_token=client.token)
+
+    assert await error(call) == "not_allowed_token_type"
+
+
+async def test_a_method_without_its_scope_says_which_is_missing(
+    sandbox: Sandbox, client: Any
+) -> None:
+    sandbox.control.scopes(["chat:write"])
+
+    answers = [
+        await refusal(client.users_info(user="U0ANA")),
+        await refusal(client.conversations_members(channel=APPROVALS)),
+        await refusal(client.usergroups_users_list(usergroup="S0SUPPORT")),
+    ]
+
+    assert {answer["error"] for answer in answers} == {"missing_scope"}
+    assert {answer["provided"] for answer in answers} == {"chat:write"}
+    needed = [answer["needed"] for answer in answers]
+    assert needed == ["users:read", "channels:read", "usergroups:read"]
+
+
+async def test_an_unknown_method_is_refused(client: Any) -> None:
+    assert await error(client.api_call("chat.shout")) == "unknown_method"
+
+
+@pytest.mark.parametrize(
+    ("channel", "expected"),
+    [
+        ("C0NOWHERE", "channel_not_found"),
+        ("#nowhere", "channel_not_found"),
+        ("C0PRIVATE", "channel_not_found"),
+        ("U0GONE", "channel_not_found"),
+        ("C0GENERAL", "not_in_channel"),
+        ("C0APPROVALS", "is_archived"),
+    ],
+)
+async def test_the_bot_posts_only_where_it_may(
+    sandbox: Sandbox, client: Any, channel: str, expected: str
+) -> None:
+    sandbox.control.leave("C0GENERAL", "U0TWOKEY")
+    sandbox.control.archive(APPROVALS)
+
+    assert await error(client.chat_postMessage(channel=channel, text="hi")) == expected
+
+
+async def test_a_public_channel_can_be_posted_to_with_its_own_scope(
+    sandbox: Sandbox, client: Any
+) -> None:
+    sandbox.control.leave("C0GENERAL", "U0TWOKEY")
+    sandbox.control.scopes(["chat:write", "chat:write.public"])
+
+    posted = await client.chat_postMessage(channel="#general", text="hi")
+
+    assert posted["channel"] == "C0GENERAL"
+
+
+async def test_a_person_is_written_to_in_their_direct_message(
+    client: Any, ana: Person
+) -> None:
+    opened = await client.conversations_open(users="U0ANA")
+    posted = await client.chat_postMessage(channel="U0ANA", text="psst")
+
+    assert posted["channel"] == opened["channel"]["id"] == "D0ANA"
+    assert [m["text"] for m in await ana.messages("D0ANA")] == ["psst"]
+    assert await error(client.conversations_open(users="U0GONE")) == "user_disabled"
+    assert await error(client.conversations_open(users="U0NOBODY")) == "user_not_found"
+
+
+async def test_blocks_are_judged_with_a_pointer_to_what_is_wrong(client: Any) -> None:
+    blocks = [section("x" * 3001)]
+
+    answer = await refusal(
+        client.chat_postMessage(channel=APPROVALS, text="t", blocks=blocks)
+    )
+
+    assert answer["error"] == "invalid_blocks"
+    (line,) = answer["errors"]
+    assert line.endswith("[json-pointer:/blocks/0/text/text]")
+    assert answer["response_metadata"]["messages"] == [f"[ERROR] {line}"]
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ({}, "no_text"),
+        ({"text": "x" * 40_001}, "msg_too_long"),
+        ({"text": "t", "blocks": [section("x" * 2900)] * 5}, "msg_blocks_too_long"),
+        ({"text": "t", "blocks": {"type": "divider"}}, "invalid_blocks_format"),
+        ({"text": "t", "blocks": "[not json"}, "invalid_blocks_format"),
+        ({"text": "t", "metadata": {"event_type": "x"}}, "invalid_metadata_format"),
+        ({"text": "t", "markdown_text": "t"}, "markdown_text_conflict"),
+        ({"text": "t", "thread_ts": "1.000000"}, "thread_not_found"),
+        ({"text": "t", "attachments": [{"text": "old"}]}, "invalid_arguments"),
+    ],
+)
+async def test_a_post_that_slack_would_refuse_is_refused(
+    client: Any, content: dict[str, Any], expected: str
+) -> None:
+    call = client.api_call("chat.postMessage", json={"channel": APPROVALS, **content})
+
+    assert await error(call) == expected
+
+
+async def test_metadata_and_missing_ids_are_kept_with_the_message(
+    client: Any, ana: Person
+) -> None:
+    metadata = {"event_type": "approval", "event_payload": {"id": "ap_1"}}
+    blocks = card("one")
+    del blocks[1]["block_id"]
+
+    posted = await client.chat_postMessage(
+        channel=APPROVALS, text="t", blocks=blocks, metadata=metadata
+    )
+
+    (message,) = await ana.messages(APPROVALS)
+    assert posted["message"]["metadata"] == message["metadata"] == metadata
+    ids = [block["block_id"] for block in message["blocks"]]
+    assert all(ids)
+    assert len(set(ids)) == 2
+
+
+async def test_only_the_bots_own_lasting_messages_can_be_changed(
+    sandbox: Sandbox, client: Any, ana: Person
+) -> None:
+    theirs = await ana.say(APPROVALS, "mine")
+    secret = await client.chat_postEphemeral(
+        channel=APPROVALS, user="U0ANA", text="only you"
+    )
+
+    async def updating(ts: str) -> str:
+        return await error(client.chat_update(channel=APPROVALS, ts=ts, text="x"))
+
+    assert await updating(theirs) == "cant_update_message"
+    assert await updating("1.000000") == "message_not_found"
+    assert await updating(secret["message_ts"]) == "message_not_found"
+    deleting = client.chat_delete(channel=APPROVALS, ts=theirs)
+    assert await error(deleting) == "cant_delete_message"
+    sandbox.control.archive(APPROVALS)
+    assert await updating(theirs) == "is_inactive"
+
+
+async def test_text_without_blocks_removes_the_blocks_and_shows_an_edit(
+    client: Any, ana: Person
+) -> None:
+    posted = await client.chat_postMessage(
+        channel=APPROVALS, text="t", blocks=card("one")
+    )
+
+    await client.chat_update(channel=APPROVALS, ts=posted["ts"], text="plain")
+
+    (message,) = await ana.messages(APPROVALS)
+    assert (message["text"], message["blocks"]) == ("plain", None)
+    assert message["edited"] is True
+
+
+async def test_a_rich_text_message_stays_one(client: Any) -> None:
+    element = {"type": "rich_text_section", "elements": [{"type": "text", "text": "a"}]}
+    rich = [{"type": "rich_text", "elements": [element]}]
+    posted = await client.chat_postMessage(channel=APPROVALS, text="t", blocks=rich)
+
+    update = client.chat_update(
+        channel=APPROVALS, ts=posted["ts"], text="t", blocks=[section("b")]
+    )
+
+    assert await error(update) == "block_mismatch"
+
+
+async def test_messages_cannot_be_edited_after_the_edit_window(
+    sandbox: Sandbox, client: Any
+) -> None:
+    sandbox.control.edit_window(60)
+    posted = await client.chat_postMessage(channel=APPROVALS, text="t")
+    sandbox.clock.advance(61)
+
+    update = client.chat_update(channel=APPROVALS, ts=posted["ts"], text="late")
+
+    assert await error(update) == "edit_window_closed"
+
+
+async def test_an_update_takes_less_text_than_a_post(client: Any) -> None:
+    posted = await client.chat_postMessage(channel=APPROVALS, text="&" * 4000)
+
+    update = client.chat_update(channel=APPROVALS, ts=posted["ts"], text="&" * 4000)
+
+    assert await error(update) == "msg_too_long"
+
+
+async def test_an_ephemeral_message_needs_a_member_of_the_channel(client: Any) -> None:
+    call = client.chat_postEphemeral(channel="C0GENERAL", user="U0GUEST", text="psst")
+
+    assert await error(call) == "user_not_in_channel"
+
+
+async def test_a_deleted_message_is_gone_and_has_no_permalink(
+    client: Any, ana: Person
+) -> None:
+    posted = await client.chat_postMessage(channel=APPROVALS, text="t")
+    link = await client.chat_getPermalink(channel=APPROVALS, message_ts=posted["ts"])
+
+    await client.chat_delete(channel=APPROVALS, ts=posted["ts"])
+
+    assert link["permalink"].endswith("C0APPROVALS/p" + posted["ts"].replace(".", ""))
+    assert await ana.messages(APPROVALS) == []
+    again = client.chat_getPermalink(channel=APPROVALS, message_ts=posted["ts"])
+    assert await error(again) == "message_not_found"
+
+
+async def test_timestamps_are_unique_and_grow(client: Any) -> None:
+    posts = [
+        await client.chat_postMessage(channel=APPROVALS, text=str(n)) for n in range(9)
+    ]
+
+    stamps = [post["ts"] for post in posts]
+    assert stamps == sorted(set(stamps))
+
+
+async def test_people_and_groups_are_listed_as_they_are(
+    sandbox: Sandbox, client: Any
+) -> None:
+    sandbox.control.set_group("S0SUPPORT", ["U0ANA", "U0BEN", "U0GONE"])
+
+    stranger = await client.users_info(user="U0STRANGER")
+    everyone = await client.users_list(limit=4)
+    rest = await client.users_list(
+        limit=100, cursor=everyone["response_metadata"]["next_cursor"]
+    )
+    support = await client.usergroups_users_list(usergroup="S0SUPPORT")
+    groups = await client.usergroups_list(include_users=True)
+
+    assert stranger["user"]["team_id"] == "T0OTHER"
+    assert stranger["user"]["is_stranger"] is True
+    listed = [*everyone["members"], *rest["members"]]
+    assert {u["id"] for u in listed} == set(sandbox.workspace.users)
+    assert support["users"] == ["U0ANA", "U0BEN"]
+    assert [g["handle"] for g in groups["usergroups"]] == ["support", "senior"]
+    unknown = client.usergroups_users_list(usergroup="S0NONE")
+    assert await error(unknown) == "no_such_subteam"
+
+
+async def test_history_is_read_with_its_scope_and_in_pages(
+    sandbox: Sandbox, client: Any
+) -> None:
+    scopes = ["chat:write", "channels:history", "channels:read"]
+    sandbox.control.scopes(scopes)
+    parent = await client.chat_postMessage(channel=APPROVALS, text="one")
+    await client.chat_postMessage(
+        channel=APPROVALS, text="reply", thread_ts=parent["ts"]
+    )
+    await client.chat_postMessage(channel=APPROVALS, text="two")
+
+    first = await client.conversations_history(channel=APPROVALS, limit=1)
+    older = await client.conversations_history(channel=APPROVALS, latest=parent["ts"])
+    thread = await client.conversations_replies(channel=APPROVALS, ts=parent["ts"])
+    members = await client.conversations_members(channel="C0GENERAL")
+    listed = await client.conversations_list(exclude_archived=True)
+    info = await client.conversations_info(channel=APPROVALS)
+
+    assert [m["text"] for m in first["messages"]] == ["two"]
+    assert first["has_more"] is True
+    assert older["messages"] == []
+    assert [m["text"] for m in thread["messages"]] == ["one", "reply"]
+    assert "U0TWOKEY" in members["members"]
+    assert [c["name"] for c in listed["channels"]] == ["agent-approvals", "general"]
+    assert info["channel"]["is_member"] is True
+
+
+async def test_blocks_validate_judges_without_posting(client: Any) -> None:
+    fine = await client.api_call("blocks.validate", json={"view": modal()})
+    bad = await refusal(
+        client.api_call("blocks.validate", json={"blocks": [{"type": "shout"}]})
+    )
+
+    assert fine["ok"] is True
+    assert bad["error"] == "invalid_blocks"
+    assert bad["errors"][0]["pointer"] == "/blocks/0/type"
+
+
+async def test_every_call_is_logged_without_its_token(
+    sandbox: Sandbox, client: Any
+) -> None:
+    await client.chat_postMessage(channel=APPROVALS, text="hi")
+    await error(client.chat_postMessage(channel="C0NONE", text="hi"))
+
+    first, second = sandbox.calls
+    assert (first.method, first.error) == ("chat.postMessage", None)
+    assert first.arguments["channel"] == APPROVALS
+    assert second.error == "channel_not_found"
+    assert sandbox.bot_token not in str(sandbox.calls)

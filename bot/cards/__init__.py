@@ -1,0 +1,1 @@
+"""Build the cards: a record in, blocks out."""

@@ -1,0 +1,196 @@
+"""Name everything of ours that Slack hands back, and seal what must not be altered.
+
+A seal is the ``value`` of a button or the ``private_metadata`` of a modal: the
+approval, its version and the item in the open, and a short MAC over those plus what
+they stood for when they were written (team, action hash or batch digest, purpose). The
+server re-reads the record and computes the MAC again, so a value that was made for
+another approval, item, version, team or button, or had a bit flipped, is refused
+(threat T11). Versions differ after an edit: compare them first to tell a person that
+the card is old.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.approvals import digest
+from gateway.approvals.record import Approval
+
+
+class Action(StrEnum):
+    """Every ``action_id`` of a button or menu of ours."""
+
+    APPROVE = "approve"
+    APPROVE_ALL = "approve_all"
+    EDIT = "edit"
+    REJECT = "reject"
+    RESPOND = "respond"
+    VIEW_ALL = "view_all"
+    PICK_ITEM = "pick_item"
+    RECONCILE_EXECUTED = "reconcile_executed"
+    RECONCILE_RERUN = "reconcile_rerun"
+    RECONCILE_SKIP = "reconcile_skip"
+    PAGE_BACK = "page_back"
+    PAGE_NEXT = "page_next"
+
+
+class View(StrEnum):
+    """Every ``callback_id`` of a modal or tab of ours."""
+
+    EDIT = "edit_modal"
+    EDIT_RAISED = "edit_raised_modal"
+    REJECT = "reject_modal"
+    RESPOND = "respond_modal"
+    DETAILS = "details_modal"
+    NOTICE = "notice_modal"
+    HOME = "home_tab"
+
+
+class Input(StrEnum):
+    """Every fixed ``block_id`` of an input in a modal; ``action_id`` is the same."""
+
+    REASON = "reason"
+    PRESET = "preset"
+    MESSAGE = "message"
+    READ_ALL = "read_all"
+
+
+VALUE = "value"
+"""The ``action_id`` of every input that the edit form makes from a schema."""
+
+COMMAND = "/approvals"
+"""The slash command."""
+
+CARD_EVENT = "twokey_card"
+"""``event_type`` of a card's message metadata; its payload holds ids only."""
+
+MAC_BYTES = 16
+_SEAL_TAG = "twokey/v1/seal"
+_MAC_CHARS = 22
+_WHOLE = "all"
+_MAX_SEAL = 255
+
+
+class BadSeal(ValueError):
+    """A text is no seal at all; nothing of it was trusted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sealed:
+    """What a seal says in the open; `verify` tells whether to believe it.
+
+    Attributes:
+        approval: id of the approval.
+        version: the approval's version when the seal was made.
+        index: the item, or None for the batch as a whole.
+        mac: 16 bytes.
+    """
+
+    approval: str
+    version: int
+    index: int | None
+    mac: bytes
+
+
+def seal(
+    approval: Approval, index: int | None, *, key: bytes, team: str, purpose: str
+) -> str:
+    """Return the opaque text for a button's value or a modal's private metadata.
+
+    Args:
+        approval: the record as the card or modal shows it.
+        index: the item, or None for the batch as a whole.
+        key: the bot's sealing key.
+        team: the workspace in which it will be clicked.
+        purpose: what it is good for: an `Action`, a `View`, or `page`.
+    """
+    mac = _mac(approval, index, key=key, team=team, purpose=purpose)
+    where = _WHOLE if index is None else str(index)
+    text = base64.urlsafe_b64encode(mac).rstrip(b"=").decode("ascii")
+    return f"{approval.id}:{approval.version}:{where}:{text}"
+
+
+def unseal(text: str) -> Sealed:
+    """Read the parts of a seal without believing them.
+
+    Raises:
+        BadSeal: when the text is not of the form that `seal` writes.
+    """
+    parts = text.rsplit(":", 3)
+    if len(text) > _MAX_SEAL or len(parts) != 4 or not parts[0]:  # noqa: PLR2004 - approval, version, item, MAC
+        raise BadSeal(f"{text[:80]!r} is not a seal of ours.")
+    approval, version, where, mac = parts
+    return Sealed(
+        approval=approval,
+        version=_counted(version),
+        index=None if where == _WHOLE else _counted(where),
+        mac=_decoded(mac),
+    )
+
+
+def verify(
+    sealed: Sealed, approval: Approval, *, key: bytes, team: str, purpose: str
+) -> bool:
+    """Say whether a seal was made by us for this record, team and purpose.
+
+    The MAC is computed from the stored record and compared in constant time.
+    """
+    if (sealed.approval, sealed.version) != (approval.id, approval.version):
+        return False
+    if sealed.index is not None and sealed.index >= len(approval.items):
+        return False
+    wanted = _mac(approval, sealed.index, key=key, team=team, purpose=purpose)
+    return hmac.compare_digest(wanted, sealed.mac)
+
+
+def page(number: int) -> str:
+    """Return the purpose of a seal that opens one page of the details (from 1)."""
+    return f"page:{number}"
+
+
+def block_id(approval: Approval, name: str) -> str:
+    """Return a block's id: its approval, version and revision, and its place.
+
+    A revision changes with every change of the record, so ids are new on each update,
+    as Slack asks of `chat.update` and `views.update`.
+    """
+    return f"{approval.id}:{approval.version}.{approval.rev}:{name}"
+
+
+def field_block_id(number: int) -> str:
+    """Return the block id of the edit form's input with this number (from 0).
+
+    It stays the same when the form is shown again, so that Slack keeps what was typed.
+    """
+    return f"field:{number}"
+
+
+def _mac(
+    approval: Approval, index: int | None, *, key: bytes, team: str, purpose: str
+) -> bytes:
+    bound = approval.digest if index is None else approval.items[index].action_hash
+    document = digest.canonical(
+        [_SEAL_TAG, team, approval.id, approval.version, index, bound, str(purpose)]
+    )
+    return hmac.new(key, document, hashlib.sha256).digest()[:MAC_BYTES]
+
+
+def _counted(text: str) -> int:
+    if not (text.isascii() and text.isdigit() and str(int(text)) == text):
+        raise BadSeal(f"{text[:80]!r} is no number in a seal.")
+    return int(text)
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        mac = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise BadSeal(f"{text[:80]!r} is no MAC in a seal.") from error
+    if len(text) != _MAC_CHARS or len(mac) != MAC_BYTES:
+        raise BadSeal(f"{text[:80]!r} is no MAC in a seal.")
+    return mac

@@ -1,0 +1,162 @@
+"""Lay out the arguments of a call as fields: one a value, nested objects by path.
+
+Every argument gets exactly one field or is inside one, and a field that cannot be
+edited says why. The walk depends on nothing but the item, so the same fields are laid
+out again when the form comes back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from pydantic import JsonValue
+
+from bot.blockkit.limits import TYPED
+from bot.ids import field_block_id
+from bot.modals.schema import (
+    ABSENT,
+    Absent,
+    Kind,
+    Plan,
+    Value,
+    members,
+    plan,
+    required,
+    resolved,
+)
+from bot.modals.texts import json_text, slack_length
+from gateway.approvals.record import Item
+from gateway.approvals.strict_json import JsonObject
+
+MAX_DEPTH = 4
+MAX_FIELDS = 60
+
+HIDDEN = "hidden by policy"
+TOO_LONG = "longer than 3,000 characters, the most that Slack lets anybody type"
+TOO_MANY = "the form is full"
+
+Path = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One value of the form.
+
+    Attributes:
+        number: its place, from 0; part of its block id.
+        path: the keys that lead to it.
+        plan: how it is edited.
+        original: what stands there now.
+        is_required: whether its object must have it.
+        why_fixed: why it cannot be edited; "" when it can.
+    """
+
+    number: int
+    path: Path
+    plan: Plan
+    original: Value
+    is_required: bool
+    why_fixed: str = ""
+
+    @property
+    def block_id(self) -> str:
+        """Return the id of its input block."""
+        return field_block_id(self.number)
+
+    @property
+    def is_editable(self) -> bool:
+        """Say whether it has an input."""
+        return not self.why_fixed
+
+    def fixed(self, why: str) -> Field:
+        """Return the same field without an input."""
+        return replace(self, plan=Plan(Kind.FIXED), why_fixed=why)
+
+
+def lay_out(item: Item) -> tuple[Field, ...]:
+    """Return a field for each argument of an item, declared ones first.
+
+    Redacted values are never editable: a form would show them, and an edit of what
+    nobody sees is no decision. Of `MAX_FIELDS` on, the rest stays as it is.
+    """
+    schema = item.args_schema or {}
+    redact = tuple(_tokens(path) for path in item.redact)
+    fields: list[Field] = []
+    count = 0
+    for found in _walk(schema, item.args, (), schema):
+        field = replace(found, number=len(fields))
+        if is_redacted(field.path, redact):
+            if field.original is ABSENT:
+                continue
+            field = field.fixed(HIDDEN)
+        elif not _has_room(field):
+            field = field.fixed(TOO_LONG)
+        elif count >= MAX_FIELDS:
+            field = field.fixed(TOO_MANY)
+        count += field.is_editable
+        fields.append(field)
+    return tuple(fields)
+
+
+def is_redacted(path: Path, redact: tuple[Path, ...]) -> bool:
+    """Say whether a place is hidden by policy, lies below one, or holds one."""
+    return any(
+        all(token in {"*", key} for token, key in zip(hidden, path, strict=False))
+        for hidden in redact
+    )
+
+
+def redacted_paths(item: Item) -> tuple[Path, ...]:
+    """Return the item's redacted places as keys."""
+    return tuple(_tokens(path) for path in item.redact)
+
+
+def _tokens(path: str) -> Path:
+    return tuple(path.removeprefix("args.").split("."))
+
+
+def _walk(
+    schema: JsonValue, value: JsonObject, path: Path, root: JsonObject
+) -> Iterator[Field]:
+    declared = members(schema, value, root) or {}
+    needed = required(schema, value, root)
+    names = [*declared, *sorted(value.keys() - declared.keys())]
+    for name in names:
+        node, here = declared.get(name), value.get(name, ABSENT)
+        below = (*path, name)
+        if _is_nested(node, here, below, root):
+            yield from _walk(node, _object(here), below, root)
+            continue
+        yield Field(
+            number=0,
+            path=below,
+            plan=plan(node, here, root),
+            original=here,
+            is_required=name in needed,
+        )
+
+
+def _is_nested(schema: JsonValue, value: Value, path: Path, root: JsonObject) -> bool:
+    """Say whether an object is shown member by member."""
+    if not isinstance(value, dict) or len(path) >= MAX_DEPTH:
+        return False
+    node = resolved(schema, root)
+    return not node.keys() & {"allOf", "not", "if"} and bool(
+        members(schema, value, root)
+    )
+
+
+def _object(value: Value) -> JsonObject:
+    return value if isinstance(value, dict) else {}
+
+
+def _has_room(field: Field) -> bool:
+    value = field.original
+    if isinstance(value, Absent):
+        return True
+    if field.plan.kind in {Kind.TEXT, Kind.LONG_TEXT} and isinstance(value, str):
+        return slack_length(value) <= TYPED
+    if field.plan.kind is Kind.JSON:
+        return json_text(value, room=TYPED) is not None
+    return True

@@ -1,0 +1,194 @@
+"""Turn an item's arguments into a form, and a submitted form into arguments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from bot.blocks import Block, context, label, section, untrusted
+from bot.ids import VALUE, Input
+from bot.modals.asking import question
+from bot.modals.fields import (
+    TOO_MANY,
+    Field,
+    Path,
+    is_redacted,
+    lay_out,
+    redacted_paths,
+)
+from bot.modals.reading import Unreadable, seen, value
+from bot.modals.schema import ABSENT, Value
+from bot.modals.texts import path_label
+from bot.text import fit
+from gateway.approvals import digest
+from gateway.approvals.record import Item
+from gateway.approvals.strict_json import JsonObject
+
+MAX_BYTES = 200_000
+"""How much of a view's 250 kB the inputs may take."""
+
+_NAMES = 20
+_NAME = 80
+_SENTENCE = 300
+
+State = Mapping[str, Mapping[str, Mapping[str, object]]]
+"""A view's ``state.values``: block id, action id, what the input holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """The inputs for one item, and the fields they stand for."""
+
+    blocks: tuple[Block, ...]
+    fields: tuple[Field, ...]
+
+    @property
+    def is_editable(self) -> bool:
+        """Say whether there is anything to edit."""
+        return any(field.is_editable for field in self.fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What a submitted form says.
+
+    Attributes:
+        args: the arguments; those of the item when there are errors.
+        errors: block id to a sentence for the person; empty when all is well.
+        changed: whether the arguments differ from the item's.
+    """
+
+    args: JsonObject
+    errors: dict[str, str]
+    changed: bool
+
+
+def form(item: Item) -> Form:
+    """Return the form for an item; the same item always gives the same form.
+
+    Arguments that do not fit into a view, or may not be shown, stay as they are and
+    are named below the inputs with the reason.
+    """
+    fields: list[Field] = []
+    blocks: list[Block] = []
+    room = MAX_BYTES
+    for field in lay_out(item):
+        kept = field
+        if field.is_editable:
+            block = question(field)
+            room -= len(json.dumps(block))
+            if room > 0:
+                blocks.append(block)
+            else:
+                kept = field.fixed(TOO_MANY)
+        fields.append(kept)
+    if not blocks:
+        blocks.append(section(label("Nothing of this call can be edited here.")))
+    blocks += _kept(fields)
+    return Form(blocks=tuple(blocks), fields=tuple(fields))
+
+
+def read(item: Item, state: State) -> Read:
+    """Return the arguments that a submitted form stands for.
+
+    Whatever was not touched keeps its exact value, so that opening and submitting the
+    form changes nothing. Only this reading can fail here; whether the arguments fit
+    the tool's schema is `gateway.approvals.edits.argument_errors`.
+    """
+    args, errors = item.args, dict[str, str]()
+    for field in form(item).fields:
+        if not field.is_editable:
+            continue
+        try:
+            after = value(field, _found(state, field))
+        except Unreadable as error:
+            errors[field.block_id] = str(error)
+            continue
+        if after is not field.original:
+            args = _with(args, field.path, after)
+    if errors:
+        return Read(args=item.args, errors=errors, changed=False)
+    is_changed = digest.canonical(args) != digest.canonical(item.args)
+    return Read(args=args, errors={}, changed=is_changed)
+
+
+def errors_by_block(item: Item, errors: Mapping[str, str]) -> dict[str, str]:
+    """Put the sentences of `argument_errors` under the inputs they are about.
+
+    A sentence about a place without an input stands under the reason. A sentence that
+    may quote a redacted value is replaced by one that does not.
+
+    Args:
+        item: the item that is being edited.
+        errors: JSON Pointer into the arguments, or "", to a sentence.
+    """
+    fields, redact = form(item).fields, redacted_paths(item)
+    found: dict[str, str] = {}
+    for pointer, sentence in errors.items():
+        path = _path(pointer)
+        field = _nearest(fields, path)
+        block_id = field.block_id if field else Input.REASON.value
+        is_exact = field is not None and path == field.path
+        place = "" if is_exact else path_label(path)
+        hidden = is_redacted(path, redact)
+        said = "A value hidden by policy does not fit." if hidden else sentence
+        text = fit(f"{place}: {said}" if place else said, _SENTENCE)
+        found[block_id] = f"{found[block_id]} {text}" if block_id in found else text
+    return found
+
+
+def _found(state: State, field: Field) -> str | tuple[str, ...] | None:
+    inputs = state.get(field.block_id)
+    held = inputs.get(VALUE) if inputs else None
+    if held is None:
+        raise Unreadable("Slack did not send this value; please submit again.")
+    return seen(held, field.plan.kind)
+
+
+def _with(args: JsonObject, path: Path, after: Value) -> JsonObject:
+    """Return a copy in which one place has another value, or is gone."""
+    name, *rest = path
+    changed = dict(args)
+    if rest:
+        inner = changed.get(name)
+        changed[name] = _with(
+            inner if isinstance(inner, dict) else {}, tuple(rest), after
+        )
+    elif after is ABSENT:
+        changed.pop(name, None)
+    else:
+        changed[name] = after
+    return changed
+
+
+def _path(pointer: str) -> Path:
+    tokens = pointer.split("/")[1:]
+    return tuple(token.replace("~1", "/").replace("~0", "~") for token in tokens)
+
+
+def _nearest(fields: tuple[Field, ...], path: Path) -> Field | None:
+    """Return the editable field at a place, around it, or else the first inside it."""
+    editable = [field for field in fields if field.is_editable]
+    around = [field for field in editable if path[: len(field.path)] == field.path]
+    if around:
+        return around[0]
+    if not path:
+        return None
+    inside = [field for field in editable if field.path[: len(path)] == path]
+    return inside[0] if inside else None
+
+
+def _kept(fields: list[Field]) -> list[Block]:
+    """Return a line for each reason why something cannot be edited."""
+    reasons = dict.fromkeys(field.why_fixed for field in fields if field.why_fixed)
+    blocks: list[Block] = []
+    for reason in reasons:
+        names = [path_label(f.path) for f in fields if f.why_fixed == reason]
+        shown = ", ".join(fit(name, _NAME) for name in names[:_NAMES])
+        more = len(names) - _NAMES
+        rest = f" and {more} more" if more > 0 else ""
+        blocks.append(
+            context(label(f"Stays as it is ({reason}):"), untrusted(f"{shown}{rest}"))
+        )
+    return blocks

@@ -1,0 +1,184 @@
+"""Read what a person left in an input, as the JSON value that it means.
+
+An input that nobody touched keeps the exact value it was made from, whatever Slack
+may have done to its text on the way. Numbers are read as decimals and refused when a
+JSON number could not hold them exactly; none of them passes through a float unseen.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from decimal import Decimal, InvalidOperation
+from typing import cast
+
+from pydantic import JsonValue
+
+from bot.blockkit.forms import day, number
+from bot.modals.asking import FALSE, TRUE, UNSET, Seen, prefilled
+from bot.modals.fields import Field
+from bot.modals.schema import ABSENT, Kind, Value
+from gateway.approvals import strict_json
+from gateway.errors import BadJson
+
+_MAX_DIGITS = 400
+
+
+class Unreadable(ValueError):
+    """A person typed what this argument cannot be; the text is a sentence for them."""
+
+
+def seen(state: Mapping[str, object], kind: Kind) -> Seen:
+    """Return what the state of one input holds.
+
+    Raises:
+        Unreadable: when Slack sent another shape than this input has.
+    """
+    match kind:
+        case Kind.FLAG | Kind.CHOICE:
+            return _option(state.get("selected_option"))
+        case Kind.CHOICES:
+            return _options(state.get("selected_options")) or None
+        case Kind.DATE:
+            return _text(state.get("selected_date"))
+        case _:
+            return _text(state.get("value"))
+
+
+def value(field: Field, found: Seen) -> Value:  # noqa: PLR0911 - one return a kind
+    """Return the value that a field has after the form was submitted.
+
+    Raises:
+        Unreadable: says what is wrong, without repeating it.
+    """
+    if _is_untouched(field, found):
+        return field.original
+    if found is None or found == UNSET:
+        return _emptied(field)
+    if isinstance(found, tuple):
+        return _chosen(field, found)
+    match field.plan.kind:
+        case Kind.INTEGER | Kind.NUMBER:
+            return _number(found, is_whole=field.plan.kind is Kind.INTEGER)
+        case Kind.FLAG:
+            return _flag(found)
+        case Kind.CHOICE:
+            return _at(field, found)
+        case Kind.DATE:
+            return _date(found)
+        case Kind.JSON:
+            return _json(found)
+        case _:
+            return found
+
+
+def _is_untouched(field: Field, found: Seen) -> bool:
+    before = prefilled(field)
+    if isinstance(before, tuple) and isinstance(found, tuple):
+        return set(before) == set(found)
+    if isinstance(before, str) and isinstance(found, str):
+        return _carried(before) == _carried(found) or _is_same_number(field, found)
+    return before == found
+
+
+def _carried(text: str) -> str:
+    """Return a text as any carrier may have it: line ends and composition apart."""
+    return unicodedata.normalize("NFC", text.replace("\r\n", "\n"))
+
+
+def _is_same_number(field: Field, found: str) -> bool:
+    if field.plan.kind not in {Kind.INTEGER, Kind.NUMBER}:
+        return False
+    before = prefilled(field)
+    if number(found) is not None or len(found) > _MAX_DIGITS:
+        return False
+    return isinstance(before, str) and Decimal(before) == Decimal(found)
+
+
+def _emptied(field: Field) -> Value:
+    if field.plan.is_nullable:
+        return None
+    if not field.is_required:
+        return ABSENT
+    if field.plan.kind in {Kind.TEXT, Kind.LONG_TEXT}:
+        return ""
+    if field.plan.kind is Kind.CHOICES:
+        return []
+    raise Unreadable("A value is needed here.")
+
+
+def _number(text: str, *, is_whole: bool) -> int | float:
+    try:
+        exact = Decimal(text.strip())
+    except InvalidOperation:
+        raise Unreadable("Please write a number, such as 449.50.") from None
+    if not exact.is_finite() or len(text) > _MAX_DIGITS:
+        raise Unreadable("Please write a number, such as 449.50.")
+    if abs(exact) > strict_json.MAX_INTEGER:
+        raise Unreadable("This number is too large to be kept exactly.")
+    if exact == exact.to_integral_value():
+        return int(exact)
+    if is_whole:
+        raise Unreadable("Please write a whole number.")
+    rounded = float(exact)
+    if Decimal(repr(rounded)) != exact:
+        raise Unreadable("This number has more digits than can be kept exactly.")
+    return rounded
+
+
+def _flag(text: str) -> bool:
+    if text not in {TRUE, FALSE}:
+        raise Unreadable("Please choose yes or no.")
+    return text == TRUE
+
+
+def _date(text: str) -> str:
+    if day(text) is not None:
+        raise Unreadable("Please choose a date.")
+    return text
+
+
+def _json(text: str) -> JsonValue:
+    try:
+        return strict_json.parse(text)
+    except BadJson as error:
+        place = f" at {error.pointer}" if error.pointer else ""
+        raise Unreadable(
+            f'This is not JSON{place}: {error.problem}. Write text in quotes: "text".'
+        ) from None
+
+
+def _chosen(field: Field, found: tuple[str, ...]) -> JsonValue:
+    return [_at(field, one) for one in found]
+
+
+def _at(field: Field, place: str) -> JsonValue:
+    options = field.plan.options
+    if not (place.isascii() and place.isdigit() and int(place) < len(options)):
+        raise Unreadable("Please choose one of the options.")
+    return options[int(place)]
+
+
+def _text(found: object) -> str | None:
+    if found is None or found == "":
+        return None
+    if not isinstance(found, str):
+        raise Unreadable("Slack did not send this value; please submit again.")
+    return found
+
+
+def _option(found: object) -> str | None:
+    if found is None:
+        return None
+    if not isinstance(found, Mapping):
+        raise Unreadable("Slack did not send this choice; please submit again.")
+    return _text(cast("Mapping[str, object]", found).get("value"))
+
+
+def _options(found: object) -> tuple[str, ...]:
+    if found is None:
+        return ()
+    if isinstance(found, str) or not isinstance(found, Sequence):
+        raise Unreadable("Slack did not send these choices; please submit again.")
+    values = [_option(one) for one in cast("Sequence[object]", found)]
+    return tuple(value for value in values if value is not None)

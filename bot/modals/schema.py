@@ -1,0 +1,270 @@
+"""Read from a JSON Schema which kind of input edits a value, if any fits.
+
+Only what one Slack input can show and give back without loss gets an input of its own
+kind; everything else is a box of checked JSON. The schema is the tool's own and is
+checked in full when the form comes back, so a kind chosen too generously can refuse a
+value but never let a wrong one through.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from dataclasses import dataclass
+from enum import Enum, StrEnum, auto
+from typing import cast
+
+from pydantic import JsonValue
+
+from bot.blockkit.forms import day, number
+from bot.blockkit.limits import OPTION, SELECT_OPTIONS
+from bot.modals.texts import number_text, shown_option, slack_length
+from bot.text import reveal
+from gateway.approvals.strict_json import JsonObject
+
+_MAX_HOPS = 16
+_LONG = 80
+_MAX_NUMBER = 40
+
+
+class Absent(Enum):
+    """Tell an argument that is not there from one that is null."""
+
+    ABSENT = auto()
+
+
+ABSENT = Absent.ABSENT
+Value = JsonValue | Absent
+
+
+class Kind(StrEnum):
+    """What a person edits a value with."""
+
+    TEXT = "text"
+    LONG_TEXT = "long_text"
+    INTEGER = "integer"
+    NUMBER = "number"
+    FLAG = "flag"
+    CHOICE = "choice"
+    CHOICES = "choices"
+    DATE = "date"
+    JSON = "json"
+    FIXED = "fixed"
+
+
+_KINDS = {
+    "string": Kind.TEXT,
+    "integer": Kind.INTEGER,
+    "number": Kind.NUMBER,
+    "boolean": Kind.FLAG,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How one value is edited, as its schema has it."""
+
+    kind: Kind
+    is_nullable: bool = False
+    options: tuple[JsonValue, ...] = ()
+    max_length: int | None = None
+    hint: str = ""
+
+
+def plan(schema: JsonValue, value: Value, root: JsonObject) -> Plan:
+    """Choose the input for a value of this schema.
+
+    A value that the input could not show exactly (text with hidden characters, a
+    number where text is due) gets a JSON box, whatever the schema says.
+
+    Args:
+        schema: of this value; anything that is no object leaves all open.
+        value: what stands there now, or ABSENT.
+        root: the whole schema, where local references point.
+    """
+    node, is_nullable = _without_null(resolved(schema, root), value, root)
+    hint = node.get("description")
+    options = _enumerated(node)
+    members = _enumerated(resolved(node.get("items"), root))
+    kind = _kind(node, options or members)
+    fits = value is ABSENT or (value is None and is_nullable)
+    if not (fits or _shows(kind, value, options or members)):
+        kind = Kind.JSON
+    if kind is Kind.TEXT and isinstance(value, str) and _is_long(value):
+        kind = Kind.LONG_TEXT
+    limit = node.get("maxLength")
+    return Plan(
+        kind=kind,
+        is_nullable=is_nullable,
+        options=options or members if kind in {Kind.CHOICE, Kind.CHOICES} else (),
+        max_length=limit if isinstance(limit, int) and limit > 0 else None,
+        hint=hint if isinstance(hint, str) else "",
+    )
+
+
+def members(schema: JsonValue, value: Value, root: JsonObject) -> JsonObject | None:
+    """Return the declared members of an object schema, or None when there are none."""
+    node, _ = _without_null(resolved(schema, root), value, root)
+    properties = node.get("properties")
+    if isinstance(properties, dict) and properties:
+        return properties
+    return None
+
+
+def required(schema: JsonValue, value: Value, root: JsonObject) -> frozenset[str]:
+    """Return the names that an object schema requires."""
+    node, _ = _without_null(resolved(schema, root), value, root)
+    names = node.get("required")
+    if not isinstance(names, list):
+        return frozenset()
+    return frozenset(name for name in names if isinstance(name, str))
+
+
+def resolved(schema: JsonValue, root: JsonObject) -> JsonObject:
+    """Follow local references (``#/$defs/…``); {} for what cannot be followed."""
+    node = schema
+    for _ in range(_MAX_HOPS):
+        if not isinstance(node, dict):
+            return {}
+        target = node.get("$ref")
+        if target is None:
+            return node
+        found = _local(target, root)
+        if found is None:
+            return {}
+        # What stands beside a reference holds too (2020-12, section 8.2.3.1).
+        node = found | {key: member for key, member in node.items() if key != "$ref"}
+    return {}
+
+
+def _local(reference: JsonValue, root: JsonObject) -> JsonObject | None:
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return None
+    node: JsonValue = root
+    for token in reference.removeprefix("#/").split("/"):
+        key = token.replace("~1", "/").replace("~0", "~")
+        if not isinstance(node, dict) or key not in node:
+            return None
+        node = node[key]
+    return node if isinstance(node, dict) else None
+
+
+def _without_null(
+    schema: JsonObject, value: Value, root: JsonObject
+) -> tuple[JsonObject, bool]:
+    """Take null out of a schema, and settle on the branch that the value is of."""
+    node, is_nullable = schema, False
+    kinds = node.get("type")
+    if isinstance(kinds, list):
+        rest = [kind for kind in kinds if kind != "null"]
+        is_nullable = len(rest) < len(kinds)
+        kept: JsonValue = rest[0] if len(rest) == 1 else rest
+        node = {**node, "type": kept}
+    branches = node.get("anyOf", node.get("oneOf"))
+    if isinstance(branches, list):
+        parts = [resolved(branch, root) for branch in branches]
+        rest_parts = [part for part in parts if part.get("type") != "null"]
+        is_nullable = is_nullable or len(rest_parts) < len(parts)
+        alike = [part for part in rest_parts if _is_of(part.get("type"), value)]
+        chosen = rest_parts if len(rest_parts) == 1 else alike
+        if len(chosen) != 1:
+            return {}, is_nullable
+        composed = {"anyOf", "oneOf"}
+        node = {k: v for k, v in node.items() if k not in composed} | chosen[0]
+    values = node.get("enum")
+    if isinstance(values, list) and None in values:
+        is_nullable = True
+    return node, is_nullable
+
+
+def _kind(node: JsonObject, options: tuple[JsonValue, ...]) -> Kind:
+    if node.keys() & {"allOf", "not", "if"}:
+        return Kind.JSON
+    if node.keys() & {"enum", "const"}:
+        return Kind.CHOICE if options else Kind.JSON
+    kind = node.get("type")
+    if kind == "array":
+        is_menu = bool(options) and "prefixItems" not in node
+        return Kind.CHOICES if is_menu else Kind.JSON
+    if kind == "string" and node.get("format") == "date":
+        return Kind.DATE
+    return _KINDS.get(str(kind), Kind.JSON)
+
+
+def _enumerated(node: JsonObject) -> tuple[JsonValue, ...]:
+    """Return the choices of a schema when a menu can show each of them whole."""
+    listed = [node["const"]] if "const" in node else node.get("enum")
+    if not isinstance(listed, list):
+        return ()
+    options = tuple(option for option in listed if option is not None)
+    labels = [shown_option(option) for option in options]
+    are_short = all(0 < len(label) <= OPTION for label in labels)
+    # One place is kept for "not set".
+    is_menu = 0 < len(options) < SELECT_OPTIONS and len(set(labels)) == len(labels)
+    return options if are_short and is_menu else ()
+
+
+def _shows(kind: Kind, value: Value, options: tuple[JsonValue, ...]) -> bool:
+    match kind:
+        case Kind.TEXT:
+            is_shown = isinstance(value, str) and is_plain(value)
+        case Kind.DATE:
+            is_shown = isinstance(value, str) and day(value) is None
+        case Kind.INTEGER | Kind.NUMBER:
+            is_shown = _is_of(kind, value) and _is_typed(value)
+        case Kind.FLAG:
+            is_shown = isinstance(value, bool)
+        case Kind.CHOICE:
+            is_shown = any(is_same(value, option) for option in options)
+        case Kind.CHOICES:
+            is_shown = isinstance(value, list) and _are_distinct(value, options)
+        case _:
+            is_shown = True
+    return is_shown
+
+
+def is_plain(text: str) -> bool:
+    """Say whether a text comes back from an input as it went in, nothing hidden.
+
+    Slack may trim, compose or convert what it carries; text on which that could be
+    seen is edited as JSON, where every such character is written out.
+    """
+    return (
+        "\t" not in text
+        and reveal(text) == text
+        and unicodedata.normalize("NFC", text) == text
+        and text.strip() == text
+    )
+
+
+def is_same(first: Value, second: Value) -> bool:
+    """Say whether two values are one JSON value; True is not 1."""
+    if isinstance(first, bool) or isinstance(second, bool):
+        return first is second
+    return first == second
+
+
+def _are_distinct(chosen: list[JsonValue], options: tuple[JsonValue, ...]) -> bool:
+    places = [
+        next((at for at, option in enumerate(options) if is_same(one, option)), None)
+        for one in chosen
+    ]
+    return None not in places and len(set(places)) == len(places)
+
+
+def _is_of(kind: JsonValue, value: Value) -> bool:
+    if isinstance(value, bool):
+        return kind == "boolean"
+    if isinstance(value, int | float):
+        is_whole = float(value).is_integer()
+        return kind == "number" or (kind == "integer" and is_whole)
+    python = {"string": str, "object": dict, "array": list}.get(str(kind))
+    return python is not None and isinstance(value, python)
+
+
+def _is_typed(value: Value) -> bool:
+    text = number_text(cast("float", value))
+    return number(text) is None and len(text) <= _MAX_NUMBER
+
+
+def _is_long(text: str) -> bool:
+    return "\n" in text or slack_length(text) > _LONG

@@ -1,0 +1,53 @@
+"""Write JSON values as the text that stands in an input, exactly and visibly."""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from decimal import Decimal
+
+from pydantic import JsonValue
+
+from bot.hidden import has_hidden
+from bot.text import reveal
+from gateway.approvals.evidence import as_text
+
+PATH_MARK = " \u203a "
+
+
+def number_text(number: float) -> str:
+    """Write a number in plain digits, without an exponent: 1e-7 is 0.0000001."""
+    return format(Decimal(repr(number)), "f")
+
+
+def json_text(value: JsonValue, *, room: int) -> str | None:
+    """Write a value as JSON in which no character hides; None when it needs more room.
+
+    It is indented where that fits, and compact otherwise.
+
+    Args:
+        value: any JSON value.
+        room: the most characters, as Slack counts them.
+    """
+    for indent in (2, None):
+        text = json.dumps(value, ensure_ascii=False, indent=indent)
+        if has_hidden(text) or unicodedata.normalize("NFC", text) != text:
+            text = json.dumps(value, ensure_ascii=True, indent=indent)
+        if slack_length(text) <= room:
+            return text
+    return None
+
+
+def shown_option(value: JsonValue) -> str:
+    """Write a choice of a menu: text bare, everything else as JSON."""
+    return reveal(as_text(value)).replace("\n", "⟦U+000A⟧").replace("\t", "⟦U+0009⟧")
+
+
+def slack_length(text: str) -> int:
+    """Count UTF-16 code units: the most that any client may count."""
+    return len(text) + sum(character > "\uffff" for character in text)
+
+
+def path_label(path: tuple[str, ...]) -> str:
+    """Name a nested argument by the keys that lead to it; untrusted text."""
+    return PATH_MARK.join(path)

@@ -1,0 +1,290 @@
+"""Read a YAML document into a frozen model, and name the line of what is wrong.
+
+YAML is let in through one strict door: the YAML 1.2 core schema (``no`` and ``12:30``
+are text), no tags, no anchors (so no bombs), no duplicate keys, keys are text.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import NamedTuple, TypeVar, Union, get_args, get_origin
+
+import yaml
+from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic_core import ErrorDetails
+
+from gateway.errors import TwokeyError
+
+Path = tuple[str | int, ...]
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong: ``file:line`` and a sentence."""
+
+    place: str
+    text: str
+
+    def __str__(self) -> str:
+        """Return the form an editor can jump to."""
+        return f"{self.place}: {self.text}"
+
+
+class BadDocument(TwokeyError):
+    """A YAML document cannot be used.
+
+    Attributes:
+        problems: everything that is wrong with it, in the order of its lines.
+    """
+
+    def __init__(self, problems: Iterable[Problem]) -> None:
+        self.problems = tuple(problems)
+        super().__init__("\n".join(str(problem) for problem in self.problems))
+
+
+_NEEDED = {
+    "dict_type": "a mapping is needed here",
+    "model_type": "a mapping is needed here",
+    "list_type": "a list is needed here",
+    "tuple_type": "a list is needed here",
+    "string_type": "text is needed here",
+}
+
+
+@dataclass(frozen=True)
+class Document:
+    """A parsed document that remembers the line of every value."""
+
+    value: JsonValue
+    source: str
+    lines: Mapping[Path, int]
+
+    def place(self, path: Path) -> str:
+        """Return ``file:line`` of a path, or of its nearest parent that has one."""
+        for length in range(len(path), -1, -1):
+            if path[:length] in self.lines:
+                return f"{self.source}:{self.lines[path[:length]]}"
+        return f"{self.source}:1"
+
+    def problem(self, path: Path, text: str) -> Problem:
+        """Return a problem at a path."""
+        return Problem(self.place(path), text)
+
+    def under(self, key: str) -> Document:
+        """Return the part below a top-level key; its lines are those of the file."""
+        if not isinstance(self.value, dict) or key not in self.value:
+            raise BadDocument([self.problem((), f"{key!r} is missing.")])
+        lines = {path[1:]: at for path, at in self.lines.items() if path[:1] == (key,)}
+        return Document(self.value[key], self.source, lines)
+
+
+def parse_yaml(text: str, source: str) -> Document:
+    """Parse one YAML document strictly.
+
+    Args:
+        text: the document.
+        source: its file name, for ``file:line``.
+
+    Raises:
+        BadDocument: when it is not YAML, or YAML that could mean two things.
+    """
+    try:
+        for event in yaml.parse(text, Loader=_CoreLoader):
+            _refuse_indirection(event, source)
+        node = yaml.compose(text, Loader=_CoreLoader)
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        problem = f"This is not YAML: {error.problem or error.context}."
+        raise BadDocument([Problem(f"{source}:{line}", problem)]) from error
+    except yaml.YAMLError as error:
+        first = str(error).partition("\n")[0]
+        problem = f"This is not YAML: {first}."
+        raise BadDocument([Problem(f"{source}:1", problem)]) from error
+    except RecursionError as error:
+        problem = "This is nested too deeply; write it flatter."
+        raise BadDocument([Problem(f"{source}:1", problem)]) from error
+    reader = _Reader(source)
+    value = None if node is None else reader.read(node, ())
+    return Document(value, source, reader.lines)
+
+
+def read_model(document: Document, model: type[ModelT]) -> ModelT:
+    """Validate a document as a model; an empty document is an empty mapping.
+
+    Raises:
+        BadDocument: names the line of every problem, and a near name for a typo.
+    """
+    value = {} if document.value is None else document.value
+    if not isinstance(value, dict):
+        text = "A mapping of names to values is needed here."
+        raise BadDocument([document.problem((), text)])
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        problems = [
+            document.problem(details["loc"], sentence(details, model))
+            for details in error.errors()
+        ]
+        raise BadDocument(dict.fromkeys(problems)) from error
+
+
+def sentence(details: ErrorDetails, model: type[BaseModel]) -> str:
+    """Say in one sentence what pydantic found; never shows a value that may be secret.
+
+    Args:
+        details: one entry of ``ValidationError.errors()``.
+        model: the model that was validated, to suggest a near name.
+    """
+    path = details["loc"]
+    name = dotted(path)
+    match details["type"]:
+        case "extra_forbidden":
+            hint = near(str(path[-1]), _names_at(model, path[:-1]))
+            return f"Unknown key {name!r}; {hint}"
+        case "missing":
+            return f"{name!r} is missing."
+        case "enum" | "literal_error":
+            given, known = str(details["input"]), _choices(model, path)
+            return f"{name!r} is {given[:80]!r}; {near(given, known)}"
+        case "value_error":
+            found = str(details.get("ctx", {}).get("error", details["msg"]))
+            return f"{name!r}: {found}" if name else found
+        case kind:
+            needed = _NEEDED.get(kind, details["msg"])
+            return f"{name!r}: {needed}."
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """End a sentence with the near name, else with the list of all names."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    return f"use one of {', '.join(names)}." if names else "nothing is known here."
+
+
+def dotted(path: Path) -> str:
+    """Return a path as people write it: ``tools.refund.allow[0]``."""
+    text = ""
+    for token in path:
+        if token == "[key]":  # noqa: S105 - pydantic's mark for a key, no secret
+            continue
+        step = f"[{token}]" if isinstance(token, int) else f".{token}"
+        text += step
+    return text.removeprefix(".")
+
+
+class _CoreLoader(yaml.SafeLoader):
+    """SafeLoader with the resolvers of the YAML 1.2 core schema (section 10.3.2)."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
+
+
+_TAG = "tag:yaml.org,2002:"
+for _name, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", "~nN\0"),
+    ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
+    ("float", r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?", "-+0123456789"),
+):
+    _CoreLoader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType] - types-PyYAML leaves it untyped
+        _TAG + _name, re.compile(rf"^(?:{_pattern})$"), [*_first.replace("\0", ""), ""]
+    )
+
+
+class _Reader:
+    """Turn nodes into JSON values, remembering lines and refusing doubled keys."""
+
+    def __init__(self, source: str) -> None:
+        self.source = source
+        self.lines: dict[Path, int] = {}
+
+    def read(self, node: yaml.Node, path: Path) -> JsonValue:
+        self.lines.setdefault(path, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [
+                self.read(element, (*path, index))
+                for index, element in enumerate(node.value)
+            ]
+        return _scalar(node.tag.removeprefix(_TAG), str(node.value))
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, JsonValue]:
+        members: dict[str, JsonValue] = {}
+        for key_node, value_node in node.value:
+            place = Problem(f"{self.source}:{key_node.start_mark.line + 1}", "")
+            if key_node.tag != f"{_TAG}str":
+                text = "A key has to be text; put it in quotes."
+                raise BadDocument([place._replace(text=text)])
+            key = str(key_node.value)
+            if key in members:
+                first = self.lines[(*path, key)]
+                text = f"Key {key!r} appears twice; the first is in line {first}."
+                raise BadDocument([place._replace(text=text)])
+            self.lines[(*path, key)] = key_node.start_mark.line + 1
+            members[key] = self.read(value_node, (*path, key))
+        return members
+
+
+def _scalar(kind: str, text: str) -> JsonValue:
+    match kind:
+        case "null":
+            return None
+        case "bool":
+            return text.lower() == "true"
+        case "int":
+            return int(text)
+        case "float":
+            return float(text)
+        case _:
+            return text
+
+
+def _refuse_indirection(event: yaml.Event, source: str) -> None:
+    line = event.start_mark.line + 1 if event.start_mark else 1
+    if getattr(event, "anchor", None) is not None:
+        text = "Anchors and aliases are not accepted; write the value out."
+        raise BadDocument([Problem(f"{source}:{line}", text)])
+    if getattr(event, "tag", None) is not None:
+        text = "YAML tags are not accepted; remove it."
+        raise BadDocument([Problem(f"{source}:{line}", text)])
+
+
+def _names_at(model: type[BaseModel], path: Path) -> list[str]:
+    found = _model_of(_type_at(model, path))
+    return list(found.model_fields) if found else []
+
+
+def _choices(model: type[BaseModel], path: Path) -> list[str]:
+    found = _type_at(model, path)
+    if isinstance(found, type) and issubclass(found, StrEnum):
+        return [member.value for member in found]
+    return [str(choice) for choice in get_args(found)]
+
+
+def _type_at(model: type[BaseModel], path: Path) -> object:
+    found: object = model
+    for token in path:
+        parent = _model_of(found)
+        if parent is not None:
+            field = parent.model_fields.get(str(token))
+            found = field.annotation if field else None
+        else:
+            # dict[str, X] and tuple[X, ...]: the type of what the token selects.
+            arguments = [a for a in get_args(found) if a is not Ellipsis]
+            found = arguments[-1] if arguments else None
+        if get_origin(found) in {Union, UnionType}:
+            found = next(a for a in get_args(found) if a is not NoneType)
+    return found
+
+
+def _model_of(found: object) -> type[BaseModel] | None:
+    if isinstance(found, type) and issubclass(found, BaseModel):
+        return found
+    return None

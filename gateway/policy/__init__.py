@@ -1,0 +1,1 @@
+"""Say what a call needs before it may run; pure, no clock, no I/O."""

@@ -1,0 +1,159 @@
+"""Parse the small values of a policy file: durations, Slack ids, paths, templates."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import AfterValidator, BeforeValidator, JsonValue, PlainSerializer
+
+from gateway.approvals.edits import schema_problem
+from gateway.approvals.strict_json import JsonObject
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
+_DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>[smhd])", re.ASCII)
+_LONGEST = timedelta(days=30)
+
+_USER = re.compile(r"[UW][A-Z0-9]{2,20}", re.ASCII)
+_USERGROUP = re.compile(r"S[A-Z0-9]{2,20}", re.ASCII)
+_CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,20}|#[\w.-]{1,80}")
+_ROLE = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
+_PATH = re.compile(r"args(?:\.[^.{}\s]+)+")
+_PLACEHOLDER = re.compile(r"\{(?P<path>[^{}]*)\}")
+
+
+def parse_duration(text: object) -> timedelta:
+    """Parse ``90s``, ``30m``, ``1h`` or ``2d``.
+
+    Raises:
+        ValueError: for anything else, and for more than 30 days.
+    """
+    if isinstance(text, timedelta):
+        return text
+    match = _DURATION.fullmatch(text) if isinstance(text, str) else None
+    if match is None:
+        raise ValueError(f"{text!r} is not a duration; write 90s, 30m, 1h or 2d.")
+    duration = timedelta(seconds=int(match["count"]) * _UNITS[match["unit"]])
+    if duration > _LONGEST:
+        raise ValueError(f"{text!r} is longer than 30 days; choose a shorter time.")
+    return duration
+
+
+def is_user_id(text: str) -> bool:
+    """Say whether this has the form of a Slack user id."""
+    return _USER.fullmatch(text) is not None
+
+
+def is_usergroup_id(text: str) -> bool:
+    """Say whether this has the form of a Slack user group id."""
+    return _USERGROUP.fullmatch(text) is not None
+
+
+def placeholders(template: str) -> Iterator[re.Match[str]]:
+    """Yield every ``{path}`` of a description template; ``path`` is the group."""
+    return _PLACEHOLDER.finditer(template)
+
+
+def fill(template: str, value_of: dict[str, str]) -> str:
+    """Fill a template; a value that looks like a placeholder stays as it is."""
+    return _PLACEHOLDER.sub(lambda match: value_of[match["path"]], template)
+
+
+def _user(text: str) -> str:
+    if not is_user_id(text):
+        raise ValueError(
+            f"{text!r} is not a Slack user id; ids look like U012AB3CD "
+            "(Slack profile, ⋮, Copy member ID)."
+        )
+    return text
+
+
+def _usergroup(text: str) -> str:
+    if not is_usergroup_id(text):
+        raise ValueError(
+            f"{text!r} is not a Slack user group id; ids look like S012AB3CD "
+            "(they are in the group's link, not its @name)."
+        )
+    return text
+
+
+def _channel(text: str) -> str:
+    if _CHANNEL.fullmatch(text) is None:
+        raise ValueError(
+            f"{text!r} is not a channel; write #name or an id like C012AB."
+        )
+    return text
+
+
+def _role_name(text: str) -> str:
+    if _ROLE.fullmatch(text) is None:
+        raise ValueError(
+            f"{text!r} cannot name a role; use lower-case letters, digits, - and _."
+        )
+    return text
+
+
+def _reviewer(text: str) -> str:
+    if is_user_id(text) or is_usergroup_id(text) or _ROLE.fullmatch(text):
+        return text
+    raise ValueError(
+        f"{text!r} is neither a role of this file nor a Slack user id (U…, W…) "
+        "or user group id (S…)."
+    )
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _path(text: str) -> str:
+    if _PATH.fullmatch(text) is None:
+        raise ValueError(
+            f"{text!r} is not a path; write args.name or args.card.number."
+        )
+    return text
+
+
+def _template(text: str) -> str:
+    for match in placeholders(text):
+        if _PATH.fullmatch(match["path"]) is None:
+            raise ValueError(
+                f"{match[0]!r} in a description is not known; write {{args.name}}."
+            )
+    left_over = _PLACEHOLDER.sub("", text)
+    if "{" in left_over or "}" in left_over:
+        raise ValueError("a description has a brace without its pair.")
+    return text
+
+
+def _schema(value: dict[str, JsonValue]) -> JsonObject:
+    problem = schema_problem(value)
+    if problem is not None:
+        raise ValueError(f"this is no JSON Schema 2020-12: {problem}.")
+    return value
+
+
+def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
+    if len(set(values)) != len(values):
+        raise ValueError("an entry appears twice.")
+    return values
+
+
+Duration = Annotated[
+    timedelta,
+    BeforeValidator(parse_duration),
+    PlainSerializer(lambda value: int(value.total_seconds()), return_type=int),
+]
+UserId = Annotated[str, AfterValidator(_user)]
+UsergroupId = Annotated[str, AfterValidator(_usergroup)]
+ChannelRef = Annotated[str, AfterValidator(_channel)]
+RoleName = Annotated[str, AfterValidator(_role_name)]
+ReviewerRef = Annotated[str, AfterValidator(_reviewer)]
+Reviewers = Annotated[
+    tuple[ReviewerRef, ...], BeforeValidator(_one_or_many), AfterValidator(_distinct)
+]
+ArgsPath = Annotated[str, AfterValidator(_path)]
+Template = Annotated[str, AfterValidator(_template)]
+ArgsSchema = Annotated[dict[str, JsonValue], AfterValidator(_schema)]

@@ -1,0 +1,51 @@
+"""Say whether a JSON Schema can be used to check arguments, without any network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import JsonValue
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+from referencing.jsonschema import DRAFT202012, Schema
+
+from gateway.approvals.edits import argument_errors, schema_problem
+from gateway.approvals.strict_json import JsonObject
+
+
+def unusable(schema: JsonObject, args: JsonObject) -> str | None:
+    """Return why a schema cannot check arguments, or None when it can.
+
+    A schema that refers to another document or to nothing, and one that never ends,
+    would fail later, while a person waits; here it fails early.
+
+    Args:
+        schema: what the agent declares.
+        args: arguments to try it on; whether they fit does not matter here.
+    """
+    problem = schema_problem(schema)
+    if problem is not None:
+        return problem
+    resource = DRAFT202012.create_resource(schema)
+    resolver = Registry[Schema]().resolver_with_root(resource)
+    for reference in _references(schema):
+        try:
+            resolver.lookup(reference)
+        except Unresolvable:
+            return f"it refers to {reference[:80]!r}, which is not in it"
+    try:
+        argument_errors(schema, args)
+    except RecursionError:
+        return "it refers to itself without end"
+    return None
+
+
+def _references(node: JsonValue) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, member in node.items():
+            if key in {"$ref", "$dynamicRef"} and isinstance(member, str):
+                yield member
+            yield from _references(member)
+    elif isinstance(node, list):
+        for element in node:
+            yield from _references(element)

@@ -1,0 +1,165 @@
+// Hold what the person sees, and redraw the regions of the page when it changes.
+
+import { listen, loadState, sendAct } from "./api.js";
+import { announce } from "./announce.js";
+import { renderConversation, startConversation } from "./conversation.js";
+import { openDrawer, renderHeading, renderStatus } from "./heading.js";
+import { renderHome } from "./home.js";
+import { addressOf, readPlace } from "./router.js";
+import { renderSidebar } from "./sidebar.js";
+import { renderSuggestions } from "./suggestions.js";
+import { showNotices, toast } from "./toasts.js";
+import { markRead } from "./unread.js";
+import { renderModals } from "./views.js";
+import { Workspace } from "./workspace.js";
+
+/** What every region is given: the state, where the person is, and what it may do. */
+const app = {
+  state: null,
+  workspace: null,
+  namesVersion: 0,
+  place: readPlace(),
+  online: true,
+  act,
+  go,
+  render,
+  toast,
+};
+
+/** Send a gesture as the current person, and show its effect before answering. */
+async function act(body) {
+  const answer = await sendAct({ user: app.state.me.id, ...body });
+  await refresh();
+  return answer;
+}
+
+let running = null;
+let again = false;
+
+/** Fetch the state and redraw; calls in between are answered by one more fetch. */
+function refresh() {
+  again = true;
+  running ??= fetchAll().finally(() => (running = null));
+  return running;
+}
+
+async function fetchAll() {
+  while (again) {
+    again = false;
+    const user = app.place.user;
+    try {
+      const state = await loadState(user);
+      if (user === app.place.user) take(state);
+    } catch (error) {
+      failed(error);
+    }
+  }
+}
+
+function take(state) {
+  const workspace = new Workspace(state);
+  if (workspace.namesKey !== app.workspace?.namesKey) app.namesVersion += 1;
+  Object.assign(app, { state, workspace, online: true });
+  if (app.place.user === null) {
+    app.place.user = state.me.id;
+    history.replaceState(null, "", addressOf(app.place));
+  }
+  render();
+  announce(app);
+  showNotices(state);
+}
+
+function failed(error) {
+  console.warn(error);
+  app.online = false;
+  if (app.state !== null) renderStatus(app);
+  else document.getElementById("status").textContent = String(error.message ?? error);
+}
+
+/** Go somewhere else: any of `user`, `home`, `channel` and `thread`. */
+function go(change) {
+  const place = { ...app.place, ...change };
+  const address = addressOf(place);
+  if (address !== addressOf(app.place)) history.pushState(null, "", address);
+  openDrawer(false);
+  arrive(place);
+}
+
+function arrive(place) {
+  const { user, home } = app.place;
+  const moved = place.user !== user;
+  const entersHome = place.home && (moved || !home);
+  app.place = place;
+  if (moved) connect();
+  else render();
+  if (entersHome) openHome();
+}
+
+async function openHome() {
+  await refresh();
+  if (app.state !== null) await act({ type: "home_opened" });
+}
+
+let stop = () => {};
+
+/** Become the person of the address: fetch what they see and listen as them. */
+async function connect() {
+  stop();
+  const { user } = app.place;
+  await refresh();
+  if (app.state === null || (user !== null && user !== app.place.user)) return;
+  stop = listen(app.place.user, heard, (online) => {
+    if (online) refresh();
+    else failed("the event stream broke");
+  });
+}
+
+function heard(seq) {
+  if (seq !== app.state.seq) refresh();
+}
+
+/** Redraw what changed. Every region keeps the nodes whose content is the same. */
+function render() {
+  const { state, place } = app;
+  const channel = place.home ? null : channelShown();
+  if (channel !== null) {
+    place.channel = channel.id;
+    if (document.visibilityState === "visible") markRead(state, channel);
+  }
+  document.getElementById("home").hidden = !place.home;
+  renderSidebar(app);
+  renderHeading(app, channel);
+  renderStatus(app);
+  renderConversation(app, channel);
+  if (place.home) renderHome(app);
+  renderSuggestions(app);
+  renderModals(app);
+  const where = place.home ? state.bot.name : channel ? app.workspace.titleOf(channel) : "";
+  document.title = `${where} – ${app.workspace.nameOf(state.me.id)} – ${state.team.name}`;
+  document.documentElement.style.setProperty("--me", app.workspace.colorOf(state.me.id));
+}
+
+function channelShown() {
+  const { state, place, workspace } = app;
+  return (
+    workspace.channels.get(place.channel) ??
+    state.channels.find((one) => one.is_member && !one.is_im) ??
+    state.channels[0] ??
+    null
+  );
+}
+
+window.addEventListener("popstate", () => {
+  const place = readPlace();
+  arrive({ ...place, user: place.user ?? app.place.user });
+});
+document.addEventListener("visibilitychange", () => app.state !== null && render());
+document.getElementById("scrim").addEventListener("click", () => openDrawer(false));
+document.addEventListener("keydown", (event) => {
+  if (event.key !== "Escape" || app.state === null || app.state.views.length > 0) return;
+  if (document.body.classList.contains("drawer-open")) openDrawer(false);
+  else if (app.place.thread !== null) go({ thread: null });
+});
+startConversation(app);
+connect();
+if (app.place.home) openHome();

@@ -1,0 +1,22 @@
+// Keep where the person is in the address, so that a reload or another tab finds it again:
+// `?user=U0ANA#/C0APPROVALS`, `#/C0APPROVALS/1700000000.000100` (a thread), `#/home`.
+
+/** Read the address: `{user, home, channel, thread}`. */
+export function readPlace() {
+  const user = new URLSearchParams(location.search).get("user");
+  const [first = "", second = ""] = location.hash.replace(/^#\/?/, "").split("/");
+  return {
+    user,
+    home: first === "home",
+    channel: first === "home" || first === "" ? null : decodeURIComponent(first),
+    thread: second === "" ? null : decodeURIComponent(second),
+  };
+}
+
+/** The address of a place. */
+export function addressOf({ user, home, channel, thread }) {
+  const query = user ? `?user=${encodeURIComponent(user)}` : "";
+  if (home) return `/${query}#/home`;
+  const parts = [channel, thread].filter(Boolean).map(encodeURIComponent);
+  return parts.length === 0 ? `/${query}` : `/${query}#/${parts.join("/")}`;
+}

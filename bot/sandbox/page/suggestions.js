@@ -1,0 +1,41 @@
+// Draw the strip of things one can ask the agent to do.
+
+import { el, fill } from "./dom.js";
+import { explain } from "./api.js";
+import { press } from "./elements.js";
+
+/** Draw a button for each suggestion; a click says its text as the current person. */
+export function renderSuggestions(app) {
+  const { suggestions, me } = app.state;
+  const root = document.getElementById("suggestions");
+  root.hidden = app.place.home || suggestions.length === 0;
+  fill(root, JSON.stringify([suggestions, me.id]), () => [
+    el("span", { class: "suggestions-title", id: "suggestions-title" }, "Ask the agent to"),
+    el(
+      "div",
+      { class: "suggestions", role: "group", "aria-labelledby": "suggestions-title" },
+      suggestions.map((suggestion, at) => button(suggestion, at, app)),
+    ),
+  ]);
+}
+
+function button({ label, text, channel: reference }, at, app) {
+  const ask = async () => {
+    const channel = app.workspace.channelNamed(reference);
+    if (channel === null) {
+      app.toast(`There is no channel ${reference} here for you.`, "error");
+      return;
+    }
+    const body = { type: "message", channel: channel.id, text };
+    const answer = await app.act(body);
+    if (answer.ok) app.go({ home: false, channel: channel.id, thread: null });
+    else app.toast(explain(answer), "error");
+  };
+  const node = el(
+    "button",
+    { type: "button", class: "suggestion", title: text, "data-hook": `suggestion-${at}` },
+    el("bdi", { class: "button-text" }, label),
+  );
+  node.addEventListener("click", () => press(node, {}, {}, { act: ask }));
+  return node;
+}

@@ -1,0 +1,9 @@
+// Switch between light and dark, and remember it in this browser.
+
+/** Turn the scheme that is showing into the other one. */
+export function toggleTheme() {
+  const { dataset } = document.documentElement;
+  const system = matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light";
+  dataset.theme = (dataset.theme ?? system) === "dark" ? "light" : "dark";
+  localStorage.setItem("sandbox.theme", dataset.theme);
+}

@@ -154,7 +154,7 @@ class Person:
         place = _channel(state, channel)
         shown = [m for m in as_objects(place["messages"]) if m["ts"] == ts]
         blocks = as_objects(shown[0]["blocks"]) if shown else []
-        await self._act(
+        await self.act(
             "block_actions",
             channel=place["id"],
             ts=ts,
@@ -198,7 +198,7 @@ class Person:
         """
         view = await self._top()
         blocks = as_objects(view["blocks"])
-        answer = await self._act(
+        answer = await self.act(
             "view_submission", view_id=view["id"], values=entered(blocks, values or {})
         )
         return {key: str(text) for key, text in as_object(answer.get("errors")).items()}
@@ -206,12 +206,12 @@ class Person:
     async def close_view(self, *, clear: bool = False) -> None:
         """Close the modal on top, or with `clear` the whole stack."""
         view = await self._top()
-        await self._act("view_closed", view_id=view["id"], clear=clear)
+        await self.act("view_closed", view_id=view["id"], clear=clear)
 
     async def say(self, channel: str, text: str, thread_ts: str | None = None) -> str:
         """Post a message and return its ts; `@twokey` calls the bot."""
         place = _channel(await self.state(), channel)
-        answer = await self._act(
+        answer = await self.act(
             "message", channel=place["id"], text=text, thread_ts=thread_ts
         )
         return str(answer["ts"])
@@ -219,11 +219,25 @@ class Person:
     async def command(self, command: str, text: str, channel: str) -> None:
         """Run a slash command."""
         place = _channel(await self.state(), channel)
-        await self._act("command", command=command, text=text, channel=place["id"])
+        await self.act("command", command=command, text=text, channel=place["id"])
 
     async def open_home(self) -> None:
         """Open the app's Home tab."""
-        await self._act("home_opened")
+        await self.act("home_opened")
+
+    async def act(self, gesture: str, **arguments: object) -> JsonObject:
+        """Post one gesture to `/sandbox/act` as it is, and return the answer.
+
+        Raises:
+            GestureFailed: the answer is not ok.
+        """
+        body = {"user": self.id, "type": gesture, **arguments}
+        url = f"{self._base}/sandbox/act"
+        async with self._session.post(url, json=body, timeout=FOREVER) as response:
+            answer = as_object(await response.json())
+        if not answer.get("ok"):
+            raise GestureFailed(gesture, answer)
+        return answer
 
     async def _act_in(
         self,
@@ -234,7 +248,7 @@ class Person:
         values: Mapping[str, object] | None,
     ) -> None:
         blocks = as_objects(view["blocks"])
-        await self._act(
+        await self.act(
             "block_actions",
             view_id=view["id"],
             action_id=action_id,
@@ -248,15 +262,6 @@ class Person:
         if view is None:
             raise GestureFailed("view", {"error": "no_view_is_open"})
         return view
-
-    async def _act(self, gesture: str, **arguments: object) -> JsonObject:
-        body = {"user": self.id, "type": gesture, **arguments}
-        url = f"{self._base}/sandbox/act"
-        async with self._session.post(url, json=body, timeout=FOREVER) as response:
-            answer = as_object(await response.json())
-        if not answer.get("ok"):
-            raise GestureFailed(gesture, answer)
-        return answer
 
 
 class People:

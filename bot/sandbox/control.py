@@ -172,6 +172,10 @@ class Control:
         """Let messages be edited only for so long; None for ever."""
         self.slack.workspace.edit_window_s = seconds
 
+    def rotate_tokens(self, *, enabled: bool) -> None:
+        """Let installations from now on get tokens that expire and rotate."""
+        self.slack.installer.rotation = enabled
+
     def revoke_bot_token(self) -> None:
         """Revoke the bot's token."""
         self.slack.tokens.revoke(self.slack.bot_token)

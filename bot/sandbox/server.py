@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from http import HTTPStatus
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +21,7 @@ from bot.sandbox.rates import Rates
 from bot.sandbox.records import Suggestion
 from bot.sandbox.refusals import Refused
 from bot.sandbox.samples import sample_workspace
+from bot.sandbox.saved import Keeper, load, restore
 from bot.sandbox.signed_http import SentRequest, SignedHttp
 from bot.sandbox.socket_mode import Sockets
 from bot.sandbox.stand_in import Call, StandIn
@@ -34,6 +36,8 @@ class Sandbox:
 
     Point an app at it with `AsyncWebClient(base_url=sb.api_url)` and
     `sb.bot_token`; it delivers over Socket Mode until `deliver_http` is called.
+    With `state_path` the workspace, its messages and the app's credentials are kept
+    in that file from one run to the next.
     """
 
     def __init__(
@@ -42,25 +46,42 @@ class Sandbox:
         host: str = "127.0.0.1",
         port: int = 0,
         suggestions: Sequence[Suggestion] = (),
+        *,
+        state_path: Path | None = None,
     ) -> None:
         self.workspace = workspace or sample_workspace()
         self.slack = StandIn(self.workspace, Clock(), tuple(suggestions))
+        self._state_path = state_path
         self._host = host
         self._port = port
         self._open = AsyncExitStack()
         self._started: _Started | None = None
 
     async def __aenter__(self) -> Self:
-        """Start listening."""
+        """Start listening, with what `state_path` kept, if anything.
+
+        Raises:
+            OSError: the port is taken.
+            ValueError: `state_path` holds something else.
+        """
         async with AsyncExitStack() as opening:
             session = await opening.enter_async_context(aiohttp.ClientSession())
+            if self._state_path is not None:
+                restore(load(self._state_path), self.slack)
+                keeper = Keeper(self._state_path, self.slack)
+                opening.callback(keeper.close)
             started = _Started(self.slack, session)
             runner = web.AppRunner(started.application(), shutdown_timeout=SHUTDOWN_S)
             await runner.setup()
             opening.push_async_callback(runner.cleanup)
             opening.push_async_callback(started.close)
             site = web.TCPSite(runner, self._host, self._port)
-            await site.start()
+            try:
+                await site.start()
+            except OSError as error:
+                place = f"port {self._port} on {self._host!r}"
+                reason = f"The sandbox cannot listen on {place}; choose another port."
+                raise OSError(error.errno, reason) from error
             port: int = runner.addresses[0][1]
             self.slack.base_url = f"http://{self._host}:{port}"
             self._started = started
@@ -182,6 +203,7 @@ class _Started:
                 web.get("/sandbox/events", self._page.events),
                 web.post("/sandbox/act", self._page.act),
                 web.post("/sandbox/control", self._take_control),
+                web.get("/oauth/v2/authorize", self._authorize),
                 web.get("/link", self._sockets.serve),
                 web.post("/response/{id}", self._respond),
                 web.get("/api/{method}", self._api.serve),
@@ -198,6 +220,15 @@ class _Started:
 
     async def _take_control(self, request: web.Request) -> web.Response:
         return web.json_response(await self.control.run(await read_command(request)))
+
+    async def _authorize(self, request: web.Request) -> web.Response:
+        query = request.query
+        address = self._slack.installer.consent(
+            query.get("client_id", ""),
+            query.get("redirect_uri", ""),
+            query.get("state", ""),
+        )
+        raise web.HTTPFound(address)
 
     async def _respond(self, request: web.Request) -> web.Response:
         try:

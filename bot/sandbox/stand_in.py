@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from bot.sandbox.clock import Clock
 from bot.sandbox.faults import Faults
 from bot.sandbox.json_types import JsonObject
+from bot.sandbox.oauth import Installer
 from bot.sandbox.rates import Rates
 from bot.sandbox.records import Notice, Suggestion
 from bot.sandbox.response_urls import ResponseUrls
@@ -49,23 +50,29 @@ class StandIn:
     faults: Faults = field(default_factory=Faults)
     calls: list[Call] = field(default_factory=list[Call])
     problems: list[str] = field(default_factory=list[str])
-    bot_token: str = ""
-    app_token: str = ""
+    bot_token: str = field(init=False)
+    app_token: str = field(init=False)
     triggers: Triggers = field(init=False)
     response_urls: ResponseUrls = field(init=False)
     rates: Rates = field(init=False)
+    installer: Installer = field(init=False)
 
     def __post_init__(self) -> None:
         """Give out the first two tokens and start counting."""
         self.triggers = Triggers(self.clock)
         self.response_urls = ResponseUrls(self.clock)
         self.rates = Rates(self.clock)
-        if not self.bot_token:
-            self.bot_token = self.tokens.issue(Kind.BOT)
-        if not self.app_token:
-            self.app_token = self.tokens.issue(Kind.APP)
-        self.tokens.add(self.bot_token, Kind.BOT)
-        self.tokens.add(self.app_token, Kind.APP)
+        self.installer = Installer(self.workspace, self.tokens, self.clock)
+        self.bot_token = self.tokens.issue(Kind.BOT)
+        self.app_token = self.tokens.issue(Kind.APP)
+
+    def use_credentials(
+        self, bot_token: str, app_token: str, signing_secret: str
+    ) -> None:
+        """Accept the credentials that an earlier run gave out."""
+        self.bot_token = self.tokens.add(bot_token, Kind.BOT)
+        self.app_token = self.tokens.add(app_token, Kind.APP)
+        self.signing_secret = signing_secret
 
     def tell(self, user_id: str, text: str, level: str = "warning") -> None:
         """Show a line of Slack's own to one person."""

@@ -46,6 +46,10 @@ class Tokens:
         """Let a token be answered with `token_revoked` from now on."""
         self.known[value] = replace(self.known[value], revoked=True)
 
+    def forget(self, value: str) -> None:
+        """Let a token be answered with `invalid_auth`, as one that was rotated."""
+        self.known.pop(value, None)
+
     def check(self, value: str, now: float) -> Token:
         """Return the token a caller showed.
 

@@ -11,6 +11,7 @@ from aiohttp import web
 from bot.sandbox import chat_methods, view_methods, workspace_methods
 from bot.sandbox.faults import Fault, PlannedFault
 from bot.sandbox.json_types import JsonObject, as_object
+from bot.sandbox.oauth import basic_credentials
 from bot.sandbox.refusals import Refused
 from bot.sandbox.socket_mode import Sockets
 from bot.sandbox.stand_in import Call, StandIn
@@ -26,6 +27,9 @@ METHODS: dict[str, Method] = {
 APP_METHODS = frozenset({"apps.connections.open"})
 OPEN_METHODS = frozenset({"api.test", "oauth.v2.access"})
 """Methods that need no token."""
+
+SECRET_ARGUMENTS = frozenset({"client_secret", "code", "refresh_token", "token"})
+"""Never kept in the log of calls."""
 
 SCOPES: dict[str, str] = {
     "apps.connections.open": "connections:write",
@@ -58,6 +62,9 @@ class WebApi:
         """
         name = request.match_info["method"]
         arguments = await read_arguments(request)
+        if name in OPEN_METHODS:
+            header = request.headers.get("Authorization", "")
+            arguments |= basic_credentials(header)
         fault = self.slack.faults.next_fault(name)
         if fault is not None and (early := await self._before(fault, request)):
             self._log(name, arguments, fault.fault.value)
@@ -126,7 +133,7 @@ class WebApi:
         return None
 
     def _log(self, name: str, arguments: JsonObject, error: str | None) -> None:
-        shown = {key: value for key, value in arguments.items() if key != "token"}
+        shown = {k: v for k, v in arguments.items() if k not in SECRET_ARGUMENTS}
         call = Call(name, shown, self.slack.clock.now(), error)
         self.slack.calls.append(call)
 

@@ -33,6 +33,11 @@ def auth_test(slack: StandIn, arguments: JsonObject) -> JsonObject:
     }
 
 
+def oauth_v2_access(slack: StandIn, arguments: JsonObject) -> JsonObject:
+    """Exchange a code or a refresh token for a bot token."""
+    return slack.installer.exchange(arguments)
+
+
 def bots_info(slack: StandIn, arguments: JsonObject) -> JsonObject:
     """Describe the bot."""
     app = slack.workspace.app
@@ -255,6 +260,7 @@ METHODS: dict[str, Callable[[StandIn, JsonObject], JsonObject]] = {
     "conversations.members": conversations_members,
     "conversations.open": conversations_open,
     "conversations.replies": conversations_replies,
+    "oauth.v2.access": oauth_v2_access,
     "usergroups.list": usergroups_list,
     "usergroups.users.list": usergroups_users_list,
     "users.info": users_info,

@@ -1,18 +1,22 @@
 """Run a real Bolt app against the sandbox, over HTTP or Socket Mode."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
+import pytest
 from aiohttp import web
 from slack_bolt.adapter.socket_mode.aiohttp import AsyncSocketModeHandler
 from slack_bolt.app.async_app import AsyncApp
+from slack_sdk.errors import SlackApiError
 from slack_sdk.web.async_client import AsyncWebClient
 
 from bot.sandbox.server import Sandbox
 
 Mode = Literal["http", "socket"]
+Kind = Literal["action", "command", "event", "view", "view_closed"]
+Listener = TypeVar("Listener", bound=Callable[..., Awaitable[None]])
 
 
 @dataclass
@@ -25,6 +29,27 @@ class RunningApp:
     bolt: Any
     client: Any
     heard: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    def on(self, kind: Kind, name: str) -> Callable[[Listener], Listener]:
+        """Register a listener, as Bolt's decorator of that kind does."""
+
+        def register(listener: Listener) -> Listener:
+            getattr(self.bolt, kind)(name)(listener)
+            return listener
+
+        return register
+
+
+async def refusal(call: Any) -> dict[str, Any]:
+    """Return the answer to a call that must be refused."""
+    with pytest.raises(SlackApiError) as caught:
+        await call
+    return dict(cast("Any", caught.value).response.data)
+
+
+async def error(call: Any) -> str:
+    """Return the error name of a call that must be refused."""
+    return str((await refusal(call))["error"])
 
 
 def new_client(sandbox: Sandbox, token: str | None = None) -> Any:

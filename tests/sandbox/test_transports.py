@@ -20,7 +20,7 @@ async def post_card(app: RunningApp, *action_ids: str) -> str:
 
 
 def opens_modal(app: RunningApp, view: dict[str, Any]) -> None:
-    @app.bolt.action("edit")
+    @app.on("action", "edit")
     async def edit(ack: Any, body: dict[str, Any], client: Any) -> None:
         await client.views_open(trigger_id=body["trigger_id"], view=view)
         await ack()
@@ -29,7 +29,7 @@ def opens_modal(app: RunningApp, view: dict[str, Any]) -> None:
 async def test_a_click_is_acknowledged_and_the_card_is_updated(
     app: RunningApp, ana: Person
 ) -> None:
-    @app.bolt.action("approve")
+    @app.on("action", "approve")
     async def approve(ack: Any, body: dict[str, Any], client: Any) -> None:
         app.heard.append(body)
         await ack()
@@ -65,7 +65,7 @@ async def test_a_modal_opens_shows_an_inline_error_and_closes(
 ) -> None:
     opens_modal(app, modal(private_metadata="ap_1"))
 
-    @app.bolt.view("edit")
+    @app.on("view", "edit")
     async def save(ack: Any, body: dict[str, Any], view: dict[str, Any]) -> None:
         app.heard.append(body)
         amount = view["state"]["values"]["amount"]["value"]["value"]
@@ -96,16 +96,16 @@ async def test_a_submission_may_be_answered_with_another_view(
 ) -> None:
     opens_modal(app, modal())
 
-    @app.bolt.view("edit")
+    @app.on("view", "edit")
     async def save(ack: Any) -> None:
         view = modal(callback_id="sure", submit={"type": "plain_text", "text": "Yes"})
         await ack(response_action="update", view=view)
 
-    @app.bolt.view("sure")
+    @app.on("view", "sure")
     async def sure(ack: Any) -> None:
         await ack(response_action="push", view=modal(callback_id="really"))
 
-    @app.bolt.view("really")
+    @app.on("view", "really")
     async def really(ack: Any) -> None:
         await ack(response_action="clear")
 
@@ -125,7 +125,7 @@ async def test_a_button_in_a_modal_pushes_a_second_one(
 ) -> None:
     opens_modal(app, modal(*card("look", "more")))
 
-    @app.bolt.action("more")
+    @app.on("action", "more")
     async def more(ack: Any, body: dict[str, Any], client: Any) -> None:
         app.heard.append(body)
         await client.views_push(
@@ -134,7 +134,7 @@ async def test_a_button_in_a_modal_pushes_a_second_one(
         )
         await ack()
 
-    @app.bolt.view_closed("details")
+    @app.on("view_closed", "details")
     async def closed(ack: Any, body: dict[str, Any]) -> None:
         app.heard.append(body)
         await ack()
@@ -158,7 +158,7 @@ async def test_a_button_in_a_modal_pushes_a_second_one(
 async def test_a_command_answers_in_private_and_may_open_a_modal(
     app: RunningApp, ana: Person, sandbox: Sandbox
 ) -> None:
-    @app.bolt.command("/approvals")
+    @app.on("command", "/approvals")
     async def approvals(ack: Any, body: dict[str, Any], client: Any) -> None:
         app.heard.append(body)
         await client.views_open(trigger_id=body["trigger_id"], view=modal())
@@ -177,7 +177,7 @@ async def test_a_command_answers_in_private_and_may_open_a_modal(
 async def test_a_mention_reaches_the_app_as_an_event(
     app: RunningApp, sandbox: Sandbox
 ) -> None:
-    @app.bolt.event("app_mention")
+    @app.on("event", "app_mention")
     async def mentioned(body: dict[str, Any], say: Any) -> None:
         app.heard.append(body)
         await say(text="on it", thread_ts=body["event"]["ts"])
@@ -197,11 +197,11 @@ async def test_a_mention_reaches_the_app_as_an_event(
 async def test_opening_the_home_tab_lets_the_app_publish_it(
     app: RunningApp, ana: Person
 ) -> None:
-    @app.bolt.event("app_home_opened")
+    @app.on("event", "app_home_opened")
     async def opened(event: dict[str, Any], client: Any) -> None:
         await client.views_publish(user_id=event["user"], view=home())
 
-    @app.bolt.action("refresh")
+    @app.on("action", "refresh")
     async def refresh(ack: Any, body: dict[str, Any], client: Any) -> None:
         await client.views_publish(
             user_id=body["user"]["id"], view=home("Again"), hash=body["view"]["hash"]
@@ -222,7 +222,7 @@ async def test_opening_the_home_tab_lets_the_app_publish_it(
 async def test_a_direct_message_needs_the_history_scope(
     app: RunningApp, ana: Person, sandbox: Sandbox
 ) -> None:
-    @app.bolt.event("message")
+    @app.on("event", "message")
     async def message(body: dict[str, Any]) -> None:
         app.heard.append(body)
 
@@ -239,7 +239,7 @@ async def test_a_direct_message_needs_the_history_scope(
 async def test_a_listener_that_does_not_acknowledge_shows_a_warning(
     app: RunningApp, ana: Person, sandbox: Sandbox
 ) -> None:
-    @app.bolt.action("approve")
+    @app.on("action", "approve")
     async def approve(body: dict[str, Any]) -> None:
         app.heard.append(body)
         sandbox.clock.advance(3)

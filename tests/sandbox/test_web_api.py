@@ -4,27 +4,14 @@ from typing import Any
 
 import aiohttp
 import pytest
-from slack_sdk.errors import SlackApiError
 
 from bot.sandbox.client import Person
 from bot.sandbox.server import Sandbox
 from bot.sandbox.tokens import Kind
 from tests.sandbox.blocks import card, modal, section
-from tests.sandbox.bolt_app import new_client
+from tests.sandbox.bolt_app import error, new_client, refusal
 
 APPROVALS = "C0APPROVALS"
-
-
-async def refusal(call: Any) -> dict[str, Any]:
-    """Return the answer to a call that must be refused."""
-    with pytest.raises(SlackApiError) as caught:
-        await call
-    answer: Any = caught.value.response
-    return dict(answer.data)
-
-
-async def error(call: Any) -> str:
-    return str((await refusal(call))["error"])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,123 @@
+"""Keep a workspace in a file, so that its cards outlive the process."""
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from bot.sandbox.records import Channel, Message, User, UserGroup, View
+from bot.sandbox.stand_in import StandIn
+
+
+@dataclass(slots=True)
+class Saved:
+    """What is kept: the workspace's contents and the app's credentials.
+
+    Triggers, response URLs and notices are not: they are short-lived in Slack too.
+    """
+
+    bot_token: str
+    app_token: str
+    signing_secret: str
+    seq: int
+    users: list[User]
+    channels: list[Channel]
+    groups: list[UserGroup]
+    messages: list[Message]
+    modals: list[View] = field(default_factory=list[View])
+    homes: list[View] = field(default_factory=list[View])
+
+
+SAVED = TypeAdapter(Saved)
+SAVE_AFTER_S = 0.05
+
+
+def save(path: Path, slack: StandIn) -> None:
+    """Write everything to `path`, in place of what was there, as one step."""
+    workspace = slack.workspace
+    lasting = [m for channel in workspace.messages.values() for m in channel.values()]
+    saved = Saved(
+        bot_token=slack.bot_token,
+        app_token=slack.app_token,
+        signing_secret=slack.signing_secret,
+        seq=workspace.seq,
+        users=list(workspace.users.values()),
+        channels=list(workspace.channels.values()),
+        groups=list(workspace.groups.values()),
+        messages=[*lasting, *workspace.ephemerals.values()],
+        modals=[view for stack in workspace.modals.values() for view in stack],
+        homes=list(workspace.homes.values()),
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_name(f"{path.name}.draft")
+    draft.touch(mode=0o600)
+    draft.write_bytes(SAVED.dump_json(saved))
+    draft.replace(path)
+
+
+def load(path: Path) -> Saved | None:
+    """Return what was saved, or None when there is no such file.
+
+    Raises:
+        ValueError: the file is not one of ours.
+    """
+    if not path.exists():
+        return None
+    try:
+        return SAVED.validate_json(path.read_bytes())
+    except ValueError as error:
+        raise ValueError(
+            f"{str(path)!r} is not a saved sandbox; move it away to start afresh."
+        ) from error
+
+
+def restore(saved: Saved | None, slack: StandIn) -> None:
+    """Put what was saved into a fresh stand-in, in place of what it holds."""
+    if saved is None:
+        return
+    slack.use_credentials(saved.bot_token, saved.app_token, saved.signing_secret)
+    workspace = slack.workspace
+    workspace.seq = saved.seq
+    workspace.users = {user.id: user for user in saved.users}
+    workspace.channels = {channel.id: channel for channel in saved.channels}
+    workspace.groups = {group.id: group for group in saved.groups}
+    for message in saved.messages:
+        slack.clock.not_before(message.ts)
+        if message.ephemeral_to is None:
+            workspace.messages[message.channel][message.ts] = message
+        else:
+            workspace.ephemerals[message.ts] = message
+    for view in saved.modals:
+        workspace.modals[view.user].append(view)
+    workspace.homes = {view.user: view for view in saved.homes}
+
+
+class Keeper:
+    """Save the workspace shortly after each change, and once more at the end.
+
+    A process that is killed loses at most the last fraction of a second.
+    """
+
+    def __init__(self, path: Path, slack: StandIn) -> None:
+        self._path = path
+        self._slack = slack
+        self._planned: asyncio.TimerHandle | None = None
+        slack.workspace.watchers.append(self._note)
+
+    def close(self) -> None:
+        """Save now, and watch no longer."""
+        self._slack.workspace.watchers.remove(self._note)
+        if self._planned is not None:
+            self._planned.cancel()
+        self._save()
+
+    def _note(self, seen_by: frozenset[str]) -> None:
+        del seen_by
+        if self._planned is None:
+            loop = asyncio.get_running_loop()
+            self._planned = loop.call_later(SAVE_AFTER_S, self._save)
+
+    def _save(self) -> None:
+        self._planned = None
+        save(self._path, self._slack)

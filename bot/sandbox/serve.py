@@ -1,0 +1,47 @@
+"""Run a sandbox from the command line until it is told to stop."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from bot.sandbox.records import Suggestion
+from bot.sandbox.server import Sandbox
+
+
+async def serve(
+    host: str = "127.0.0.1",
+    port: int = 0,
+    *,
+    request_url: str = "",
+    state_path: Path | None = None,
+    suggestions: Sequence[Suggestion] = (),
+    announce: Callable[[str], None],
+) -> None:
+    """Run a sandbox until the task is cancelled.
+
+    `announce` gets each line a person needs: the page's address, and the settings
+    that point an app here. Without `request_url` the app is reached over Socket Mode.
+
+    Raises:
+        OSError: the port is taken.
+        ValueError: `state_path` holds something else.
+    """
+    async with Sandbox(
+        host=host, port=port, suggestions=suggestions, state_path=state_path
+    ) as sandbox:
+        if request_url:
+            sandbox.deliver_http(request_url)
+        for line in settings(sandbox):
+            announce(line)
+        await asyncio.Event().wait()
+
+
+def settings(sandbox: Sandbox) -> list[str]:
+    """Return the page's address and the environment of an app that uses it."""
+    return [
+        f"Sandbox Slack: {sandbox.url}",
+        f"SLACK_API_URL={sandbox.api_url}",
+        f"SLACK_BOT_TOKEN={sandbox.bot_token}",
+        f"SLACK_APP_TOKEN={sandbox.app_token}",
+        f"SLACK_SIGNING_SECRET={sandbox.signing_secret}",
+    ]

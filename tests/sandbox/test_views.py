@@ -1,0 +1,243 @@
+"""Triggers, view stacks and Home views follow Slack's rules."""
+
+from typing import Any
+
+import pytest
+
+from bot.sandbox.client import GestureFailed, Person
+from bot.sandbox.server import Sandbox
+from tests.sandbox.blocks import button, card, field, home, modal
+from tests.sandbox.bolt_app import error, refusal
+
+
+def trigger(sandbox: Sandbox, *, from_modal: bool = False) -> str:
+    return sandbox.slack.triggers.issue("U0ANA", from_modal=from_modal)
+
+
+async def opened(sandbox: Sandbox, client: Any, **more: Any) -> dict[str, Any]:
+    answer = await client.views_open(trigger_id=trigger(sandbox), view=modal(**more))
+    return dict(answer["view"])
+
+
+async def test_a_trigger_opens_one_view_for_the_person_who_made_it(
+    sandbox: Sandbox, client: Any, ana: Person
+) -> None:
+    trigger_id = trigger(sandbox)
+
+    answer = await client.views_open(trigger_id=trigger_id, view=modal())
+
+    assert answer["view"]["state"]["values"] == {
+        "amount": {"value": {"type": "plain_text_input", "value": "899.00"}}
+    }
+    again = client.views_open(trigger_id=trigger_id, view=modal())
+    assert await error(again) == "exchanged_trigger_id"
+    assert await sandbox.person("U0BEN").view() is None
+    mine = await ana.view()
+    assert mine is not None
+    assert mine["id"] == answer["view"]["id"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(2.9, None), (3.1, "expired_trigger_id")]
+)
+async def test_a_trigger_lives_three_seconds(
+    sandbox: Sandbox, client: Any, seconds: float, expected: str | None
+) -> None:
+    trigger_id = trigger(sandbox)
+    sandbox.clock.advance(seconds)
+
+    call = client.views_open(trigger_id=trigger_id, view=modal())
+
+    if expected is None:
+        assert (await call)["ok"]
+    else:
+        assert await error(call) == expected
+
+
+@pytest.mark.parametrize("trigger_id", ["", "nonsense", "1.2.abcdef"])
+async def test_a_made_up_trigger_is_invalid(client: Any, trigger_id: str) -> None:
+    call = client.views_open(trigger_id=trigger_id, view=modal())
+
+    assert await error(call) == "invalid_trigger_id"
+
+
+async def test_a_bad_view_leaves_the_trigger_unspent(
+    sandbox: Sandbox, client: Any
+) -> None:
+    trigger_id = trigger(sandbox)
+
+    answer = await refusal(
+        client.views_open(trigger_id=trigger_id, view=modal(title={"type": "mrkdwn"}))
+    )
+
+    assert answer["error"] == "invalid_arguments"
+    assert "[json-pointer:/view/title" in answer["response_metadata"]["messages"][0]
+    assert (await client.views_open(trigger_id=trigger_id, view=modal()))["ok"]
+
+
+async def test_a_view_that_is_too_large_or_of_the_wrong_type_is_refused(
+    sandbox: Sandbox, client: Any
+) -> None:
+    huge = [
+        field(f"b{n}", {"type": "plain_text_input", "initial_value": "x" * 3000})
+        for n in range(99)
+    ]
+
+    for view, expected in (
+        (modal(*huge), "view_too_large"),
+        (home(), "invalid_arguments"),
+        ({}, "invalid_arguments"),
+    ):
+        call = client.views_open(trigger_id=trigger(sandbox), view=view)
+        assert await error(call) == expected
+
+
+async def test_a_stack_holds_three_views(sandbox: Sandbox, client: Any) -> None:
+    root = await opened(sandbox, client)
+
+    roots = set[str]()
+    for _ in range(2):
+        trigger_id = trigger(sandbox, from_modal=True)
+        pushed = await client.views_push(trigger_id=trigger_id, view=modal())
+        roots.add(pushed["view"]["root_view_id"])
+
+    assert roots == {root["id"]}
+    trigger_id = trigger(sandbox, from_modal=True)
+    fourth = client.views_push(trigger_id=trigger_id, view=modal())
+    assert await error(fourth) == "push_limit_reached"
+
+
+async def test_a_view_is_pushed_only_from_inside_a_modal(
+    sandbox: Sandbox, client: Any
+) -> None:
+    await opened(sandbox, client)
+
+    call = client.views_push(trigger_id=trigger(sandbox), view=modal())
+
+    assert await error(call) == "not_found"
+
+
+async def test_an_external_id_is_unique_and_finds_its_view(
+    sandbox: Sandbox, client: Any, ana: Person
+) -> None:
+    await opened(sandbox, client, external_id="ap_1")
+
+    second = client.views_open(
+        trigger_id=trigger(sandbox), view=modal(external_id="ap_1")
+    )
+    assert await error(second) == "duplicate_external_id"
+    await client.views_update(
+        external_id="ap_1", view=modal(callback_id="new", external_id="ap_1")
+    )
+
+    view = await ana.view()
+    assert view is not None
+    assert view["callback_id"] == "new"
+
+
+async def test_an_update_with_an_old_hash_conflicts(
+    sandbox: Sandbox, client: Any
+) -> None:
+    view = await opened(sandbox, client)
+
+    newer = await client.views_update(
+        view_id=view["id"], hash=view["hash"], view=modal()
+    )
+    stale = client.views_update(view_id=view["id"], hash=view["hash"], view=modal())
+
+    assert newer["view"]["hash"] != view["hash"]
+    assert await error(stale) == "hash_conflict"
+
+
+async def test_a_closed_or_unknown_view_cannot_be_updated(
+    sandbox: Sandbox, client: Any, ana: Person
+) -> None:
+    view = await opened(sandbox, client)
+    await ana.close_view()
+
+    update = client.views_update(view_id=view["id"], view=modal())
+    neither = client.api_call("views.update", json={"view": modal()})
+
+    assert await error(update) == "not_found"
+    assert await error(neither) == "invalid_arguments"
+
+
+async def test_what_was_entered_survives_an_update_of_the_view(
+    sandbox: Sandbox, client: Any, ana: Person
+) -> None:
+    amount = field("amount", {"type": "plain_text_input", "initial_value": "1"})
+    view = await opened(sandbox, client)
+    actions = {"type": "actions", "block_id": "a", "elements": [button("check")]}
+    await client.views_update(view_id=view["id"], view=modal(amount, actions))
+
+    with pytest.raises(GestureFailed):
+        await ana.act_in_view("check", values={"amount": "449.50"})
+    updated = await client.views_update(
+        view_id=view["id"], view=modal(amount, field("why", {"type": "url_text_input"}))
+    )
+
+    values = updated["view"]["state"]["values"]
+    assert values["amount"]["value"]["value"] == "449.50"
+    assert values["why"]["value"]["value"] is None
+
+
+async def test_a_home_view_is_published_under_its_hash(
+    sandbox: Sandbox, client: Any
+) -> None:
+    first = await client.views_publish(user_id="U0ANA", view=home("one"))
+    second = await client.views_publish(
+        user_id="U0ANA", view=home("two"), hash=first["view"]["hash"]
+    )
+
+    stale = client.views_publish(
+        user_id="U0ANA", view=home("three"), hash=first["view"]["hash"]
+    )
+    assert await error(stale) == "hash_conflict"
+    assert second["view"]["id"] == first["view"]["id"]
+    nobody = client.views_publish(user_id="U0GONE", view=home())
+    assert await error(nobody) == "invalid_arguments"
+    sandbox.control.enable_home(enabled=False)
+    disabled = client.views_publish(user_id="U0ANA", view=home())
+    assert await error(disabled) == "not_enabled"
+
+
+async def test_a_modal_cannot_turn_into_a_home_view(
+    sandbox: Sandbox, client: Any
+) -> None:
+    view = await opened(sandbox, client)
+
+    update = client.views_update(view_id=view["id"], view=home())
+
+    assert await error(update) == "invalid_arguments"
+
+
+async def test_only_the_view_on_top_can_be_used(
+    sandbox: Sandbox, client: Any, ana: Person
+) -> None:
+    below = await opened(sandbox, client)
+    trigger_id = trigger(sandbox, from_modal=True)
+    await client.views_push(trigger_id=trigger_id, view=modal(*card("x")))
+
+    with pytest.raises(GestureFailed) as hidden:
+        await ana.act("view_submission", view_id=below["id"], values={})
+    with pytest.raises(GestureFailed) as foreign:
+        await sandbox.person("U0BEN").act("view_closed", view_id=below["id"])
+
+    assert hidden.value.error == foreign.value.error == "view_not_found"
+
+
+async def test_view_closed_is_sent_for_every_view_that_asked_for_it(
+    sandbox: Sandbox, client: Any, ana: Person
+) -> None:
+    await opened(sandbox, client, notify_on_close=True)
+    await client.views_push(
+        trigger_id=trigger(sandbox, from_modal=True), view=modal(callback_id="quiet")
+    )
+    sandbox.control.deliver_http(f"{sandbox.url}/nowhere")
+
+    await ana.close_view(clear=True)
+
+    (request,) = sandbox.requests
+    assert b"view_closed" in request.body
+    assert b"quiet" not in request.body
+    assert await ana.view() is None

@@ -1,0 +1,330 @@
+"""Hold shown text to its promise: nothing hidden, nothing cut silently."""
+
+import hashlib
+import re
+import time
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.hidden import DEFAULT_IGNORABLE
+from bot.text import (
+    EMPTY,
+    escape_mrkdwn,
+    excerpt,
+    fit,
+    has_hidden,
+    mixed_script_warnings,
+    reveal,
+)
+
+EVERY = [chr(point) for point in range(0x110000)]
+IGNORABLE = {
+    chr(point) for first, last in DEFAULT_IGNORABLE for point in range(first, last + 1)
+}
+HIDDEN_CATEGORIES = {"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp", "Zs"}
+HOSTILE = st.text(
+    st.characters()
+    | st.sampled_from(" \t\n\r\u202e\u200b\u3164\ufe0f\u0301\u0338⟦⟧aeé<&>*`"),
+    max_size=400,
+)
+
+
+def test_no_hidden_code_point_of_all_unicode_survives_raw() -> None:
+    must_go = {
+        character
+        for character in EVERY
+        if unicodedata.category(character) in HIDDEN_CATEGORIES
+    } | IGNORABLE
+    must_go -= set(" \n\t")
+
+    shown = reveal("".join(EVERY))
+
+    assert not must_go & set(shown)
+    assert not [character for character in must_go if not has_hidden(character)]
+    marked = {chr(int(point, 16)) for point in re.findall("⟦U\\+([0-9A-F]+)⟧", shown)}
+    assert must_go <= marked
+
+
+def test_the_table_holds_every_default_ignorable_and_closes_the_known_hole() -> None:
+    missed = {
+        character
+        for character in IGNORABLE
+        if unicodedata.category(character) not in HIDDEN_CATEGORIES
+    }
+
+    assert len(IGNORABLE) == 4_174
+    assert len(missed) == 267
+    assert {"\u034f", "\u115f", "\u3164", "\ufe00", "\U000e0100"} < missed
+
+
+def test_ordinary_text_of_many_languages_is_shown_as_it_is() -> None:
+    for text in (
+        "plain ASCII, {'json': [1, 2.5]}\n\tindented\n\n",
+        "Zoë Ångström, naïve café, Đặng Thái Sơn, Łódź",
+        "Ελληνική Δημοκρατία",
+        unicodedata.normalize("NFD", "Đặng Thái Sơn"),
+        "Привет, мир",
+        "日本語のテキスト、한국어 문장",
+        "नमस्ते दुनिया",
+        "שָׁלוֹם עֲלֵיכֶם",
+        "ภาษาไทย",
+        "👍🏽🇩🇪 £5 → €6 ½ №1 ©",
+    ):
+        assert reveal(text) == text
+        assert not has_hidden(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("invoice\u202efdp.exe", "invoice⟦U+202E⟧fdp.exe"),
+        ("pay\u200bpal", "pay⟦U+200B⟧pal"),
+        ("a\u00a0b\u3000c", "a⟦U+00A0⟧b⟦U+3000⟧c"),
+        ("a\r\nb\x00\x1b[2J", "a⟦U+000D⟧\nb⟦U+0000⟧⟦U+001B⟧[2J"),
+        ("a\u2028b", "a⟦U+2028⟧b"),
+        ("\U000e0041\U000e0042", "⟦U+E0041⟧⟦U+E0042⟧"),
+        ("\ud800", "⟦U+D800⟧"),
+        ("❤\ufe0f 👩\u200d💻", "❤⟦U+FE0F⟧ 👩⟦U+200D⟧💻"),
+        ("\u2800", "⟦U+2800⟧"),
+        ("é" + "\u0301" * 5, "é" + "\u0301" * 4 + "⟦U+0301⟧"),
+        ("e" + "\u0301" * 6, "e" + "\u0301" * 4 + "⟦U+0301⟧⟦U+0301⟧"),
+        ("\u0301a", "⟦U+0301⟧a"),
+        ("a\n\u0301", "a\n⟦U+0301⟧"),
+        ("a\u202e\u0301", "a⟦U+202E⟧⟦U+0301⟧"),
+        ("a\n\n\nb", "a\n\n\nb"),
+        ("a\n\n\n\nb", "a\n⟦3 blank lines⟧\nb"),
+        ("a\n \t\n\n  \n\nb", "a\n⟦4 blank lines⟧\nb"),
+        ("a" + "\n" * 5_001 + "b", "a\n⟦5,000 blank lines⟧\nb"),
+        ("a" + " " * 80 + "b", "a" + " " * 80 + "b"),
+        ("a" + "\t" * 81 + "b", "a⟦81 spaces or tabs⟧b"),
+    ],
+)
+def test_what_hides_is_shown_as_a_mark(text: str, shown: str) -> None:
+    assert reveal(text) == shown
+
+
+@given(HOSTILE)
+def test_revealing_leaves_nothing_hidden_and_twice_is_once(text: str) -> None:
+    shown = reveal(text)
+
+    assert not has_hidden(shown)
+    assert reveal(shown) == shown
+
+
+def test_a_short_text_is_shown_whole() -> None:
+    seen = excerpt("a\u202eb", 80)
+
+    assert seen.text == "a⟦U+202E⟧b"
+    assert (seen.shown, seen.total, seen.complete) == (3, 3, True)
+    assert seen.note == "all 3 characters shown"
+    assert seen.sha256 == hashlib.sha256("a\u202eb".encode()).hexdigest()
+
+
+def test_a_long_text_shows_head_tail_and_how_much_is_missing() -> None:
+    text = "".join(f"line {number}\n" for number in range(2_000))
+
+    seen = excerpt(text, 1_000)
+
+    missing = seen.total - seen.shown
+    head, _, tail = seen.text.partition(f"\n⟦{missing:,} characters not shown here⟧\n")
+    assert len(seen.text) <= 1_000
+    assert seen.total == len(text)
+    assert not seen.complete
+    assert text.startswith(head)
+    assert text.endswith(tail)
+    assert len(head) + len(tail) == seen.shown
+    assert len(tail) > 200
+    assert seen.note == (
+        f"showing {seen.shown:,} of {seen.total:,} characters, "
+        f"sha256 {seen.sha256[:12]}…"
+    )
+
+
+@given(HOSTILE, st.integers(80, 200))
+def test_an_excerpt_keeps_its_limit_and_counts_what_it_left_out(
+    text: str, limit: int
+) -> None:
+    seen = excerpt(text, limit)
+
+    assert len(seen.text) <= limit
+    assert not has_hidden(seen.text)
+    assert seen.total == len(text)
+    assert seen.complete == (len(reveal(text)) <= limit)
+    assert (seen.shown == seen.total) == seen.complete
+    if not seen.complete:
+        assert f"⟦{seen.total - seen.shown:,} characters not shown here⟧" in seen.text
+
+
+@given(HOSTILE)
+def test_the_digest_is_of_the_original(text: str) -> None:
+    raw = text.encode("utf-8", "surrogatepass")
+
+    assert excerpt(text, 80).sha256 == hashlib.sha256(raw).hexdigest()
+
+
+def test_a_cut_tears_no_accent_flag_skin_tone_or_syllable() -> None:
+    for letter in ("e\u0301", "🇩🇪", "👍🏽", "\u1100\u1161", "नि"):
+        for limit in range(80, 90):
+            seen = excerpt(letter * 100, limit)
+            head, _, rest = seen.text.partition("\n⟦")
+
+            assert head.replace(letter, "") == ""
+            assert rest.partition("⟧\n")[2].replace(letter, "") == ""
+
+
+def test_an_endless_letter_is_cut_all_the_same() -> None:
+    assert excerpt("\u1100" + "\u1161" * 10_000, 100).shown > 40
+    assert excerpt("क" + "\u093e" * 10_000, 100).shown > 40
+
+
+def test_an_excerpt_too_small_to_show_anything_is_refused() -> None:
+    with pytest.raises(ValueError, match="allow 80 or more"):
+        excerpt("text", 79)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("short", "short"),
+        ("exactly 10", "exactly 10"),
+        ("exactly 11!", "exactly 1…"),
+        ("", EMPTY),
+        ("ab\ncd", "ab…"),
+        ("ab\u202e", "ab⟦U+202E⟧"),
+        ("abc\u202e", "abc…"),
+        ("12345678e\u0301x", "12345678…"),
+    ],
+)
+def test_a_label_is_one_line_with_an_ellipsis_where_it_was_cut(
+    text: str, shown: str
+) -> None:
+    assert fit(text, 10) == shown
+
+
+def test_a_newline_in_a_label_is_shown_as_a_mark() -> None:
+    assert fit("a\nb\tc", 40) == "a⟦U+000A⟧b⟦U+0009⟧c"
+
+
+@given(HOSTILE, st.integers(7, 100))
+def test_a_label_keeps_its_limit_on_one_visible_line(text: str, limit: int) -> None:
+    shown = fit(text, limit)
+
+    assert 1 <= len(shown) <= limit
+    assert "\n" not in shown
+    assert "\t" not in shown
+    assert not has_hidden(shown)
+
+
+def test_a_label_without_room_for_a_word_is_refused() -> None:
+    with pytest.raises(ValueError, match="7 characters or more, not 6"):
+        fit("text", 6)
+
+
+def test_escaped_text_holds_no_mention_or_link() -> None:
+    assert (
+        escape_mrkdwn("<!channel> & <@U1> &lt;")
+        == "&lt;!channel&gt; &amp; &lt;@U1&gt; &amp;lt;"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "word", "scripts", "punycode"),
+    [
+        ("p\u0430ypal", "p\u0430ypal", ("Cyrillic", "Latin"), None),
+        ("Pay \u0440\u0430ypal now", "\u0440\u0430ypal", ("Cyrillic", "Latin"), None),
+        ("\u0391pple", "\u0391pple", ("Greek", "Latin"), None),
+        (
+            "user_\u0438\u043c\u044f",
+            "user_\u0438\u043c\u044f",
+            ("Cyrillic", "Latin"),
+            None,
+        ),
+        (
+            "https://p\u0430ypal.com/login",
+            "p\u0430ypal.com",
+            ("Cyrillic", "Latin"),
+            "xn--pypal-4ve.com",
+        ),
+        (
+            "mail x@\u0430\u0440\u0440\u04cf\u0435.com",
+            "\u0430\u0440\u0440\u04cf\u0435.com",
+            ("Cyrillic", "Latin"),
+            "xn--80ak6aa92e.com",
+        ),
+        (
+            "\uff50\uff41\uff59.com",
+            "\uff50\uff41\uff59.com",
+            ("Fullwidth", "Latin"),
+            "pay.com",
+        ),
+        ("p\u0300\u0430ypal", "p\u0430ypal", ("Cyrillic", "Latin"), None),
+        ("p\u200b\u0430ypal", "p\u0430ypal", ("Cyrillic", "Latin"), None),
+    ],
+)
+def test_a_word_or_host_of_two_lookalike_alphabets_is_named(
+    text: str, word: str, scripts: tuple[str, ...], punycode: str | None
+) -> None:
+    (found,) = mixed_script_warnings(text)
+
+    assert (found.word, found.scripts, found.punycode) == (word, scripts, punycode)
+
+
+def test_a_warning_reads_as_one_line() -> None:
+    (host,) = mixed_script_warnings("p\u0430ypal.com p\u0430ypal.com")
+    (word,) = mixed_script_warnings("p\u0430y")
+
+    assert str(host) == (
+        "p\u0430ypal.com (xn--pypal-4ve.com) mixes Cyrillic and Latin letters"
+    )
+    assert str(word) == "p\u0430y mixes Cyrillic and Latin letters"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Zoë Ångström naïve café Łódź Đặng",
+        unicodedata.normalize("NFD", "Zoë Ångström, Đặng"),
+        "münchen.de, www.bücher.example",
+        "Привет world",
+        "IT-отдел",
+        "почта.рф",
+        "10kΩ, Δt, 5μm, 2πr",
+        "Tシャツ, iPhone\u3092\u4f7f\u3046",
+        "plain ASCII user_name example.com",
+        "word... another",
+        "\u202e",
+    ],
+)
+def test_ordinary_text_raises_no_warning(text: str) -> None:
+    assert mixed_script_warnings(text) == ()
+
+
+@given(HOSTILE)
+def test_looking_for_mixed_alphabets_never_crashes(text: str) -> None:
+    assert all(len(found.scripts) > 1 for found in mixed_script_warnings(text))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "é" + "a-" * 32_000,
+        "é" + "a." * 32_000,
+        "\n " * 32_000 + "x",
+        "\n\n\nx" * 16_000,
+        " " * 64_000,
+        "\u1161" * 64_000,
+        "e" + "\u0301" * 64_000,
+        "\u202e" * 64_000,
+    ],
+)
+def test_64_kib_made_to_be_slow_are_not(text: str) -> None:
+    before = time.process_time()
+
+    excerpt(text, 3_000)
+    fit(text, 75)
+    mixed_script_warnings(text)
+
+    assert time.process_time() - before < 2

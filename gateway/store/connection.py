@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol, cast
 
 import redis.asyncio as aioredis
@@ -132,6 +133,31 @@ def fields(reply: Reply) -> dict[str, bytes]:
         key.decode("utf-8"): value
         for key, value in zip(flat[::2], flat[1::2], strict=True)
     }
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of a stream."""
+
+    id: str
+    values: dict[str, bytes]
+
+
+def entries(reply: Reply) -> list[Entry]:
+    """Return the entries of XRANGE, or of one stream of another command's reply."""
+    rows = cast("list[tuple[bytes, Reply]]", reply or [])
+    return [Entry(text(entry_id), fields(values)) for entry_id, values in rows]
+
+
+def first_stream(reply: Reply) -> list[Entry]:
+    """Return the entries of an XREADGROUP that read one stream; none on a time-out."""
+    streams = cast("list[list[Reply]]", reply or [])
+    return entries(streams[0][1]) if streams else []
+
+
+def claimed(reply: Reply) -> list[Entry]:
+    """Return the entries that an XAUTOCLAIM took over."""
+    return entries(cast("list[Reply]", reply)[1])
 
 
 def _unavailable(error: Exception) -> StoreUnavailable:

@@ -13,7 +13,15 @@ from redis.exceptions import ResponseError
 
 from gateway.approvals.record import Record
 from gateway.errors import StoreUnavailable
-from gateway.store.connection import Argument, Connection, Reply, number, text
+from gateway.store.connection import (
+    Argument,
+    Connection,
+    Entry,
+    claimed,
+    entries,
+    first_stream,
+    number,
+)
 from gateway.store.keys import Keys
 
 GROUP = "workers"
@@ -84,14 +92,14 @@ class JobQueue:
             "XAUTOCLAIM", self._keys.jobs, GROUP, consumer, self._lease_ms,
             "0", "COUNT", 1,
         )  # fmt: skip
-        entries = cast("list[Reply]", cast("list[Reply]", abandoned)[1])
-        if not entries:
+        found = claimed(abandoned)
+        if not found:
             reply = await self._conn.command(
                 "XREADGROUP", "GROUP", GROUP, consumer, "COUNT", 1,
                 "BLOCK", block_ms, "STREAMS", self._keys.jobs, ">",
             )  # fmt: skip
-            entries = _entries(reply)
-        return _delivery(entries[0]) if entries else None
+            found = first_stream(reply)
+        return _delivery(found[0]) if found else None
 
     @asynccontextmanager
     async def holding(
@@ -157,7 +165,7 @@ class JobQueue:
     async def dead_letters(self) -> list[Job]:
         """Return the jobs that were given up, oldest first."""
         reply = await self._conn.command("XRANGE", self._keys.dead, "-", "+")
-        found = [_delivery(entry) for entry in cast("list[Reply]", reply)]
+        found = [_delivery(entry) for entry in entries(reply)]
         return [delivery.job for delivery in found]
 
     async def depth(self) -> int:
@@ -189,13 +197,5 @@ async def deliveries(
             yield delivery
 
 
-def _entries(reply: Reply) -> list[Reply]:
-    if not reply:
-        return []
-    streams = cast("list[list[Reply]]", reply)
-    return cast("list[Reply]", streams[0][1])
-
-
-def _delivery(entry: Reply) -> Delivery:
-    entry_id, values = cast("tuple[bytes, list[bytes]]", entry)
-    return Delivery(id=text(entry_id), job=Job.model_validate_json(values[1]))
+def _delivery(entry: Entry) -> Delivery:
+    return Delivery(id=entry.id, job=Job.model_validate_json(entry.values["j"]))

@@ -8,7 +8,15 @@ from redis.exceptions import ResponseError
 
 from gateway.approvals.events import Event
 from gateway.errors import StoreUnavailable
-from gateway.store.connection import Connection, Reply, number, text
+from gateway.store.connection import (
+    Connection,
+    Entry,
+    Reply,
+    claimed,
+    entries,
+    first_stream,
+    number,
+)
 from gateway.store.keys import Keys
 
 
@@ -52,7 +60,7 @@ class Outbox:
             "XAUTOCLAIM", self._keys.outbox, self._reader, consumer, idle_ms,
             "0", "COUNT", limit,
         )  # fmt: skip
-        return _events(cast("list[Reply]", cast("list[Reply]", reply)[1]))
+        return _events(claimed(reply))
 
     async def take(
         self, consumer: str, *, block_ms: int, limit: int = 100
@@ -62,8 +70,7 @@ class Outbox:
             "XREADGROUP", "GROUP", self._reader, consumer, "COUNT", limit,
             "BLOCK", block_ms, "STREAMS", self._keys.outbox, ">",
         )  # fmt: skip
-        streams = cast("list[list[Reply]]", reply or [])
-        return _events(cast("list[Reply]", streams[0][1])) if streams else []
+        return _events(first_stream(reply))
 
     async def done(self, *seqs: str) -> None:
         """Acknowledge events by their ``seq``."""
@@ -78,15 +85,13 @@ class Outbox:
 
 async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:
     """Return the audit entries of a shard, oldest first."""
-    return _events(
-        cast("list[Reply]", await conn.command("XRANGE", keys.audit, "-", "+"))
-    )
+    return _events(entries(await conn.command("XRANGE", keys.audit, "-", "+")))
 
 
-def _events(entries: list[Reply]) -> list[Event]:
-    events: list[Event] = []
-    for entry in entries:
-        entry_id, values = cast("tuple[bytes, list[bytes]]", entry)
-        event = Event.model_validate_json(values[1])
-        events.append(event.with_(at_ms=number(values[3]), seq=text(entry_id)))
-    return events
+def _events(found: list[Entry]) -> list[Event]:
+    return [
+        Event.model_validate_json(entry.values["e"]).with_(
+            at_ms=number(entry.values["at"]), seq=entry.id
+        )
+        for entry in found
+    ]

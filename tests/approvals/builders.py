@@ -1,0 +1,114 @@
+"""Build approvals for tests in one line."""
+
+from __future__ import annotations
+
+from gateway.approvals import digest
+from gateway.approvals.decisions import Click, Reviewer, Standing
+from gateway.approvals.record import (
+    Approval,
+    Context,
+    Demand,
+    Item,
+    Person,
+    Role,
+    Verb,
+    item_id,
+)
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+
+NOW_MS = 1_800_000_000_000
+HOUR_MS = 3_600_000
+APPROVAL_ID = "ap_s0_" + "ab" * 16
+ANA = Person(team="T0", user="U0ANA", name="Ana")
+BEN = Person(team="T0", user="U0BEN", name="Ben")
+CHLOE = Person(team="T0", user="U0CHLOE", name="Chloé")
+DAN = Person(team="T0", user="U0DAN", name="Dan")
+SUPPORT = Role(name="support", users=("U0ANA", "U0BEN", "U0DAN"))
+SENIOR = Role(name="senior", users=("U0CHLOE",))
+ONE = Demand(approvals=1, of=(SUPPORT,))
+TWO = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {
+        "order_id": {"type": "string"},
+        "amount": {"type": "number", "exclusiveMinimum": 0},
+    },
+    "required": ["order_id", "amount"],
+}
+
+
+def an_item(
+    index: int = 0,
+    *,
+    args: JsonObject | None = None,
+    demand: Demand = ONE,
+    tier: Tier = Tier.APPROVE,
+    requires_reason: bool = False,
+    schema: JsonObject | None = SCHEMA,
+    allow: tuple[Verb, ...] = tuple(Verb),
+) -> Item:
+    """Return a pending refund of 899 for order 78291."""
+    ctx = Context(
+        tenant="default",
+        agent="support",
+        thread="t1",
+        ns="",
+        message_id="m1",
+        tool_call_id=f"call_{index}",
+    )
+    document = digest.action_document(
+        tool="process_refund",
+        args=args or {"order_id": "78291", "amount": 899},
+        ctx=ctx.as_dict(),
+        salt=f"{index:032x}",
+    )
+    return Item(
+        id=item_id(APPROVAL_ID, index),
+        index=index,
+        ctx=ctx,
+        tool="process_refund",
+        tier=tier,
+        allow=allow,
+        demand=demand,
+        requested=document,
+        action=document,
+        args_schema=schema,
+        requires_reason=requires_reason,
+    )
+
+
+def an_approval(*items: Item) -> Approval:
+    """Return an open approval asked for by Dan, due in an hour."""
+    return Approval(
+        id=APPROVAL_ID,
+        tenant="default",
+        agent="support",
+        thread="t1",
+        message_id="m1",
+        channel="C0APPROVALS",
+        created_at_ms=NOW_MS,
+        expires_at_ms=NOW_MS + HOUR_MS,
+        ttl_ms=HOUR_MS,
+        requester=DAN,
+        principals=(DAN,),
+        policy_digest="sha256:" + "0" * 64,
+        items=items or (an_item(),),
+    )
+
+
+def reviewer(person: Person, standing: Standing = Standing.MEMBER) -> Reviewer:
+    """Return a person as the bot resolves them."""
+    return Reviewer(
+        team=person.team, user=person.user, name=person.name, standing=standing
+    )
+
+
+def click_on(approval: Approval, index: int = 0) -> Click:
+    """Return a click on an item as it stands now."""
+    return Click(
+        approval=approval.id,
+        index=index,
+        version=approval.version,
+        action_hash=approval.items[index].action_hash,
+    )

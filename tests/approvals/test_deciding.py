@@ -1,0 +1,330 @@
+"""One decision on one item: what counts, what does not, and why."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.deciding import Change, Judgement, decide, stricter
+from gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Click,
+    Decision,
+    Edit,
+    Expired,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Reject,
+    Respond,
+    Reviewer,
+    Stale,
+    Standing,
+)
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Demand, Role, Verb
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    HOUR_MS,
+    NOW_MS,
+    ONE,
+    SENIOR,
+    SUPPORT,
+    TWO,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
+
+HALF: JsonObject = {"order_id": "78291", "amount": 449.5}
+
+
+def say(
+    approval: Approval,
+    decision: Decision,
+    by: Reviewer,
+    *,
+    click: Click | None = None,
+    now_ms: int = NOW_MS,
+    judged: Judgement | None = None,
+) -> Change | Outcome:
+    return decide(
+        approval,
+        click or click_on(approval),
+        decision,
+        by,
+        now_ms=now_ms,
+        judged=judged,
+    )
+
+
+def changed(result: Change | Outcome) -> Change:
+    assert isinstance(result, Change), result
+    return result
+
+
+def judgement(tier: Tier, demand: Demand) -> Judgement:
+    return Judgement(
+        tier=tier, reasons=("rule",), demand=demand, policy_digest="sha256:1"
+    )
+
+
+def test_one_reviewer_authorizes_an_approve_tier_call() -> None:
+    change = changed(say(an_approval(), Approve(), reviewer(ANA)))
+
+    assert change.item.state is ItemState.AUTHORIZED
+    assert change.voted is None
+    assert change.item.settlement
+    assert change.item.settlement.by == ANA
+    assert [event.name for event in change.events] == [EventName.ITEM_AUTHORIZED]
+
+
+def test_an_edit_authorizes_other_arguments_and_records_the_difference() -> None:
+    edit = Edit(args=HALF, reason="half was damaged")
+
+    change = changed(say(an_approval(), edit, reviewer(ANA)))
+
+    record = change.item.edit
+    assert record
+    assert change.item.args == HALF
+    assert change.approval.version == 2
+    assert record.patch == ({"op": "replace", "path": "/amount", "value": 449.5},)
+    assert (record.by, record.reason) == (ANA, "half was damaged")
+    assert record.requested_hash != record.executed_hash == change.item.action_hash
+
+
+def test_unchanged_arguments_are_an_approve_and_not_an_edit() -> None:
+    same = Edit(args={"amount": 899.0, "order_id": "78291"}, reason="looks right")
+
+    change = changed(say(an_approval(), same, reviewer(ANA)))
+
+    assert change.item.edit is None
+    assert change.approval.version == 1
+    assert change.item.settlement
+    assert change.item.settlement.verb is Verb.APPROVE
+
+
+@pytest.mark.parametrize(
+    ("args", "pointer"),
+    [
+        ({"order_id": "78291", "amount": -1}, "/amount"),
+        ({"order_id": "78291", "amount": "449.50"}, "/amount"),
+        ({"order_id": "78291"}, "/amount"),
+        ({**HALF, "smuggled": 1}, ""),
+    ],
+)
+def test_an_edit_outside_the_schema_is_refused_at_its_place(
+    args: JsonObject, pointer: str
+) -> None:
+    result = say(an_approval(), Edit(args=args), reviewer(ANA))
+
+    assert isinstance(result, Invalid)
+    assert list(result.errors) == [pointer]
+
+
+def test_reject_and_respond_end_the_item_with_their_text() -> None:
+    rejected = changed(say(an_approval(), Reject(reason="no"), reviewer(ANA)))
+    answered = changed(say(an_approval(), Respond(message="ask"), reviewer(ANA)))
+
+    assert rejected.item.state is ItemState.REJECTED
+    assert answered.item.state is ItemState.ANSWERED
+    assert answered.item.settlement
+    assert answered.item.settlement.text == "ask"
+
+
+def test_a_rejection_needs_its_reason_where_the_policy_says_so() -> None:
+    strict = an_approval(an_item(requires_reason=True))
+
+    assert isinstance(say(strict, Reject(reason=" "), reviewer(ANA)), Invalid)
+    assert isinstance(say(strict, Reject(reason="x"), reviewer(ANA)), Change)
+
+
+@pytest.mark.parametrize(
+    ("by", "words"),
+    [
+        (reviewer(DAN), "yourself"),
+        (reviewer(CHLOE), "not on that list"),
+        (reviewer(ANA, Standing.GUEST), "Guests"),
+        (reviewer(ANA, Standing.STRANGER), "other organizations"),
+        (reviewer(ANA, Standing.BOT), "Bots"),
+        (reviewer(ANA, Standing.DEACTIVATED), "deactivated"),
+        (reviewer(ANA, Standing.UNKNOWN), "did not say who you are"),
+    ],
+)
+@pytest.mark.parametrize(
+    "decision", [Approve(), Edit(args=HALF), Reject(reason="x"), Respond(message="y")]
+)
+def test_nobody_decides_who_may_not(
+    by: Reviewer, words: str, decision: Decision
+) -> None:
+    result = say(an_approval(), decision, by)
+
+    assert isinstance(result, Forbidden)
+    assert words in result.reason
+
+
+@pytest.mark.parametrize("roles", [(), (Role(name="nobody"),)])
+def test_an_empty_list_of_reviewers_means_nobody(roles: tuple[Role, ...]) -> None:
+    approval = an_approval(an_item(demand=Demand(approvals=1, of=roles)))
+
+    result = say(approval, Approve(), reviewer(ANA))
+
+    assert isinstance(result, Forbidden)
+    assert "nobody can approve" in result.reason
+
+
+def test_unresolved_user_groups_approve_nothing() -> None:
+    group = Demand(approvals=1, of=(Role(name="support", usergroups=("S0SUPPORT",)),))
+    approval = an_approval(an_item(demand=group))
+    ana = reviewer(ANA)
+
+    unresolved = say(approval, Approve(), ana.with_(usergroups=None))
+    resolved = say(approval, Approve(), ana.with_(usergroups=frozenset({"S0SUPPORT"})))
+
+    assert isinstance(unresolved, Forbidden)
+    assert "try again" in unresolved.reason
+    assert isinstance(resolved, Change)
+
+
+def test_a_click_after_the_deadline_is_expired_whatever_it_says() -> None:
+    result = say(an_approval(), Approve(), reviewer(ANA), now_ms=NOW_MS + HOUR_MS)
+
+    assert isinstance(result, Expired)
+
+
+def test_a_second_decision_is_told_who_was_faster() -> None:
+    first = changed(say(an_approval(), Approve(), reviewer(ANA)))
+
+    second = say(
+        first.approval,
+        Reject(reason="no"),
+        reviewer(BEN),
+        click=click_on(an_approval()),
+    )
+
+    assert isinstance(second, Stale)
+    assert second.settlement
+    assert second.settlement.by == ANA
+
+
+def test_a_click_on_an_older_version_is_refused() -> None:
+    approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+    old = click_on(approval)
+    edited = changed(say(approval, Edit(args=HALF), reviewer(ANA))).approval
+
+    assert isinstance(say(edited, Approve(), reviewer(BEN), click=old), Changed)
+
+
+def test_an_action_hash_of_another_item_is_refused() -> None:
+    approval = an_approval(an_item(0), an_item(1))
+    borrowed = click_on(approval, 0).with_(action_hash=approval.items[1].action_hash)
+
+    assert isinstance(say(approval, Approve(), reviewer(ANA), click=borrowed), Changed)
+
+
+@pytest.mark.parametrize("index", [-1, 1, 99])
+def test_an_item_that_is_not_there_is_refused(index: int) -> None:
+    click = click_on(an_approval()).with_(index=index)
+
+    assert isinstance(
+        say(an_approval(), Approve(), reviewer(ANA), click=click), Changed
+    )
+
+
+def test_a_decision_that_the_tool_does_not_allow_is_refused() -> None:
+    approval = an_approval(an_item(allow=(Verb.APPROVE, Verb.REJECT)))
+
+    assert isinstance(say(approval, Edit(args=HALF), reviewer(ANA)), Invalid)
+    assert isinstance(say(approval, Respond(message="x"), reviewer(ANA)), Invalid)
+
+
+def test_two_people_are_needed_and_one_of_them_senior() -> None:
+    approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+
+    first = changed(say(approval, Approve(), reviewer(ANA)))
+    again = say(first.approval, Approve(), reviewer(ANA))
+    junior = changed(say(first.approval, Approve(), reviewer(BEN)))
+    senior = changed(say(first.approval, Approve(), reviewer(CHLOE)))
+
+    assert first.voted
+    assert (first.voted.have, first.voted.need) == (1, 2)
+    assert isinstance(again, Forbidden)
+    assert junior.item.state is ItemState.PENDING
+    assert senior.item.state is ItemState.AUTHORIZED
+
+
+def test_an_edit_voids_the_votes_before_it_and_is_its_editors_own() -> None:
+    approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+    first = changed(say(approval, Approve(), reviewer(CHLOE))).approval
+
+    edited = changed(say(first, Edit(args=HALF), reviewer(ANA)))
+    done = changed(say(edited.approval, Approve(), reviewer(CHLOE)))
+
+    assert [vote.by for vote in edited.item.votes] == [ANA]
+    assert done.item.state is ItemState.AUTHORIZED
+    assert done.item.edit
+
+
+def test_one_rejection_settles_even_after_an_approval() -> None:
+    approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+    first = changed(say(approval, Approve(), reviewer(ANA))).approval
+
+    assert changed(say(first, Reject(), reviewer(CHLOE))).item.state == "rejected"
+
+
+def test_an_edit_that_raises_the_tier_makes_its_editor_a_principal() -> None:
+    raised = judgement(Tier.ESCALATE, TWO)
+
+    edited = changed(say(an_approval(), Edit(args=HALF), reviewer(ANA), judged=raised))
+    own = say(edited.approval, Approve(), reviewer(ANA))
+
+    assert edited.item.state is ItemState.PENDING
+    assert edited.item.tier is Tier.ESCALATE
+    assert edited.voted
+    assert edited.voted.have == 0
+    assert isinstance(own, Forbidden)
+
+
+def test_a_policy_that_denies_now_wins_over_the_frozen_one() -> None:
+    denied = judgement(Tier.DENY, ONE)
+
+    approve = say(an_approval(), Approve(), reviewer(ANA), judged=denied)
+    edit = say(an_approval(), Edit(args=HALF), reviewer(ANA), judged=denied)
+
+    assert isinstance(approve, Forbidden)
+    assert isinstance(edit, Invalid)
+
+
+def test_a_looser_policy_never_lowers_what_was_frozen() -> None:
+    approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+    loose = judgement(Tier.AUTO, Demand(approvals=1, of=(SUPPORT, SENIOR)))
+
+    change = changed(say(approval, Approve(), reviewer(ANA), judged=loose))
+
+    assert change.item.tier is Tier.ESCALATE
+    assert change.voted
+
+
+def test_the_stricter_of_two_demands_keeps_only_people_in_both() -> None:
+    smaller = Role(name="support", users=("U0BEN",))
+
+    both = stricter(Demand(approvals=1, of=(SUPPORT,)),
+                    Demand(approvals=2, of=(smaller, SENIOR)))  # fmt: skip
+
+    assert both.approvals == 2
+    assert both.of == (smaller,)
+
+
+def test_a_reason_longer_than_slack_can_hold_is_refused() -> None:
+    long = "x" * 3001
+
+    for decision in (Reject(reason=long), Respond(message=long),
+                     Edit(args=HALF, reason=long)):  # fmt: skip
+        assert isinstance(say(an_approval(), decision, reviewer(ANA)), Invalid)

@@ -1,0 +1,110 @@
+"""Hashes bind exactly one call, one batch, one card."""
+
+from __future__ import annotations
+
+import hashlib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.approvals import digest
+from gateway.errors import BadJson
+
+CTX = {"tenant": "d", "agent": "a", "thread": "t", "ns": "", "message_id": "m"}
+HASHES = st.integers(0, 2**32).map(
+    lambda n: "sha256:" + hashlib.sha256(str(n).encode()).hexdigest()
+)
+ITEMS = st.lists(st.tuples(st.uuids().map(str), HASHES), min_size=1, max_size=6)
+
+
+def document(**changes: object) -> str:
+    given_: dict[str, object] = {
+        "tool": "refund",
+        "args": {"amount": 1},
+        "ctx": CTX,
+        "salt": "0" * 32,
+        **changes,
+    }
+    return digest.action_document(**given_)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - a test passes one changed field at a time
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"tool": "refund2"},
+        {"args": {"amount": 2}},
+        {"args": {"amount": 1, "x": None}},
+        {"ctx": {**CTX, "ns": "sub:1"}},
+        {"ctx": {**CTX, "thread": "t2"}},
+        {"salt": "1" * 32},
+    ],
+)
+def test_any_change_of_a_call_is_another_action(change: dict[str, object]) -> None:
+    before, after = document(), document(**change)
+
+    assert digest.action_hash(before) != digest.action_hash(after)
+
+
+def test_key_order_and_number_spelling_do_not_change_an_action() -> None:
+    one = document(args={"a": 1, "b": 2.0})
+    other = document(args={"b": 2, "a": 1.0})
+
+    assert digest.action_hash(one) == digest.action_hash(other)
+
+
+def test_what_is_hashed_is_what_runs() -> None:
+    text = document(args={"note": "€ ünï", "n": [1, {"x": None}]})
+
+    assert digest.action_args(text) == {"note": "€ ünï", "n": [1, {"x": None}]}
+
+
+def test_a_call_over_64_kib_is_refused() -> None:
+    with pytest.raises(BadJson, match="65536 are allowed"):
+        document(args={"text": "x" * 65_536})
+
+
+def test_a_hash_of_one_kind_never_stands_for_another() -> None:
+    tags = [digest.ACTION_TAG, digest.BATCH_TAG, digest.DISPLAY_TAG, digest.POLICY_TAG]
+
+    assert len({digest.tagged_hash(tag, b"{}") for tag in tags}) == len(tags)
+
+
+def test_the_action_hash_is_sha256_over_tag_nul_and_bytes() -> None:
+    text = document()
+
+    expected = hashlib.sha256(b"twokey/v1/action\x00" + text.encode()).hexdigest()
+
+    assert digest.action_hash(text) == f"sha256:{expected}"
+
+
+@given(ITEMS, st.data())
+def test_no_change_of_a_batch_keeps_its_digest(
+    items: list[tuple[str, str]], data: st.DataObject
+) -> None:
+    """Insert, drop, reorder, double, borrow: each is another batch."""
+    before = digest.batch_digest("ap_1", items)
+    place = data.draw(st.integers(0, len(items) - 1))
+    other = ("it_other", "sha256:" + "f" * 64)
+
+    changed = [
+        [*items[:place], other, *items[place:]],
+        [*items[:place], *items[place + 1 :]],
+        [*items, items[place]],
+        [*items[:place], (items[place][0], other[1]), *items[place + 1 :]],
+        [*items[:place], (other[0], items[place][1]), *items[place + 1 :]],
+    ]
+    if len(set(items)) > 1:
+        changed.append(items[::-1] if items[::-1] != items else [*items[1:], items[0]])
+
+    assert all(digest.batch_digest("ap_1", rows) != before for rows in changed)
+    assert digest.batch_digest("ap_2", items) != before
+
+
+def test_raw_and_text_forms_are_inverse_and_strict() -> None:
+    text = digest.tagged_hash("t", b"x")
+
+    assert digest.from_raw(digest.to_raw(text)) == text
+    for bad in ["", "sha256:", text[:-1], text.upper(), text + "0", "md5:" + text[7:]]:
+        with pytest.raises(BadJson):
+            digest.to_raw(bad)

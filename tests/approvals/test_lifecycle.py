@@ -1,0 +1,78 @@
+"""One table says what may follow what."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from gateway.approvals.lifecycle import (
+    FINAL,
+    TRANSITIONS,
+    UNEXECUTED,
+    ApprovalState,
+    ItemState,
+    Move,
+    advance,
+    approval_state,
+    diagram,
+)
+from gateway.errors import IllegalMove
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+@pytest.mark.parametrize(
+    ("state", "move"), list(itertools.product(ItemState, Move)), ids=str
+)
+def test_only_rows_of_the_table_can_happen(state: ItemState, move: Move) -> None:
+    if (state, move) in TRANSITIONS:
+        assert advance(state, move) is TRANSITIONS[state, move]
+    else:
+        with pytest.raises(IllegalMove):
+            advance(state, move)
+
+
+def test_nothing_executes_that_was_not_authorized() -> None:
+    before_executing = {
+        before for (before, _), after in TRANSITIONS.items() if after == "executing"
+    }
+
+    assert before_executing == {ItemState.AUTHORIZED}
+
+
+def test_authorization_comes_from_a_decision_or_from_giving_a_claim_back() -> None:
+    into = {
+        (before, move) for (before, move), after in TRANSITIONS.items()
+        if after is ItemState.AUTHORIZED
+    }  # fmt: skip
+
+    assert into == {
+        (ItemState.PENDING, Move.AUTHORIZE),
+        (ItemState.EXECUTING, Move.RELEASE),
+        (ItemState.IN_DOUBT, Move.RETRY),
+    }
+
+
+def test_every_state_reaches_an_end() -> None:
+    for start in ItemState:
+        reached = {start}
+        for _ in ItemState:
+            reached |= {after for (b, _), after in TRANSITIONS.items() if b in reached}
+        assert reached & FINAL
+
+
+def test_a_call_that_did_not_run_stays_that_way() -> None:
+    assert UNEXECUTED <= FINAL
+
+
+def test_an_approval_is_open_while_an_item_is_pending() -> None:
+    open_ = [ItemState.EXECUTED, ItemState.PENDING]
+
+    assert approval_state(open_) is ApprovalState.OPEN
+    assert approval_state([ItemState.AUTHORIZED]) is ApprovalState.SETTLED
+
+
+def test_the_diagram_in_the_readme_is_printed_from_the_table() -> None:
+    assert diagram() in README.read_text(encoding="utf-8")

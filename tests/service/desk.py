@@ -1,0 +1,139 @@
+"""Set up the two services on one store, with a policy and a submitted refund."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass, field
+
+from gateway.approvals.decisions import Click, Reviewer, Standing
+from gateway.approvals.record import Approval, Item, Person, approval_of
+from gateway.approvals.strict_json import JsonObject
+from gateway.policy.load import load_policy
+from gateway.policy.rules import Policy
+from gateway.service.agents import AgentService
+from gateway.service.reviews import ReviewService
+from gateway.service.sweep import Sweeper
+from gateway.store.store import Store
+from gateway.store.threads import ThreadFacts
+from gateway.wire import ClaimRequest, ProposedCall, Turn, TurnRef, Verdict
+
+POLICY = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: support}
+roles:
+  support: {users: [U0ANA, U0BEN, U0DAN]}
+  senior: {users: [U0CHLOE]}
+tiers:
+  escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}
+tools:
+  look_up_order: {tier: auto}
+  process_refund: {tier: approve}
+  send_email: {tier: approve, idempotent: true}
+  wire_money: {tier: escalate}
+  drop_table: {tier: deny}
+"""
+DAN = Person(team="T0", user="U0DAN", name="Dan")
+
+
+def person(user: str) -> Reviewer:
+    """Return a member of the workspace as the bot resolves them."""
+    return Reviewer(team="T0", user=user, name=user[2:], standing=Standing.MEMBER)
+
+
+ANA, BEN, CHLOE, EVE = map(person, ["U0ANA", "U0BEN", "U0CHLOE", "U0EVE"])
+
+
+@dataclass
+class Desk:
+    """Agents and reviewers of one store, under one policy that may change."""
+
+    store: Store
+    policy: Policy = field(default_factory=lambda: load_policy(POLICY, "policy.yml"))
+
+    def __post_init__(self) -> None:
+        self.agents = AgentService(self.store, lambda: self.policy)
+        self.reviews = ReviewService(self.store, lambda: self.policy)
+        self.sweeper = Sweeper(self.store)
+        self._count = itertools.count()
+
+    async def submit(
+        self,
+        *calls: tuple[str, JsonObject],
+        thread: str = "t1",
+        message_id: str | None = None,
+        ns: str = "",
+    ) -> tuple[TurnRef, tuple[Verdict, ...]]:
+        """Submit one turn asked for by Dan; a new message id unless one is given."""
+        message = message_id or f"m{next(self._count)}"
+        ref = TurnRef(agent="support", thread=thread, ns=ns, message_id=message)
+        facts = ThreadFacts(requester=DAN)
+        keys = self.store.keys_of_tenant("default")
+        await self.store.threads.remember(keys, "support", thread, facts)
+        proposed = tuple(
+            ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
+            for index, (tool, args) in enumerate(calls)
+        )
+        return ref, await self.agents.submit(Turn(ref=ref, calls=proposed))
+
+    async def refund(
+        self, amount: float = 899, thread: str = "t1"
+    ) -> tuple[Click, ClaimRequest]:
+        """Submit one refund; return a click on it and the claim it needs."""
+        ref, verdicts = await self.submit(
+            ("process_refund", {"amount": amount}), thread=thread
+        )
+        return await self.click(verdicts[0]), claim_of(ref, verdicts[0])
+
+    async def click(self, verdict: Verdict) -> Click:
+        """Return a click on a held call as its item stands now."""
+        item, approval = await self.item(verdict.item_id), None
+        approval = await self.approval(verdict.item_id)
+        return Click(
+            approval=approval.id,
+            index=item.index,
+            version=approval.version,
+            action_hash=item.action_hash,
+        )
+
+    async def approval(self, item_id: str) -> Approval:
+        """Read the approval of an item."""
+        loaded = await self.reviews.read(approval_of(item_id)[0])
+        assert loaded
+        return loaded.approval
+
+    async def item(self, item_id: str) -> Item:
+        """Read an item."""
+        approval = await self.approval(item_id)
+        return approval.items[approval_of(item_id)[1]]
+
+    async def overdue(self, approval_id: str) -> None:
+        """Move the clock: let an approval's deadline have passed."""
+        keys = self.store.keys_of_tenant("default")
+        await self.store.conn.together(
+            ["HSET", keys.head(approval_id), "expires", 1],
+            ["ZADD", keys.expiry, 1, approval_id],
+        )
+
+    async def owner_dies(self, item_id: str) -> None:
+        """Move the clock: let a claim's lease have passed."""
+        approval_id, index = approval_of(item_id)
+        keys = self.store.keys_of_tenant("default")
+        await self.store.conn.together(
+            ["HSET", keys.head(approval_id), f"{index}:u", 1],
+            ["ZADD", keys.expiry, 1, approval_id],
+        )
+
+    async def jobs(self) -> int:
+        """Count the resume jobs that wait."""
+        return await self.store.queue(self.store.keys_of_tenant("default")).depth()
+
+
+def claim_of(ref: TurnRef, verdict: Verdict, owner: str = "worker-1") -> ClaimRequest:
+    """Return the claim that a held call's executor would make."""
+    return ClaimRequest(
+        item_id=verdict.item_id,
+        ref=ref,
+        tool=verdict.tool,
+        tool_call_id=verdict.tool_call_id,
+        owner=owner,
+    )

@@ -20,10 +20,11 @@ from gateway.approvals.decisions import (
 )
 from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.strict_json import JsonObject
 from gateway.policy.load import load_policy
 from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
-from gateway.wire import VerdictKind
+from gateway.wire import ProposedCall, Turn, VerdictKind
 from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk
 
 
@@ -63,18 +64,22 @@ async def test_a_turn_submitted_twice_opens_one_approval(desk: Desk) -> None:
 
 async def test_two_calls_with_one_id_are_both_denied(desk: Desk) -> None:
     ref, _ = await desk.submit(("look_up_order", {}))
-    from_model = (await desk.submit(("process_refund", {"amount": 1})))[0]
+    twin = ProposedCall(tool="process_refund", args={"amount": 1}, tool_call_id="c0")
+    other = twin.with_(tool_call_id="c1")
+    turn = Turn(ref=ref.with_(message_id="twins"), calls=(twin, other, twin))
 
-    turn = (await desk.submit(("process_refund", {"amount": 1}), message_id="dup"))[1]
+    verdicts = await desk.agents.submit(turn)
 
-    assert turn[0].kind is VerdictKind.HOLD
-    assert ref != from_model
+    assert [verdict.kind for verdict in verdicts] == ["deny", "hold", "deny"]
+    assert "share the id 'c0'" in verdicts[0].reason
 
 
 async def test_seven_waiting_calls_are_put_on_two_cards(desk: Desk) -> None:
-    calls = [("process_refund", {"amount": index}) for index in range(7)]
+    calls: list[tuple[str, JsonObject]] = [
+        ("process_refund", {"amount": index}) for index in range(7)
+    ]
 
-    _, verdicts = await desk.submit(*calls)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - a list of pairs
+    _, verdicts = await desk.submit(*calls)
 
     approvals = {verdict.item_id.split(".")[0] for verdict in verdicts}
     assert len(approvals) == 2
@@ -183,9 +188,10 @@ async def test_an_unknown_approval_is_unknown_and_not_an_error(
 
 
 async def test_approve_all_is_bound_to_the_batch_that_was_seen(desk: Desk) -> None:
-    _, verdicts = await desk.submit(
-        *[("process_refund", {"amount": n}) for n in (1, 2, 3)]
-    )
+    calls: list[tuple[str, JsonObject]] = [
+        ("process_refund", {"amount": n}) for n in (1, 2, 3)
+    ]
+    _, verdicts = await desk.submit(*calls)
     approval = await desk.approval(verdicts[0].item_id)
     seen = approval.digest
     edit = Edit(args={"amount": 9})

@@ -1,0 +1,378 @@
+"""Read the settings of one process, once: ``twokey.yml``, then the environment over it.
+
+Secrets come from the environment only, and no error shows one. What may be set, and by
+which variable, is `SettingsFile` and `VARIABLES`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Final
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    SecretStr,
+    ValidationError,
+)
+
+from gateway.documents import (
+    BadDocument,
+    Document,
+    Problem,
+    dotted,
+    parse_yaml,
+    read_model,
+    sentence,
+)
+from gateway.errors import SettingsError
+from gateway.secret_file import load_or_create_secret, parse_secret
+
+DEFAULT_FILE = Path("twokey.yml")
+
+VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "TWOKEY_TENANT": ("tenant",),
+    "TWOKEY_DATA_DIR": ("data_dir",),
+    "TWOKEY_REDIS_URL": ("redis_url",),
+    "TWOKEY_CHECKPOINTS": ("checkpoints",),
+    "TWOKEY_POLICY": ("policy",),
+    "TWOKEY_WORKERS": ("workers",),
+    "TWOKEY_SLACK_MODE": ("slack", "mode"),
+    "TWOKEY_SLACK_HOST": ("slack", "host"),
+    "TWOKEY_SLACK_PORT": ("slack", "port"),
+    "TWOKEY_SLACK_API_URL": ("slack", "api_url"),
+}
+"""Environment variable to the setting it overrides; an empty variable is not set."""
+
+SECRETS: Final[Mapping[str, str]] = {
+    "TWOKEY_SECRET": "secret",
+    "SLACK_BOT_TOKEN": "bot_token",
+    "SLACK_APP_TOKEN": "app_token",
+    "SLACK_SIGNING_SECRET": "signing_secret",
+}
+"""Environment variable to the name of the secret; none of them may be in a file."""
+
+_LOOPBACK = {"127.0.0.1", "::1", "localhost"}
+_GRAPH = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
+
+
+def _graph(text: str) -> str:
+    if _GRAPH.fullmatch(text) is None:
+        raise ValueError(f"{text!r} names no graph; write 'folder/file.py:name'.")
+    return text
+
+
+def _redis_url(url: SecretStr) -> SecretStr:
+    if urlsplit(url.get_secret_value()).scheme not in {"redis", "rediss", "unix"}:
+        raise ValueError(
+            "this is no Redis URL; write redis://host:6379/0, rediss://… or unix:///…."
+        )
+    return url
+
+
+def _api_url(url: str) -> str:
+    parts = urlsplit(url)
+    is_safe = parts.scheme == "https" or (
+        parts.scheme == "http" and parts.hostname in _LOOPBACK
+    )
+    if not is_safe or not parts.hostname:
+        raise ValueError(
+            f"{url!r} would carry tokens in the clear or nowhere; "
+            "write https://…, or http:// on this machine."
+        )
+    return url.rstrip("/") + "/"
+
+
+def _policy(value: JsonValue) -> JsonValue:
+    if not isinstance(value, dict | str):
+        raise ValueError("write the name of a policy file, or the policy itself.")  # noqa: TRY004 - pydantic turns only ValueError into a problem
+    return value
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class SlackMode(StrEnum):
+    """How Slack reaches the bot."""
+
+    SOCKET = "socket"
+    HTTP = "http"
+
+
+class AgentSettings(_Model):
+    """One agent: where its compiled graph is, as ``file.py:name``."""
+
+    graph: Annotated[str, AfterValidator(_graph)]
+
+
+class SlackSettings(_Model):
+    """How to reach Slack, and where the bot listens in HTTP mode."""
+
+    mode: SlackMode = SlackMode.SOCKET
+    host: str = "127.0.0.1"
+    port: int = Field(default=3000, ge=0, le=65535)
+    api_url: Annotated[str, AfterValidator(_api_url)] = "https://slack.com/api/"
+
+
+class SettingsFile(_Model):
+    """The shape of ``twokey.yml``; ``graphs`` is the shape of ``langgraph.json``."""
+
+    tenant: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
+    agents: dict[str, AgentSettings] = Field(default_factory=dict)
+    graphs: dict[str, Annotated[str, AfterValidator(_graph)]] = Field(
+        default_factory=dict
+    )
+    policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
+    data_dir: Path = Path(".twokey")
+    redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
+    checkpoints: SecretStr | None = None
+    workers: int = Field(default=8, ge=1, le=256)
+    slack: SlackSettings = SlackSettings()
+
+
+class PolicySource(_Model):
+    """Where the policy stands: a file of its own, or a key of ``twokey.yml``."""
+
+    path: Path
+    under: str = ""
+
+    def read(self) -> str:
+        """Return the text of the file, as it is now.
+
+        Raises:
+            SettingsError: when it cannot be read.
+        """
+        return _read(self.path, "the policy", "Write one, or set 'policy'.")
+
+
+class SlackSecrets(_Model):
+    """What proves the bot to Slack and Slack to the bot."""
+
+    bot_token: SecretStr | None = None
+    app_token: SecretStr | None = None
+    signing_secret: SecretStr | None = None
+
+
+class Settings(_Model):
+    """Everything one process needs to know before it starts.
+
+    Attributes:
+        tenant: whose approvals these are.
+        agents: name to its graph, as an absolute ``file.py:name`` or ``module:name``.
+        policy: where the policy stands; loaded by `gateway.policy.load`.
+        data_dir: where the embedded store, checkpoints and the secret file live.
+        redis_url: the store; None is the embedded one in ``data_dir``.
+        checkpoints: path of a SQLite file, or a ``postgresql://`` URL.
+        workers: how many threads of agents are resumed at the same time.
+        slack: how to reach Slack.
+        slack_secrets: tokens and the signing secret.
+        secret: key material from the environment, for sealing buttons.
+    """
+
+    tenant: str
+    agents: dict[str, AgentSettings]
+    policy: PolicySource
+    data_dir: Path
+    redis_url: SecretStr | None
+    checkpoints: SecretStr
+    workers: int
+    slack: SlackSettings
+    slack_secrets: SlackSecrets
+    secret: SecretStr | None
+
+    @classmethod
+    def load(cls, path: Path | None, env: Mapping[str, str]) -> Settings:
+        """Read the settings.
+
+        Args:
+            path: the file; None is ``twokey.yml`` here, or none when there is none.
+            env: the environment of the process.
+
+        Raises:
+            SettingsError: one sentence a problem, with the setting's name.
+        """
+        source = path or DEFAULT_FILE
+        text = "" if path is None and not source.exists() else _read(source)
+        try:
+            document = parse_yaml(text, str(source))
+            _refuse_secrets(document)
+            read_model(document, SettingsFile)
+            settings = _overlaid(document, env)
+        except BadDocument as error:
+            raise SettingsError(str(error)) from error
+        return _resolved(settings, source, _secrets(env))
+
+    def secret_key(self) -> bytes:
+        """Return the 32 bytes that seal buttons: the environment's, else the file's.
+
+        The file is ``data_dir/secret.key``; it is created at the first start.
+
+        Raises:
+            SettingsError: when the file cannot be used as a secret.
+        """
+        if self.secret is not None:
+            return parse_secret(self.secret.get_secret_value())
+        return load_or_create_secret(self.data_dir / "secret.key")
+
+    def slack_problems(self) -> tuple[str, ...]:
+        """Say which secrets the Slack mode needs and does not have, with next steps."""
+        secrets, mode = self.slack_secrets, self.slack.mode
+        problems: list[str] = []
+        if secrets.bot_token is None:
+            problems.append(
+                "SLACK_BOT_TOKEN is not set; copy the Bot User OAuth Token (xoxb-…) "
+                "from your app's page 'OAuth & Permissions'."
+            )
+        if mode is SlackMode.SOCKET and secrets.app_token is None:
+            problems.append(
+                "SLACK_APP_TOKEN is not set; create an app-level token (xapp-…) with "
+                "connections:write on your app's page 'Basic Information'."
+            )
+        if mode is SlackMode.HTTP and secrets.signing_secret is None:
+            problems.append(
+                "SLACK_SIGNING_SECRET is not set; copy the Signing Secret from your "
+                "app's page 'Basic Information'."
+            )
+        return tuple(problems)
+
+
+def _read(path: Path, what: str = "the settings", hint: str = "") -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        text = f"There is no file {str(path)!r} with {what}. {hint}".rstrip()
+        raise SettingsError(text) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"{str(path)!r} with {what} cannot be read: {error}."
+        ) from error
+
+
+def _refuse_secrets(document: Document) -> None:
+    value = document.value if isinstance(document.value, dict) else {}
+    slack = value.get("slack")
+    found: list[tuple[str, ...]] = [(key,) for key in value]
+    found += [("slack", key) for key in slack] if isinstance(slack, dict) else []
+    problems = [
+        document.problem(
+            path,
+            f"{dotted(path)!r} is a secret and does not belong in a file; set {name} "
+            "in the environment, and replace the secret if the file was shared.",
+        )
+        for path in found
+        for name, secret in SECRETS.items()
+        if path[-1] == secret
+    ]
+    if problems:
+        raise BadDocument(problems)
+
+
+def _overlaid(document: Document, env: Mapping[str, str]) -> SettingsFile:
+    value = dict(document.value) if isinstance(document.value, dict) else {}
+    _refuse_misspelled(env)
+    given: dict[tuple[str, ...], str] = {
+        path: name for name, path in VARIABLES.items() if env.get(name)
+    }
+    for path, name in given.items():
+        inner = value
+        for key in path[:-1]:
+            member = inner.get(key)
+            inner[key] = inner = dict(member) if isinstance(member, dict) else {}
+        inner[path[-1]] = env[name]
+    try:
+        return SettingsFile.model_validate(value)
+    except ValidationError as error:
+        raise BadDocument(
+            Problem(
+                given.get(tuple(map(str, details["loc"])), document.source),
+                sentence(details, SettingsFile),
+            )
+            for details in error.errors()
+        ) from error
+
+
+def _refuse_misspelled(env: Mapping[str, str]) -> None:
+    """Refuse ``TWOKEY_REDIS_ULR``: silence would start another store."""
+    known = [*VARIABLES, *SECRETS]
+    for name in sorted(env):
+        if not name.startswith(("TWOKEY_", "SLACK_")) or name in known:
+            continue
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+        if close:
+            text = f"This variable is not known; did you mean {close[0]!r}?"
+            raise BadDocument([Problem(name, text)])
+
+
+def _secrets(env: Mapping[str, str]) -> dict[str, SecretStr]:
+    found = {
+        secret: SecretStr(env[name])
+        for name, secret in SECRETS.items()
+        if env.get(name)
+    }
+    if "secret" in found:
+        parse_secret(found["secret"].get_secret_value())
+    for name, prefix in (("SLACK_BOT_TOKEN", "xoxb-"), ("SLACK_APP_TOKEN", "xapp-")):
+        if env.get(name) and not env[name].startswith(prefix):
+            raise SettingsError(
+                f"{name} does not begin with {prefix!r}, so it is another kind of "
+                "token; 'twokey doctor' says where to find the right one."
+            )
+    return found
+
+
+def _resolved(
+    settings: SettingsFile, source: Path, secrets: Mapping[str, SecretStr]
+) -> Settings:
+    base = source.parent.resolve()
+    doubled = sorted(settings.agents.keys() & settings.graphs.keys())
+    if doubled:
+        raise SettingsError(
+            f"{source}: agent {doubled[0]!r} is in both 'agents' and 'graphs'; "
+            "keep one of them."
+        )
+    refs = {name: agent.graph for name, agent in settings.agents.items()}
+    data_dir = base / settings.data_dir.expanduser()
+    return Settings(
+        tenant=settings.tenant,
+        agents={
+            name: AgentSettings(graph=_absolute(ref, base))
+            for name, ref in {**refs, **settings.graphs}.items()
+        },
+        policy=_policy_source(settings.policy, source),
+        data_dir=data_dir,
+        redis_url=settings.redis_url,
+        checkpoints=_checkpoints(settings.checkpoints, base, data_dir),
+        workers=settings.workers,
+        slack=settings.slack,
+        slack_secrets=SlackSecrets.model_validate(
+            {name: value for name, value in secrets.items() if name != "secret"}
+        ),
+        secret=secrets.get("secret"),
+    )
+
+
+def _absolute(ref: str, base: Path) -> str:
+    file, _, name = ref.rpartition(":")
+    return f"{base / file}:{name}" if file.endswith(".py") else ref
+
+
+def _policy_source(policy: JsonValue, source: Path) -> PolicySource:
+    if isinstance(policy, str):
+        return PolicySource(path=source.parent / policy)
+    return PolicySource(path=source, under="policy")
+
+
+def _checkpoints(given: SecretStr | None, base: Path, data_dir: Path) -> SecretStr:
+    text = given.get_secret_value() if given else str(data_dir / "checkpoints.sqlite")
+    if urlsplit(text).scheme in {"postgres", "postgresql"}:
+        return SecretStr(text)
+    return SecretStr(str(base / text))

@@ -1,0 +1,85 @@
+"""Keep 32 secret bytes in a file that only its owner can read."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import stat
+from pathlib import Path
+
+from gateway.errors import SettingsError
+
+SIZE = 32
+_HEX = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
+
+
+def parse_secret(text: str) -> bytes:
+    """Return the 32 bytes of a secret that is written as 64 hex digits.
+
+    Raises:
+        SettingsError: for any other text; does not show it.
+    """
+    if _HEX.fullmatch(text) is None:
+        raise SettingsError(
+            f"TWOKEY_SECRET has {len(text)} characters and has to be 64 hex digits; "
+            "make one with: openssl rand -hex 32"
+        )
+    return bytes.fromhex(text)
+
+
+def load_or_create_secret(path: Path) -> bytes:
+    """Return the secret of a file; the first caller creates it.
+
+    Of several processes that start at once all return the same bytes: the file appears
+    whole, under its name, for exactly one of them.
+
+    Raises:
+        SettingsError: when it is not a file of 32 bytes that only its owner can use.
+    """
+    try:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            _create(path)
+        return _load(path)
+    except OSError as error:
+        raise SettingsError(
+            f"The secret {str(path)!r} cannot be used: {error.strerror}. "
+            "Set 'data_dir' to a folder this user can write, or set TWOKEY_SECRET."
+        ) from error
+
+
+def _create(path: Path) -> None:
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(secrets.token_bytes(SIZE))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            # link, unlike rename, never replaces what another process put there.
+            os.link(draft, path)
+        except FileExistsError:
+            return
+    finally:
+        draft.unlink()
+
+
+def _load(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY)
+    with os.fdopen(descriptor, "rb") as file:
+        state = os.fstat(file.fileno())
+        data = file.read(SIZE + 1)
+    if stat.S_IMODE(state.st_mode) & 0o077:
+        raise SettingsError(
+            f"The secret {str(path)!r} can be used by other users of this machine; "
+            f"run: chmod 600 {path}"
+        )
+    if len(data) != SIZE:
+        raise SettingsError(
+            f"The secret {str(path)!r} is not {SIZE} bytes long, so it was not written "
+            "by Twokey; restore it from a backup, or move it away to get a new one "
+            "(buttons of open cards then stop working)."
+        )
+    return data

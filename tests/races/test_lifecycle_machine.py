@@ -1,0 +1,250 @@
+"""Any order of submits, decisions, claims and clocks, against a plain model.
+
+Hypothesis drives the real services on a real Valkey and compares each answer with a
+model of one page: what the lifecycle table and the quorum say should happen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    invariant,
+    rule,
+    run_state_machine_as_test,
+)
+
+from gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Decision,
+    Edit,
+    Finding,
+    Reconcile,
+    Reject,
+    Respond,
+    Reviewer,
+)
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Result
+from gateway.store.store import Store
+from gateway.wire import Claimed, ClaimRequest
+from tests.service.desk import ANA, BEN, CHLOE, EVE, Desk, claim_of, person
+
+DAN_CLICKS = person("U0DAN")
+PEOPLE = st.sampled_from([ANA, BEN, CHLOE, EVE, DAN_CLICKS])
+ELIGIBLE = {
+    "process_refund": {"U0ANA", "U0BEN"},
+    "wire_money": {"U0ANA", "U0BEN", "U0CHLOE"},
+}
+
+
+@dataclass
+class Expected:
+    """What the model believes of one call."""
+
+    tool: str
+    item_id: str
+    claim: ClaimRequest
+    click: Click
+    amount: float
+    state: ItemState = ItemState.PENDING
+    voters: set[str] = field(default_factory=set[str])
+    fence: int = 0
+    executions: int = 0
+
+    @property
+    def needs_two(self) -> bool:
+        """Say whether two people, one of them senior, have to agree."""
+        return self.tool == "wire_money"
+
+    @property
+    def has_quorum(self) -> bool:
+        """Say whether everybody needed has voted."""
+        if not self.needs_two:
+            return bool(self.voters)
+        return len(self.voters) > 1 and "U0CHLOE" in self.voters
+
+
+class Lifecycle(RuleBasedStateMachine):
+    """Drive one store through anything that can happen to a call."""
+
+    calls = Bundle("calls")
+    url = ""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.store = Store(self.url, lease_ms=60_000)
+        self.desk = Desk(self.store)
+        self.known: list[Expected] = []
+        self.loop.run_until_complete(self.store.conn.command("FLUSHALL"))
+
+    def teardown(self) -> None:
+        self.loop.run_until_complete(self.store.close())
+        self.loop.close()
+
+    @rule(target=calls, tool=st.sampled_from(sorted(ELIGIBLE)))
+    def submit(self, tool: str) -> Expected:
+        return self.loop.run_until_complete(self._submit(tool))
+
+    async def _submit(self, tool: str) -> Expected:
+        thread = f"t{len(self.known)}"
+        ref, verdicts = await self.desk.submit((tool, {"amount": 1}), thread=thread)
+        expected = Expected(
+            tool=tool,
+            item_id=verdicts[0].item_id,
+            claim=claim_of(ref, verdicts[0]),
+            click=await self.desk.click(verdicts[0]),
+            amount=1,
+        )
+        self.known.append(expected)
+        return expected
+
+    @rule(call=calls, by=PEOPLE)
+    def approve(self, call: Expected, by: Reviewer) -> None:
+        kind = self._say(call, Approve(), by)
+        if self._may(call, by) and by.user not in call.voters:
+            call.voters.add(by.user)
+            self._counted(call, kind)
+        else:
+            assert kind in {"forbidden", "stale", "expired"}
+
+    @rule(call=calls, by=PEOPLE, amount=st.integers(2, 9))
+    def edit(self, call: Expected, by: Reviewer, amount: int) -> None:
+        kind = self._say(call, Edit(args={"amount": amount}), by)
+        if not self._may(call, by):
+            assert kind in {"forbidden", "stale", "expired"}
+        elif amount == call.amount and by.user in call.voters:
+            assert kind == "forbidden"
+        else:
+            call.voters = {by.user} | (
+                call.voters if amount == call.amount else set[str]()
+            )
+            call.amount = amount
+            self._counted(call, kind)
+
+    @rule(call=calls, by=PEOPLE, responds=st.booleans())
+    def refuse(self, call: Expected, by: Reviewer, *, responds: bool) -> None:
+        decision = Respond(message="ask") if responds else Reject()
+        kind = self._say(call, decision, by)
+        if self._may(call, by):
+            assert kind == "settled"
+            call.state = ItemState.ANSWERED if responds else ItemState.REJECTED
+        else:
+            assert kind in {"forbidden", "stale", "expired"}
+
+    @rule(call=calls, owner=st.sampled_from(["w1", "w2"]))
+    def claim(self, call: Expected, owner: str) -> None:
+        request = call.claim.with_(owner=owner)
+        reply = self.loop.run_until_complete(self.desk.agents.claim(request))
+        if call.state is ItemState.AUTHORIZED:
+            assert isinstance(reply, Claimed)
+            call.state, call.fence = ItemState.EXECUTING, reply.fence
+            call.claim = request
+        elif call.state is ItemState.EXECUTING and owner == call.claim.owner:
+            assert isinstance(reply, Claimed)
+            assert reply.fence == call.fence
+        else:
+            assert not isinstance(reply, Claimed)
+
+    @rule(call=calls, ok=st.booleans(), is_zombie=st.booleans())
+    def finish(self, call: Expected, *, ok: bool, is_zombie: bool) -> None:
+        fence = call.fence - 1 if is_zombie else call.fence
+        result = Result(ok=ok)
+        done = self.loop.run_until_complete(
+            self.desk.agents.finish(call.item_id, fence, result)
+        )
+        after = ItemState.EXECUTED if ok else ItemState.FAILED
+        open_ = call.state in {ItemState.EXECUTING, ItemState.IN_DOUBT}
+        owned = bool(call.fence) and not is_zombie
+        if owned and open_:
+            call.state = after
+            call.executions += 1
+            assert done
+        else:
+            assert done == (owned and call.state is after)
+
+    @rule(call=calls)
+    def deadline_passes(self, call: Expected) -> None:
+        approval_id = call.item_id.partition(".")[0]
+        self.loop.run_until_complete(self.desk.overdue(approval_id))
+        self.loop.run_until_complete(self.desk.sweeper.sweep())
+        if call.state is ItemState.PENDING:
+            call.state = ItemState.EXPIRED
+
+    @rule(call=calls)
+    def owner_dies(self, call: Expected) -> None:
+        if call.state is ItemState.EXECUTING:
+            self.loop.run_until_complete(self.desk.owner_dies(call.item_id))
+            self.loop.run_until_complete(self.desk.sweeper.sweep())
+            call.state = ItemState.IN_DOUBT
+
+    @rule(call=calls, finding=st.sampled_from(Finding), by=PEOPLE)
+    def reconcile(self, call: Expected, finding: Finding, by: Reviewer) -> None:
+        kind = self._say(call, Reconcile(finding=finding), by)
+        if call.state is not ItemState.IN_DOUBT:
+            assert kind == "stale"
+        elif by.user in ELIGIBLE[call.tool]:
+            assert kind == "settled"
+            call.state = {
+                Finding.EXECUTED: ItemState.EXECUTED,
+                Finding.RERUN: ItemState.AUTHORIZED,
+                Finding.SKIP: ItemState.FAILED,
+            }[finding]
+        else:
+            assert kind == "forbidden"
+
+    @rule(call=calls)
+    def thread_moves_on(self, call: Expected) -> None:
+        self.loop.run_until_complete(self.desk.agents.supersede(call.claim.ref))
+        if call.state is ItemState.PENDING:
+            call.state = ItemState.SUPERSEDED
+        elif call.state is ItemState.AUTHORIZED:
+            call.state = ItemState.LAPSED
+
+    @invariant()
+    def states_are_as_the_model_says(self) -> None:
+        for call in self.known[-3:]:
+            item = self.loop.run_until_complete(self.desk.item(call.item_id))
+            assert item.state is call.state
+            assert item.args == {"amount": call.amount}
+            if item.state in {ItemState.EXECUTING, ItemState.EXECUTED}:
+                assert call.has_quorum
+
+    def _may(self, call: Expected, by: Reviewer) -> bool:
+        return call.state is ItemState.PENDING and by.user in ELIGIBLE[call.tool]
+
+    def _counted(self, call: Expected, kind: str) -> None:
+        if call.has_quorum:
+            call.state = ItemState.AUTHORIZED
+        assert kind == ("settled" if call.has_quorum else "voted")
+
+    def _say(self, call: Expected, decision: Decision, by: Reviewer) -> str:
+        async def say() -> str:
+            item = await self.desk.item(call.item_id)
+            approval = await self.desk.approval(call.item_id)
+            click = call.click.with_(
+                version=approval.version, action_hash=item.action_hash
+            )
+            return (await self.desk.reviews.decide(click, decision, by)).kind
+
+        return self.loop.run_until_complete(say())
+
+
+def test_no_order_of_events_leaves_the_model(valkey_url: str) -> None:
+    Lifecycle.url = valkey_url
+    run_state_machine_as_test(  # pyright: ignore[reportUnknownMemberType] - untyped by hypothesis
+        Lifecycle,
+        settings=settings(
+            max_examples=60,
+            stateful_step_count=30,
+            deadline=None,
+            suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+        ),
+    )

@@ -1,0 +1,76 @@
+"""Many people, many processes, one moment: exactly one decision wins."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+
+import pytest
+
+from gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Edit,
+    Outcome,
+    Reject,
+    Respond,
+)
+from gateway.approvals.events import EventName
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from tests.service.desk import ANA, BEN, Desk
+
+APPROVALS = int(os.environ.get("TWOKEY_RACE_APPROVALS", "2000"))
+DECIDERS = 8
+AT_ONCE = 10
+_SETTLING = {
+    EventName.ITEM_AUTHORIZED,
+    EventName.ITEM_REJECTED,
+    EventName.ITEM_ANSWERED,
+}
+
+
+def different(n: int) -> Decision:
+    """Return a decision that no other of the eight makes."""
+    choices: list[Decision] = [
+        Approve(),
+        Reject(reason=f"no {n}"),
+        Respond(message=f"ask {n}"),
+        Edit(args={"amount": n + 1}, reason=f"edit {n}"),
+    ]
+    return choices[n % len(choices)]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+async def test_of_eight_different_decisions_one_wins_with_one_job_and_one_entry(
+    store: Store,
+) -> None:
+    desk = Desk(store)
+    clicks = [(await desk.refund(thread=f"t{n}"))[0] for n in range(APPROVALS)]
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def race(place: int) -> list[Outcome]:
+        async with gate:
+            return await asyncio.gather(
+                *(
+                    desk.reviews.decide(
+                        clicks[place], different(n), ANA if n % 2 else BEN
+                    )
+                    for n in range(DECIDERS)
+                )
+            )
+
+    rounds = await asyncio.gather(*(race(place) for place in range(APPROVALS)))
+
+    keys = store.keys_of_tenant("default")
+    audit = await audit_entries(store.conn, keys)
+    settled = Counter(event.item for event in audit if event.name in _SETTLING)
+    winners = [sum(o.kind == "settled" for o in outcomes) for outcomes in rounds]
+    losers = Counter(o.kind for outcomes in rounds for o in outcomes)
+    assert winners == [1] * APPROVALS
+    assert set(losers) <= {"settled", "stale", "changed"}
+    assert len(settled) == APPROVALS
+    assert set(settled.values()) == {1}
+    assert await desk.jobs() == APPROVALS

@@ -6,6 +6,7 @@ not fit is an error here, and the caller offers another way to edit it.
 
 from collections.abc import Sequence
 from datetime import date
+from typing import cast
 
 from bot.blockkit import JSON, limits
 from bot.objects import Block, made, plain_text
@@ -172,11 +173,9 @@ def _distinct(options: Sequence[Block]) -> list[Block]:
 
 def _numbered(place: int, offered: Block) -> Block:
     number = f"{place}. "
-    text = offered["text"]
-    if isinstance(text, dict):
-        cut = fit(str(text["text"]), limits.OPTION - len(number))
-        return {**offered, "text": {**text, "text": number + cut}}
-    return offered
+    text = cast("Block", offered["text"])  # option() put a plain_text object there
+    cut = fit(str(text["text"]), limits.OPTION - len(number))
+    return {**offered, "text": {**text, "text": number + cut}}
 
 
 def _one(options: Sequence[Block], value: str | None) -> Block | None:
@@ -191,8 +190,8 @@ def _one(options: Sequence[Block], value: str | None) -> Block | None:
         if offered["value"] == value:
             return offered
     raise ValueError(
-        f"{value!r} is not among the {len(options)} options; "
-        "pass the value of one of them."
+        f"The chosen value is not among the {len(options)} options; "
+        "pass the value of one of them, or none."
     )
 
 

@@ -12,8 +12,9 @@ before warning a reader.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 from bot.hidden import has_hidden, is_hidden, mark
@@ -88,6 +89,8 @@ def reveal(text: str) -> str:
     without a base or beyond the fourth on one, and for long runs of blank lines or
     spaces. Newline and tab stay. Doing it twice changes nothing more.
     """
+    if text.isascii() and not has_hidden(text):
+        return _RUN.sub(_run, text)
     return "".join(piece.shown for piece in _pieces(text))
 
 
@@ -113,7 +116,7 @@ def excerpt(text: str, limit: int) -> Excerpt:
         return Excerpt(whole, total, total, sha256, complete=True)
     room = limit - len(_gap(total))
     head = _taken(pieces, room - room // _TAIL)
-    tail = _taken(reversed(pieces), room // _TAIL)[::-1]
+    tail = _taken(pieces[::-1], room // _TAIL)[::-1]
     shown = sum(piece.length for piece in (*head, *tail))
     parts = (*(p.shown for p in head), _gap(total - shown), *(p.shown for p in tail))
     return Excerpt("".join(parts), shown, total, sha256, complete=False)
@@ -130,14 +133,15 @@ def fit(text: str, limit: int) -> str:
     """
     if limit < len(EMPTY):
         raise ValueError(f"A label needs {len(EMPTY)} characters or more, not {limit}.")
-    pieces = [
-        _Piece(piece.length, piece.shown.translate(_ONE_LINE))
-        for piece in _pieces(text)
-    ]
-    if sum(len(piece.shown) for piece in pieces) <= limit:
-        return "".join(piece.shown for piece in pieces) or EMPTY
-    head = _taken(pieces, limit - len(ELLIPSIS))
-    return "".join(piece.shown for piece in head) + ELLIPSIS
+    kept: list[_Piece] = []
+    size = 0
+    for length, shown in _pieces(text):
+        kept.append(_Piece(length, shown.translate(_ONE_LINE)))
+        size += len(kept[-1].shown)
+        if size > limit:
+            head = _taken(kept, limit - len(ELLIPSIS))
+            return "".join(piece.shown for piece in head) + ELLIPSIS
+    return "".join(piece.shown for piece in kept) or EMPTY
 
 
 def escape_mrkdwn(text: str) -> str:
@@ -154,14 +158,9 @@ def _gap(missing: int) -> str:
     return f"\n⟦{missing:,} characters not shown here⟧\n"
 
 
-def _taken(pieces: Iterable[_Piece], room: int) -> list[_Piece]:
-    taken: list[_Piece] = []
-    for piece in pieces:
-        room -= len(piece.shown)
-        if room < 0:
-            break
-        taken.append(piece)
-    return taken
+def _taken(pieces: Sequence[_Piece], room: int) -> list[_Piece]:
+    sizes = accumulate(len(piece.shown) for piece in pieces)
+    return [piece for piece, size in zip(pieces, sizes, strict=True) if size <= room]
 
 
 def _pieces(text: str) -> Iterator[_Piece]:

@@ -84,7 +84,7 @@ def prefill_fits(node: Node) -> Flaws:
 
 def chosen_are_offered(node: Node) -> Flaws:
     """Refuse an initial option that is not, field by field, among the options."""
-    offered = [*_offered(node)]
+    offered = _offered(node)
     if "initial_option" in node and node["initial_option"] not in offered:
         yield Flaw("/initial_option", "is not among the options")
     for index, chosen in enumerate(_items(node, "initial_options")):
@@ -142,10 +142,13 @@ def _items(node: Node, key: str) -> Sequence[ReadOnlyJSON]:
     return value if isinstance(value, Sequence) and not isinstance(value, str) else ()
 
 
-def _offered(node: Node) -> Iterable[Node]:
-    for option in _items(node, "options"):
-        if isinstance(option, Mapping):
-            yield option
-    for group in _items(node, "option_groups"):
-        if isinstance(group, Mapping):
-            yield from _offered(group)
+def _offered(node: Node) -> list[Node]:
+    groups = [
+        each for each in _items(node, "option_groups") if isinstance(each, Mapping)
+    ]
+    return [
+        option
+        for holder in (node, *groups)
+        for option in _items(holder, "options")
+        if isinstance(option, Mapping)
+    ]

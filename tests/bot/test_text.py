@@ -6,7 +6,7 @@ import time
 import unicodedata
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bot.hidden import DEFAULT_IGNORABLE
@@ -106,6 +106,7 @@ def test_what_hides_is_shown_as_a_mark(text: str, shown: str) -> None:
     assert reveal(text) == shown
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(HOSTILE)
 def test_revealing_leaves_nothing_hidden_and_twice_is_once(text: str) -> None:
     shown = reveal(text)
@@ -143,6 +144,7 @@ def test_a_long_text_shows_head_tail_and_how_much_is_missing() -> None:
     )
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(HOSTILE, st.integers(80, 200))
 def test_an_excerpt_keeps_its_limit_and_counts_what_it_left_out(
     text: str, limit: int
@@ -158,6 +160,7 @@ def test_an_excerpt_keeps_its_limit_and_counts_what_it_left_out(
         assert f"⟦{seen.total - seen.shown:,} characters not shown here⟧" in seen.text
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(HOSTILE)
 def test_the_digest_is_of_the_original(text: str) -> None:
     raw = text.encode("utf-8", "surrogatepass")
@@ -208,6 +211,7 @@ def test_a_newline_in_a_label_is_shown_as_a_mark() -> None:
     assert fit("a\nb\tc", 40) == "a⟦U+000A⟧b⟦U+0009⟧c"
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(HOSTILE, st.integers(7, 100))
 def test_a_label_keeps_its_limit_on_one_visible_line(text: str, limit: int) -> None:
     shown = fit(text, limit)
@@ -302,6 +306,7 @@ def test_ordinary_text_raises_no_warning(text: str) -> None:
     assert mixed_script_warnings(text) == ()
 
 
+@settings(deadline=None)  # the machine may be busy
 @given(HOSTILE)
 def test_looking_for_mixed_alphabets_never_crashes(text: str) -> None:
     assert all(len(found.scripts) > 1 for found in mixed_script_warnings(text))

@@ -1,0 +1,421 @@
+"""Hold the builders to Slack's limits and strangers' text out of markup."""
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, date, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bot import blocks as b
+from bot.blockkit import JSON
+from bot.text import EMPTY, excerpt, has_hidden, reveal
+
+CANARY = "zqCANARYzq"
+NASTY = [
+    "",
+    "<!channel> <@U1> <https://evil.example|ok> *bold* :key:",
+    "\u202efdp.exe",
+    "\ud800",
+    "\n" * 500,
+    "e" + "\u0301" * 500,
+    "&lt;!here&gt; &amp;",
+    CANARY,
+    f"*{CANARY}* <!channel|{CANARY}>",
+    "x" * 20_000,
+    "😀" * 4_000,
+    "\u3164" * 4_000,
+]
+hostile = st.sampled_from(NASTY) | st.text(max_size=300)
+
+
+def every_block(text: str) -> list[b.Block]:
+    """Build one of everything a message takes, all of it from one stranger's text."""
+    stranger = b.untrusted(text)
+    short = b.untrusted(excerpt(text, 400).text)
+    cut = b.untrusted(excerpt(text, 100).text)
+    sure = b.confirm(stranger, cut, yes=stranger, no=stranger, style="danger")
+    choices = [
+        b.option(stranger, str(number), description=stranger) for number in range(3)
+    ]
+    return [
+        b.header(stranger, block_id="h"),
+        b.section(short, accessory=b.button("s", stranger)),
+        b.section(b.template("by {who}", who=b.user("U1"))),
+        b.context(short, b.label("ours"), b.template("*{n}* items", n=3)),
+        b.divider(block_id="d"),
+        b.preformatted(short, block_id="p"),
+        b.rich_text(b.words(b.label("by ")), b.bold(b.label("us ")), b.mention("U1")),
+        b.table([[b.label("field"), b.label("value")], [cut, cut]], wrapped=[True]),
+        b.actions(
+            b.button(
+                "a",
+                stranger,
+                value="v",
+                style="primary",
+                accessibility_label=stranger,
+                confirm=sure,
+            ),
+            b.select("c", choices),
+            block_id="row",
+        ),
+    ]
+
+
+def every_input(text: str) -> list[b.Block]:
+    """Build one of every input from one stranger's text."""
+    stranger = b.untrusted(text)
+    choices = [b.option(stranger, str(n), description=stranger) for n in range(10)]
+    elements = [
+        b.text_input("a", placeholder=stranger, focus=True),
+        b.text_input("a", initial=reveal(text)[:3_000], multiline=True, min_length=1),
+        b.number_input(
+            "a",
+            decimal=True,
+            initial="1.5",
+            minimum="0",
+            maximum="2",
+            placeholder=stranger,
+        ),
+        b.date_input("a", initial=date(2026, 2, 28)),
+        b.date_input("a"),
+        b.select("a", choices, initial="3", placeholder=stranger),
+        b.multi_select("a", choices, initial=["1", "2"], most=2, placeholder=stranger),
+        b.checkboxes("a", choices, initial=["9"]),
+        b.radio_buttons("a", choices, initial="0"),
+        b.radio_buttons("a", choices),
+    ]
+    return [
+        b.input_block(
+            stranger, element, block_id=f"b{place}", hint=stranger, optional=True
+        )
+        for place, element in enumerate(elements)
+    ]
+
+
+def objects(value: JSON) -> Iterator[b.Block]:
+    """Yield every object of a payload."""
+    if isinstance(value, dict):
+        yield value
+        for inner in value.values():
+            yield from objects(inner)
+    if isinstance(value, list):
+        for inner in value:
+            yield from objects(inner)
+
+
+def texts(value: JSON) -> list[str]:
+    found = [each.get("text") for each in objects(value)]
+    return [each for each in found if isinstance(each, str)]
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(hostile)
+def test_a_message_of_hostile_text_is_one_slack_takes(text: str) -> None:
+    b.ensure_valid_message(every_block(text), "Approval ap_7 waits.")
+    b.ensure_valid_message(every_block(text), "Approval ap_7 waits.", update=True)
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(hostile)
+def test_a_view_of_hostile_text_is_one_slack_takes(text: str) -> None:
+    stranger = b.untrusted(text)
+
+    b.ensure_valid_view(
+        b.modal(
+            stranger,
+            [b.alert(stranger, level="warning"), *every_input(text)],
+            callback_id="edit",
+            submit=stranger,
+            close=stranger,
+            private_metadata="ap_7",
+            external_id="x",
+            notify_on_close=True,
+        )
+    )
+    b.ensure_valid_view(
+        b.home([b.section(stranger), *every_input(text)], callback_id="home")
+    )
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(hostile)
+def test_strangers_are_never_in_markup_and_never_hidden(text: str) -> None:
+    payload: JSON = [*every_block(text), *every_input(text)]
+    ours = [*every_block(""), *every_input("")]
+
+    markup = [each for each in objects(payload) if each.get("type") == "mrkdwn"]
+
+    assert markup == [each for each in objects([*ours]) if each.get("type") == "mrkdwn"]
+    assert len(markup) == 2
+    assert all(
+        each["emoji"] is False
+        for each in objects(payload)
+        if each.get("type") == "plain_text"
+    )
+    assert not [each for each in texts(payload) if has_hidden(each) or not each]
+
+
+def test_a_canary_is_found_only_where_nothing_is_interpreted() -> None:
+    payload: JSON = [*every_block(CANARY), *every_input(CANARY)]
+
+    homes = {
+        str(each["type"])
+        for each in objects(payload)
+        if CANARY in str(each.get("text")) and isinstance(each["text"], str)
+    }
+    preformatted = [
+        each
+        for each in objects(payload)
+        if each.get("type") == "rich_text_preformatted"
+    ]
+    sections = [
+        each for each in objects(payload) if each.get("type") == "rich_text_section"
+    ]
+
+    assert homes == {"plain_text", "raw_text", "text"}
+    assert CANARY in json.dumps(preformatted)
+    assert CANARY not in json.dumps(sections)
+
+
+def refused_by_the_type_checkers() -> None:
+    """Stay uncalled: mypy and pyright complain when one of these is not an error."""
+    b.section("text")  # type: ignore[arg-type] # a str is no trusted markup
+    b.header("text")  # type: ignore[arg-type] # nor a label
+    b.header(b.template("text"))  # type: ignore[arg-type] # headers take no markup
+    b.preformatted("text")  # type: ignore[arg-type] # a str is not revealed yet
+    b.words(b.untrusted("text"))  # type: ignore[arg-type] # no strangers in rich text
+    b.template("{x}", x="text")  # type: ignore[arg-type] # a str is no reference
+    b.modal("title", [], callback_id="x", close=b.label("x"))  # type: ignore[arg-type] # nor a title
+
+
+@pytest.mark.parametrize(
+    "build",
+    [b.section, b.header, b.preformatted, b.words, b.context, b.alert],
+)
+def test_a_plain_str_is_refused_when_it_runs_as_well(
+    build: Callable[[Any], b.Block],
+) -> None:
+    with pytest.raises(AttributeError):
+        build("<!channel>")
+
+
+def test_text_of_strangers_is_revealed_however_it_is_made() -> None:
+    assert b.untrusted("a\u202eb").text == "a⟦U+202E⟧b"
+    assert b.Untrusted("a\u202eb") == b.untrusted("a\u202eb")
+
+
+def test_an_empty_text_is_said_to_be_empty() -> None:
+    nothing = b.untrusted("")
+
+    assert texts([b.preformatted(nothing)]) == [EMPTY]
+    assert texts([b.header(nothing)]) == [EMPTY]
+    assert texts([b.section(nothing)]) == [EMPTY]
+    assert texts([b.table([[nothing]])]) == [EMPTY]
+    assert texts([b.rich_text(b.words(b.label("")), b.bold(b.label("")))]) == [
+        EMPTY,
+        EMPTY,
+    ]
+
+
+def test_preformatted_text_is_never_cut_by_the_builder() -> None:
+    block = b.preformatted(b.untrusted("x" * 9_500))
+
+    with pytest.raises(b.BadBlocks, match="9000 characters, has 9500") as caught:
+        b.ensure_valid_message([block], "text")
+
+    assert [each.code for each in caught.value.problems] == ["msg_blocks_too_long"]
+
+
+def test_a_section_keeps_the_lines_of_a_text_and_shows_it_unfolded() -> None:
+    block = b.section(b.untrusted("one\ntwo"), block_id="s")
+
+    assert block == {
+        "type": "section",
+        "text": {"type": "plain_text", "text": "one\ntwo", "emoji": False},
+        "expand": True,
+        "block_id": "s",
+    }
+
+
+def test_a_template_is_markup_with_references() -> None:
+    at = datetime(2026, 11, 21, 2, 30, tzinfo=timezone(timedelta(hours=1)))
+
+    sentence = b.template(
+        "*{who}* of {group} in {where} approved {what}, {n} of {m}, {at}",
+        who=b.user("U0LEAD"),
+        group=b.usergroup("S0SUPPORT"),
+        where=b.channel("C1"),
+        what=b.code("ap_7"),
+        n=1,
+        m=2,
+        at=b.moment(at),
+    )
+
+    assert sentence.text == (
+        "*<@U0LEAD>* of <!subteam^S0SUPPORT> in <#C1> approved `ap_7`, 1 of 2, "
+        "<!date^1795224600^{date_short_pretty} {time_secs}|2026-11-21 01:30:00 UTC>"
+    )
+    assert b.section(sentence)["text"] == {
+        "type": "mrkdwn",
+        "text": sentence.text,
+        "verbatim": True,
+    }
+
+
+def test_templates_are_joined_into_one() -> None:
+    parts = [b.template("by {who}", who=b.user("U1")), b.template("_now_")]
+
+    assert b.joined(" · ", parts).text == "by <@U1> · _now_"
+
+
+@pytest.mark.parametrize(
+    ("make", "value"),
+    [
+        (b.user, "U1> <!channel"),
+        (b.user, "u1"),
+        (b.user, ""),
+        (b.usergroup, "U1"),
+        (b.channel, "C1|x"),
+        (b.code, "a`*b*`"),
+        (b.code, ""),
+        (b.code, "two words"),
+        (b.code, "a\nb"),
+        (b.code, "x" * 129),
+        (b.Ref, "plain"),
+        (b.Ref, "<!channel>"),
+        (b.Ref, "<https://evil.example|x>"),
+        (b.Ref, "<!date^1^{date}^https://evil.example|x>"),
+        (b.Ref, "<@U1>\n"),
+    ],
+)
+def test_what_is_no_id_is_no_reference(
+    make: Callable[[str], b.Ref], value: str
+) -> None:
+    with pytest.raises(ValueError, match="is no reference; make one with"):
+        make(value)
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(st.text())
+def test_no_text_of_a_stranger_gets_markup_through_a_reference(text: str) -> None:
+    for make in (b.user, b.usergroup, b.channel, b.code):
+        try:
+            made = make(text).text
+        except ValueError:
+            continue
+        assert not set(text) & set("<>&*~`|^ \n\t")
+        assert made.count("<") + made.count("`") in {1, 2}
+
+
+def test_a_moment_without_a_time_zone_is_refused() -> None:
+    naive = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
+
+    with pytest.raises(ValueError, match="has no time zone"):
+        b.moment(naive)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: b.template("{who}"), r"wants \['who'\] and was given \[\]"),
+        (lambda: b.template("x", who=b.user("U1")), r"given \['who'\]"),
+        (lambda: b.template("{n:>9}", n=1), "without a format"),
+        (lambda: b.template("{n!r}", n=1), "without a format"),
+        (lambda: b.template("{}"), "name each reference"),
+        (lambda: b.template("{who.text}", who=b.user("U1")), "name each reference"),
+    ],
+)
+def test_a_template_takes_exactly_the_references_it_names(
+    make: Callable[[], b.Template], why: str
+) -> None:
+    with pytest.raises(ValueError, match=why):
+        make()
+
+
+def test_a_button_is_read_aloud_by_its_own_text_when_nothing_else_is_said() -> None:
+    plain = b.button("approve", b.label("Approve"))
+    spoken = b.button(
+        "approve",
+        b.label("Approve"),
+        accessibility_label=b.label("Approve the refund"),
+    )
+
+    assert plain["accessibility_label"] == "Approve"
+    assert spoken["accessibility_label"] == "Approve the refund"
+
+
+def test_options_that_would_look_alike_are_numbered() -> None:
+    long = [b.option(b.untrusted("x" * 90 + end), end) for end in "abc"]
+    short = [b.option(b.label(text), text) for text in "abc"]
+
+    shown = texts(b.select("a", long))
+
+    assert len(set(shown)) == 3
+    assert shown[0].startswith("1. x")
+    assert max(map(len, shown)) == 75
+    assert texts(b.select("a", short)) == ["a", "b", "c"]
+
+
+def test_the_chosen_option_is_the_offered_one_with_its_number() -> None:
+    alike = [b.option(b.label("same"), value) for value in "ab"]
+
+    element = b.select("a", alike, initial="b")
+
+    assert element["initial_option"] == {
+        "text": {"type": "plain_text", "text": "2. same", "emoji": False},
+        "value": "b",
+    }
+
+
+def test_a_choice_that_is_not_offered_is_refused() -> None:
+    offered = [b.option(b.label(value), value) for value in "ab"]
+
+    with pytest.raises(ValueError, match="is not among the 2 options"):
+        b.select("a", offered, initial="c")
+    with pytest.raises(ValueError, match="is not among the 2 options"):
+        b.radio_buttons("a", offered, initial="c")
+    with pytest.raises(ValueError, match="is not among the 2 options"):
+        b.checkboxes("a", offered, initial=["a", "c"])
+    with pytest.raises(ValueError, match="is not among the 2 options"):
+        b.multi_select("a", offered, initial=["c"])
+
+
+def test_a_value_that_does_not_fit_its_input_is_refused_and_never_cut() -> None:
+    exact = b.text_input("a", initial="x\u202e" * 1_500)
+
+    assert exact["initial_value"] == "x\u202e" * 1_500
+    with pytest.raises(ValueError, match="holds 3000 characters, its value has 3001"):
+        b.text_input("a", initial="x" * 3_001)
+
+
+def test_an_empty_value_leaves_the_input_empty() -> None:
+    assert "initial_value" not in b.text_input("a", initial="")
+
+
+def test_a_message_without_text_for_screen_readers_is_refused() -> None:
+    with pytest.raises(b.BadBlocks, match="screen readers"):
+        b.ensure_valid_message([b.divider()], " ")
+
+
+def test_a_refused_payload_names_five_problems_and_counts_the_rest() -> None:
+    wrong: list[b.Block] = [{"type": f"nothing{number}"} for number in range(7)]
+
+    with pytest.raises(b.BadBlocks) as caught:
+        b.ensure_valid_message(wrong, "text")
+
+    assert isinstance(caught.value, ValueError)
+    assert len(caught.value.problems) == 7
+    assert str(caught.value).count("/type: ") == 5
+    assert str(caught.value).endswith("and 2 more.")
+
+
+def test_a_refused_view_says_why() -> None:
+    blank = b.modal(b.label("x"), [], callback_id="x", close=b.label("x"))
+
+    with pytest.raises(b.BadBlocks, match="/blocks: must have at least 1 items"):
+        b.ensure_valid_view(blank)
+    with pytest.raises(b.BadBlocks, match="/blocks: must have at least 1 items"):
+        b.ensure_valid_view(b.home([], callback_id="x"))

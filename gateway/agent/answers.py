@@ -1,0 +1,137 @@
+"""Ask about one held call until the answer is a good one."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Literal, Self, TypeVar
+
+from langgraph.types import interrupt
+from pydantic import ValidationError, create_model, model_validator
+
+from gateway.approvals import digest, edits, strict_json
+from gateway.approvals.record import Verb
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import BadJson
+from gateway.wire import (
+    APPROVAL_INTERRUPT,
+    RECONCILE_INTERRUPT,
+    Answer,
+    AnswerKind,
+    ReconcileAnswer,
+    Verdict,
+)
+
+_A = TypeVar("_A", Answer, ReconcileAnswer)
+
+_DECISIONS = {
+    Verb.APPROVE: AnswerKind.APPROVE,
+    Verb.EDIT: AnswerKind.EDIT,
+    Verb.REJECT: AnswerKind.REJECT,
+    Verb.RESPOND: AnswerKind.RESPOND,
+}
+_ENDINGS = tuple(kind for kind in AnswerKind if kind not in _DECISIONS.values())
+
+
+def ask(verdict: Verdict, args: JsonObject) -> Answer:
+    """Pause until somebody settled this call; return what they said.
+
+    Everything here is pure up to the pause, because LangGraph runs it again whenever
+    a sibling is answered. A bad answer is refused before it is saved (the model is
+    the interrupt's schema); one that comes through all the same is asked for again,
+    in the order in which LangGraph replays answers.
+    """
+    model = answer_model(verdict)
+    question: JsonObject = {
+        "type": APPROVAL_INTERRUPT,
+        "v": 1,
+        "item_id": verdict.item_id,
+        "tool": verdict.tool,
+        "tool_call_id": verdict.tool_call_id,
+        "args": args,
+        "action_hash": verdict.action_hash,
+        "allow": [str(verb) for verb in verdict.allow],
+    }
+    return _until_good(question, model)
+
+
+def ask_what_happened(item_id: str, action_hash: str, tool: str) -> ReconcileAnswer:
+    """Pause until a person said what became of an execution in doubt."""
+    question: JsonObject = {
+        "type": RECONCILE_INTERRUPT,
+        "v": 1,
+        "item_id": item_id,
+        "tool": tool,
+        "action_hash": action_hash,
+        "allow": ["executed", "rerun", "skip"],
+    }
+    return _until_good(question, _reconcile_model(item_id, action_hash))
+
+
+def answer_model(verdict: Verdict) -> type[Answer]:
+    """Return the model that accepts only answers to this very question."""
+    schema = verdict.args_schema
+    return _answer_model(
+        verdict.item_id,
+        verdict.action_hash,
+        tuple(verdict.allow),
+        None if schema is None else digest.canonical(schema),
+    )
+
+
+def _until_good(question: JsonObject, model: type[_A]) -> _A:
+    errors: list[str] = []
+    while True:
+        answer: object = interrupt(
+            {**question, "errors": list(errors)}, response_schema=model
+        )
+        try:
+            return model.model_validate(answer)
+        except ValidationError as error:
+            errors = [str(problem["msg"])[:300] for problem in error.errors()]
+
+
+@lru_cache(maxsize=1024)
+def _answer_model(
+    item_id: str, action_hash: str, allow: tuple[Verb, ...], schema: bytes | None
+) -> type[Answer]:
+    kinds = tuple(_DECISIONS[verb] for verb in allow) + _ENDINGS
+    parsed = None if schema is None else strict_json.parse_object(schema)
+
+    class Bound(Answer):
+        @model_validator(mode="after")
+        def _is_complete(self) -> Self:
+            _check(self, parsed)
+            return self
+
+    fields: dict[str, Any] = {
+        "type": (Literal[kinds], ...),
+        "item_id": (Literal[item_id], ...),
+        "action_hash": (Literal[action_hash], ...),
+    }
+    return create_model("ApprovalAnswer", __base__=Bound, **fields)
+
+
+@lru_cache(maxsize=256)
+def _reconcile_model(item_id: str, action_hash: str) -> type[ReconcileAnswer]:
+    fields: dict[str, Any] = {
+        "item_id": (Literal[item_id], ...),
+        "action_hash": (Literal[action_hash], ...),
+    }
+    return create_model("ReconcileAnswer", __base__=ReconcileAnswer, **fields)
+
+
+def _check(answer: Answer, schema: JsonObject | None) -> None:
+    is_edit = answer.type is AnswerKind.EDIT
+    if is_edit != (answer.args is not None):
+        raise ValueError("an edit carries `args`, and nothing else does")
+    if answer.type is AnswerKind.RESPOND and not answer.message.strip():
+        raise ValueError("a response carries a `message`")
+    if answer.args is None:
+        return
+    try:
+        args = strict_json.accept_object(answer.args)
+    except BadJson as error:
+        raise ValueError(str(error)) from error
+    errors = edits.argument_errors(schema, args)
+    if errors:
+        raise ValueError("; ".join(f"{at}: {why}" for at, why in errors.items()))

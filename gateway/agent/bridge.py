@@ -1,0 +1,141 @@
+"""Let one asynchronous core serve synchronous and asynchronous agents.
+
+Theory of operation: everything that talks to the gateway is written once, as
+coroutines over a `Shell`. `Awaiting` really awaits. `Blocking` runs each port call on
+one background event loop and waits for it, so that a coroutine over it never suspends
+and `drive` can finish it without an event loop of its own. Heartbeats always live on
+that background loop: a tool that blocks its own loop must not lose its claim.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any, Protocol, TypeVar
+
+from gateway.errors import NotAllowed, StoreUnavailable, TwokeyError
+
+PORT_TIMEOUT_S = 30.0
+"""How long one question to the gateway may take before it counts as unreachable."""
+
+PORT_TRIES = 4
+FIRST_PAUSE_S = 0.1
+"""How often, and with which growing pauses, a question is put that must get through."""
+
+T = TypeVar("T")
+
+
+class Shell(Protocol):
+    """How the core waits: for the gateway, and for time to pass."""
+
+    async def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Ask the gateway.
+
+        Raises:
+            StoreUnavailable: when there is no answer within `PORT_TIMEOUT_S`.
+        """
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        ...
+
+
+class Awaiting:
+    """A shell for code that runs on an event loop."""
+
+    async def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Await the answer on the caller's loop."""
+        return await _in_time(question)
+
+    async def sleep(self, seconds: float) -> None:
+        """Yield to the loop meanwhile."""
+        await asyncio.sleep(seconds)
+
+
+class Blocking:
+    """A shell for code without an event loop; its coroutines never suspend."""
+
+    async def ask(self, question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Block this thread until the background loop has the answer."""
+        return spawn(_in_time(question)).result()
+
+    async def sleep(self, seconds: float) -> None:
+        """Block this thread meanwhile."""
+        time.sleep(seconds)  # noqa: ASYNC251 - to block is what this shell is for
+
+
+def drive(work: Coroutine[Any, Any, T]) -> T:
+    """Finish a coroutine over a `Blocking` shell in this thread.
+
+    Raises:
+        RuntimeError: when the coroutine suspends, which is a programming error.
+    """
+    try:
+        work.send(None)
+    except StopIteration as stop:
+        value: T = stop.value
+        return value
+    work.close()
+    raise RuntimeError("A coroutine over a blocking shell suspended.")
+
+
+def spawn(work: Coroutine[Any, Any, T]) -> Future[T]:
+    """Start a coroutine on the background loop of this process."""
+    return asyncio.run_coroutine_threadsafe(work, _background.loop())
+
+
+async def insistently(
+    shell: Shell, question: Callable[[], Coroutine[Any, Any, T]]
+) -> T:
+    """Ask the gateway a few times; a refusal is final at once.
+
+    Raises:
+        TwokeyError: the last one, when there was no answer.
+    """
+    pause = FIRST_PAUSE_S
+    for _ in range(PORT_TRIES - 1):
+        try:
+            return await shell.ask(question)
+        except NotAllowed:
+            raise
+        except TwokeyError:
+            await shell.sleep(pause)
+            pause *= 3
+    return await shell.ask(question)
+
+
+async def _in_time(question: Callable[[], Coroutine[Any, Any, T]]) -> T:
+    try:
+        async with asyncio.timeout(PORT_TIMEOUT_S):
+            return await question()
+    except (TimeoutError, OSError) as error:
+        raise StoreUnavailable(
+            "The approval gateway did not answer; try again when it is back."
+        ) from error
+
+
+class _Background:
+    """One event loop in one daemon thread; made anew in a forked child."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._pid = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def loop(self) -> asyncio.AbstractEventLoop:
+        with self._lock:
+            if self._loop is None or self._pid != os.getpid():
+                self._loop = asyncio.new_event_loop()
+                self._pid = os.getpid()
+                threading.Thread(
+                    target=self._loop.run_forever, name="twokey-agent", daemon=True
+                ).start()
+            return self._loop
+
+
+_background = _Background()

@@ -1,0 +1,281 @@
+"""Take one tool call to its end: refused, run unasked, or asked about and then run."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any, cast
+
+from langchain.agents.middleware.types import ToolCallRequest
+from langchain_core.messages import AIMessage, ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.config import get_config
+from langgraph.prebuilt import ToolRuntime
+from langgraph.types import Command
+
+from gateway.agent import answers, messages, results, turns, words
+from gateway.agent.bridge import Shell, insistently
+from gateway.agent.execution import (
+    HeldCall,
+    NotRun,
+    Ran,
+    Work,
+    collecting,
+    execute,
+)
+from gateway.agent.grants import Grant, granted
+from gateway.agent.messages import ITEM_KEY
+from gateway.agent.port import Gateway
+from gateway.agent.results import ToolResult
+from gateway.approvals import digest, strict_json
+from gateway.approvals.record import EditRecord, Result
+from gateway.errors import NotAllowed, TwokeyError
+from gateway.wire import AnswerKind, TurnRef, Verdict, VerdictKind
+
+Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
+
+BOOK_SIZE = 512
+"""How many turns this process remembers the verdicts of."""
+
+
+class Book:
+    """The verdicts that this process itself got from the gateway, newest kept.
+
+    State can be rewritten by whoever may write checkpoints; this cannot.
+    """
+
+    def __init__(self) -> None:
+        self._turns: OrderedDict[str, dict[str, Verdict]] = OrderedDict()
+        self._lock = Lock()
+
+    def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
+        """Remember the verdicts on a turn."""
+        with self._lock:
+            self._turns[ref.model_dump_json()] = dict(verdicts)
+            while len(self._turns) > BOOK_SIZE:
+                self._turns.popitem(last=False)
+
+    def get(self, ref: TurnRef) -> dict[str, Verdict] | None:
+        """Return the verdicts on a turn; None when this process did not submit it."""
+        with self._lock:
+            return self._turns.get(ref.model_dump_json())
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Everything that taking a call to its end needs, besides the call."""
+
+    agent: str
+    gateway: Callable[[], Gateway]
+    shell: Shell
+    book: Book
+    tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
+
+    async def submit(
+        self, ref: TurnRef, calls: Sequence[ToolCall], says: str
+    ) -> turns.TurnNote:
+        """Have the gateway judge the calls of a message; deny all on failure."""
+        draft = turns.Draft(calls)
+        try:
+            gateway = self.gateway()
+            turn = draft.turn(ref, says, self.tools)
+            verdicts = await insistently(self.shell, lambda: gateway.submit(turn))
+        except NotAllowed as error:
+            return draft.all_denied(ref.message_id, str(error))
+        except TwokeyError:
+            return draft.all_denied(ref.message_id, turns.UNREACHABLE)
+        note = draft.note(ref.message_id, verdicts)
+        self.book.put(ref, note.verdicts)
+        return note
+
+    async def call(self, request: ToolCallRequest, run: Handler) -> ToolResult:
+        """Return what the model gets to read for one call.
+
+        Up to the pause for a held call nothing here has an effect.
+        """
+        state = cast("Mapping[str, Any]", request.state)
+        message = turns.asking_message(state, request.tool_call["id"] or "")
+        if message is None or message.id is None:
+            return _closing(request, words.told(request.tool_call, turns.NO_VERDICT))
+        ref = turns.place(self.agent, message.id)
+        if ref is None:
+            return _closing(request, words.told(request.tool_call, turns.NO_THREAD))
+        verdict = turns.noted(state, message, request.tool_call)
+        if verdict.kind is VerdictKind.HOLD:
+            return await self._held(request, run, ref, verdict)
+        if verdict.kind is VerdictKind.RUN and await self._may_run(
+            ref, state, message, verdict
+        ):
+            return await self._unasked(request, run, ref, verdict)
+        reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
+        text = words.denied(reason or turns.NO_VERDICT)
+        return _closing(request, words.told(request.tool_call, text))
+
+    async def _may_run(
+        self,
+        ref: TurnRef,
+        state: Mapping[str, Any],
+        message: AIMessage,
+        verdict: Verdict,
+    ) -> bool:
+        """Confirm with the gateway what state says may run unasked."""
+        known = self.book.get(ref)
+        if known is None:
+            calls = turns.open_calls(message, state["messages"])
+            known = (await self.submit(ref, calls, str(message.text))).verdicts
+        return known.get(verdict.tool_call_id) == verdict
+
+    async def _unasked(
+        self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
+    ) -> ToolResult:
+        context = {**ref.model_dump(), "tool_call_id": verdict.tool_call_id}
+        grant = Grant(
+            item_id="",
+            idempotency_key=digest.claim_key(context, verdict.args_hash),
+            action_hash="",
+            tool=verdict.tool,
+            args_hash=verdict.args_hash,
+        )
+        with collecting() as inside, granted(grant):
+            result = _cleaned(await run(request))
+        return _presented(request, result, item_id="", own=None, inside=inside)
+
+    async def _held(
+        self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
+    ) -> ToolResult:
+        item_id = verdict.item_id
+        if not _is_alone(request):
+            return _closing(request, words.told(request.tool_call, words.NOT_ALONE))
+        args = strict_json.accept_object(request.tool_call["args"])
+        answer = answers.ask(verdict, args)
+        if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
+            is_error = answer.type is not AnswerKind.RESPOND
+            return _closing(
+                request,
+                words.told(
+                    request.tool_call,
+                    words.ended(answer),
+                    item_id=item_id,
+                    is_error=is_error,
+                ),
+            )
+        held = HeldCall(
+            ref=ref,
+            tool=verdict.tool,
+            tool_call_id=verdict.tool_call_id,
+            args=args,
+            item_id=item_id,
+            action_hash=verdict.action_hash,
+        )
+        return await self._execute(request, run, held)
+
+    async def _execute(
+        self, request: ToolCallRequest, run: Handler, held: HeldCall
+    ) -> ToolResult:
+        async def run_with(args: strict_json.JsonObject) -> ToolResult:
+            call = {**request.tool_call, "args": args}
+            changed = request.override(tool_call=cast("Any", call))
+            return _cleaned(await run(changed))
+
+        def failure(text: str) -> ToolResult:
+            return words.told(request.tool_call, text)
+
+        try:
+            gateway = self.gateway()
+        except NotAllowed as error:
+            told = words.told(request.tool_call, str(error), item_id=held.item_id)
+            return _closing(request, told)
+        end = await execute(
+            held, gateway, self.shell, Work(run_with, results.stored, failure)
+        )
+        if isinstance(end, NotRun):
+            told = words.told(request.tool_call, end.reason, item_id=held.item_id)
+            return _closing(request, told)
+        if isinstance(end, Ran):
+            result, inside = end.result, end.inside
+        else:
+            result, inside = given_back(request.tool_call, end.result)
+        return _presented(
+            request, result, item_id=held.item_id, own=end.edit, inside=inside
+        )
+
+
+def given_back(
+    call: Any,  # noqa: ANN401 - a ToolCall; its TypedDict comes in two spellings
+    result: Result,
+) -> tuple[ToolResult, list[EditRecord]]:
+    """Return a stored result as the tool returned it, or say that it is lost."""
+    found = results.restored(result.payload)
+    if found is not None:
+        return found
+    text = words.RESULT_LOST if result.ok else words.UNKNOWN_RESULT
+    return words.told(call, text, is_error=not result.ok), []
+
+
+def _cleaned(result: ToolResult) -> ToolResult:
+    return results.each_message(result, messages.without_lookalikes)
+
+
+def _presented(
+    request: ToolCallRequest,
+    result: ToolResult,
+    *,
+    item_id: str,
+    own: EditRecord | None,
+    inside: list[EditRecord],
+) -> ToolResult:
+    """Return a result as the model gets it: marked, with notices, with the facts."""
+    call_id = request.tool_call["id"]
+    known = {record.item_id for record in messages.known_edits(request.state)}
+    fresh = [record for record in inside if record.item_id not in known]
+    is_silent = request.tool is not None and request.tool.return_direct
+
+    def told(message: ToolMessage) -> ToolMessage:
+        if message.tool_call_id != call_id:
+            return message
+        marked = message
+        if item_id:
+            kwargs = {**message.additional_kwargs, ITEM_KEY: item_id}
+            marked = message.model_copy(update={"additional_kwargs": kwargs})
+        return messages.with_records(marked, own, fresh, is_silent=is_silent)
+
+    presented = results.each_message(result, told)
+    records = [*([own] if own is not None else []), *fresh]
+    if not records:
+        return presented
+    return results.carrying(presented, {"twokey_edits": messages.facts(records)})
+
+
+def _closing(request: ToolCallRequest, message: ToolMessage) -> ToolResult:
+    """Return the answer to a call that did not run.
+
+    After a turn of nothing but ``return_direct`` tools the agent would end here,
+    before the model could read why; so it is sent to the model.
+    """
+    if request.tool is None or not request.tool.return_direct:
+        return message
+    runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
+    by_name = {tool.name: tool for tool in runtime.tools}
+    asking = turns.asking_message(request.state, request.tool_call["id"] or "")
+    siblings = [] if asking is None else asking.tool_calls
+    if all(
+        call["name"] in by_name and by_name[call["name"]].return_direct
+        for call in siblings
+    ):
+        return Command(goto="model", update={"messages": [message]})
+    return message
+
+
+def _is_alone(request: ToolCallRequest) -> bool:
+    """Say whether this call has a task of its own, so that its answers are its own.
+
+    A jump to the tools node runs all calls of a message in one task, where LangGraph
+    cannot tell whose answer is whose.
+    """
+    path = cast("Any", get_config().get("metadata", {})).get("langgraph_path", ())
+    if not path or path[0] != "__pregel_pull":
+        return True
+    asking = turns.asking_message(request.state, request.tool_call["id"] or "")
+    return asking is not None and len(asking.tool_calls) == 1

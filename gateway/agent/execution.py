@@ -1,0 +1,298 @@
+"""Execute an authorized call once: claim, verify, run under a grant, record, give back.
+
+The claim comes before the effect and the record after it. Killed in between, the call
+is in doubt and a person is asked: it is never run again silently. Nothing here trusts
+the answer or the agent's state for what to run; the document in the gateway's own
+record is verified against this call and then run, byte for byte.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Generic, TypeVar, assert_never
+
+from langgraph.errors import GraphBubbleUp, is_invalid_resume
+
+from gateway import wire
+from gateway.agent import bridge, words
+from gateway.agent.answers import ask_what_happened
+from gateway.agent.bridge import Shell, insistently
+from gateway.agent.grants import Grant, granted
+from gateway.agent.port import Gateway
+from gateway.approvals import digest, strict_json
+from gateway.approvals.record import EditRecord, Result
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
+from gateway.wire import (
+    Busy,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Done,
+    InDoubt,
+    ReconcileAnswer,
+    Refused,
+    TurnRef,
+)
+
+BUSY_DEADLINE_S = 120.0
+"""How long to wait for another live owner before the thread is handed back."""
+
+logger = logging.getLogger(__name__)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """One held call as this agent knows it; ``args`` are those the model asked for."""
+
+    ref: TurnRef
+    tool: str
+    tool_call_id: str
+    args: JsonObject
+    item_id: str
+    action_hash: str
+
+
+@dataclass(frozen=True, slots=True)
+class Work(Generic[R]):
+    """What differs between executors: how to run, to store and to speak of failure.
+
+    ``run`` gets the arguments that are authorized. ``store`` turns what it returned
+    into what the gateway keeps, with the edits that were made inside it.
+    """
+
+    run: Callable[[JsonObject], Awaitable[R]]
+    store: Callable[[R, list[EditRecord]], Result]
+    failure: Callable[[str], R]
+
+
+@dataclass(frozen=True, slots=True)
+class Ran(Generic[R]):
+    """It ran now."""
+
+    result: R
+    args: JsonObject
+    edit: EditRecord | None
+    inside: list[EditRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class RanBefore:
+    """It ran before; ``result`` is what was stored."""
+
+    result: Result
+    edit: EditRecord | None
+
+
+@dataclass(frozen=True, slots=True)
+class NotRun:
+    """It does not run; ``reason`` is a text for the model."""
+
+    reason: str
+
+
+_inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", default=None)
+
+
+@contextmanager
+def collecting() -> Generator[list[EditRecord]]:
+    """Collect the edits that agents inside the running tool report."""
+    found: list[EditRecord] = []
+    token = _inside.set(found)
+    try:
+        yield found
+    finally:
+        _inside.reset(token)
+
+
+def report(records: list[EditRecord]) -> None:
+    """Tell the agent outside, when there is one, which edits were made in here."""
+    found = _inside.get()
+    if found is not None:
+        known = {record.item_id for record in found}
+        found.extend(record for record in records if record.item_id not in known)
+
+
+async def execute(
+    held: HeldCall, gateway: Gateway, shell: Shell, work: Work[R]
+) -> Ran[R] | RanBefore | NotRun:
+    """Execute a call that was answered with approve or edit, at most once.
+
+    Raises:
+        ThreadUnavailable: when the gateway cannot be reached, or another owner does
+            not finish in time. The answer is kept: resume the thread again later.
+        GraphBubbleUp: when something inside the tool pauses; the claim is given back.
+    """
+    request = ClaimRequest(
+        item_id=held.item_id,
+        ref=held.ref,
+        tool=held.tool,
+        tool_call_id=held.tool_call_id,
+        owner=uuid.uuid4().hex,
+    )
+    while True:
+        reply = await _settled_claim(request, gateway, shell)
+        match reply:
+            case Claimed():
+                return await _run_once(held, reply, gateway, shell, work)
+            case Done():
+                return RanBefore(reply.result, reply.edit)
+            case Refused():
+                return NotRun(words.denied(reply.reason))
+            case InDoubt():
+                finding = ask_what_happened(held.item_id, held.action_hash, held.tool)
+                if finding.type != "rerun":
+                    return _after(finding)
+            case _:
+                assert_never(reply)
+
+
+def _after(finding: ReconcileAnswer) -> NotRun:
+    return NotRun(words.reconciled(finding))
+
+
+async def _settled_claim(
+    request: ClaimRequest, gateway: Gateway, shell: Shell
+) -> Claimed | Done | InDoubt | Refused:
+    deadline = time.monotonic() + BUSY_DEADLINE_S
+    while True:
+        reply = await _claim(request, gateway, shell)
+        if not isinstance(reply, Busy):
+            return reply
+        if time.monotonic() >= deadline:
+            raise ThreadUnavailable(
+                f"Item {request.item_id!r} is still being executed elsewhere after "
+                f"{BUSY_DEADLINE_S:.0f} s; resume the thread again later."
+            )
+        await shell.sleep(max(reply.retry_after_s, 0.01))
+
+
+async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> ClaimReply:
+    try:
+        return await insistently(shell, lambda: gateway.claim(request))
+    except NotAllowed as error:
+        return Refused(reason=str(error))
+    except TwokeyError as error:
+        raise ThreadUnavailable(
+            f"The gateway did not answer for item {request.item_id!r}, so nothing ran; "
+            "resume the thread again when it is back."
+        ) from error
+
+
+async def _run_once(
+    held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell, work: Work[R]
+) -> Ran[R] | NotRun:
+    args = _authorized_args(held, claimed)
+    if args is None:
+        logger.warning("execution.mismatch item=%s", held.item_id)
+        await _release(held, claimed, gateway, shell)
+        return NotRun(words.MISMATCH)
+    grant = Grant(
+        item_id=held.item_id,
+        idempotency_key=claimed.idempotency_key,
+        action_hash=claimed.action_hash,
+        tool=held.tool,
+        args_hash=wire.args_hash(args),
+    )
+    with collecting() as inside, granted(grant), _kept_alive(held, claimed, gateway):
+        try:
+            result = await work.run(args)
+        except GraphBubbleUp:
+            await _release(held, claimed, gateway, shell)
+            raise
+        except Exception as error:
+            if is_invalid_resume(error):
+                await _release(held, claimed, gateway, shell)
+                raise
+            # Whatever a tool can raise ends here: the effect may have happened, so it
+            # is recorded inside the claim and told. Raised, it would replay for ever.
+            result = work.failure(words.failed(error))
+    await _finish(held, claimed, gateway, shell, work.store(result, inside))
+    return Ran(result, args, claimed.edit, inside)
+
+
+def _authorized_args(held: HeldCall, claimed: Claimed) -> JsonObject | None:
+    """Return the arguments to run when the claim is for exactly this call."""
+    try:
+        document = strict_json.parse_object(claimed.action)
+        args = digest.action_args(claimed.action)
+        asked = wire.args_hash(held.args)
+        edit = claimed.edit
+        base = args if edit is None else edit.requested
+        matches = (
+            digest.action_hash(claimed.action) == claimed.action_hash
+            and (edit is None or edit.executed_hash == claimed.action_hash)
+            and (edit is not None or claimed.action_hash == held.action_hash)
+            and document.get("tool") == held.tool
+            and _is_here(document.get("ctx"), held)
+            and wire.args_hash(base) == asked
+        )
+    except (BadJson, KeyError):
+        return None
+    return args if matches else None
+
+
+def _is_here(ctx: object, held: HeldCall) -> bool:
+    expected: dict[str, object] = {
+        "agent": held.ref.agent,
+        "thread": held.ref.thread,
+        "ns": held.ref.ns,
+        "message_id": held.ref.message_id,
+        "tool_call_id": held.tool_call_id,
+    }
+    return isinstance(ctx, dict) and expected.items() <= ctx.items()
+
+
+@contextmanager
+def _kept_alive(held: HeldCall, claimed: Claimed, gateway: Gateway) -> Generator[None]:
+    beats = bridge.spawn(_beat(held, claimed, gateway))
+    try:
+        yield
+    finally:
+        beats.cancel()
+
+
+async def _beat(held: HeldCall, claimed: Claimed, gateway: Gateway) -> None:
+    pause = max(claimed.lease_s / 3, 0.05)
+    while True:
+        await asyncio.sleep(pause)
+        try:
+            is_ours = await gateway.heartbeat(held.item_id, claimed.fence)
+        except (TwokeyError, OSError):
+            logger.warning("execution.heartbeat_failed item=%s", held.item_id)
+            continue
+        if not is_ours:
+            logger.warning("execution.claim_lost item=%s", held.item_id)
+            return
+
+
+async def _finish(
+    held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell, result: Result
+) -> None:
+    """Record the result; when that fails the gateway shows the item as in doubt."""
+    try:
+        is_ours = await insistently(
+            shell, lambda: gateway.finish(held.item_id, claimed.fence, result)
+        )
+    except TwokeyError:
+        logger.exception("execution.unrecorded item=%s", held.item_id)
+        return
+    if not is_ours:
+        logger.warning("execution.finished_late item=%s", held.item_id)
+
+
+async def _release(
+    held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell
+) -> None:
+    try:
+        await insistently(shell, lambda: gateway.release(held.item_id, claimed.fence))
+    except TwokeyError:
+        logger.exception("execution.unreleased item=%s", held.item_id)

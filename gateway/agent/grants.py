@@ -1,0 +1,158 @@
+"""Hand a tool the right to run once, and refuse to run without it.
+
+The middleware opens a grant around the execution it has cleared. A `guarded` tool
+takes it: same tool, same arguments, first use. With the middleware removed, swapped
+or jumped over there is no grant, and the tool does not run.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, cast
+
+from langchain_core.tools import BaseTool
+from langchain_core.tools import tool as make_tool
+
+from gateway import wire
+from gateway.approvals import strict_json
+from gateway.errors import BadJson, NotAllowed
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """The right to execute one call once.
+
+    Attributes:
+        item_id: the approved item; "" when policy lets the call run unasked.
+        idempotency_key: the same for every attempt at this authorization; hand it to
+            the system that the tool changes.
+        action_hash: what was approved; "" when policy lets the call run unasked.
+        tool: name of the tool that may run.
+        args_hash: hash of the arguments that it may run with.
+    """
+
+    item_id: str
+    idempotency_key: str
+    action_hash: str
+    tool: str
+    args_hash: str
+
+
+@dataclass(slots=True)
+class _Ticket:
+    grant: Grant
+    is_open: bool = True
+    is_taken: bool = False
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+
+_ticket: ContextVar[_Ticket | None] = ContextVar("twokey_grant", default=None)
+
+
+@contextmanager
+def granted(grant: Grant) -> Generator[None]:
+    """Let the tool that is executed in this context take this grant, once."""
+    ticket = _Ticket(grant)
+    token = _ticket.set(ticket)
+    try:
+        yield
+    finally:
+        ticket.is_open = False
+        _ticket.reset(token)
+
+
+def grant() -> Grant:
+    """Return the grant that the running tool was given.
+
+    Raises:
+        NotAllowed: outside an execution that the middleware cleared.
+    """
+    ticket = _ticket.get()
+    if ticket is None or not ticket.is_open:
+        raise NotAllowed(
+            "There is no grant here. Only a tool that is run by an agent with "
+            "`ApprovalMiddleware` has one."
+        )
+    return ticket.grant
+
+
+def guarded(tool: BaseTool | Callable[..., Any]) -> BaseTool:
+    """Return a copy of a tool that runs only under a matching grant.
+
+    The copy keeps its name, schema and class. Usable as a decorator, above ``@tool``
+    or instead of it.
+
+    The returned tool raises `gateway.errors.NotAllowed` when it is run without a
+    grant, with a grant for another tool or other arguments, or twice under one.
+    """
+    plain = tool if isinstance(tool, BaseTool) else make_tool(tool)
+    if isinstance(plain, _Guarded):
+        return plain
+    copy = plain.model_copy()
+    # Only run() and arun() differ, so the copy may change its class in place: a
+    # proxy would have to repeat every way in which LangChain looks into a tool.
+    object.__setattr__(copy, "__class__", _guarded_class(type(plain)))
+    return copy
+
+
+def is_guarded(tool: object) -> bool:
+    """Say whether a tool refuses to run without a grant."""
+    return isinstance(tool, _Guarded)
+
+
+class _Guarded(BaseTool):
+    """What a guarded class does differently from the class it was made of."""
+
+    def run(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the shape of BaseTool.run
+        self._take(tool_input)
+        return super().run(tool_input, *args, **kwargs)
+
+    async def arun(
+        self,
+        tool_input: str | dict[str, Any],
+        *args: Any,  # noqa: ANN401 - the shape of BaseTool.arun
+        **kwargs: Any,  # noqa: ANN401 - the shape of BaseTool.arun
+    ) -> Any:  # noqa: ANN401 - the shape of BaseTool.arun
+        self._take(tool_input)
+        return await super().arun(tool_input, *args, **kwargs)
+
+    def _take(self, tool_input: str | dict[str, Any]) -> None:
+        ticket = _ticket.get()
+        if ticket is None or not ticket.is_open:
+            raise NotAllowed(
+                f"The tool {self.name!r} is guarded and nobody cleared this call, so "
+                "it did not run. Give the agent `ApprovalMiddleware`, listed last."
+            )
+        if not self._is_for(ticket.grant, tool_input):
+            raise NotAllowed(
+                f"The tool {self.name!r} was called with something else than what was "
+                "cleared, so it did not run. List `ApprovalMiddleware` last."
+            )
+        with ticket.lock:
+            if ticket.is_taken:
+                raise NotAllowed(
+                    f"The tool {self.name!r} already ran under this grant, so it did "
+                    "not run again. List retrying middleware before "
+                    "`ApprovalMiddleware`."
+                )
+            ticket.is_taken = True
+
+    def _is_for(self, given: Grant, tool_input: str | dict[str, Any]) -> bool:
+        if given.tool != self.name or isinstance(tool_input, str):
+            return False
+        visible = self._filter_injected_args(tool_input)
+        try:
+            return wire.args_hash(strict_json.accept_object(visible)) == given.args_hash
+        except BadJson:
+            return False
+
+
+@lru_cache(maxsize=256)
+def _guarded_class(plain: type[BaseTool]) -> type[BaseTool]:
+    made = type(f"Guarded{plain.__name__}", (_Guarded, plain), {})
+    return cast("type[BaseTool]", made)

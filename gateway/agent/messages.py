@@ -1,0 +1,250 @@
+"""Keep the facts about edits, and put each in front of the model exactly once.
+
+The model's own message is never rewritten. A notice stands inside the result of the
+call it is about; when that message is gone, as a note in the first human message. The
+sequence of roles never changes, because providers refuse some of them. Text of ours
+that was not written by us (a tool's output, a summary) is taken out or defused first,
+so that what the model reads under our mark is always true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+from langchain_core.messages import (
+    AnyMessage,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+)
+from pydantic import ValidationError
+
+from gateway.approvals import edits
+from gateway.approvals.record import EditRecord
+
+EDIT_KEY = "twokey_edit"
+"""Where a message carries the record of the edit it is about."""
+INSIDE_KEY = "twokey_edits_inside"
+"""Where a result carries the records of edits made by an agent inside the tool."""
+ITEM_KEY = "twokey_item"
+"""Where the answer to a held call carries the id of its item."""
+OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY)
+
+MAX_EDITS = 64
+MAX_EDITS_CHARS = 256 * 1024
+"""How much about past edits is kept; the oldest are forgotten first."""
+
+Content = str | list[str | dict[Any, Any]]
+_M = TypeVar("_M", bound=BaseMessage)
+
+
+class EditMessage(HumanMessage):
+    """One edit as a message: the notice as text, the record in `additional_kwargs`.
+
+    State keeps plain records and not this class, so that a reader without it loses
+    nothing; `edit_messages` makes it for a page or a history of one's own. It does
+    not stand among the agent's messages: between tool calls and their results no
+    provider takes a human message.
+    """
+
+    @classmethod
+    def of(cls, record: EditRecord) -> EditMessage:
+        """Make the message of a record."""
+        return cls(
+            content=notice(record),
+            id=f"twokey-edit-{record.item_id}",
+            additional_kwargs={EDIT_KEY: record.model_dump(mode="json")},
+        )
+
+    @property
+    def record(self) -> EditRecord:
+        """Return the structured record."""
+        return EditRecord.model_validate(self.additional_kwargs[EDIT_KEY])
+
+
+def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
+    """Return every edit that an agent's state (``get_state(...).values``) knows of."""
+    return [EditMessage.of(record) for record in known_edits(state)]
+
+
+def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
+    """Return the records of all edits that an agent's state knows of, oldest first."""
+    return _records(cast("Sequence[object]", state.get("twokey_edits") or ()))
+
+
+def add_edits(
+    old: Sequence[dict[str, Any]], new: Sequence[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Join dumped records in the order in which they became known; a reducer."""
+    by_id = {str(record["item_id"]): record for record in [*old, *new]}
+    kept: list[dict[str, Any]] = []
+    size = 0
+    for record in reversed(list(by_id.values())[-MAX_EDITS:]):
+        size += len(str(record))
+        if kept and size > MAX_EDITS_CHARS:
+            break
+        kept.append(record)
+    return kept[::-1]
+
+
+def facts(records: Iterable[EditRecord]) -> list[dict[str, Any]]:
+    """Return records as state keeps them."""
+    return [record.model_dump(mode="json") for record in records]
+
+
+def notice(record: EditRecord) -> str:
+    """Return the notice of an edit, with look-alikes inside its values defused."""
+    text = edits.notice(record)
+    return edits.NOTICE_MARK + edits.defuse(text.removeprefix(edits.NOTICE_MARK))
+
+
+def notice_inside(record: EditRecord) -> str:
+    """Return the notice for the result of a tool in which another agent acted."""
+    return f"Inside this tool, about a call of {record.tool!r}: {notice(record)}"
+
+
+def notice_apart(record: EditRecord) -> str:
+    """Return the notice for a place away from the call it is about."""
+    return (
+        "(Note by the approval gateway, not by the user, about an earlier call of "
+        f"{record.tool!r}: {notice(record)})"
+    )
+
+
+def without_lookalikes(message: ToolMessage) -> ToolMessage:
+    """Return a tool's own message with everything that looks like ours defused."""
+    kwargs = {
+        key: value
+        for key, value in message.additional_kwargs.items()
+        if key not in OUR_KEYS
+    }
+    content = _each_text(message.content, edits.defuse)
+    return message.model_copy(update={"content": content, "additional_kwargs": kwargs})
+
+
+def with_records(
+    message: ToolMessage,
+    own: EditRecord | None,
+    inside: Sequence[EditRecord] = (),
+    *,
+    is_silent: bool = False,
+) -> ToolMessage:
+    """Return a result that tells of the edits it is about.
+
+    ``is_silent`` keeps the content as it is, for a tool whose result a user sees
+    directly; the records are there all the same.
+    """
+    kwargs = dict(message.additional_kwargs)
+    if own is not None:
+        kwargs[EDIT_KEY] = own.model_dump(mode="json")
+    if inside:
+        kwargs[INSIDE_KEY] = [record.model_dump(mode="json") for record in inside]
+    told = message.model_copy(update={"additional_kwargs": kwargs})
+    if is_silent:
+        return told
+    texts = ([notice(own)] if own else []) + [notice_inside(r) for r in inside]
+    return _prepended(told, texts)
+
+
+def restated(
+    messages: Sequence[AnyMessage], records: Iterable[EditRecord]
+) -> list[AnyMessage]:
+    """Return the input of a model call in which every edit is stated exactly once."""
+    known = {record.item_id: record for record in records}
+    cleaned = [_cleaned(message, known.values()) for message in messages]
+    placed: list[AnyMessage] = []
+    for message in cleaned:
+        texts: list[str] = []
+        if isinstance(message, ToolMessage):
+            for item_id, is_own in _about(message):
+                record = known.pop(item_id, None)
+                if record is not None:
+                    texts.append(notice(record) if is_own else notice_inside(record))
+        placed.append(_prepended(message, texts))
+    return _noted(placed, [notice_apart(record) for record in known.values()])
+
+
+def _about(message: ToolMessage) -> list[tuple[str, bool]]:
+    kwargs = message.additional_kwargs
+    own = _records([kwargs.get(EDIT_KEY)])
+    inside = _records(cast("list[object]", kwargs.get(INSIDE_KEY) or []))
+    return [(record.item_id, True) for record in own] + [
+        (record.item_id, False) for record in inside
+    ]
+
+
+def _records(entries: Iterable[object]) -> list[EditRecord]:
+    found: list[EditRecord] = []
+    for entry in entries:
+        try:
+            found.append(EditRecord.model_validate(entry))
+        except ValidationError:
+            continue
+    return found
+
+
+def _cleaned(message: AnyMessage, records: Iterable[EditRecord]) -> AnyMessage:
+    if not isinstance(message, ToolMessage | HumanMessage):
+        return message
+    content: Content = message.content
+    if edits.NOTICE_MARK[:8] not in str(content):
+        return message
+    ours = [
+        text
+        for record in records
+        for text in (notice_apart(record), notice_inside(record), notice(record))
+    ]
+
+    def clean(text: str) -> str:
+        for known in ours:
+            text = text.replace(f"{known}\n\n", "").replace(f"\n\n{known}", "")
+            text = text.replace(known, "")
+        return edits.defuse(text)
+
+    return message.model_copy(update={"content": _each_text(content, clean)})
+
+
+def _noted(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessage]:
+    """Append notes to the first human message, else to the last result there is."""
+    if not notes:
+        return messages
+    humans = [i for i, m in enumerate(messages) if isinstance(m, HumanMessage)]
+    results = [i for i, m in enumerate(messages) if isinstance(m, ToolMessage)]
+    if not humans and not results:
+        return [HumanMessage("\n\n".join(notes)), *messages]
+    at = humans[0] if humans else results[-1]
+    message = messages[at]
+    content: Content = message.content
+    text = "\n\n".join(notes)
+    if isinstance(content, str):
+        joined: Content = f"{content}\n\n{text}" if content else text
+    else:
+        joined = [*content, {"type": "text", "text": text}]
+    changed = message.model_copy(update={"content": joined})
+    return [*messages[:at], changed, *messages[at + 1 :]]
+
+
+def _prepended(message: _M, texts: Sequence[str]) -> _M:
+    if not texts:
+        return message
+    text = "\n\n".join(texts)
+    content: Content = message.content
+    joined: Content
+    if isinstance(content, str):
+        joined = f"{text}\n\n{content}" if content else text
+    else:
+        joined = [{"type": "text", "text": text}, *content]
+    return message.model_copy(update={"content": joined})
+
+
+def _each_text(content: object, change: Callable[[str], str]) -> Any:  # noqa: ANN401 - content has the shape it came with
+    if isinstance(content, str):
+        return change(content)
+    if isinstance(content, list):
+        elements = cast("list[object]", content)
+        return [_each_text(element, change) for element in elements]
+    if isinstance(content, dict):
+        members = cast("dict[object, object]", content)
+        return {key: _each_text(value, change) for key, value in members.items()}
+    return content

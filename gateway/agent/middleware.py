@@ -1,0 +1,225 @@
+"""Put an agent's tool calls behind the gateway: the hooks, and nothing but the hooks.
+
+``after_model`` submits the turn, ``wrap_tool_call`` asks and executes, ``before_agent``
+repairs a turn that was cut off, ``wrap_model_call`` tells of edits, ``after_agent``
+reports them to an agent outside. The synchronous and asynchronous hooks share one core.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, cast
+
+from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware.types import (
+    ModelRequest,
+    ModelResponse,
+    ToolCallRequest,
+)
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.runtime import Runtime
+from langgraph.types import Command
+
+from gateway.agent import execution, messages, notes, order, port, repair, turns
+from gateway.agent.bridge import Awaiting, Blocking, Shell, drive
+from gateway.agent.calls import Book, Caller
+from gateway.agent.port import Gateway
+from gateway.agent.results import ToolResult
+from gateway.agent.turns import TwokeyState
+from gateway.errors import TwokeyError
+from gateway.wire import AgentNote
+
+logger = logging.getLogger(__name__)
+
+Update = dict[str, Any]
+
+
+class ApprovalMiddleware(AgentMiddleware[TwokeyState, Any, Any]):
+    """Let no tool call of an agent run that the gateway has not cleared.
+
+    List it last, so that nothing changes a call after it was cleared; wrap tools that
+    need a person in `guarded`, so that they do not run without it either.
+
+    Args:
+        agent: the agent's name, as policy and cards know it.
+        gateway: the gateway to ask; by default the one `connected` in the context of
+            each run. Without any, nothing runs.
+        system_note: whether the system prompt lists the tools that need a person.
+    """
+
+    state_schema = TwokeyState
+
+    def __init__(
+        self,
+        agent: str = "agent",
+        *,
+        gateway: Gateway | None = None,
+        system_note: bool = True,
+    ) -> None:
+        super().__init__()
+        self.agent = agent
+        self.system_note = system_note
+        self._gateway = gateway
+        self._tools: dict[str, BaseTool] = {}
+        self._note: AgentNote | None = None
+        self._book = Book()
+        self._is_order_checked = False
+
+    @property
+    def name(self) -> str:
+        """Return the constant name: it lives in checkpoints and must never change."""
+        return "ApprovalMiddleware"
+
+    def gateway(self) -> Gateway:
+        """Return the gateway to ask.
+
+        Raises:
+            NotAllowed: when there is none.
+        """
+        return self._gateway or port.current()
+
+    def before_agent(
+        self,
+        state: TwokeyState,
+        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+    ) -> Update | None:
+        """Put back what a new user message cut off."""
+        return drive(self._before_agent(Blocking(), state))
+
+    async def abefore_agent(
+        self,
+        state: TwokeyState,
+        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+    ) -> Update | None:
+        """Put back what a new user message cut off."""
+        return await self._before_agent(Awaiting(), state)
+
+    def after_model(
+        self,
+        state: TwokeyState,
+        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+    ) -> Update | None:
+        """Submit all calls of the model's message at once; keep the verdicts."""
+        return drive(self._after_model(Blocking(), state))
+
+    async def aafter_model(
+        self,
+        state: TwokeyState,
+        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+    ) -> Update | None:
+        """Submit all calls of the model's message at once; keep the verdicts."""
+        return await self._after_model(Awaiting(), state)
+
+    def wrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]],
+    ) -> ToolMessage | Command[Any]:
+        """Run a cleared call, ask about a held one, or say why it does not run."""
+
+        async def run(changed: ToolCallRequest) -> ToolResult:
+            return handler(changed)
+
+        return _as_hook(drive(self._caller(Blocking()).call(request, run)))
+
+    async def awrap_tool_call(
+        self,
+        request: ToolCallRequest,
+        handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]],
+    ) -> ToolMessage | Command[Any]:
+        """Run a cleared call, ask about a held one, or say why it does not run."""
+
+        async def run(changed: ToolCallRequest) -> ToolResult:
+            return await handler(changed)
+
+        return _as_hook(await self._caller(Awaiting()).call(request, run))
+
+    def wrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], ModelResponse[Any]],
+    ) -> ModelResponse[Any]:
+        """State every edit exactly once, and which tools need a person."""
+        self._check_order(handler)
+        return handler(drive(self._model_request(Blocking(), request)))
+
+    async def awrap_model_call(
+        self,
+        request: ModelRequest[Any],
+        handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]],
+    ) -> ModelResponse[Any]:
+        """State every edit exactly once, and which tools need a person."""
+        self._check_order(handler)
+        return await handler(await self._model_request(Awaiting(), request))
+
+    def after_agent(
+        self,
+        state: TwokeyState,
+        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+    ) -> None:
+        """Report the edits of this run to an agent whose tool this agent is."""
+        execution.report(messages.known_edits(state))
+
+    async def aafter_agent(
+        self,
+        state: TwokeyState,
+        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+    ) -> None:
+        """Report the edits of this run to an agent whose tool this agent is."""
+        execution.report(messages.known_edits(state))
+
+    def _caller(self, shell: Shell) -> Caller:
+        return Caller(self.agent, self.gateway, shell, self._book, self._tools)
+
+    async def _before_agent(self, shell: Shell, state: TwokeyState) -> Update | None:
+        return await repair.repaired(self._caller(shell), state)
+
+    async def _after_model(self, shell: Shell, state: TwokeyState) -> Update | None:
+        found = turns.asking(state["messages"])
+        if found is None or found[0].id is None:
+            # A message without an id never gets a verdict, so its calls do not run.
+            return None
+        message, calls = found
+        message_id = str(message.id)
+        ref = turns.place(self.agent, message_id)
+        if ref is None:
+            note = turns.Draft(calls).all_denied(message_id, turns.NO_THREAD)
+        else:
+            note = await self._caller(shell).submit(ref, calls, str(message.text))
+        return {"twokey_turn": note.model_dump(mode="json")}
+
+    async def _model_request(
+        self, shell: Shell, request: ModelRequest[Any]
+    ) -> ModelRequest[Any]:
+        for tool in request.tools:
+            if isinstance(tool, BaseTool):
+                self._tools[tool.name] = tool
+        records = messages.known_edits(request.state)
+        told = request.override(messages=messages.restated(request.messages, records))
+        note = await self._noted(shell) if self.system_note else None
+        if note is None:
+            return told
+        system = notes.with_note(told.system_message, note)
+        return told.override(system_message=system)
+
+    async def _noted(self, shell: Shell) -> AgentNote | None:
+        if self._note is None:
+            try:
+                gateway = self.gateway()
+                self._note = await shell.ask(lambda: gateway.note(self.agent))
+            except TwokeyError:
+                logger.info("note.unavailable agent=%s", self.agent)
+        return self._note
+
+    def _check_order(self, handler: Callable[..., Any]) -> None:
+        if not self._is_order_checked:
+            self._is_order_checked = True
+            order.warn_about_later(handler)
+
+
+def _as_hook(result: ToolResult) -> ToolMessage | Command[Any]:
+    # LangGraph's tool node takes the lists that tools return, and LangChain hands
+    # them through; only the annotation of the hook does not say so.
+    return cast("ToolMessage | Command[Any]", result)

@@ -1,0 +1,47 @@
+"""Tell the model, in its system prompt, which tools need a person and what that means.
+
+The note holds names that policy gave and nothing that a person or a model wrote, so it
+adds no untrusted text to the prompt, and it is the same in every call of one agent.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from langchain_core.messages import SystemMessage
+
+from gateway.wire import AgentNote
+
+_MEANING = (
+    "Such a call waits until a person has decided. If its result says that the person "
+    "said no, that nobody decided in time, or that it did not run, then it did not "
+    "run: do not make the same call again, tell the user. If its result says that a "
+    "reviewer changed the arguments, the changed ones are what happened: say so."
+)
+
+
+def with_note(system: SystemMessage | None, note: AgentNote) -> SystemMessage | None:
+    """Return the system message with the note at its end."""
+    text = wording(note)
+    if not text:
+        return system
+    if system is None:
+        return SystemMessage(text)
+    if isinstance(system.content, str):
+        return system.model_copy(update={"content": f"{system.content}\n\n{text}"})
+    blocks = cast("list[str | dict[str, Any]]", system.content)
+    added = [*blocks, {"type": "text", "text": text}]
+    return system.model_copy(update={"content": added})
+
+
+def wording(note: AgentNote) -> str:
+    """Return the note as text; "" when no tool needs a person."""
+    if note.gated_tools:
+        names = ", ".join(note.gated_tools)
+        others = " Other tools may need it too." if note.other_tools_are_gated else ""
+        return f"Calls of these tools need a person's approval: {names}.{others} " + (
+            _MEANING
+        )
+    if note.other_tools_are_gated:
+        return f"Calls of tools may need a person's approval. {_MEANING}"
+    return ""

@@ -1,0 +1,199 @@
+"""Put a turn back together that new user input cut off.
+
+LangGraph then drops the results of calls that had already run, and leaves calls that
+nothing answers: the model does not know what it did, and providers refuse the history.
+What held calls came to is asked of the gateway; the rest is said to be unknown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from langchain_core.messages import (
+    AIMessage,
+    AnyMessage,
+    RemoveMessage,
+    ToolCall,
+    ToolMessage,
+)
+from langgraph.graph.message import REMOVE_ALL_MESSAGES
+from langgraph.types import Command
+from pydantic import ValidationError
+
+from gateway.agent import messages, results, turns, words
+from gateway.agent.bridge import insistently
+from gateway.agent.calls import Caller, given_back
+from gateway.agent.messages import ITEM_KEY
+from gateway.agent.turns import TurnNote
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import EditRecord
+from gateway.errors import TwokeyError
+from gateway.wire import Answer, AnswerKind, CallOutcome, Verdict, VerdictKind
+
+logger = logging.getLogger(__name__)
+
+_RAN = {ItemState.EXECUTED, ItemState.FAILED}
+
+
+@dataclass(slots=True)
+class _Repair:
+    """What is put back: answers by call id of one message, facts, other updates."""
+
+    answers: dict[str, ToolMessage] = field(default_factory=dict[str, ToolMessage])
+    records: list[EditRecord] = field(default_factory=list[EditRecord])
+    updates: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the update that completes every cut-off turn; None when all are whole."""
+    history = cast("list[AnyMessage]", list(state.get("messages", ())))
+    note = _noted_turn(state)
+    repair = _Repair()
+    rebuilt: list[AnyMessage] = []
+    is_broken = False
+    for index, message in enumerate(history):
+        if isinstance(message, ToolMessage) and message.tool_call_id in repair.answers:
+            # Somebody else's guess about a held call gives way to what is known.
+            continue
+        rebuilt.append(message)
+        if not isinstance(message, AIMessage):
+            continue
+        following = history[index + 1 :]
+        lost = _lost_calls(message, following, note)
+        repair.answers = {}
+        if lost:
+            is_broken = True
+            is_last = not any(isinstance(later, AIMessage) for later in following)
+            await _answer(caller, repair, message, lost, note if is_last else None)
+            rebuilt.extend(repair.answers[call["id"] or ""] for call in lost)
+    if not is_broken:
+        return None
+    return _update(state, rebuilt, repair)
+
+
+def _noted_turn(state: Mapping[str, Any]) -> TurnNote | None:
+    try:
+        return TurnNote.model_validate(state.get("twokey_turn"))
+    except ValidationError:
+        return None
+
+
+def _lost_calls(
+    message: AIMessage, following: Sequence[AnyMessage], note: TurnNote | None
+) -> list[ToolCall]:
+    """Return the calls that nothing answers, or that somebody else answered for us."""
+    given: dict[str, ToolMessage] = {}
+    for later in following:
+        if isinstance(later, AIMessage):
+            break
+        if isinstance(later, ToolMessage):
+            given[later.tool_call_id] = later
+    is_noted = note is not None and note.message_id == message.id
+    lost: list[ToolCall] = []
+    for call in message.tool_calls:
+        answer = given.get(call["id"] or "")
+        verdict = note.verdicts.get(call["id"] or "") if is_noted and note else None
+        is_held = verdict is not None and verdict.kind is VerdictKind.HOLD
+        if answer is None or (is_held and ITEM_KEY not in answer.additional_kwargs):
+            lost.append(call)
+    return lost
+
+
+async def _answer(
+    caller: Caller,
+    repair: _Repair,
+    message: AIMessage,
+    lost: Sequence[ToolCall],
+    note: TurnNote | None,
+) -> None:
+    outcomes = await _outcomes(caller, message)
+    for call in lost:
+        call_id = call["id"] or ""
+        outcome = None if outcomes is None else outcomes.get(call_id)
+        if outcome is None or outcome.tool != call["name"]:
+            verdict = None
+            if note is not None and note.message_id == message.id:
+                verdict = note.verdicts.get(call_id)
+            text = _without_outcome(verdict, is_asked=outcomes is not None)
+            repair.answers[call_id] = words.told(call, text)
+        else:
+            repair.answers[call_id] = _from_outcome(repair, call, outcome)
+
+
+async def _outcomes(
+    caller: Caller, message: AIMessage
+) -> dict[str, CallOutcome] | None:
+    """End what still waits of a turn and return what became of it; None: unknown."""
+    ref = None if message.id is None else turns.place(caller.agent, message.id)
+    if ref is None:
+        return None
+    try:
+        gateway = caller.gateway()
+        await insistently(caller.shell, lambda: gateway.supersede(ref))
+        found = await insistently(caller.shell, lambda: gateway.outcomes(ref))
+    except TwokeyError:
+        logger.exception("repair.outcomes_unknown message=%s", message.id)
+        return None
+    return {outcome.tool_call_id: outcome for outcome in found}
+
+
+def _without_outcome(verdict: Verdict | None, *, is_asked: bool) -> str:
+    if verdict is None:
+        return words.NEVER_SUBMITTED if is_asked else words.CUT_OFF
+    if verdict.kind is VerdictKind.DENY:
+        return words.denied(verdict.reason)
+    return words.CUT_OFF
+
+
+def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
+    if outcome.state in _RAN and outcome.result is not None:
+        return _from_result(repair, call, outcome)
+    answer = outcome.answer
+    if answer is None or answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}:
+        text = words.cut_off(outcome.state)
+        return words.told(call, text, item_id=outcome.item_id)
+    return _from_answer(call, outcome.item_id, answer)
+
+
+def _from_answer(call: ToolCall, item_id: str, answer: Answer) -> ToolMessage:
+    return words.told(
+        call,
+        words.ended(answer),
+        item_id=item_id,
+        is_error=answer.type is not AnswerKind.RESPOND,
+    )
+
+
+def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
+    assert outcome.result is not None  # noqa: S101 - the caller looked
+    result, inside = given_back(call, outcome.result)
+    found = results.answering(result)
+    message = found or words.told(call, words.RESULT_LOST, is_error=False)
+    kwargs = {**message.additional_kwargs, ITEM_KEY: outcome.item_id}
+    marked = message.model_copy(
+        update={"additional_kwargs": kwargs, "tool_call_id": call["id"] or ""}
+    )
+    repair.updates.extend(results.other_updates(result))
+    repair.records.extend([outcome.edit, *inside] if outcome.edit else inside)
+    return messages.with_records(marked, outcome.edit, inside)
+
+
+def _update(
+    state: Mapping[str, Any], rebuilt: list[AnyMessage], repair: _Repair
+) -> dict[str, Any]:
+    known = {record.item_id for record in messages.known_edits(state)}
+    update: dict[str, Any] = {
+        "messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *rebuilt]
+    }
+    fresh = [record for record in repair.records if record.item_id not in known]
+    if fresh:
+        update["twokey_edits"] = messages.facts(fresh)
+    if not repair.updates:
+        return update
+    # Each tool's own state update goes through the reducers by itself, as it would
+    # have; LangGraph takes a list of updates, LangChain's annotation does not say so.
+    further = [Command[Any](update=members) for members in repair.updates]
+    return cast("dict[str, Any]", [Command[Any](update=update), *further])

@@ -1,0 +1,200 @@
+"""Turn what a tool returned into plain JSON, and back, without running foreign code.
+
+The store is not trusted for integrity, so this is JSON with five known shapes and
+never a pickle or a msgpack that imports classes by name.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from langchain_core.messages import (
+    BaseMessage,
+    ToolMessage,
+    message_to_dict,
+    messages_from_dict,
+)
+from langgraph.types import Command, Send
+from pydantic import JsonValue, ValidationError
+
+from gateway.approvals.record import EditRecord, Result
+
+ToolResult = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
+"""What running a tool comes to; a list when the tool itself returned one."""
+
+MAX_PAYLOAD_CHARS = 1024 * 1024
+SUMMARY_CHARS = 500
+
+
+def stored(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
+    """Return what the gateway keeps of an execution.
+
+    A result that is not plain data, or is larger than `MAX_PAYLOAD_CHARS`, is kept
+    without its payload: it can then be told of, but not given back.
+    """
+    message = answering(result)
+    document = {
+        "v": 1,
+        "inside": [record.model_dump(mode="json") for record in inside],
+    }
+    try:
+        payload = json.dumps({**document, "result": _plain(result)}, allow_nan=False)
+    except (TypeError, ValueError):
+        payload = ""
+    return Result(
+        ok=message is None or message.status != "error",
+        summary="" if message is None else _summary(str(message.text)),
+        payload=payload if len(payload) <= MAX_PAYLOAD_CHARS else "",
+    )
+
+
+def restored(payload: str) -> tuple[ToolResult, list[EditRecord]] | None:
+    """Return a stored result and the edits made inside it; None when it is lost."""
+    if not payload:
+        return None
+    try:
+        document = cast("dict[str, Any]", json.loads(payload))
+        result = _lively(document["result"])
+        inside = [EditRecord.model_validate(entry) for entry in document["inside"]]
+    except (KeyError, TypeError, ValueError, ValidationError):
+        return None
+    is_result = isinstance(result, ToolMessage | Command | list)
+    return (cast("ToolResult", result), inside) if is_result else None
+
+
+def answering(result: ToolResult) -> ToolMessage | None:
+    """Return the last tool message in a result, wherever it stands."""
+    found: list[ToolMessage] = []
+
+    def note(message: ToolMessage) -> ToolMessage:
+        found.append(message)
+        return message
+
+    each_message(result, note)
+    return found[-1] if found else None
+
+
+def each_message(
+    result: ToolResult, change: Callable[[ToolMessage], ToolMessage]
+) -> ToolResult:
+    """Return a result with every tool message in it changed."""
+    if isinstance(result, ToolMessage):
+        return change(result)
+    if isinstance(result, list):
+        changed = [each_message(part, change) for part in result]
+        return cast("ToolResult", changed)
+    update = cast("object", result.update)
+    if not isinstance(update, dict):
+        return result
+    members = cast("dict[str, object]", update)
+    messages = members.get("messages")
+    if not isinstance(messages, list):
+        return result
+    told = [
+        change(message) if isinstance(message, ToolMessage) else message
+        for message in cast("list[object]", messages)
+    ]
+    return replace(result, update={**members, "messages": told})
+
+
+def other_updates(result: ToolResult) -> list[dict[str, Any]]:
+    """Return what a result changes in the agent's state besides the messages."""
+    if isinstance(result, ToolMessage):
+        return []
+    if isinstance(result, list):
+        return [update for part in result for update in other_updates(part)]
+    own = cast("object", result.update)
+    if result.graph is not None or not isinstance(own, dict):
+        return []
+    members = cast("dict[str, Any]", own)
+    rest = {key: value for key, value in members.items() if key != "messages"}
+    return [rest] if rest else []
+
+
+def carrying(result: ToolResult, update: dict[str, Any]) -> ToolResult:
+    """Return a result that also updates these keys of the agent's state."""
+    if isinstance(result, ToolMessage):
+        return Command(update={"messages": [result], **update})
+    if isinstance(result, list):
+        return [*result, Command(update=update)]
+    own = cast("object", result.update)
+    if result.graph is None and isinstance(own, dict):
+        members = cast("dict[str, object]", own)
+        return replace(result, update={**members, **update})
+    return [result, Command(update=update)]
+
+
+def _summary(text: str) -> str:
+    flat = text.encode("utf-8", "replace").decode("utf-8")
+    return flat if len(flat) <= SUMMARY_CHARS else flat[: SUMMARY_CHARS - 1] + "…"
+
+
+def _plain(value: object) -> JsonValue:
+    plain: JsonValue
+    match value:
+        case None | bool() | int() | float() | str():
+            plain = value
+        case BaseMessage():
+            plain = {"$": "message", "is": _plain(_message(value))}
+        case Command():
+            plain = {"$": "command", "is": _command_fields(cast("object", value))}
+        case Send():
+            plain = {"$": "send", "is": [value.node, _plain(value.arg)]}
+        case tuple():
+            entries = cast("tuple[object, ...]", value)
+            plain = {"$": "tuple", "is": [_plain(entry) for entry in entries]}
+        case list():
+            plain = [_plain(entry) for entry in cast("list[object]", value)]
+        case dict():
+            rows = cast("dict[object, object]", value).items()
+            plain = {"$": "dict", "is": [[_key(k), _plain(v)] for k, v in rows]}
+        case _:
+            raise TypeError(f"a {type(value).__name__} is not plain data")
+    return plain
+
+
+def _command_fields(command: Any) -> list[JsonValue]:  # noqa: ANN401 - a Command of anything
+    parts = (command.graph, command.update, command.resume, command.goto)
+    return [_plain(part) for part in parts]
+
+
+def _message(message: BaseMessage) -> dict[str, Any]:
+    if isinstance(message, ToolMessage):
+        try:
+            json.dumps(message.artifact, allow_nan=False)
+        except (TypeError, ValueError):
+            # An artifact is for the program, not for the model: it may be lost.
+            message = message.model_copy(update={"artifact": None})
+    return message_to_dict(message)
+
+
+def _key(key: object) -> str:
+    if not isinstance(key, str):
+        raise TypeError("a key is not a string")
+    return key
+
+
+def _lively(value: object) -> Any:  # noqa: ANN401 - whatever a tool returned
+    if isinstance(value, list):
+        return [_lively(entry) for entry in cast("list[object]", value)]
+    if not isinstance(value, dict):
+        return value
+    tagged = cast("dict[str, Any]", value)
+    return _SHAPES[tagged["$"]](tagged["is"])
+
+
+def _command(fields: Any) -> Command[Any]:  # noqa: ANN401 - JSON
+    graph, update, resume, goto = (_lively(field) for field in fields)
+    return Command(graph=graph, update=update, resume=resume, goto=goto)
+
+
+_SHAPES: dict[str, Callable[[Any], object]] = {
+    "message": lambda inner: messages_from_dict([_lively(inner)])[0],
+    "command": _command,
+    "send": lambda inner: Send(str(inner[0]), _lively(inner[1])),
+    "tuple": lambda inner: tuple(_lively(entry) for entry in inner),
+    "dict": lambda inner: {str(key): _lively(member) for key, member in inner},
+}

@@ -1,0 +1,234 @@
+"""Submit the calls of one AI message once, and find a call's verdict again later."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any, NotRequired, cast
+
+from langchain.agents.middleware.types import AgentState, PrivateStateAttr
+from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
+from langgraph.config import get_config
+from pydantic import BaseModel, ValidationError
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+from gateway import wire
+from gateway.agent.messages import add_edits
+from gateway.approvals import strict_json
+from gateway.approvals.record import Record
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.errors import BadJson
+from gateway.wire import ProposedCall, Turn, TurnRef, Verdict, VerdictKind
+
+UNREACHABLE = (
+    "The approval gateway could not be reached, so this call did not run. Tell the "
+    "user; it can be tried again later."
+)
+NO_VERDICT = (
+    "This call was not cleared by the approval gateway, so it did not run. If it is "
+    "still needed, make it again as a new call."
+)
+NO_THREAD = (
+    "This agent runs without a thread, so no call can be cleared and it did not run. "
+    "Tell the user that the agent needs a checkpointer and a thread_id."
+)
+DOUBLE_ID = (
+    "Two calls of this message carry the same id, so neither was cleared and neither "
+    "ran. If they are still needed, make them again one at a time."
+)
+NO_ID = "This call carries no id, so it was not cleared and did not run."
+
+
+class TwokeyState(AgentState[Any]):
+    """What the middleware keeps in an agent's checkpointed state, as plain JSON.
+
+    ``twokey_turn`` is a dumped `TurnNote` of the latest turn with calls.
+    ``twokey_edits`` are dumped `EditRecord`s: what the model must not forget.
+    """
+
+    twokey_turn: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
+    twokey_edits: NotRequired[
+        Annotated[list[dict[str, Any]], PrivateStateAttr, add_edits]
+    ]
+
+
+class TurnNote(Record):
+    """The verdicts on one AI message, by tool call id."""
+
+    message_id: str
+    verdicts: dict[str, Verdict]
+
+
+def place(agent: str, message_id: str) -> TurnRef | None:
+    """Say which turn this is, from the configuration of the running node.
+
+    The namespace is the agent's own: that of the running task without its last part,
+    so that every node of one agent gives the same. None without a thread.
+    """
+    configurable: dict[str, Any] = get_config().get("configurable", {})
+    thread = configurable.get("thread_id")
+    if thread is None or not str(thread):
+        return None
+    own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
+    return TurnRef(agent=agent, thread=str(thread), ns=own, message_id=message_id)
+
+
+def asking(messages: Sequence[AnyMessage]) -> tuple[AIMessage, list[ToolCall]] | None:
+    """Return the last AI message and its calls that nothing answers yet, if any."""
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            calls = open_calls(message, messages)
+            return (message, calls) if calls else None
+    return None
+
+
+def open_calls(message: AIMessage, messages: Sequence[AnyMessage]) -> list[ToolCall]:
+    """Return the calls of a message that no tool message after it answers."""
+    answered: set[str] = set()
+    for later in reversed(messages):
+        if later is message:
+            break
+        if isinstance(later, ToolMessage):
+            answered.add(later.tool_call_id)
+    return [call for call in message.tool_calls if call["id"] not in answered]
+
+
+class Draft:
+    """The calls of one turn, sorted into those to submit and those refused at once."""
+
+    def __init__(self, calls: Sequence[ToolCall]) -> None:
+        self.proposed: list[ProposedCall] = []
+        self.refused: dict[str, Verdict] = {}
+        uses = Counter(call["id"] for call in calls)
+        for call in calls:
+            self._sort(call, is_double=uses[call["id"]] > 1)
+
+    def _sort(self, call: ToolCall, *, is_double: bool) -> None:
+        call_id = call["id"] or ""
+        try:
+            args = strict_json.accept_object(call["args"])
+            strict_json.accept([call["name"], call_id])
+        except BadJson as error:
+            self.refuse(call, f"The arguments of this call cannot be judged. {error}")
+            return
+        if not call_id or is_double:
+            self.refuse(call, DOUBLE_ID if call_id else NO_ID)
+            return
+        self.proposed.append(
+            ProposedCall(tool=call["name"], args=args, tool_call_id=call_id)
+        )
+
+    def refuse(self, call: ToolCall, reason: str) -> None:
+        """Deny a call without asking anybody."""
+        self.refused[call["id"] or ""] = denial(call["name"], call["id"] or "", reason)
+
+    def turn(self, ref: TurnRef, says: str, tools: Mapping[str, BaseTool]) -> Turn:
+        """Return what is submitted."""
+        schemas = {
+            call.tool: schema
+            for call in self.proposed
+            if (schema := schema_of(tools.get(call.tool))) is not None
+        }
+        return Turn(
+            ref=ref,
+            calls=tuple(self.proposed),
+            says=_printable(says),
+            schemas=schemas,
+        )
+
+    def note(self, message_id: str, verdicts: Sequence[Verdict]) -> TurnNote:
+        """Join the gateway's verdicts with the refusals; a mismatch is a denial."""
+        kept = dict(self.refused)
+        given = {verdict.tool_call_id: verdict for verdict in verdicts}
+        for call in self.proposed:
+            verdict = given.get(call.tool_call_id)
+            if verdict is None or not is_about(verdict, call):
+                verdict = denial(call.tool, call.tool_call_id, NO_VERDICT)
+            kept[call.tool_call_id] = verdict
+        return TurnNote(message_id=message_id, verdicts=kept)
+
+    def all_denied(self, message_id: str, reason: str) -> TurnNote:
+        """Deny every call with one sentence."""
+        denials = {
+            call.tool_call_id: denial(call.tool, call.tool_call_id, reason)
+            for call in self.proposed
+        }
+        return TurnNote(message_id=message_id, verdicts={**self.refused, **denials})
+
+
+def is_about(verdict: Verdict, call: ProposedCall) -> bool:
+    """Say whether a verdict judges exactly this call."""
+    return (
+        verdict.tool == call.tool
+        and verdict.tool_call_id == call.tool_call_id
+        and verdict.args_hash == wire.args_hash(call.args)
+    )
+
+
+def denial(tool: str, tool_call_id: str, reason: str) -> Verdict:
+    """Return a verdict that refuses a call for this reason."""
+    return Verdict(
+        kind=VerdictKind.DENY,
+        tool=tool,
+        tool_call_id=tool_call_id,
+        tier=Tier.DENY,
+        # Never compared: a denial holds whatever the arguments are.
+        args_hash="",
+        reason=reason,
+    )
+
+
+def noted(state: Mapping[str, Any], message: AIMessage, call: ToolCall) -> Verdict:
+    """Return the verdict kept for a call of this message; a denial when there is none.
+
+    A verdict counts only for the message, the call id, the tool and the arguments
+    that it was given for.
+    """
+    refusal = denial(call["name"], call["id"] or "", NO_VERDICT)
+    try:
+        note = TurnNote.model_validate(state.get("twokey_turn"))
+        proposed = ProposedCall(
+            tool=call["name"],
+            args=strict_json.accept_object(call["args"]),
+            tool_call_id=call["id"] or "",
+        )
+    except (BadJson, ValidationError):
+        return refusal
+    verdict = note.verdicts.get(proposed.tool_call_id)
+    if verdict is None or note.message_id != message.id:
+        return refusal
+    if verdict.kind is VerdictKind.DENY or is_about(verdict, proposed):
+        return verdict
+    return refusal
+
+
+def asking_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage | None:
+    """Return the last AI message when it holds exactly one call with this id."""
+    messages = cast("Sequence[AnyMessage]", state.get("messages", ()))
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            ids = [call["id"] for call in message.tool_calls]
+            return message if ids.count(tool_call_id) == 1 and message.id else None
+    return None
+
+
+def schema_of(tool: BaseTool | None) -> JsonObject | None:
+    """Return the JSON Schema of a tool's arguments, as the model is shown it."""
+    if tool is None:
+        return None
+    try:
+        schema = tool.tool_call_schema
+        plain = schema if isinstance(schema, dict) else _json_schema(schema)
+        return strict_json.accept_object(plain)
+    except (BadJson, PydanticInvalidForJsonSchema):
+        return None
+
+
+def _json_schema(model: Any) -> Any:  # noqa: ANN401 - of pydantic 2 or pydantic.v1
+    return model.model_json_schema() if issubclass(model, BaseModel) else model.schema()
+
+
+def _printable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode("utf-8")

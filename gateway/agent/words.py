@@ -1,0 +1,130 @@
+"""Word what the model reads when a held call ended in anything but a plain run.
+
+Every sentence says whether the call ran, because a model that has to guess calls
+again. Words of people are quoted as JSON, so that they cannot end the sentence.
+"""
+
+from __future__ import annotations
+
+import json
+
+from langchain_core.messages import ToolCall, ToolMessage
+
+from gateway.agent.messages import ITEM_KEY
+from gateway.approvals import edits
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Person
+from gateway.wire import Answer, AnswerKind, ReconcileAnswer
+
+NOT_AGAIN = "Do not make the same call again."
+UNKNOWN_EFFECT = (
+    "Whether it took effect is unknown. Do not repeat it; tell the user that it has "
+    "to be checked."
+)
+RESULT_LOST = (
+    "This call ran and took effect, but its output was lost. Do not repeat it; tell "
+    "the user that it is done."
+)
+UNKNOWN_RESULT = f"This call was started and did not end well. {UNKNOWN_EFFECT}"
+NEVER_SUBMITTED = (
+    "This call did not run, because the conversation moved on before it was cleared."
+)
+CUT_OFF = (
+    "This call was cut off when the conversation moved on, and its result is lost. "
+    f"It may have run. {UNKNOWN_EFFECT}"
+)
+MISMATCH = (
+    "What was authorized is not what this call asks for, so it did not run. "
+    f"{NOT_AGAIN} Tell the user."
+)
+NOT_ALONE = (
+    "This call was sent to run together with others in a way in which people cannot "
+    "be asked about each, so it did not run. Make it again on its own."
+)
+
+_CUT_OFF_STATES = {
+    ItemState.PENDING: "Nobody had decided about this call when the conversation "
+    "moved on, so it did not run.",
+    ItemState.AUTHORIZED: "This call was approved, but the conversation moved on "
+    "before it ran, so it did not run.",
+    ItemState.EXECUTING: "This call was approved and had been started when the "
+    f"conversation moved on. {UNKNOWN_EFFECT}",
+    ItemState.IN_DOUBT: f"This call was approved and started, then cut off. "
+    f"{UNKNOWN_EFFECT}",
+}
+
+
+def told(
+    call: ToolCall, text: str, *, item_id: str = "", is_error: bool = True
+) -> ToolMessage:
+    """Return the message that answers a call with words of ours."""
+    return ToolMessage(
+        content=edits.defuse(text),
+        name=call["name"],
+        tool_call_id=call["id"] or "",
+        status="error" if is_error else "success",
+        additional_kwargs={ITEM_KEY: item_id} if item_id else {},
+    )
+
+
+def denied(reason: str) -> str:
+    """Word a refusal by policy or by the gateway."""
+    return reason.strip() or f"This call was refused and did not run. {NOT_AGAIN}"
+
+
+def ended(answer: Answer) -> str:
+    """Word the end of a wait in which the call did not run."""
+    who = _name(answer.by)
+    if answer.type is AnswerKind.REJECT:
+        why = f"Their reason: {_quoted(answer.message)}." if answer.message else ""
+        why = why or "They gave no reason."
+        return (
+            f"{who} said no to this call, so it did not run. {why} {NOT_AGAIN} Tell "
+            "the user, and go on only in a way that respects this decision."
+        )
+    if answer.type is AnswerKind.RESPOND:
+        return (
+            f"This call did not run. {who} answered it instead: "
+            f"{_quoted(answer.message)}. Take this as the answer. {NOT_AGAIN}"
+        )
+    reason = answer.message or "This call did not run."
+    return f"{reason} {NOT_AGAIN} Tell the user, who may ask for it anew."
+
+
+def reconciled(answer: ReconcileAnswer) -> str:
+    """Word what a person found out about an execution in doubt."""
+    note = f" Their note: {_quoted(answer.message)}." if answer.message else ""
+    who = _name(answer.by)
+    if answer.type == "executed":
+        return (
+            f"This call was cut off while it ran. {who} checked and confirmed that it "
+            f"took effect; its output is lost.{note} Do not repeat it."
+        )
+    return (
+        f"This call was cut off while it ran, and {who} decided to leave it be.{note} "
+        "Treat it as not done, although it may have taken effect. Do not repeat it; "
+        "tell the user."
+    )
+
+
+def failed(error: BaseException) -> str:
+    """Word an exception of the tool itself."""
+    return (
+        f"The tool failed with {type(error).__name__}: {_quoted(str(error)[:500])}. "
+        f"{UNKNOWN_EFFECT}"
+    )
+
+
+def cut_off(state: ItemState) -> str:
+    """Word the state of a held call whose turn was cut off by new input."""
+    return _CUT_OFF_STATES.get(state, RESULT_LOST)
+
+
+def _name(by: Person | None) -> str:
+    if by is None:
+        return "A reviewer"
+    return f"A reviewer ({_quoted(by.name or by.user)})"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

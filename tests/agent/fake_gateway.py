@@ -1,0 +1,326 @@
+"""Play the gateway in memory, by its own records and rules, without store or clock.
+
+The real store is tested elsewhere; here it would only slow the agent's side down. What
+the tests control: the tier of each tool, people's decisions, leases and failures.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+from gateway import wire
+from gateway.approvals import digest, edits, lifecycle
+from gateway.approvals.lifecycle import ItemState, Move
+from gateway.approvals.record import (
+    Context,
+    Demand,
+    Item,
+    Person,
+    Result,
+    Settlement,
+    Verb,
+)
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.errors import NotAllowed, StoreUnavailable
+from gateway.wire import (
+    AgentNote,
+    Answer,
+    Busy,
+    CallOutcome,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Done,
+    InDoubt,
+    ReconcileAnswer,
+    Refused,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+
+ANNA = Person(team="T1", user="U1", name="Anna")
+ALL = (Verb.APPROVE, Verb.EDIT, Verb.REJECT, Verb.RESPOND)
+
+
+class FakeGateway:
+    """A gateway whose every move a test makes itself."""
+
+    def __init__(
+        self,
+        tiers: dict[str, Tier] | None = None,
+        *,
+        default: Tier = Tier.APPROVE,
+        allow: tuple[Verb, ...] = ALL,
+        lease_s: float = 30.0,
+    ) -> None:
+        self.tiers = tiers or {}
+        self.default = default
+        self.allow = allow
+        self.lease_s = lease_s
+        self.items: dict[str, Item] = {}
+        self.turns: dict[str, tuple[Turn, tuple[Verdict, ...]]] = {}
+        self.calls: Counter[str] = Counter()
+        self.down: set[str] = set()
+        self.before: dict[str, Callable[[], None]] = {}
+        self.beats: Counter[str] = Counter()
+        self.tamper: Callable[[Claimed], Claimed] = lambda claimed: claimed
+        self._lock = threading.Lock()
+
+    async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
+        with self._entered("submit"):
+            key = turn.ref.model_dump_json()
+            if key not in self.turns:
+                self._supersede_older(turn.ref)
+                verdicts = tuple(
+                    self._verdict(turn, index) for index in range(len(turn.calls))
+                )
+                self.turns[key] = (turn, verdicts)
+            return self.turns[key][1]
+
+    async def claim(self, request: ClaimRequest) -> ClaimReply:
+        with self._entered("claim"):
+            item = self.items.get(request.item_id)
+            if item is None or not _is_of(item, request):
+                return Refused(reason="This call is not the one that was authorized.")
+            match item.state:
+                case ItemState.AUTHORIZED:
+                    return self._claimed(item)
+                case ItemState.EXECUTING:
+                    return Busy(retry_after_s=0.01)
+                case ItemState.IN_DOUBT:
+                    return InDoubt()
+                case ItemState.EXECUTED | ItemState.FAILED:
+                    return Done(result=item.result or Result(ok=True), edit=item.edit)
+                case _:
+                    return Refused(
+                        reason=f"This call is {item.state} and does not run.",
+                        state=item.state,
+                    )
+
+    async def heartbeat(self, item_id: str, fence: int) -> bool:
+        with self._entered("heartbeat"):
+            self.beats[item_id] += 1
+            return self._is_owner(item_id, fence)
+
+    async def finish(self, item_id: str, fence: int, result: Result) -> bool:
+        with self._entered("finish"):
+            if not self._is_owner(item_id, fence):
+                return False
+            move = Move.EXECUTE if result.ok else Move.FAIL
+            self._move(item_id, move, result=result)
+            return True
+
+    async def release(self, item_id: str, fence: int) -> None:
+        with self._entered("release"):
+            if self._is_owner(item_id, fence):
+                self._move(item_id, Move.RELEASE)
+
+    async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
+        with self._entered("outcomes"):
+            return tuple(
+                CallOutcome(
+                    item_id=item.id,
+                    tool_call_id=item.ctx.tool_call_id,
+                    tool=item.tool,
+                    state=item.state,
+                    answer=wire.answer_for(item),
+                    edit=item.edit,
+                    result=item.result,
+                )
+                for item in self.items.values()
+                if _ref_of(item) == ref
+            )
+
+    async def supersede(self, ref: TurnRef) -> None:
+        with self._entered("supersede"):
+            for item in list(self.items.values()):
+                if _ref_of(item) == ref and item.is_pending:
+                    self._move(item.id, Move.SUPERSEDE)
+
+    async def note(self, agent: str) -> AgentNote:
+        with self._entered("note"):
+            gated = sorted(
+                tool for tool, tier in self.tiers.items() if tier.needs_people
+            )
+            return AgentNote(
+                gated_tools=tuple(gated),
+                other_tools_are_gated=self.default.needs_people,
+            )
+
+    # What a test does with it.
+
+    def pending(self) -> list[Item]:
+        return [item for item in self.items.values() if item.is_pending]
+
+    def only(self) -> Item:
+        (item,) = self.items.values()
+        return item
+
+    def approve(self, item_id: str) -> None:
+        self._settle(item_id, Move.AUTHORIZE, Verb.APPROVE)
+
+    def edit(self, item_id: str, args: JsonObject, reason: str = "") -> None:
+        item = self.items[item_id]
+        document = edits.edited_document(item, args)
+        record = edits.edit_record(item, document, by=ANNA, at_ms=1, reason=reason)
+        self.items[item_id] = item.with_(action=document, edit=record)
+        self._settle(item_id, Move.AUTHORIZE, Verb.EDIT, reason)
+
+    def reject(self, item_id: str, reason: str = "") -> None:
+        self._settle(item_id, Move.REJECT, Verb.REJECT, reason)
+
+    def respond(self, item_id: str, message: str) -> None:
+        self._settle(item_id, Move.ANSWER, Verb.RESPOND, message)
+
+    def end(self, item_id: str, move: Move) -> None:
+        self._move(item_id, move)
+
+    def lose_owner(self, item_id: str) -> None:
+        """Let the lease of a dead owner run out."""
+        self._move(item_id, Move.DOUBT)
+
+    def reconcile(self, item_id: str, finding: str) -> ReconcileAnswer:
+        """Let a person say what happened; return what the thread is resumed with."""
+        item = self.items[item_id]
+        if finding == "executed":
+            self._move(item_id, Move.EXECUTE, result=Result(ok=True))
+        elif finding == "rerun":
+            self._move(item_id, Move.RETRY)
+        else:
+            self._move(item_id, Move.FAIL, result=Result(ok=False))
+        return ReconcileAnswer.model_validate(
+            {
+                "type": finding,
+                "item_id": item_id,
+                "action_hash": digest.action_hash(item.requested),
+                "by": ANNA.model_dump(),
+            }
+        )
+
+    def answer(self, item_id: str) -> Answer:
+        answer = wire.answer_for(self.items[item_id])
+        assert answer is not None
+        return answer
+
+    def _entered(self, name: str) -> threading.Lock:
+        self.calls[name] += 1
+        if name in self.before:
+            self.before[name]()
+        if name in self.down:
+            raise StoreUnavailable(f"{name} is down; start the store.")
+        if f"forbid {name}" in self.down:
+            raise NotAllowed(f"{name} is not allowed.")
+        return self._lock
+
+    def _verdict(self, turn: Turn, index: int) -> Verdict:
+        call = turn.calls[index]
+        tier = self.tiers.get(call.tool, self.default)
+        base: dict[str, Any] = {
+            "tool": call.tool,
+            "tool_call_id": call.tool_call_id,
+            "tier": tier,
+            "args_hash": wire.args_hash(call.args),
+        }
+        if tier.runs_unasked:
+            return Verdict(kind=VerdictKind.RUN, **base)
+        if not tier.needs_people:
+            return Verdict(kind=VerdictKind.DENY, reason="Policy forbids it.", **base)
+        item = self._open(turn, index, tier)
+        return Verdict(
+            kind=VerdictKind.HOLD,
+            item_id=item.id,
+            action_hash=item.action_hash,
+            allow=self.allow,
+            args_schema=item.args_schema,
+            **base,
+        )
+
+    def _open(self, turn: Turn, index: int, tier: Tier) -> Item:
+        call = turn.calls[index]
+        ref = turn.ref
+        ctx = Context(
+            tenant="t",
+            agent=ref.agent,
+            thread=ref.thread,
+            ns=ref.ns,
+            message_id=ref.message_id,
+            tool_call_id=call.tool_call_id,
+        )
+        number = len(self.items)
+        document = digest.action_document(
+            tool=call.tool,
+            args=call.args,
+            ctx=ctx.as_dict(),
+            salt=f"{number:032x}",
+        )
+        item = Item(
+            id=f"ap{number}.0",
+            index=0,
+            ctx=ctx,
+            tool=call.tool,
+            tier=tier,
+            allow=self.allow,
+            demand=Demand(approvals=1, of=()),
+            requested=document,
+            action=document,
+            args_schema=turn.schemas.get(call.tool),
+        )
+        self.items[item.id] = item
+        return item
+
+    def _claimed(self, item: Item) -> Claimed:
+        moved = self._move(item.id, Move.CLAIM)
+        self.items[item.id] = moved.with_(fence=moved.fence + 1)
+        return self.tamper(
+            Claimed(
+                fence=moved.fence + 1,
+                action=item.action,
+                action_hash=item.action_hash,
+                idempotency_key=digest.claim_key(item.ctx.as_dict(), item.action_hash),
+                lease_s=self.lease_s,
+                edit=item.edit,
+            )
+        )
+
+    def _is_owner(self, item_id: str, fence: int) -> bool:
+        item = self.items[item_id]
+        return item.state is ItemState.EXECUTING and item.fence == fence
+
+    def _supersede_older(self, ref: TurnRef) -> None:
+        for item in list(self.items.values()):
+            is_older = (item.ctx.thread, item.ctx.ns) == (ref.thread, ref.ns)
+            if is_older and item.is_pending and _ref_of(item) != ref:
+                self._move(item.id, Move.SUPERSEDE)
+
+    def _settle(self, item_id: str, move: Move, verb: Verb, text: str = "") -> None:
+        settlement = Settlement(verb=verb, by=ANNA, at_ms=1, text=text)
+        self._move(item_id, move, settlement=settlement)
+
+    def _move(self, item_id: str, move: Move, **changes: object) -> Item:
+        item = self.items[item_id]
+        state = lifecycle.advance(item.state, move)
+        self.items[item_id] = item.with_(state=state, **changes)
+        return self.items[item_id]
+
+
+def _ref_of(item: Item) -> TurnRef:
+    return TurnRef(
+        agent=item.ctx.agent,
+        thread=item.ctx.thread,
+        ns=item.ctx.ns,
+        message_id=item.ctx.message_id,
+    )
+
+
+def _is_of(item: Item, request: ClaimRequest) -> bool:
+    return (
+        _ref_of(item) == request.ref
+        and item.tool == request.tool
+        and item.ctx.tool_call_id == request.tool_call_id
+    )

@@ -1,0 +1,58 @@
+# Each target sets itself up: a fresh clone needs Python 3.11 or newer and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: help install demo test check format bench screenshots clean
+
+help:
+	@echo "make demo         start everything locally and print a link to the page"
+	@echo "make test         run every test"
+	@echo "make check        format, lint, types, import contracts, sizes, spelling"
+	@echo "make bench        measure the figures of the README, as ratios"
+	@echo "make screenshots  take the pictures of docs/img again"
+	@echo "make format       format the code"
+
+# What runs the product.
+$(VENV)/.run: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "Installing Twokey into $(VENV) (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+	@touch $@
+
+# What tests and checks it.
+$(VENV)/.dev: $(VENV)/.run
+	@echo "Installing the tools for tests and checks into $(VENV) (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.dev
+
+demo: $(VENV)/.run
+	@$(BIN)/twokey demo
+
+test: $(VENV)/.dev
+	@$(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/lint-imports
+	@$(BIN)/loq check
+	@$(BIN)/codespell
+	@$(BIN)/interrogate --quiet bot gateway
+	@$(BIN)/mypy
+	@$(BIN)/pyright
+
+format: $(VENV)/.dev
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.dev
+	@$(BIN)/python -m bench
+
+screenshots: $(VENV)/.dev
+	@$(BIN)/python -m pytest -q tests/browser/test_screenshots.py --screenshots docs/img
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

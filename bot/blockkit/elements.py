@@ -41,7 +41,7 @@ _OPTIONS: dict[str, Shape] = {
 }
 _BOXES: dict[str, Shape] = {"options": Many(BOX_OPTION, limits.CHOICES)}
 _AT_MOST: dict[str, Shape] = {"max_selected_items": Whole(1)}
-_USER = Str(limits.ID)
+_USER = Str(limits.ID, form=forms.user_id)
 _DECIMAL = Str(limits.ID, form=forms.number)
 _ASKED = (exactly_one_of("options", "option_groups"),)
 _SOUND = (chosen_are_offered, values_are_unique)

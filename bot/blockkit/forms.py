@@ -1,4 +1,4 @@
-"""Say which strings Slack takes as a date, a time, a number or an address."""
+"""Say which strings Slack takes as a date, a number, an address or an id."""
 
 import re
 from datetime import date
@@ -7,9 +7,12 @@ from decimal import Decimal
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _TIME = re.compile(r"([01][0-9]|2[0-3]):[0-5][0-9]")
 _NUMBER = re.compile(r"-?[0-9]+(\.[0-9]+)?")
+_USER = re.compile(r"[UW][A-Z0-9]+")
+_USERGROUP = re.compile(r"S[A-Z0-9]+")
+_CHANNEL = re.compile(r"[CGD][A-Z0-9]+")
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:[^\s]+")
 _WEB_URL = re.compile(r"https?://[^\s]+", re.IGNORECASE)
-_COLOR = re.compile(r"#[0-9A-Fa-f]{6}")
+_COLOR = re.compile(r"#?[0-9A-Fa-f]{6}")
 
 
 def day(text: str) -> str | None:
@@ -46,6 +49,21 @@ def web_url(text: str) -> str | None:
 def color(text: str) -> str | None:
     """Take a colour as #rrggbb."""
     return None if _COLOR.fullmatch(text) else "a colour as #rrggbb"
+
+
+def user_id(text: str) -> str | None:
+    """Take the id of a person."""
+    return None if _USER.fullmatch(text) else "a user id (U… or W…)"
+
+
+def usergroup_id(text: str) -> str | None:
+    """Take the id of a user group."""
+    return None if _USERGROUP.fullmatch(text) else "a user group id (S…)"
+
+
+def channel_id(text: str) -> str | None:
+    """Take the id of a channel or a direct conversation."""
+    return None if _CHANNEL.fullmatch(text) else "a channel id (C…, G… or D…)"
 
 
 def to_decimal(text: str) -> Decimal:

@@ -4,6 +4,7 @@ Source: https://docs.slack.dev/reference/block-kit/composition-objects
 """
 
 from bot.blockkit import forms, limits
+from bot.blockkit.rules import exactly_one_of
 from bot.blockkit.shape import Choice, Flag, Many, Record, Str, Tagged
 
 ID = Str(limits.ID)
@@ -67,5 +68,7 @@ DISPATCH = Record(
     }
 )
 SLACK_FILE = Record(
-    {}, {"id": Str(limits.ID), "url": Str(limits.URL, form=forms.web_url)}
+    {},
+    {"id": Str(limits.ID), "url": Str(limits.URL, form=forms.web_url)},
+    (exactly_one_of("id", "url"),),
 )

@@ -5,7 +5,17 @@ Source: https://docs.slack.dev/reference/block-kit/blocks/rich-text-block
 
 from bot.blockkit import forms, limits
 from bot.blockkit.objects import ID
-from bot.blockkit.shape import Choice, Flag, Many, Record, Shape, Str, Tagged, Whole
+from bot.blockkit.shape import (
+    Choice,
+    Flag,
+    Form,
+    Many,
+    Record,
+    Shape,
+    Str,
+    Tagged,
+    Whole,
+)
 
 _STYLE = Record(
     {},
@@ -29,17 +39,24 @@ _LINK = Record(
     {"url": Str(limits.URL, form=forms.url)},
     _STYLED | {"text": Str(limits.TEXT), "unsafe": Flag()},
 )
+
+
+def _named(key: str, form: Form) -> Record:
+    return Record({key: Str(limits.ID, form=form)}, _STYLED)
+
+
 _INLINE = Many(
     Tagged(
         "a rich text part",
         {
             "text": _TEXT,
             "link": _LINK,
-            "user": Record({"user_id": ID}, _STYLED),
-            "usergroup": Record({"usergroup_id": ID}, _STYLED),
-            "channel": Record({"channel_id": ID}, _STYLED),
+            "user": _named("user_id", forms.user_id),
+            "usergroup": _named("usergroup_id", forms.usergroup_id),
+            "channel": _named("channel_id", forms.channel_id),
             "emoji": Record(
-                {"name": Str(limits.ID)}, _STYLED | {"unicode": Str(limits.ID)}
+                {"name": Str(limits.ID)},
+                _STYLED | {"unicode": Str(limits.ID), "skin_tone": Whole(1, 6)},
             ),
             "broadcast": Record(
                 {"range": Choice(("here", "channel", "everyone"))}, _STYLED
@@ -57,7 +74,7 @@ _INLINE = Many(
     )
 )
 _SECTION = Record({"elements": _INLINE})
-_BORDER: dict[str, Shape] = {"border": Whole(0)}
+_BORDER: dict[str, Shape] = {"border": Whole(0, 1)}
 
 RICH_TEXT = Record(
     {

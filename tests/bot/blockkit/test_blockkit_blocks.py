@@ -188,7 +188,12 @@ BLOCKS: dict[str, dict[str, Any]] = {
                     {"type": "user", "user_id": "U1"},
                     {"type": "usergroup", "usergroup_id": "S1"},
                     {"type": "channel", "channel_id": "C1"},
-                    {"type": "emoji", "name": "key", "unicode": "1f511"},
+                    {
+                        "type": "emoji",
+                        "name": "key",
+                        "unicode": "1f511",
+                        "skin_tone": 2,
+                    },
                     {"type": "broadcast", "range": "here"},
                     {
                         "type": "date",

@@ -80,6 +80,42 @@ RULES: dict[str, tuple[Any, str, str, Any]] = {
         "has none",
         IMAGE,
     ),
+    "a file of Slack has one name": (
+        {"type": "image", "alt_text": "x", "slack_file": {}},
+        "/slack_file",
+        "exactly one of id, url; has none",
+        {"type": "image", "alt_text": "x", "slack_file": {"id": "F1"}},
+    ),
+    "a border is there or not": (
+        rich({"type": "rich_text_quote", "elements": [RUN], "border": 2}),
+        "/elements/0/border",
+        "at most 1, is 2",
+        rich({"type": "rich_text_quote", "elements": [RUN], "border": 1}),
+    ),
+    "a person is named by id": (
+        rich(LINE | {"elements": [{"type": "user", "user_id": "ana"}]}),
+        "/elements/0/elements/0/user_id",
+        "a user id",
+        rich(LINE | {"elements": [{"type": "user", "user_id": "W1"}]}),
+    ),
+    "a group is named by id": (
+        rich(LINE | {"elements": [{"type": "usergroup", "usergroup_id": "U1"}]}),
+        "/elements/0/elements/0/usergroup_id",
+        "a user group id",
+        rich(LINE | {"elements": [{"type": "usergroup", "usergroup_id": "S1"}]}),
+    ),
+    "a channel is named by id": (
+        rich(LINE | {"elements": [{"type": "channel", "channel_id": "#ops"}]}),
+        "/elements/0/elements/0/channel_id",
+        "a channel id",
+        rich(LINE | {"elements": [{"type": "channel", "channel_id": "C1"}]}),
+    ),
+    "a prefilled person is named by id": (
+        field("users_select", initial_user="@ana"),
+        "/element/initial_user",
+        "a user id",
+        field("users_select", initial_user="U1"),
+    ),
     "a select has options or groups": (
         field("static_select"),
         "/element",

@@ -89,7 +89,7 @@ function renderThread(app, channel, threads) {
     label: "Reply…",
     closed: whyClosed(app, channel),
   });
-  if (wasHidden) panel.querySelector(".thread-close").focus({ preventScroll: true });
+  if (wasHidden) slot("thread-heading").focus({ preventScroll: true });
 }
 
 function threadHeading(app, channel) {

@@ -51,7 +51,7 @@ function personButton(app) {
       "span",
       { class: "person-words" },
       el("bdi", { class: "person-name" }, workspace.nameOf(me.id)),
-      el("span", { class: "person-note" }, standing(me) || "You are this person"),
+      el("span", { class: "person-note" }, standing(me) || "Switch person"),
     ),
     icon("chevron"),
   );

@@ -80,7 +80,7 @@ export function link(url, label = "") {
     "span",
     { class: "link", "data-url": url, title: "Links do not open in the sandbox" },
     el("bdi", { class: "link-label" }, named ? label : url),
-    named && el("bdi", { class: "link-url" }, url),
+    named && [" ", el("bdi", { class: "link-url" }, url)],
   );
 }
 

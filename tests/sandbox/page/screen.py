@@ -1,0 +1,120 @@
+"""Look at the page and use it the way a person does."""
+
+import time
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from selenium.common.exceptions import StaleElementReferenceException
+from selenium.webdriver import ActionChains, Chrome
+from selenium.webdriver.common.by import By
+from selenium.webdriver.remote.webelement import WebElement
+
+T = TypeVar("T")
+PATIENCE_S = 8.0
+POLL_S = 0.02
+
+
+class Screen:
+    """One browser tab that shows the page of one server."""
+
+    def __init__(self, driver: Chrome, url: str) -> None:
+        self.driver = driver
+        self.url = url
+
+    def open(self, user: str = "U0ANA", place: str = "") -> None:
+        """Load the page as `user`; `place` is what follows `#/`."""
+        self.driver.get("about:blank")
+        self.driver.get(f"{self.url}/?user={user}#/{place}")
+        self.one("#heading .heading-title")
+
+    def size(self, width: int, height: int, *, scheme: str = "light") -> None:
+        """Pretend to be a screen of this size and colour scheme."""
+        self._tell(
+            "Emulation.setDeviceMetricsOverride",
+            {
+                "width": width,
+                "height": height,
+                "deviceScaleFactor": 1,
+                "mobile": width < 500,
+            },
+        )
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self._tell("Emulation.setEmulatedMedia", {"features": features})
+
+    def _tell(self, command: str, arguments: dict[str, Any]) -> None:
+        self.driver.execute_cdp_cmd(command, arguments)
+
+    def wait(self, found: Callable[[], T | None], what: str) -> T:
+        """Return the first true answer of `found`, or fail naming `what`."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                result = found()
+            except StaleElementReferenceException:
+                result = None
+            if result:
+                return result
+            if time.monotonic() > deadline:
+                raise AssertionError(f"Waited {PATIENCE_S} s for {what}.")
+            threading_pause()
+
+    def all(self, css: str) -> list[WebElement]:
+        """Return every element for a selector, now."""
+        return self.driver.find_elements(By.CSS_SELECTOR, css)
+
+    def one(self, css: str) -> WebElement:
+        """Wait for an element that can be seen, and return it."""
+
+        def seen() -> WebElement | None:
+            return next((node for node in self.all(css) if node.is_displayed()), None)
+
+        return self.wait(seen, f"{css!r} to be seen")
+
+    def gone(self, css: str) -> None:
+        """Wait until nothing matches."""
+        self.wait(lambda: not self.all(css), f"{css!r} to be gone")
+
+    def text(self, css: str) -> str:
+        """Return the exact text content, hidden characters included."""
+        return str(self.run("return arguments[0].textContent", self.one(css)))
+
+    def click(self, css: str) -> None:
+        """Click once it is there."""
+        self.one(css).click()
+
+    def type(self, css: str, text: str) -> None:
+        """Replace what an input holds."""
+        box = self.one(css)
+        box.clear()
+        box.send_keys(text)
+
+    def press(self, *keys: str) -> None:
+        """Press keys wherever the focus is."""
+        ActionChains(self.driver).send_keys(*keys).perform()
+
+    def focused(self) -> WebElement:
+        """Return the element that has the focus."""
+        return self.driver.switch_to.active_element
+
+    def run(self, script: str, *arguments: Any) -> Any:
+        """Run a script in the page and return its answer; it may await."""
+        wrapped = (
+            "const done = arguments[arguments.length - 1];"
+            "const given = [...arguments].slice(0, -1);"
+            f"(async function () {{ {script} }}).apply(null, given)"
+            ".then(done, (error) => done({failed: String(error)}));"
+        )
+        answer = self.driver.execute_async_script(wrapped, *arguments)
+        if isinstance(answer, dict) and "failed" in answer:
+            raise AssertionError(f"The script failed: {answer['failed']}")
+        return answer
+
+    def problems(self) -> list[str]:
+        """Return what the console complained about since the last call."""
+        entries: list[dict[str, Any]] = self.driver.get_log("browser")
+        return [e["message"] for e in entries if e["level"] in {"SEVERE", "WARNING"}]
+
+
+def threading_pause() -> None:
+    """Wait a blink between two looks."""
+    time.sleep(POLL_S)

@@ -1,0 +1,414 @@
+"""Modals give Slack's state.values, show errors inline, and lose nothing typed."""
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.sandbox.page.block_scenes import (
+    edit_modal,
+    every_input,
+    home_view,
+    started_values,
+)
+from tests.sandbox.page.fake_slack import FakeSlack, Json
+from tests.sandbox.page.scenes import button, input_block, option, plain, view
+from tests.sandbox.page.screen import Screen
+
+pytestmark = pytest.mark.browser
+
+SUBMIT = ".modal-submit"
+
+
+def control(block_id: str) -> str:
+    return f'.dialog [data-block-id="{block_id}"] .control'
+
+
+def error(block_id: str) -> str:
+    return f'.dialog [data-block-id="{block_id}"] .error'
+
+
+def submitted(screen: Screen, slack: FakeSlack) -> Json:
+    done = len(slack.did("view_submission"))
+    screen.click(SUBMIT)
+    screen.wait(
+        lambda: len(slack.did("view_submission")) > done, "the form to be sent"
+    )
+    return slack.did("view_submission")[-1]
+
+
+@pytest.fixture
+def form(screen: Screen, slack: FakeSlack) -> Screen:
+    """Show a form with an input of every kind."""
+    slack.show(views=[view("V1", every_input())])
+    screen.open()
+    screen.one(".dialog")
+    return screen
+
+
+@pytest.fixture
+def edit(screen: Screen, slack: FakeSlack) -> Screen:
+    """Show the form that edits a refund."""
+    slack.show(views=[edit_modal()])
+    screen.open()
+    screen.one(".dialog")
+    return screen
+
+
+def test_an_untouched_form_gives_exactly_the_values_it_started_with(
+    form: Screen, slack: FakeSlack
+) -> None:
+    act = submitted(form, slack)
+
+    assert act["view_id"] == "V1"
+    assert act["user"] == "U0ANA"
+    assert act["values"] == started_values()
+
+
+def test_what_a_person_enters_has_slacks_shape(form: Screen, slack: FakeSlack) -> None:
+    form.type(control("line"), "two")
+    form.type(control("long"), "a")
+    form.one(control("long")).send_keys(Keys.ENTER, "c")
+    form.type(control("number"), "449.50")
+    form.one(f"{control('select')} [data-value=red]").click()
+    for value in ("red", "b"):
+        form.click(f'[data-block-id="multi"] [data-value="{value}"]')
+    form.one(f'{control("user")} [data-value="U0DAN"]').click()
+    form.click('[data-block-id="users"] [data-value="U0CHLOE"]')
+    form.click('[data-block-id="boxes"] [data-value="b"]')
+    form.click('[data-block-id="radio"] [data-value="green"]')
+    form.run(
+        "for (const [css, value] of Object.entries(arguments[0]))"
+        " document.querySelector(css).value = value;",
+        {
+            control("date"): "2026-05-06",
+            control("time"): "23:59",
+            control("moment"): "",
+        },
+    )
+    form.type(control("empty"), "now full")
+
+    slack.answers.append({"ok": True, "errors": {"moment": "When?"}})
+    form.click(SUBMIT)
+    assert form.one(error("moment")).text == "Please complete this required field."
+    form.run(
+        "document.querySelector(arguments[0]).value = '2026-05-06T10:00'",
+        control("moment"),
+    )
+    values = submitted(form, slack)["values"]
+
+    held = {block: list(each["value"].values())[1] for block, each in values.items()}
+    colours = {one["value"]: one for one in every_input()[5]["element"]["options"]}
+    moment = form.run("return new Date('2026-05-06T10:00').getTime() / 1000")
+    assert held == {
+        "line": "two",
+        "long": "a\nc",
+        "number": "449.50",
+        "email": "a@b.test",
+        "url": "https://b.test",
+        "select": colours["red"],
+        "multi": [colours["b"]],
+        "user": "U0DAN",
+        "users": ["U0ANA", "U0CHLOE"],
+        "boxes": [],
+        "radio": colours["green"],
+        "date": "2026-05-06",
+        "time": "23:59",
+        "moment": moment,
+        "empty": "now full",
+    }
+
+
+INVALID: dict[str, tuple[Json, str, str]] = {
+    "required": (
+        input_block("b", "x", "plain_text_input"),
+        "",
+        "Please complete this required field.",
+    ),
+    "short": (
+        input_block("b", "x", "plain_text_input", min_length=4),
+        "abc",
+        "Please enter at least 4 characters.",
+    ),
+    "long": (
+        input_block("b", "x", "plain_text_input", max_length=3),
+        "abcd",
+        "Please enter at most 3 characters.",
+    ),
+    "no number": (
+        input_block("b", "x", "number_input", is_decimal_allowed=True),
+        "4,5",
+        "Please enter a number.",
+    ),
+    "no whole number": (
+        input_block("b", "x", "number_input", is_decimal_allowed=False),
+        "4.5",
+        "Please enter a whole number.",
+    ),
+    "too small": (
+        input_block(
+            "b", "x", "number_input", is_decimal_allowed=True, min_value="0.01"
+        ),
+        "0",
+        "Please enter a number of 0.01 or more.",
+    ),
+    "too big": (
+        input_block("b", "x", "number_input", max_value="9"),
+        "10",
+        "Please enter a number of 9 or less.",
+    ),
+    "no e-mail": (
+        input_block("b", "x", "email_text_input"),
+        "ana",
+        "Please enter an email address.",
+    ),
+    "no address": (
+        input_block("b", "x", "url_text_input"),
+        "b.test",
+        "Please enter a web address.",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", INVALID)
+def test_what_slack_would_not_send_is_said_beside_the_input(
+    screen: Screen, slack: FakeSlack, case: str
+) -> None:
+    block, typed, objection = INVALID[case]
+    slack.show(views=[view("V1", [block])])
+    screen.open()
+
+    screen.type(control("b"), typed)
+    screen.click(SUBMIT)
+
+    assert screen.one(error("b")).text == objection
+    assert screen.one(control("b")).get_attribute("aria-invalid") == "true"
+    assert screen.focused() == screen.one(control("b"))
+    assert slack.acts == []
+
+
+def test_an_error_of_the_app_stands_beside_its_input_and_goes_when_corrected(
+    edit: Screen, slack: FakeSlack
+) -> None:
+    edit.type(control("note"), "too much")
+    slack.answers.append({"ok": True, "errors": {"amount": "At most 899.00."}})
+
+    submitted(edit, slack)
+
+    assert edit.one(error("amount")).text == "At most 899.00."
+    assert edit.one(control("note")).get_attribute("value") == "too much"
+    assert edit.focused() == edit.one(control("amount"))
+
+    edit.focused().send_keys("1")
+
+    edit.wait(lambda: not edit.all(".has-error"), "the error to go")
+
+
+def test_errors_in_the_state_are_shown_after_a_reload(
+    edit: Screen, slack: FakeSlack
+) -> None:
+    slack.show(views=[edit_modal(errors={"note": "Say more."})])
+
+    edit.open()
+
+    assert edit.one(error("note")).text == "Say more."
+
+
+def test_an_app_that_does_not_answer_leaves_the_form_as_it_was(
+    edit: Screen, slack: FakeSlack
+) -> None:
+    edit.type(control("note"), "half is fair")
+    slack.answers.append(
+        {"ok": False, "error": "app_did_not_respond", "reason": "timeout"}
+    )
+
+    submitted(edit, slack)
+
+    assert "did not answer within three seconds" in edit.one(".dialog-trouble").text
+    assert edit.one(control("note")).get_attribute("value") == "half is fair"
+
+
+def test_news_from_elsewhere_leaves_typing_alone(
+    edit: Screen, slack: FakeSlack
+) -> None:
+    box = edit.one(control("note"))
+    box.send_keys("half")
+    edit.run("arguments[0].setSelectionRange(1, 3)", box)
+
+    slack.show(team={"id": "T0SANDBOX", "name": "Another name"})
+    edit.wait(lambda: edit.text("#workspace") == "Another name", "the news")
+
+    assert edit.focused() == box
+    assert box.get_attribute("value") == "half"
+    caret = edit.run("return [arguments[0].selectionStart, arguments[0].selectionEnd]", box)
+    assert caret == [1, 3]
+
+
+def test_an_updated_view_keeps_what_was_typed_where_the_ids_stayed(
+    edit: Screen, slack: FakeSlack
+) -> None:
+    edit.type(control("note"), "typed")
+    updated = edit_modal(hash="V0EDIT.2", title=plain("Edit again"))
+    updated["blocks"][1] = input_block(
+        "amount-2", "amount", "plain_text_input", initial_value="from the app"
+    )
+
+    slack.show(views=[updated])
+    edit.wait(lambda: edit.text(".dialog-title") == "Edit again", "the update")
+
+    assert edit.one(control("note")).get_attribute("value") == "typed"
+    assert edit.focused() == edit.one(control("note"))
+    assert edit.one(control("amount-2")).get_attribute("value") == "from the app"
+
+
+def test_the_focus_goes_into_the_form_stays_there_and_comes_back(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    screen.open()
+    screen.click('[data-action-id="edit"]')
+    slack.show(views=[edit_modal()])
+
+    screen.wait(
+        lambda: screen.focused() == screen.one(control("amount")), "the first input"
+    )
+    for _ in range(12):
+        screen.press(Keys.TAB)
+        inside = screen.run("return document.activeElement.closest('.dialog') !== null")
+        assert inside
+    screen.press(Keys.ESCAPE)
+    slack.show(views=[])
+
+    screen.gone(".dialog")
+    assert screen.focused() == screen.one('[data-action-id="edit"]')
+    assert slack.did("view_closed") == [
+        {"user": "U0ANA", "type": "view_closed", "view_id": "V0EDIT"}
+    ]
+
+
+def test_a_pushed_view_lies_on_top_and_the_one_below_keeps_its_entries(
+    edit: Screen, slack: FakeSlack
+) -> None:
+    edit.type(control("note"), "kept below")
+    pushed = view("V2", [input_block("why", "Why", "plain_text_input")])
+
+    slack.show(views=[edit_modal(), pushed])
+    edit.one('[data-view-id="V2"]')
+
+    assert edit.run(
+        "return document.querySelector('[data-view-id=V0EDIT]').closest('[inert]') !== null"
+    )
+    edit.one('[data-view-id="V2"] .modal-close').click()
+    slack.show(views=[edit_modal()])
+    edit.gone('[data-view-id="V2"]')
+    assert edit.one(control("note")).get_attribute("value") == "kept below"
+
+
+def test_the_cross_closes_the_whole_stack(edit: Screen, slack: FakeSlack) -> None:
+    slack.show(views=[edit_modal(), view("V2", [])])
+    edit.one('[data-view-id="V2"]')
+
+    slack.hold()
+    edit.one('[data-view-id="V2"] .modal-x').click()
+    edit.gone(".dialog")
+    slack.show(views=[])
+    slack.let_go()
+
+    edit.wait(lambda: slack.did("view_closed"), "the act")
+    assert slack.did("view_closed")[0]["clear"] is True
+
+
+def test_ctrl_enter_sends_a_form(edit: Screen, slack: FakeSlack) -> None:
+    edit.type(control("note"), "half is fair")
+
+    edit.focused().send_keys(Keys.CONTROL, Keys.ENTER)
+
+    edit.wait(lambda: slack.did("view_submission"), "the submission")
+
+
+def test_a_button_in_a_form_carries_what_was_entered(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    blocks = [
+        input_block("line", "Line", "plain_text_input", initial_value="one"),
+        {"type": "actions", "block_id": "a", "elements": [button("More", "more")]},
+    ]
+    slack.show(views=[view("V1", blocks)])
+    screen.open()
+
+    screen.click('.dialog [data-action-id="more"]')
+
+    screen.wait(lambda: slack.acts, "the act")
+    assert slack.acts == [
+        {
+            "user": "U0ANA",
+            "type": "block_actions",
+            "view_id": "V1",
+            "block_id": "a",
+            "action_id": "more",
+            "values": {"line": {"value": {"type": "plain_text_input", "value": "one"}}},
+        }
+    ]
+
+
+def test_an_input_that_dispatches_tells_the_app_of_each_choice(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    options = [option("Red", "red"), option("Green", "green")]
+    blocks = [
+        input_block("c", "Colour", "static_select", options=options)
+        | {"dispatch_action": True},
+        input_block("t", "Text", "plain_text_input") | {"dispatch_action": True},
+    ]
+    slack.show(views=[view("V1", blocks)])
+    screen.open()
+
+    screen.one(f"{control('c')} [data-value=green]").click()
+    screen.wait(lambda: len(slack.acts) == 1, "the choice")
+    screen.one(control("t")).send_keys("typed", Keys.ENTER)
+    screen.wait(lambda: len(slack.acts) == 2, "the text")
+
+    chosen = [act["chosen"] for act in slack.acts]
+    assert chosen == [
+        {"type": "static_select", "selected_option": options[1]},
+        {"type": "plain_text_input", "value": "typed"},
+    ]
+    assert {act["type"] for act in slack.acts} == {"block_actions"}
+
+
+def test_several_of_many_can_be_filtered_and_are_limited(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    options = [option(f"Choice {n}", f"c{n}") for n in range(12)]
+    many = input_block(
+        "m", "Many", "multi_static_select", options=options, max_selected_items=2
+    )
+    slack.show(views=[view("V1", [many])])
+    screen.open()
+
+    screen.one('[data-block-id="m"] .control-filter').send_keys("choice 11")
+    assert [n.text for n in screen.all(".choice") if n.is_displayed()] == ["Choice 11"]
+    screen.click('.choice [data-value="c11"]')
+    screen.one('[data-block-id="m"] .control-filter').clear()
+    screen.one('[data-block-id="m"] .control-filter').send_keys("e 1")
+    screen.click('.choice [data-value="c1"]')
+
+    assert screen.one(".multi-count").text == "2 chosen"
+    assert not screen.one('.choice [data-value="c10"]').is_enabled()
+    chosen = submitted(screen, slack)["values"]["m"]["value"]["selected_options"]
+    assert chosen == [options[1], options[11]]
+
+
+def test_app_home_is_published_opened_and_clicked(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    screen.open()
+    screen.click('#channels [data-channel="D0ANA"]')
+    screen.click('[data-hook="tab-home"]')
+    screen.wait(lambda: slack.did("home_opened"), "App Home to be opened")
+    assert "has not published" in screen.one("#home").text
+
+    slack.show(home=home_view())
+    screen.click('#home [data-action-id="open_second"]')
+
+    screen.wait(lambda: slack.did("block_actions"), "the click")
+    act = slack.did("block_actions")[0]
+    assert (act["view_id"], act["block_id"]) == ("V0HOME", "second")
+    assert len(slack.did("home_opened")) == 1

@@ -1,0 +1,223 @@
+"""A click on a card does what it says, once, and shows that it is on its way."""
+
+import pytest
+from selenium.webdriver.common.keys import Keys
+
+from tests.sandbox.page.fake_slack import FakeSlack, Json
+from tests.sandbox.page.scenes import (
+    BOT,
+    CARD_TS,
+    CHANNEL,
+    approval_card,
+    button,
+    channel,
+    message,
+    option,
+    plain,
+    ts,
+    workspace,
+)
+from tests.sandbox.page.screen import Screen
+
+pytestmark = pytest.mark.browser
+
+APPROVE = '[data-action-id="approve"]'
+CONFIRM: Json = {
+    "title": plain("Refund 899.00?"),
+    "text": plain("*This* cannot be undone."),
+    "confirm": plain("Refund"),
+    "deny": plain("Not yet"),
+}
+
+
+def shows(slack: FakeSlack, *elements: Json) -> None:
+    block = {"type": "actions", "block_id": "b", "elements": list(elements)}
+    slack.state = workspace([message(ts(1), BOT, "x", blocks=[block])])
+
+
+def test_a_button_says_who_clicked_what_where(screen: Screen, slack: FakeSlack) -> None:
+    screen.open("U0BEN")
+
+    screen.click(APPROVE)
+
+    screen.wait(lambda: slack.acts, "the act")
+    assert slack.acts == [
+        {
+            "user": "U0BEN",
+            "type": "block_actions",
+            "channel": CHANNEL,
+            "ts": CARD_TS,
+            "block_id": "ap_7F3K:1",
+            "action_id": "approve",
+        }
+    ]
+
+
+def test_a_button_turns_a_ring_while_it_waits_and_takes_no_second_click(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    screen.open()
+    slack.hold()
+
+    screen.click(APPROVE)
+    screen.one(f"{APPROVE}[aria-busy=true]")
+    screen.click(APPROVE)
+    screen.click(APPROVE)
+    slack.let_go()
+
+    screen.wait(lambda: not screen.all("[aria-busy]"), "the ring to stop")
+    assert len(slack.acts) == 1
+
+
+def test_a_button_has_the_name_it_was_given_for_screen_readers(screen: Screen) -> None:
+    screen.open()
+
+    assert screen.one(APPROVE).accessible_name == "Approve the refund of 899.00"
+    assert screen.one('[data-action-id="edit"]').accessible_name == "Edit"
+
+
+def test_a_click_that_fails_is_explained_beside_the_button(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    screen.open()
+    slack.answers.append(
+        {"ok": False, "error": "app_did_not_respond", "reason": "not_connected"}
+    )
+
+    screen.click(APPROVE)
+
+    trouble = screen.one(f'[data-ts="{CARD_TS}"] .message-trouble')
+    assert trouble.text == "The app is not connected, so nothing reached it."
+    screen.click(APPROVE)
+    screen.wait(lambda: trouble.text == "", "the trouble to be over")
+
+
+@pytest.mark.parametrize("way", ["button", "escape"])
+def test_stepping_back_from_a_confirm_dialog_sends_nothing(
+    screen: Screen, slack: FakeSlack, way: str
+) -> None:
+    shows(slack, button("Go", "go", confirm=CONFIRM))
+    screen.open()
+
+    screen.click('[data-action-id="go"]')
+    dialog = screen.one("[role=alertdialog]")
+    assert dialog.text.splitlines() == [
+        "Refund 899.00?",
+        "*This* cannot be undone.",
+        "Not yet",
+        "Refund",
+    ]
+    if way == "button":
+        screen.click(".confirm-deny")
+    else:
+        screen.press(Keys.ESCAPE)
+
+    screen.gone("[role=alertdialog]")
+    assert screen.focused() == screen.one('[data-action-id="go"]')
+    assert slack.acts == []
+
+
+def test_a_confirmed_click_is_sent(screen: Screen, slack: FakeSlack) -> None:
+    shows(slack, button("Go", "go", confirm=CONFIRM))
+    screen.open()
+
+    screen.click('[data-action-id="go"]')
+    screen.click(".confirm-agree")
+
+    screen.wait(lambda: slack.acts, "the act")
+    assert slack.acts[0]["action_id"] == "go"
+
+
+def test_a_dangerous_confirm_has_the_focus_on_the_way_back(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    shows(slack, button("Go", "go", confirm={**CONFIRM, "style": "danger"}))
+    screen.open()
+
+    screen.click('[data-action-id="go"]')
+    screen.one("[role=alertdialog]")
+
+    assert screen.focused().text == "Not yet"
+
+
+def test_an_overflow_menu_is_used_with_the_keyboard(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    options = [option("Freeze", "freeze"), option("Show", "show")]
+    shows(slack, {"type": "overflow", "action_id": "more", "options": options})
+    screen.open()
+
+    screen.run("document.querySelector('[data-action-id=more]').focus()")
+    screen.press(Keys.ENTER)
+    screen.one(".menu")
+    screen.press(Keys.ARROW_DOWN, Keys.ENTER)
+
+    screen.wait(lambda: slack.acts, "the act")
+    assert slack.acts[0]["chosen"] == {"type": "overflow", "selected_option": options[1]}
+    screen.gone(".menu")
+
+
+def test_a_choice_in_a_message_is_sent_at_once(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    options = [option("Refunds", "r"), option("E-mails", "e")]
+    shows(slack, {"type": "static_select", "action_id": "f", "options": options})
+    screen.open()
+
+    screen.one('[data-action-id="f"] [data-value="e"]').click()
+
+    screen.wait(lambda: slack.acts, "the act")
+    state = {"type": "static_select", "selected_option": options[1]}
+    assert slack.acts[0]["chosen"] == state
+    assert slack.acts[0]["values"] == {"b": {"f": state}}
+
+
+def test_a_changed_card_is_drawn_anew_and_its_neighbours_are_not(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    screen.open()
+    screen.one(APPROVE)
+    screen.run("for (const a of document.querySelectorAll('article')) a.mark = true")
+    messages = [
+        {**said, "blocks": approval_card("amount 449.50")} if said["ts"] == CARD_TS else said
+        for said in slack.state["channels"][0]["messages"]
+    ]
+
+    slack.show(channels=[channel(CHANNEL, "agent-approvals", messages)])
+    screen.wait(lambda: "449.50" in screen.text(f'[data-ts="{CARD_TS}"]'), "the change")
+
+    unmarked = screen.run(
+        "return [...document.querySelectorAll('#timeline article')]"
+        ".filter((a) => !a.mark).map((a) => a.dataset.ts)"
+    )
+    assert unmarked == [CARD_TS]
+
+
+def test_the_focus_survives_an_update_of_the_card_it_is_on(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    screen.open()
+    screen.one(APPROVE)
+    screen.run("document.querySelector('[data-action-id=reject]').focus()")
+    card = approval_card("amount 449.50")
+    card[-1]["block_id"] = "ap_7F3K:2"
+
+    said = message(CARD_TS, BOT, "x", blocks=card)
+    slack.show(channels=[channel(CHANNEL, "agent-approvals", [said])])
+    screen.one('[data-block-id="ap_7F3K:2"]')
+
+    assert screen.focused() == screen.one('[data-action-id="reject"]')
+
+
+def test_an_ephemeral_message_says_so_and_can_be_dismissed(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    screen.open()
+    private = screen.one(".message-ephemeral")
+    assert "Only visible to you" in private.text
+
+    screen.click(".dismiss")
+
+    screen.gone(".message-ephemeral")
+    slack.show(notices=[])
+    assert screen.all(".message-ephemeral") == []

@@ -1,0 +1,212 @@
+"""The page fits its screen, can be read and hit, in both schemes; pictures prove it.
+
+The pictures are written to pytest's temporary folder; `TWOKEY_SHOTS` names another.
+"""
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.sandbox.page.block_scenes import edit_modal, every_block, home_view
+from tests.sandbox.page.fake_slack import FakeSlack
+from tests.sandbox.page.scenes import BOT, SETTLED_TS, channel, message, ts, workspace
+from tests.sandbox.page.screen import Screen
+
+pytestmark = pytest.mark.browser
+
+SCREENS = {
+    "light": (1280, 860, "light"),
+    "dark": (1280, 860, "dark"),
+    "tablet": (820, 1100, "light"),
+    "phone": (390, 844, "light"),
+    "phone-dark": (390, 844, "dark"),
+}
+
+# Contrast of every visible text against the nearest opaque background, by WCAG 2.2:
+# https://www.w3.org/TR/WCAG22/#dfn-contrast-ratio
+CONTRAST = """
+const parse = (text) => {
+  const [r, g, b, a = 1] = text.match(/[\\d.]+/g).map(Number);
+  return {r, g, b, a};
+};
+const light = ({r, g, b}) => [r, g, b]
+  .map((c) => (c /= 255) <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4)
+  .reduce((sum, c, at) => sum + c * [0.2126, 0.7152, 0.0722][at], 0);
+const behind = (node) => {
+  for (let at = node; at; at = at.parentElement) {
+    const color = parse(getComputedStyle(at).backgroundColor);
+    if (color.a === 1) return color;
+  }
+  return parse("rgb(255, 255, 255)");
+};
+const poor = [];
+const texts = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (texts.nextNode()) {
+  const node = texts.currentNode.parentElement;
+  if (!texts.currentNode.data.trim() || !node.checkVisibility({opacityProperty: true,
+      visibilityProperty: true})) continue;
+  if (node.closest(".place-dim, :disabled, [aria-disabled=true], .message-compact > .time,"
+      + " option")) continue;
+  const [a, b] = [light(parse(getComputedStyle(node).color)), light(behind(node))];
+  const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+  if (ratio < 4.5) poor.push(`${ratio.toFixed(2)} ${node.className} ${texts.currentNode.data}`);
+}
+return poor;
+"""
+
+OVERFLOW = """
+const wide = document.documentElement.scrollWidth > innerWidth;
+const out = [...document.querySelectorAll("article *, .dialog *, #home *")]
+  .filter((node) => node.checkVisibility() && !node.closest(".block-table, pre"))
+  .filter((node) => node.getBoundingClientRect().right > innerWidth + 1)
+  .map((node) => node.className);
+return [wide, out];
+"""
+
+SMALL = """
+const seen = "article button, .dialog button, .dialog .control, #composer button, #heading button";
+return [...document.querySelectorAll(seen)]
+  .filter((node) => node.checkVisibility())
+  .map((node) => [node.className, node.getBoundingClientRect()])
+  .filter(([name, {height}]) => height < 44 && !/button-link|replies/.test(name))
+  .map(([name, {height}]) => `${name} ${height}`);
+"""
+
+
+@pytest.fixture(scope="session")
+def gallery(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    named = os.environ.get("TWOKEY_SHOTS")
+    folder = Path(named) if named else tmp_path_factory.mktemp("shots")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def keep(screen: Screen, gallery: Path, name: str) -> None:
+    """Write a picture once nothing moves any more."""
+    screen.wait(
+        lambda: screen.run("return document.getAnimations().length === 0"),
+        "the page to come to rest",
+    )
+    assert screen.driver.save_screenshot(str(gallery / f"{name}.png"))
+
+
+def check(screen: Screen, gallery: Path, name: str) -> None:
+    keep(screen, gallery, name)
+    assert screen.run(CONTRAST) == []
+    assert screen.run(OVERFLOW) == [False, []]
+
+
+@pytest.mark.parametrize("kind", SCREENS)
+def test_the_channel_can_be_read(screen: Screen, gallery: Path, kind: str) -> None:
+    width, height, scheme = SCREENS[kind]
+    screen.size(width, height, scheme=scheme)
+
+    screen.open()
+    screen.one('[data-action-id="approve"]')
+
+    check(screen, gallery, f"channel-{kind}")
+
+
+@pytest.mark.parametrize("kind", SCREENS)
+def test_a_thread_can_be_read(screen: Screen, gallery: Path, kind: str) -> None:
+    width, height, scheme = SCREENS[kind]
+    screen.size(width, height, scheme=scheme)
+
+    screen.open(place=f"C0APPROVALS/{SETTLED_TS}")
+    screen.one("#thread article")
+
+    check(screen, gallery, f"thread-{kind}")
+
+
+@pytest.mark.parametrize("kind", SCREENS)
+def test_a_form_with_an_error_can_be_read(
+    screen: Screen, slack: FakeSlack, gallery: Path, kind: str
+) -> None:
+    width, height, scheme = SCREENS[kind]
+    screen.size(width, height, scheme=scheme)
+    slack.show(views=[edit_modal()])
+
+    screen.open()
+    screen.click(".modal-submit")
+    screen.one(".has-error")
+
+    check(screen, gallery, f"form-{kind}")
+
+
+@pytest.mark.parametrize("kind", SCREENS)
+def test_every_block_and_app_home_can_be_read(
+    screen: Screen, slack: FakeSlack, gallery: Path, kind: str
+) -> None:
+    width, _, scheme = SCREENS[kind]
+    screen.size(width, 1600, scheme=scheme)
+    said = message(ts(1), BOT, "x", blocks=every_block())
+    slack.show(channels=[channel("C0APPROVALS", "all", [said])], home=home_view())
+
+    screen.open()
+    screen.one('[data-block-id="unknown"]')
+    check(screen, gallery, f"blocks-{kind}")
+    screen.open(place="home")
+    screen.one("#home .block")
+
+    check(screen, gallery, f"home-{kind}")
+
+
+def test_thumbs_hit_every_control_on_a_phone(screen: Screen, slack: FakeSlack) -> None:
+    screen.size(390, 844)
+    screen.open()
+    screen.one('[data-action-id="approve"]')
+    assert screen.run(SMALL) == []
+
+    slack.show(views=[edit_modal()])
+    screen.one(".dialog")
+
+    assert screen.run(SMALL) == []
+
+
+def test_the_sidebar_is_a_drawer_on_a_phone(screen: Screen, gallery: Path) -> None:
+    screen.size(390, 844)
+    screen.open()
+    assert not screen.all("#sidebar")[0].is_displayed()
+
+    screen.click('[data-hook="menu"]')
+    screen.one("#channels a")
+    keep(screen, gallery, "drawer-phone")
+    screen.click('#channels [data-channel="C0GENERAL"]')
+
+    screen.wait(lambda: screen.text("#heading h2") == "general", "the channel")
+    screen.wait(
+        lambda: not screen.all("#sidebar")[0].is_displayed(), "the drawer to close"
+    )
+
+
+def test_the_scheme_can_be_chosen_and_is_remembered(screen: Screen) -> None:
+    background = "return getComputedStyle(document.body).backgroundColor"
+    screen.open()
+    light = screen.run(background)
+
+    screen.click('[data-hook="theme"]')
+    dark = screen.run(background)
+    screen.open()
+
+    assert light != dark
+    assert screen.run(background) == dark
+    assert screen.text('[data-hook="theme"] .only-dark') == "Light"
+
+
+def test_long_words_stay_inside_their_card(screen: Screen, slack: FakeSlack) -> None:
+    word = "w" * 400
+    blocks: list[dict[str, Any]] = [
+        {"type": "header", "block_id": "h", "text": {"type": "plain_text", "text": word}},
+        {"type": "section", "block_id": "s", "text": {"type": "mrkdwn", "text": word}},
+    ]
+    slack.state = workspace(
+        [message(ts(2), "U0BEN", word), message(ts(1), BOT, "x", blocks=blocks)]
+    )
+    screen.size(390, 844)
+
+    screen.open()
+    screen.one('[data-block-id="s"]')
+
+    assert screen.run(OVERFLOW) == [False, []]

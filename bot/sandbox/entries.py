@@ -20,7 +20,9 @@ def entered(
     result: dict[str, JsonObject] = {}
     elements = [item for item in placed_elements(blocks) if item.type in HOLDINGS]
     for key, value in values.items():
-        found = [item for item in elements if key in (item.block_id, item.action_id)]
+        found = [item for item in elements if key == item.block_id] or [
+            item for item in elements if key == item.action_id
+        ]
         if not found:
             known = sorted({item.block_id for item in elements})
             raise LookupError(f"No input is called {key!r}; there are {known!r}.")
@@ -39,13 +41,10 @@ def choice(placed: Placed, value: object) -> JsonObject:
     if value is None:
         return {"type": placed.type, key: holding.empty if holding else None}
     if key in OPTION_KEYS:
-        chosen = [_option(placed, item) for item in as_list(value) or [value]]
-        if isinstance(value, list) and not value:
-            chosen = []
-        return {
-            "type": placed.type,
-            key: chosen if key == "selected_options" else chosen[0],
-        }
+        wanted = as_list(value) if isinstance(value, list) else [value]
+        chosen = [_option(placed, item) for item in wanted]
+        held = chosen if key == "selected_options" else chosen[0]
+        return {"type": placed.type, key: held}
     return {"type": placed.type, key: _plain(value)}
 
 

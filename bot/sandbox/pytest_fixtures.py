@@ -16,5 +16,10 @@ async def twokey_sandbox() -> AsyncIterator[Sandbox]:
     """
     async with Sandbox() as sandbox:
         yield sandbox
-        if sandbox.problems:
-            raise AssertionError(f"The app erred: {sandbox.problems!r}.")
+        fail_on_problems(sandbox)
+
+
+def fail_on_problems(sandbox: Sandbox) -> None:
+    """Raise AssertionError when the app did what Slack could not use."""
+    if sandbox.problems:
+        raise AssertionError(f"The app erred: {sandbox.problems!r}.")

@@ -1,5 +1,6 @@
 """Run a real Bolt app against the sandbox, over HTTP or Socket Mode."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -38,6 +39,13 @@ class RunningApp:
             return listener
 
         return register
+
+
+async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+    """Wait for something to come true that tells nobody when it does."""
+    async with asyncio.timeout(timeout_s):
+        while not condition():  # noqa: ASYNC110 - there is no event to wait for
+            await asyncio.sleep(0.005)
 
 
 async def refusal(call: Any) -> dict[str, Any]:

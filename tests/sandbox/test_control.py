@@ -1,0 +1,149 @@
+"""A test can change the workspace and its fortune, in Python or over HTTP."""
+
+import asyncio
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bot.sandbox.client import GestureFailed, People, Person
+from bot.sandbox.clock import Clock
+from bot.sandbox.server import Sandbox
+from tests.sandbox.bolt_app import error
+
+APPROVALS = "C0APPROVALS"
+
+
+async def control(sandbox: Sandbox, **command: Any) -> dict[str, Any]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{sandbox.url}/sandbox/control", json=command) as response,
+    ):
+        return dict(await response.json())
+
+
+async def test_the_workspace_is_changed_by_commands(
+    sandbox: Sandbox, client: Any
+) -> None:
+    for command in (
+        {"do": "set_group", "group": "S0SUPPORT", "users": ["U0EVE"]},
+        {"do": "deactivate", "user": "U0BEN"},
+        {"do": "leave", "channel": APPROVALS, "user": "U0TWOKEY"},
+        {"do": "join", "channel": "C0PRIVATE", "user": "U0TWOKEY"},
+    ):
+        assert await control(sandbox, **command) == {"ok": True, "result": None}
+
+    support = await client.usergroups_users_list(usergroup="S0SUPPORT")
+    assert support["users"] == ["U0EVE"]
+    assert (await client.users_info(user="U0BEN"))["user"]["deleted"] is True
+    posting = client.chat_postMessage(channel=APPROVALS, text="t")
+    assert await error(posting) == "not_in_channel"
+    assert (await client.chat_postMessage(channel="C0PRIVATE", text="t"))["ok"]
+    await control(sandbox, do="reactivate", user="U0BEN")
+    assert (await client.users_info(user="U0BEN"))["user"]["deleted"] is False
+
+
+async def test_faults_rates_and_time_are_commanded_too(
+    sandbox: Sandbox, client: Any
+) -> None:
+    await control(sandbox, do="fault", fault="rate_limit", method="chat.postMessage")
+    await control(sandbox, do="twist", twist="duplicate")
+    await control(sandbox, do="clear_faults")
+    await control(sandbox, do="rates", enabled=True, scale=0.1)
+    before = sandbox.clock.now()
+    await control(sandbox, do="advance", seconds=1000)
+
+    await client.chat_postMessage(channel=APPROVALS, text="t")
+    assert await error(client.chat_postMessage(channel=APPROVALS, text="t")) == (
+        "ratelimited"
+    )
+    assert sandbox.clock.now() - before >= 1000
+    calls = await control(sandbox, do="calls")
+    assert [call["error"] for call in calls["result"]] == [None, "ratelimited"]
+    assert (await control(sandbox, do="problems"))["result"] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "expected"),
+    [
+        ({"do": "explode"}, "unknown_command"),
+        ({"do": "run", "command": {}}, "unknown_command"),
+        ({"do": "__init__"}, "unknown_command"),
+        ({"do": "advance"}, "invalid_arguments"),
+        ({"do": "advance", "seconds": -1}, "invalid_arguments"),
+        ({"do": "fault", "fault": "earthquake"}, "invalid_arguments"),
+        ({"do": "resend"}, "invalid_arguments"),
+        ({"do": "set_group", "group": "S0NO", "users": []}, "no_such_subteam"),
+        ({"do": "deactivate", "user": "U0NO"}, "user_not_found"),
+        ({"do": "archive", "channel": "C0NO"}, "channel_not_found"),
+    ],
+)
+async def test_a_bad_command_is_refused(
+    sandbox: Sandbox, command: dict[str, Any], expected: str
+) -> None:
+    answer = await control(sandbox, **command)
+
+    assert answer["ok"] is False
+    assert answer["error"] == expected
+
+
+async def test_a_revoked_token_is_refused(sandbox: Sandbox, client: Any) -> None:
+    await control(sandbox, do="revoke_bot_token")
+
+    assert await error(client.auth_test()) == "token_revoked"
+
+
+async def test_people_act_on_a_sandbox_that_runs_elsewhere(sandbox: Sandbox) -> None:
+    people = People(sandbox.url)
+    with pytest.raises(RuntimeError, match="use `async with People"):
+        people.person("U0ANA")
+
+    async with people:
+        ana = people.person("U0ANA")
+        await ana.say("#general", "from afar")
+        (message,) = await ana.messages("C0GENERAL")
+
+    assert message["text"] == "from afar"
+
+
+async def test_people_are_told_what_is_missing(sandbox: Sandbox, ana: Person) -> None:
+    async with People(sandbox.url) as people:
+        with pytest.raises(GestureFailed, match="user_not_found"):
+            await people.person("U0NO").state()
+    with pytest.raises(GestureFailed, match="channel_not_found"):
+        await ana.messages("#nowhere")
+    with pytest.raises(GestureFailed, match="no_view_is_open"):
+        await ana.submit()
+    with pytest.raises(GestureFailed, match="no_home"):
+        await ana.act_in_home("refresh")
+    with pytest.raises(TimeoutError, match="U0ANA waited"):
+        await ana.wait_for_view(timeout_s=0.05)
+
+
+async def test_waiting_ends_when_the_sandbox_stops() -> None:
+    sandbox = Sandbox()
+    await sandbox.__aenter__()
+    stopped = asyncio.Event()
+
+    async with People(sandbox.url) as people:
+        waiting = asyncio.create_task(
+            people.person("U0ANA").wait_for(lambda _: stopped.set())
+        )
+        await stopped.wait()
+        await sandbox.__aexit__(None, None, None)
+
+        with pytest.raises(TimeoutError, match="sandbox stopped"):
+            await waiting
+
+
+def test_time_does_not_go_back() -> None:
+    with pytest.raises(ValueError, match="Time cannot go back"):
+        Clock().advance(-1)
+
+
+def test_timestamps_follow_those_of_an_earlier_run() -> None:
+    clock = Clock()
+
+    clock.not_before("9999999999.000005")
+
+    assert clock.next_ts() == "9999999999.000006"

@@ -1,0 +1,267 @@
+"""People can do what Slack lets them do, and nothing else."""
+
+from typing import Any
+
+import pytest
+
+from bot.sandbox.client import GestureFailed, Person
+from bot.sandbox.json_types import JsonObject
+from bot.sandbox.server import Sandbox
+from tests.sandbox.blocks import card, field, options, plain
+from tests.sandbox.bolt_app import RunningApp
+
+APPROVALS = "C0APPROVALS"
+
+
+async def failure(gesture: Any) -> str:
+    with pytest.raises(GestureFailed) as caught:
+        await gesture
+    return caught.value.error
+
+
+@pytest.fixture
+async def posted(client: Any) -> str:
+    answer = await client.chat_postMessage(
+        channel=APPROVALS, text="t", blocks=card("one")
+    )
+    return str(answer["ts"])
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"user": "U0NOBODY"}, "user_not_found"),
+        ({"user": "U0GONE"}, "account_inactive"),
+        ({"user": "U0TWOKEY"}, "account_inactive"),
+        ({"type": "shout"}, "unknown_type"),
+        ({"channel": "C0NONE"}, "channel_not_found"),
+        ({"channel": "C0GENERAL"}, "message_not_found"),
+        ({"ts": "1.000000"}, "message_not_found"),
+        ({"action_id": "reject"}, "action_not_found"),
+        ({"block_id": "elsewhere"}, "action_not_found"),
+        ({"values": {"decide": {"approve": {"value": "x"}}}}, "invalid_values"),
+        ({"view_id": "V0NONE"}, "view_not_found"),
+    ],
+)
+async def test_an_impossible_click_is_refused(
+    ana: Person, posted: str, changes: JsonObject, expected: str
+) -> None:
+    gesture = {
+        "gesture": changes.pop("type", "block_actions"),
+        "channel": APPROVALS,
+        "ts": posted,
+        "action_id": "approve",
+        **changes,
+    }
+
+    assert await failure(ana.act(**gesture)) == expected
+
+
+async def test_who_cannot_read_a_channel_cannot_act_in_it(
+    sandbox: Sandbox, posted: str
+) -> None:
+    guest, stranger = sandbox.person("U0GUEST"), sandbox.person("U0STRANGER")
+    sandbox.control.leave(APPROVALS, "U0EVE")
+    eve = sandbox.person("U0EVE")
+
+    channels = [c["id"] for c in (await guest.state())["channels"]]
+    assert channels == [APPROVALS, "D0GUEST"]
+    assert [c["id"] for c in (await stranger.state())["channels"]] == [APPROVALS]
+    shown = {c["id"]: c["is_member"] for c in (await eve.state())["channels"]}
+    assert shown == {APPROVALS: False, "C0GENERAL": True, "D0EVE": True}
+    click = eve.click(APPROVALS, posted, "approve")
+    assert await failure(click) == "not_in_channel"
+    assert await failure(guest.say("C0GENERAL", "hi")) == "channel_not_found"
+
+
+async def test_an_ephemeral_message_is_seen_and_clicked_by_one_person(
+    sandbox: Sandbox, http_app: RunningApp, ana: Person
+) -> None:
+    @http_app.on("action", "approve")
+    async def approve(ack: Any, body: dict[str, Any], respond: Any) -> None:
+        http_app.heard.append(body)
+        await ack()
+        await respond(text="done", replace_original=True)
+
+    answer = await http_app.client.chat_postEphemeral(
+        channel=APPROVALS, user="U0ANA", text="psst", blocks=card("one")
+    )
+    ts = answer["message_ts"]
+
+    ben = sandbox.person("U0BEN")
+    assert await failure(ben.act("block_actions", channel=APPROVALS, ts=ts)) == (
+        "message_not_found"
+    )
+    await ana.click(APPROVALS, ts, "approve")
+
+    assert http_app.heard[0]["container"]["is_ephemeral"] is True
+    assert "message" not in http_app.heard[0]
+    (message,) = await ana.ephemerals(APPROVALS)
+    assert (message["text"], message["blocks"]) == ("done", None)
+
+
+async def test_an_element_reports_what_was_chosen_and_keeps_it(
+    sandbox: Sandbox, http_app: RunningApp, ana: Person
+) -> None:
+    for name in ("pick", "menu", "day", "many"):
+
+        @http_app.on("action", name)
+        async def chosen(ack: Any, body: dict[str, Any]) -> None:
+            http_app.heard.append(body)
+            await ack()
+
+    select = {
+        "type": "static_select",
+        "action_id": "pick",
+        "placeholder": plain("Pick"),
+        "options": options("a", "b"),
+    }
+    elements = [
+        select,
+        {"type": "overflow", "action_id": "menu", "options": options("x", "y")},
+        {"type": "datepicker", "action_id": "day", "initial_date": "2026-11-20"},
+        {"type": "checkboxes", "action_id": "many", "options": options("1", "2")},
+    ]
+    blocks = [{"type": "actions", "block_id": "b", "elements": elements}]
+    answer = await http_app.client.chat_postMessage(
+        channel=APPROVALS, text="t", blocks=blocks
+    )
+    ts = answer["ts"]
+
+    await ana.click(APPROVALS, ts, "pick", chosen="b")
+    await ana.click(APPROVALS, ts, "menu", chosen="y")
+    await ana.click(APPROVALS, ts, "day", chosen="2026-12-24")
+    await ana.click(APPROVALS, ts, "many", chosen=["1", "2"])
+
+    actions = [body["actions"][0] for body in http_app.heard]
+    assert actions[0]["selected_option"]["value"] == "b"
+    assert actions[1]["selected_option"]["value"] == "y"
+    assert actions[2]["selected_date"] == "2026-12-24"
+    assert [o["value"] for o in actions[3]["selected_options"]] == ["1", "2"]
+    values = http_app.heard[3]["state"]["values"]["b"]
+    assert values["pick"]["selected_option"]["value"] == "b"
+    assert values["day"]["selected_date"] == "2026-12-24"
+    assert "menu" not in values
+    with pytest.raises(LookupError, match="does not offer 'c'"):
+        await ana.click(APPROVALS, ts, "pick", chosen="c")
+    for action_id in ("pick", "menu"):
+        forged = ana.act(
+            "block_actions",
+            channel=APPROVALS,
+            ts=ts,
+            action_id=action_id,
+            chosen={"selected_option": {"value": "c"}},
+        )
+        assert await failure(forged) == "invalid_values"
+
+
+async def test_an_input_tells_the_app_only_when_it_dispatches(
+    sandbox: Sandbox, http_app: RunningApp, ana: Person
+) -> None:
+    @http_app.on("action", "value")
+    async def typed(ack: Any, body: dict[str, Any]) -> None:
+        http_app.heard.append(body)
+        await ack()
+
+    text = {"type": "plain_text_input"}
+    blocks = [field("quiet", text), field("loud", text, dispatch_action=True)]
+    answer = await http_app.client.chat_postMessage(
+        channel=APPROVALS, text="t", blocks=blocks
+    )
+
+    for block_id in ("quiet", "loud"):
+        await ana.click(APPROVALS, answer["ts"], "value", block_id, chosen="hello")
+
+    (body,) = http_app.heard
+    assert body["actions"][0]["value"] == "hello"
+    assert body["actions"][0]["block_id"] == "loud"
+    assert body["state"]["values"]["quiet"]["value"]["value"] == "hello"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"channel": APPROVALS, "text": " "}, "no_text"),
+        ({"channel": "C0PRIVATE", "text": "hi"}, "channel_not_found"),
+        ({"channel": APPROVALS, "text": "hi", "thread_ts": "1.0"}, "message_not_found"),
+    ],
+)
+async def test_an_impossible_message_is_refused(
+    sandbox: Sandbox, arguments: JsonObject, expected: str
+) -> None:
+    assert await failure(sandbox.person("U0EVE").act("message", **arguments)) == (
+        expected
+    )
+
+
+async def test_nobody_writes_in_an_archived_channel(
+    sandbox: Sandbox, ana: Person
+) -> None:
+    sandbox.control.archive(APPROVALS)
+
+    assert await failure(ana.say(APPROVALS, "hi")) == "is_archived"
+
+    sandbox.control.unarchive(APPROVALS)
+    assert await ana.say(APPROVALS, "hi")
+
+
+async def test_a_reply_stays_in_its_thread(ana: Person) -> None:
+    parent = await ana.say(APPROVALS, "one")
+    reply = await ana.say(APPROVALS, "two", thread_ts=parent)
+    deeper = await ana.say(APPROVALS, "three", thread_ts=reply)
+
+    threads = {m["ts"]: m["thread_ts"] for m in await ana.messages(APPROVALS)}
+    assert threads == {parent: None, reply: parent, deeper: parent}
+
+
+async def test_typed_names_become_ids_and_markup_stays_text(ana: Person) -> None:
+    await ana.say(APPROVALS, "@ben see #general, not @nobody or a@ben: <!here> & co")
+
+    (message,) = await ana.messages(APPROVALS)
+    assert message["text"] == (
+        "<@U0BEN> see <#C0GENERAL>, not @nobody or a@ben: &lt;!here&gt; &amp; co"
+    )
+
+
+async def test_an_unknown_command_is_answered_by_slack_itself(ana: Person) -> None:
+    assert await failure(ana.command("/shout", "", APPROVALS)) == "unknown_command"
+
+    (notice,) = await ana.notices()
+    assert notice["text"] == "/shout is not a valid command."
+
+
+@pytest.mark.parametrize("mode", ["http"])
+async def test_a_command_answered_with_bad_blocks_is_held_against_the_app(
+    sandbox: Sandbox, app: RunningApp, ana: Person
+) -> None:
+    @app.on("command", "/approvals")
+    async def approvals(ack: Any) -> None:
+        await ack(text="t", blocks=[{"type": "shout"}])
+
+    failed = await failure(ana.command("/approvals", "", APPROVALS))
+
+    assert failed == "invalid_blocks"
+    assert "bad answer to /approvals" in sandbox.problems[0]
+
+
+async def test_calling_a_bot_that_is_not_there_gets_a_hint(
+    sandbox: Sandbox, ana: Person
+) -> None:
+    sandbox.control.leave(APPROVALS, "U0TWOKEY")
+
+    await ana.say(APPROVALS, "@twokey hello")
+
+    (notice,) = await ana.notices()
+    assert notice["text"] == "Twokey is not in this channel; invite it first."
+
+
+async def test_an_event_the_app_does_not_subscribe_to_is_not_sent(
+    sandbox: Sandbox, ana: Person
+) -> None:
+    sandbox.workspace.events = ()
+    sandbox.deliver_http(f"{sandbox.url}/nowhere")
+
+    await ana.say(APPROVALS, "@twokey hello")
+    await ana.open_home()
+
+    assert sandbox.requests == []

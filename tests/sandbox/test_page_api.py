@@ -1,0 +1,135 @@
+"""The page gets a person's picture of the workspace, and only its own site may act."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bot.sandbox import page_api
+from bot.sandbox.client import Person
+from bot.sandbox.records import Suggestion
+from bot.sandbox.server import Sandbox
+
+APPROVALS = "C0APPROVALS"
+
+
+@pytest.fixture
+async def session() -> AsyncIterator[aiohttp.ClientSession]:
+    async with aiohttp.ClientSession() as opened:
+        yield opened
+
+
+async def test_the_state_has_everything_the_page_draws(client: Any) -> None:
+    del client
+    suggestion = Suggestion("Refund", "@twokey refund order 78291", APPROVALS)
+    async with Sandbox(suggestions=[suggestion]) as sandbox:
+        state = await sandbox.person("U0ANA").state()
+
+    assert state["team"] == {"id": "T0SANDBOX", "name": "Twokey Sandbox"}
+    assert state["me"]["real_name"] == "Ana Alves"
+    assert state["bot"] == {"user_id": "U0TWOKEY", "name": "Twokey", "connected": False}
+    assert state["commands"] == ["/approvals"]
+    assert state["suggestions"] == [
+        {"label": "Refund", "text": "@twokey refund order 78291", "channel": APPROVALS}
+    ]
+    assert {group["id"] for group in state["usergroups"]} == {"S0SUPPORT", "S0SENIOR"}
+    names = {channel["id"]: channel["name"] for channel in state["channels"]}
+    assert names == {
+        APPROVALS: "agent-approvals",
+        "C0GENERAL": "general",
+        "C0PRIVATE": "finance",
+        "D0ANA": "Twokey",
+    }
+    assert (state["views"], state["home"], state["notices"]) == ([], None, [])
+
+
+async def test_events_tell_only_of_what_the_person_can_see(
+    sandbox: Sandbox, session: aiohttp.ClientSession, ana: Person
+) -> None:
+    url = f"{sandbox.url}/sandbox/events"
+    async with session.get(url, params={"user": "U0GUEST"}) as stream:
+        first = json.loads((await stream.content.readline()).removeprefix(b"data: "))
+        await stream.content.readline()
+        await ana.say("C0GENERAL", "not for guests")
+        await ana.say(APPROVALS, "for all")
+        line = await asyncio.wait_for(stream.content.readline(), 5)
+
+    assert stream.content_type == "text/event-stream"
+    assert json.loads(line.removeprefix(b"data: "))["seq"] == first["seq"] + 2
+
+
+async def test_a_quiet_stream_is_kept_alive(
+    sandbox: Sandbox, session: aiohttp.ClientSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_api, "KEEP_ALIVE_S", 0.01)
+    url = f"{sandbox.url}/sandbox/events"
+
+    async with session.get(url, params={"user": "U0ANA"}) as stream:
+        lines = [await stream.content.readline() for _ in range(3)]
+
+    assert lines[2] == b": still here\n"
+
+
+async def test_an_unknown_person_sees_nothing(
+    sandbox: Sandbox, session: aiohttp.ClientSession
+) -> None:
+    for path in ("state", "events"):
+        async with session.get(f"{sandbox.url}/sandbox/{path}?user=U0NO") as response:
+            assert response.status == 400
+            assert (await response.json())["error"] == "user_not_found"
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "expected"),
+    [
+        ({"Origin": "https://evil.example"}, "{}", "invalid_origin"),
+        ({"Content-Type": "text/plain"}, "{}", "invalid_content_type"),
+        ({}, "not json", "invalid_json"),
+        ({}, "[]", "invalid_json"),
+    ],
+)
+async def test_another_site_cannot_act_for_a_person(
+    sandbox: Sandbox,
+    session: aiohttp.ClientSession,
+    headers: dict[str, str],
+    body: str,
+    expected: str,
+) -> None:
+    headers = {"Content-Type": "application/json", **headers}
+
+    for path in ("act", "control"):
+        url = f"{sandbox.url}/sandbox/{path}"
+        async with session.post(url, data=body, headers=headers) as response:
+            assert (await response.json())["error"] == expected
+
+
+async def test_the_pages_own_origin_may_act(
+    sandbox: Sandbox, session: aiohttp.ClientSession, ana: Person
+) -> None:
+    body = {"user": "U0ANA", "type": "message", "channel": APPROVALS, "text": "hi"}
+    url = f"{sandbox.url}/sandbox/act"
+
+    async with session.post(
+        url, json=body, headers={"Origin": sandbox.url}
+    ) as response:
+        answer = await response.json()
+
+    assert answer["ok"] is True
+    assert [m["text"] for m in await ana.messages(APPROVALS)] == ["hi"]
+
+
+async def test_the_page_is_served_under_a_strict_policy(
+    sandbox: Sandbox, session: aiohttp.ClientSession
+) -> None:
+    async with session.get(f"{sandbox.url}/") as page:
+        policy = page.headers["Content-Security-Policy"]
+        assert page.status == 200
+        assert page.content_type == "text/html"
+    assert policy.startswith("default-src 'self'")
+    assert "unsafe" not in policy
+    for path in ("nothing.js", "..%2fserver.py", "%2fetc%2fpasswd"):
+        async with session.get(f"{sandbox.url}/static/{path}") as missing:
+            assert missing.status == 404

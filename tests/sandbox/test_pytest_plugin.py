@@ -1,0 +1,20 @@
+"""A user's own tests get a sandbox from one fixture."""
+
+import pytest
+
+from bot.sandbox.pytest_fixtures import fail_on_problems
+from bot.sandbox.server import Sandbox
+
+
+async def test_the_fixture_is_there_without_any_import(
+    twokey_sandbox: Sandbox,
+) -> None:
+    assert (await twokey_sandbox.person("U0ANA").state())["team"]["id"] == "T0SANDBOX"
+
+
+async def test_an_app_that_erred_fails_the_test(sandbox: Sandbox) -> None:
+    fail_on_problems(sandbox)
+    sandbox.slack.blame("errors that name no input")
+
+    with pytest.raises(AssertionError, match="errors that name no input"):
+        fail_on_problems(sandbox)

@@ -1,0 +1,105 @@
+"""A workspace that is kept in a file outlives its server."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from bot.sandbox.samples import sample_workspace
+from bot.sandbox.serve import serve
+from bot.sandbox.server import Sandbox
+from tests.sandbox.blocks import card, home, modal
+from tests.sandbox.bolt_app import error, new_client, until
+
+APPROVALS = "C0APPROVALS"
+
+
+async def test_cards_modals_and_tokens_survive_a_restart(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "slack.json"
+    async with Sandbox(state_path=path) as first:
+        client = new_client(first)
+        posted = await client.chat_postMessage(
+            channel=APPROVALS, text="t", blocks=card("one")
+        )
+        await client.chat_postEphemeral(channel=APPROVALS, user="U0ANA", text="psst")
+        await client.views_publish(user_id="U0ANA", view=home())
+        trigger_id = first.slack.triggers.issue("U0ANA")
+        await client.views_open(trigger_id=trigger_id, view=modal())
+        before = await first.person("U0ANA").state()
+        token, secret = first.bot_token, first.signing_secret
+
+    async with Sandbox(state_path=path) as second:
+        after = await second.person("U0ANA").state()
+        client = new_client(second, token)
+        update = await client.chat_update(
+            channel=APPROVALS, ts=posted["ts"], text="t", blocks=card("two")
+        )
+        later = await client.chat_postMessage(channel=APPROVALS, text="new")
+
+    for key in ("channels", "views", "home", "users", "usergroups"):
+        assert after[key] == before[key]
+    assert update["ok"]
+    assert later["ts"] > posted["ts"]
+    assert second.signing_secret == secret
+    assert path.stat().st_mode & 0o077 == 0
+
+
+async def test_a_change_is_saved_before_the_server_stops(tmp_path: Path) -> None:
+    path = tmp_path / "slack.json"
+    async with Sandbox(state_path=path) as sandbox:
+        await sandbox.person("U0ANA").say(APPROVALS, "remember me")
+
+        await until(lambda: path.exists() and "remember me" in path.read_text("utf-8"))
+
+
+async def test_a_file_that_is_something_else_is_left_alone(tmp_path: Path) -> None:
+    path = tmp_path / "slack.json"
+    path.write_text('{"shopping": ["milk"]}', "utf-8")
+
+    with pytest.raises(ValueError, match="is not a saved sandbox"):
+        async with Sandbox(state_path=path):
+            pass
+
+    assert path.read_text("utf-8") == '{"shopping": ["milk"]}'
+
+
+async def test_a_taken_port_is_named() -> None:
+    async with Sandbox() as first:
+        port = int(first.url.rpartition(":")[2])
+
+        with pytest.raises(OSError, match=f"port {port} on '127.0.0.1'"):
+            async with Sandbox(port=port):
+                pass
+
+
+async def test_a_stopped_sandbox_says_so() -> None:
+    sandbox = Sandbox(sample_workspace())
+
+    with pytest.raises(RuntimeError, match="use `async with Sandbox"):
+        sandbox.person("U0ANA")
+
+
+async def test_serving_announces_how_to_reach_it(tmp_path: Path) -> None:
+    lines: list[str] = []
+    state_path = tmp_path / "slack.json"
+
+    serving = asyncio.create_task(
+        serve(
+            request_url="http://127.0.0.1:9/slack",
+            state_path=state_path,
+            announce=lines.append,
+        )
+    )
+    await until(lambda: len(lines) == 5)
+    settings = dict(line.split("=", 1) for line in lines[1:])
+    async with Sandbox() as another:
+        client = new_client(another, settings["SLACK_BOT_TOKEN"])
+        assert await error(client.auth_test()) == "invalid_auth"
+        client.base_url = settings["SLACK_API_URL"]
+        assert (await client.auth_test())["ok"]
+    serving.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await serving
+    assert lines[0].startswith("Sandbox Slack: http://127.0.0.1:")
+    assert state_path.exists()

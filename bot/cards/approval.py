@@ -1,0 +1,119 @@
+"""Show an approval as one Slack message, in every state of its life.
+
+From top to bottom: what is asked, each call with its arguments and where it stands,
+who asked, what the agent says about it, and what concerns all calls at once. Arguments
+stay in every state; only words and buttons change. Text that others wrote is only ever
+in preformatted or plain text.
+"""
+
+from __future__ import annotations
+
+from bot.blocks import (
+    Block,
+    bold,
+    code,
+    context,
+    divider,
+    header,
+    label,
+    template,
+    untrusted,
+)
+from bot.cards.batch import row, tail
+from bot.cards.frame import Frame, rows_of
+from bot.cards.message import Message
+from bot.cards.refs import utc, when, who
+from bot.cards.rich import box, line, stacked
+from bot.cards.states import counted, headline
+from bot.ids import CARD_EVENT
+from bot.text import excerpt, fit
+from gateway.approvals.digest import short
+from gateway.approvals.record import Approval
+from gateway.approvals.tiers import Tier, join
+
+_AGENT = 60
+_SAYS = 700
+
+
+def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
+    """Return the card of an approval as it stands.
+
+    Args:
+        approval: the record.
+        key: the bot's sealing key.
+        team: the workspace in which it is posted.
+        now_ms: the time, in Unix milliseconds; past its expiry a card has no buttons.
+    """
+    frame = Frame(approval=approval, key=key, team=team, now_ms=now_ms)
+    blocks = [
+        header(headline(approval, now_ms=now_ms), block_id=frame.block_id("head")),
+        _origin(frame),
+    ]
+    for item in rows_of(approval):
+        if approval.is_batch:
+            blocks.append(divider(block_id=frame.block_id(f"{item.index}.line")))
+        blocks += row(frame, item)
+    if approval.is_batch:
+        blocks.append(divider(block_id=frame.block_id("line")))
+    blocks += [*tail(frame), *_says(frame)]
+    return Message(
+        blocks=tuple(blocks), text=fallback(approval), metadata=_metadata(approval)
+    )
+
+
+def fallback(approval: Approval) -> str:
+    """Return the text for notifications and screen readers: ids and words of ours."""
+    tier = join(Tier.AUTO, *(item.tier for item in approval.items))
+    until = f"{utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC"
+    calls = len(approval.items)
+    what = "1 call" if calls == 1 else f"{calls} calls"
+    return (
+        f"Approval {approval.id}, tier {tier}, {what}: {counted(approval)}. "
+        f"Time to decide: until {until}."
+    )
+
+
+def _metadata(approval: Approval) -> Block:
+    return {
+        "event_type": CARD_EVENT,
+        "event_payload": {
+            "approval": approval.id,
+            "version": approval.version,
+            "rev": approval.rev,
+        },
+    }
+
+
+def _origin(frame: Frame) -> Block:
+    approval = frame.approval
+    requester = approval.requester
+    asked = (
+        template("Asked by the agent")
+        if requester is None
+        else template("Asked by {who} through the agent", who=who(requester))
+    )
+    first = approval.items[0].action_hash
+    shown = approval.digest if approval.is_batch else first
+    ids = template(
+        "{id} · version {version} · {hash}",
+        id=code(approval.id),
+        version=approval.version,
+        hash=code(short(shown).replace("…", "..")),
+    )
+    until = template("Expires {at}.", at=when(approval.expires_at_ms))
+    return context(
+        asked,
+        untrusted(fit(approval.agent, _AGENT)),
+        *([until] if approval.is_batch else []),
+        ids,
+        block_id=frame.block_id("origin"),
+    )
+
+
+def _says(frame: Frame) -> list[Block]:
+    says = frame.approval.says
+    if not says:
+        return []
+    title = line(bold(label("Agent says (unverified):")))
+    text = box(excerpt(says, _SAYS).text)
+    return [stacked(title, text, block_id=frame.block_id("says"))]

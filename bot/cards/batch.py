@@ -1,0 +1,173 @@
+"""Lay out the rows of a card, one a call; a single call is a batch of one."""
+
+from __future__ import annotations
+
+from bot.blockkit import JSON
+from bot.blocks import (
+    Block,
+    Template,
+    actions,
+    bold,
+    context,
+    joined,
+    label,
+    mention,
+    section,
+    template,
+    untrusted,
+    words,
+)
+from bot.cards import buttons
+from bot.cards.diff import diff
+from bot.cards.frame import Frame, room, rows_of
+from bot.cards.listing import Listing, all_text, fits, listing
+from bot.cards.refs import who
+from bot.cards.rich import box, line, stacked
+from bot.cards.states import TIERS, WORDS, lacking, sentence
+from bot.hidden import has_hidden
+from bot.text import excerpt, fit, mixed_script_warnings
+from gateway.approvals.record import Approval, Item, Person, Verb
+
+_LEAST_ROOM = 80
+_REASONS = 160
+_MIXED = 60
+_MAX_MIXED = 2
+_OTHERS = 500
+
+
+def needs_full_view(approval: Approval, index: int) -> bool:
+    """Say whether a call is too long for its card, so that View all has Approve."""
+    item = approval.items[index]
+    return item not in rows_of(approval) or not fits(
+        item.tool, item.args, item.redact, room=room(approval).call
+    )
+
+
+def row(frame: Frame, item: Item) -> list[Block]:
+    """Return the blocks of one call, from what it is to what may be said of it."""
+    shown = listing(item.tool, item.args, item.redact, room=frame.room.call)
+    name = f"{item.index}"
+    blocks = [
+        *_title(frame, item),
+        _call(frame, item, shown),
+        *_warning(frame, item),
+        _why(frame, item),
+        section(
+            _standing(frame, item, shown), block_id=frame.block_id(f"{name}.state")
+        ),
+    ]
+    offered = buttons.decisions(frame, item, is_shown_whole=shown.is_complete)
+    if offered:
+        blocks.append(actions(*offered, block_id=frame.block_id(f"{name}.actions")))
+    return blocks
+
+
+def tail(frame: Frame) -> list[Block]:
+    """Return what concerns the batch as a whole; nothing for a single call."""
+    approval = frame.approval
+    waiting = [item for item in approval.items if item.is_pending]
+    others = [item for item in approval.items if item not in rows_of(approval)]
+    blocks: list[Block] = []
+    if others:
+        lines = [f"{i.index + 1}. {i.tool}: {WORDS[i.state]}" for i in others]
+        text = excerpt("\n".join(lines), _OTHERS).text
+        more = template("*{n} more calls* are not shown here:", n=len(others))
+        blocks.append(section(more, block_id=frame.block_id("others")))
+        blocks.append(stacked(box(text), block_id=frame.block_id("others.list")))
+    offered: list[Block] = []
+    if len(waiting) > 1 and not frame.is_late:
+        if all(_is_approvable(approval, item) for item in waiting):
+            offered.append(buttons.approve_all(frame))
+        else:
+            why = template(
+                "Not every waiting call can be approved from this card, so each is "
+                "decided on its own."
+            )
+            blocks.append(context(why, block_id=frame.block_id("each")))
+    if others:
+        offered.append(buttons.view_call(frame, others[0]))
+    if offered:
+        blocks.append(actions(*offered, block_id=frame.block_id("batch")))
+    return blocks
+
+
+def _is_approvable(approval: Approval, item: Item) -> bool:
+    return Verb.APPROVE in item.allow and not needs_full_view(approval, item.index)
+
+
+def _title(frame: Frame, item: Item) -> list[Block]:
+    text = item.description
+    if frame.approval.is_batch:
+        text = f"{item.index + 1}. {text or item.tool}"
+    if not text:
+        return []
+    cut = excerpt(text, max(frame.room.title, _LEAST_ROOM)).text
+    return [section(untrusted(cut), block_id=frame.block_id(f"{item.index}.title"))]
+
+
+def _call(frame: Frame, item: Item, shown: Listing) -> Block:
+    parts: list[list[JSON]] = [box(text) for text in shown.boxes]
+    if item.edit is not None:
+        parts.append(
+            line(bold(label("Edited by ")), _person(item.edit.by), words(label(":")))
+        )
+        parts.append(box(diff(item, room=frame.room.change)))
+        parts += _quoted("Why:", item.edit.reason, frame)
+    if item.settlement is not None and item.settlement.verb is Verb.REJECT:
+        parts += _quoted("Reason:", item.settlement.text, frame)
+    if item.settlement is not None and item.settlement.verb is Verb.RESPOND:
+        parts += _quoted("Answer to the agent:", item.settlement.text, frame)
+    if item.result is not None:
+        parts += _quoted("Result (as the tool says):", item.result.summary, frame)
+    return stacked(*parts, block_id=frame.block_id(f"{item.index}.call"))
+
+
+def _quoted(title: str, text: str, frame: Frame) -> list[list[JSON]]:
+    if not text:
+        return []
+    cut = excerpt(text, max(frame.room.text, _LEAST_ROOM)).text
+    return [line(bold(label(title))), box(cut)]
+
+
+def _person(person: Person) -> Block:
+    ref = who(person).text
+    return mention(person.user) if ref.startswith("<@") else words(label("somebody"))
+
+
+def _warning(frame: Frame, item: Item) -> list[Block]:
+    text = all_text(item)
+    mixed = mixed_script_warnings(text)
+    told: list[Template] = []
+    if has_hidden(text):
+        told.append(template("⚠️ *Hidden characters* are in this call, shown as ⟦U+…⟧."))
+    if mixed:
+        told.append(template("⚠️ *Look-alike letters* of several alphabets are in it:"))
+    if not told:
+        return []
+    words_ = [untrusted(fit(str(each), _MIXED)) for each in mixed[:_MAX_MIXED]]
+    return [
+        context(
+            joined(" ", told), *words_, block_id=frame.block_id(f"{item.index}.odd")
+        )
+    ]
+
+
+def _why(frame: Frame, item: Item) -> Block:
+    tier = template(TIERS[item.tier])
+    text = " · ".join(item.reasons)
+    lack = lacking(item) if item.is_pending else ""
+    parts = [untrusted(fit(text, _REASONS))] if text else []
+    need = [label(fit(f"Needs {lack}", _REASONS))] if lack else []
+    return context(tier, *parts, *need, block_id=frame.block_id(f"{item.index}.why"))
+
+
+def _standing(frame: Frame, item: Item, shown: Listing) -> Template:
+    told = sentence(frame.approval, item, now_ms=frame.now_ms)
+    if shown.is_complete:
+        return told
+    part = template(
+        "Showing {shown} of {total} characters; View all has the rest.",
+        shown=shown.shown,
+        total=shown.total,
+    )
+    return joined("\n", [told, part])

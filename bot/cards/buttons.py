@@ -1,0 +1,165 @@
+"""Make the buttons of one call, each sealed for exactly its purpose."""
+
+from __future__ import annotations
+
+from bot.blocks import Block, Untrusted, button, confirm, label, untrusted
+from bot.cards.frame import Frame
+from bot.ids import Action
+from bot.text import fit
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Item, Verb
+from gateway.approvals.tiers import Tier
+
+_ASKED = 120
+
+
+def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
+    """Return the buttons under one call: only what may be said of it now.
+
+    Approve is there only when the card shows every character of the call; else
+    View all stands first, and its last page has Approve.
+    """
+    if item.state is ItemState.IN_DOUBT:
+        return [*_findings(frame, item), _view_all(frame, item, is_shown_whole=True)]
+    if not item.is_pending or frame.is_late:
+        return [] if is_shown_whole else [_view_all(frame, item, is_shown_whole=True)]
+    view = _view_all(frame, item, is_shown_whole=is_shown_whole)
+    if not is_shown_whole:
+        return [view, *words(frame, item)]
+    approve = [_approve(frame, item)] if Verb.APPROVE in item.allow else []
+    return [*approve, *words(frame, item), view]
+
+
+def words(frame: Frame, item: Item) -> list[Block]:
+    """Return Edit, Reject and Respond, as far as they are allowed."""
+    nth = _nth(frame, item)
+    offered = {
+        Verb.EDIT: button(
+            Action.EDIT,
+            label("Edit"),
+            value=frame.value(item.index, Action.EDIT),
+            accessibility_label=label(f"Edit the arguments of {nth}, then approve"),
+        ),
+        Verb.REJECT: button(
+            Action.REJECT,
+            label("Reject"),
+            value=frame.value(item.index, Action.REJECT),
+            style="danger",
+            accessibility_label=label(f"Reject {nth}; nothing will run"),
+        ),
+        Verb.RESPOND: button(
+            Action.RESPOND,
+            label("Respond"),
+            value=frame.value(item.index, Action.RESPOND),
+            accessibility_label=label(f"Answer the agent instead of running {nth}"),
+        ),
+    }
+    return [made for verb, made in offered.items() if verb in item.allow]
+
+
+def approve_all(frame: Frame) -> Block:
+    """Return the button that approves every waiting call of a batch.
+
+    Its value is sealed over the batch digest: a call that is added, dropped, changed
+    or moved makes it invalid.
+    """
+    waiting = [item for item in frame.approval.items if item.is_pending]
+    return button(
+        Action.APPROVE_ALL,
+        label(f"Approve all {len(waiting)} waiting"),
+        value=frame.value(None, Action.APPROVE_ALL),
+        style="primary",
+        accessibility_label=label(f"Approve all {len(waiting)} waiting calls"),
+        confirm=confirm(
+            label(f"Approve {len(waiting)} calls?"),
+            label("Each of them runs exactly as this card shows it."),
+            yes=label("Approve all"),
+            no=label("Back"),
+        ),
+    )
+
+
+def view_call(frame: Frame, item: Item) -> Block:
+    """Return the button that opens a call which has no row on the card."""
+    return button(
+        Action.VIEW_ALL,
+        label("View the other calls"),
+        value=frame.value(item.index, Action.VIEW_ALL),
+        accessibility_label=label("View the calls that are not on this card"),
+    )
+
+
+def _approve(frame: Frame, item: Item) -> Block:
+    return button(
+        Action.APPROVE,
+        label("Approve"),
+        value=frame.value(item.index, Action.APPROVE),
+        style="primary",
+        accessibility_label=label(f"Approve {_nth(frame, item)}"),
+        confirm=_question(item) if item.tier is Tier.ESCALATE else None,
+    )
+
+
+def _question(item: Item) -> Block:
+    return confirm(
+        label("Approve an escalated call?"),
+        asked(item),
+        yes=label("Approve"),
+        no=label("Back"),
+    )
+
+
+def asked(item: Item) -> Untrusted:
+    """Return one line that tells a call from others: its description, or its tool."""
+    return untrusted(fit(item.description or item.tool, _ASKED))
+
+
+def _view_all(frame: Frame, item: Item, *, is_shown_whole: bool) -> Block:
+    nth = _nth(frame, item)
+    return button(
+        Action.VIEW_ALL,
+        label("View all" if is_shown_whole else "View all to approve"),
+        value=frame.value(item.index, Action.VIEW_ALL),
+        style=None if is_shown_whole else "primary",
+        accessibility_label=label(f"View everything about {nth}"),
+    )
+
+
+def _findings(frame: Frame, item: Item) -> list[Block]:
+    again = (
+        "The tool is declared safe to repeat with the same key."
+        if item.idempotent
+        else "If it did take effect the first time, it will happen twice."
+    )
+    question = confirm(
+        label("Run it again?"), label(again), yes=label("Run again"), no=label("Back")
+    )
+    nth = _nth(frame, item)
+    return [
+        button(
+            Action.RECONCILE_EXECUTED,
+            label("It ran"),
+            value=frame.value(item.index, Action.RECONCILE_EXECUTED),
+            accessibility_label=label(f"I checked: {nth} took effect"),
+        ),
+        button(
+            Action.RECONCILE_RERUN,
+            label("Run it again"),
+            value=frame.value(item.index, Action.RECONCILE_RERUN),
+            style="danger",
+            accessibility_label=label(f"I checked: run {nth} again"),
+            confirm=question,
+        ),
+        button(
+            Action.RECONCILE_SKIP,
+            label("Leave it"),
+            value=frame.value(item.index, Action.RECONCILE_SKIP),
+            accessibility_label=label(f"Close {nth} without running it again"),
+        ),
+    ]
+
+
+def _nth(frame: Frame, item: Item) -> str:
+    if not frame.approval.is_batch:
+        return "this call"
+    return f"call {item.index + 1} of {len(frame.approval.items)}"

@@ -1,0 +1,123 @@
+"""Write the history of a card into its thread, one small message an event."""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from bot.blocks import Block, Template, joined, section, template
+from bot.cards.diff import diff
+from bot.cards.message import Message
+from bot.cards.refs import people, who
+from bot.cards.rich import box, stacked
+from bot.cards.states import approvers
+from bot.text import excerpt
+from gateway.approvals.decisions import Finding
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.quorum import tally
+from gateway.approvals.record import Approval, Item, Person
+
+_TEXT = 1_500
+_CHANGE = 2_500
+
+_NAMED: dict[EventName, LiteralString] = {
+    EventName.ITEM_EXPIRED: "⌛ Nobody decided in time. Nothing ran.",
+    EventName.ITEM_SUPERSEDED: "⏩ The conversation moved on. Nothing ran.",
+    EventName.ITEM_WITHDRAWN: "↩ The agent withdrew this. Nothing ran.",
+    EventName.ITEM_LAPSED: "⌛ Approved, but not run in time. Nothing ran.",
+    EventName.ITEM_EXECUTED: "✅ It ran.",
+    EventName.ITEM_FAILED: "❌ It ran and failed.",
+    EventName.ITEM_IN_DOUBT: "❓ The worker stopped while this ran. Please check.",
+}
+_BY_SOMEBODY: dict[EventName, LiteralString] = {
+    EventName.ITEM_AUTHORIZED: "🔑 Approved by",
+    EventName.ITEM_REJECTED: "🚫 Rejected by",
+    EventName.ITEM_ANSWERED: "💬 Answered by",
+}
+_FOUND: dict[str, LiteralString] = {
+    Finding.EXECUTED.value: "🔎 {who} checked: it ran.",
+    Finding.RERUN.value: "🔎 {who} checked: it runs again.",
+    Finding.SKIP.value: "🔎 {who} checked and left it as it is.",
+}
+
+
+def thread_note(event: Event, approval: Approval) -> Message | None:
+    """Return the line of history for the thread under a card; None for no news.
+
+    Args:
+        event: what happened.
+        approval: the record, at the event or after it.
+    """
+    item = next((each for each in approval.items if each.id == event.item), None)
+    said = None if item is None else _said(event, item)
+    if item is None or said is None:
+        return None
+    if approval.is_batch:
+        said = joined(" ", [template("*Call {n}:*", n=item.index + 1), said])
+    blocks: list[Block] = [section(said)]
+    quotes = [box(text) for text in _quotes(event.name, item) if text]
+    if quotes:
+        blocks.append(stacked(*quotes, block_id=f"{approval.id}:{event.name}"))
+    text = f"Approval {approval.id}, call {item.index + 1}: {event.name}."
+    return Message(blocks=tuple(blocks), text=text)
+
+
+def _said(event: Event, item: Item) -> Template | None:
+    name, by = event.name, approvers(item)
+    if name in _NAMED:
+        return template(_NAMED[name])
+    if name is EventName.ITEM_EDITED and item.edit is not None:
+        return _edited(item, item.edit.by)
+    if name is EventName.ITEM_VOTED and item.votes:
+        return _voted(item)
+    if name is EventName.ITEM_RECONCILED and event.reason in _FOUND:
+        return template(_FOUND[event.reason], who=who(_actor(event)))
+    is_said = name is EventName.ITEM_AUTHORIZED and is_own_edit(item)
+    if name not in _BY_SOMEBODY or not by or is_said:
+        return None
+    whom = joined("", [people(by), template(".")])
+    return joined(" ", [template(_BY_SOMEBODY[name]), whom])
+
+
+def is_own_edit(item: Item) -> bool:
+    """Say whether the one person who edited is the one who approved.
+
+    The edit's own note says both then, and the approval needs no second one.
+    """
+    if item.edit is None or item.is_pending:
+        return False
+    return approvers(item) == [item.edit.by]
+
+
+def _edited(item: Item, editor: Person) -> Template:
+    if is_own_edit(item):
+        return template("✏️ Edited and approved by {who}.", who=who(editor))
+    return template("✏️ Edited by {who}.", who=who(editor))
+
+
+def _voted(item: Item) -> Template:
+    count = tally(item.demand, item.votes, item.action_hash)
+    return template(
+        "👍 {who} approved: {have} of {need}.",
+        who=who(item.votes[-1].by),
+        have=count.have,
+        need=count.need,
+    )
+
+
+def _quotes(name: EventName, item: Item) -> list[str]:
+    if name is EventName.ITEM_EDITED and item.edit is not None:
+        return [diff(item, room=_CHANGE), _cut(item.edit.reason)]
+    if name in {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED}:
+        return [_cut(item.settlement.text if item.settlement else "")]
+    if name in {EventName.ITEM_EXECUTED, EventName.ITEM_FAILED} and item.result:
+        return [_cut(item.result.summary)]
+    return []
+
+
+def _cut(text: str) -> str:
+    return excerpt(text, _TEXT).text
+
+
+def _actor(event: Event) -> Person:
+    team, _, user = event.actor.partition("/")
+    return Person(team=team, user=user)

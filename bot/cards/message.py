@@ -1,0 +1,20 @@
+"""Hold one message as it is handed to Slack."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bot.blocks import Block
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Blocks, the text that screen readers and notifications read, and metadata.
+
+    ``text`` holds ids, tier, state and expiry, and nothing that anybody else wrote.
+    Every app in the workspace can read ``metadata``: it holds ids only.
+    """
+
+    blocks: tuple[Block, ...]
+    text: str
+    metadata: Block | None = None

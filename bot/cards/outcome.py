@@ -1,0 +1,170 @@
+"""Say what came of a click in one calm sentence, and pass on an agent's last words."""
+
+from __future__ import annotations
+
+from typing import LiteralString, assert_never
+
+from bot.blocks import Label, Template, joined, label, section, template, untrusted
+from bot.cards.chunks import chunks
+from bot.cards.message import Message
+from bot.cards.refs import when, who
+from bot.text import escape_mrkdwn, excerpt
+from gateway.approvals.decisions import (
+    Changed,
+    Expired,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Settled,
+    Stale,
+    Unknown,
+    Voted,
+)
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Settlement, Verb
+
+_WORDS = 8_000
+_SECTION = 2_800
+
+_ENDED: dict[ItemState, LiteralString] = {
+    ItemState.PENDING: "This is still waiting",
+    ItemState.AUTHORIZED: "This is already approved",
+    ItemState.EXECUTING: "This is already approved and running",
+    ItemState.EXECUTED: "This already ran",
+    ItemState.FAILED: "This already ran and failed",
+    ItemState.IN_DOUBT: "This may have run, and waits for a person to check",
+    ItemState.REJECTED: "This is already rejected",
+    ItemState.ANSWERED: "This is already answered",
+    ItemState.EXPIRED: "The time to decide is over and nothing ran",
+    ItemState.SUPERSEDED: "The conversation moved on and nothing ran",
+    ItemState.WITHDRAWN: "The agent withdrew this and nothing ran",
+    ItemState.LAPSED: "This was approved but not run in time, and nothing ran",
+}
+_SETTLED_BY: dict[Verb, LiteralString] = {
+    Verb.APPROVE: "approved by {who} {at}",
+    Verb.EDIT: "edited and approved by {who} {at}",
+    Verb.REJECT: "rejected by {who} {at}",
+    Verb.RESPOND: "answered by {who} {at}",
+}
+
+
+def refusal(outcome: Outcome, *, now_ms: int) -> str:
+    """Return the private sentence for the person who clicked, as Slack markup.
+
+    Args:
+        outcome: what the gateway made of the decision, good news included.
+        now_ms: the time, in Unix milliseconds.
+    """
+    said = explained(outcome, now_ms=now_ms)
+    return said.text if isinstance(said, Template) else escape_mrkdwn(said.text)
+
+
+def explained(outcome: Outcome, *, now_ms: int) -> Template | Label:
+    """Return the same sentence for a block or a modal.
+
+    It holds what happened and what to do, and nothing that an agent, a customer or
+    another reviewer wrote.
+    """
+    match outcome:
+        case Settled():
+            said = template("Recorded, thank you.")
+        case Voted():
+            said = _voted(outcome)
+        case Stale():
+            said = _stale(outcome)
+        case Changed():
+            said = template(
+                "Somebody edited this after you opened it: you saw version {seen}, it "
+                "is version {now} now. Nothing was recorded; please look at the card "
+                "again.",
+                seen=outcome.seen_version,
+                now=outcome.version,
+            )
+        case Expired():
+            said = _expired(outcome, now_ms=now_ms)
+        case Forbidden():
+            # The gateway's own sentence; it may name roles of the policy.
+            return label(outcome.reason)
+        case Invalid():
+            # Its sentences may quote the arguments; they are shown in the form.
+            said = template(
+                "This was not accepted, and nothing was recorded: it is not allowed "
+                "for this call, or something in it does not fit. Please open it again "
+                "from the card."
+            )
+        case Unknown():
+            said = template(
+                "This approval is not known any more, so nothing was recorded. It may "
+                "be too old; the agent can ask again."
+            )
+        case _:
+            assert_never(outcome)
+    return said
+
+
+def agent_words(text: str) -> Message:
+    """Return what an agent says at the end of a run: untrusted, so plain text.
+
+    What is too long for one message is cut in the middle, with a mark.
+    """
+    words = chunks(excerpt(text, _WORDS).text, _SECTION)
+    return Message(
+        blocks=tuple(section(untrusted(part)) for part in words),
+        text="The agent answered.",
+    )
+
+
+def run_failed(approval: Approval | None = None) -> Message:
+    """Return the notice that an agent could not be brought back after a decision."""
+    said = template(
+        "⚠️ The agent could not be resumed. The decision is kept, and the gateway "
+        "goes on trying; if this stays, please tell whoever runs the agent."
+    )
+    about = f"Approval {approval.id}" if approval else "A run"
+    return Message(
+        blocks=(section(said),), text=f"{about}: the agent could not be resumed."
+    )
+
+
+def _voted(outcome: Voted) -> Template:
+    if not outcome.have:
+        return template(
+            "Your change is recorded. It needs more than before, so others have to "
+            "approve it now."
+        )
+    return template(
+        "Your approval is recorded: {have} of {need}.",
+        have=outcome.have,
+        need=outcome.need,
+    )
+
+
+def _stale(outcome: Stale) -> Template:
+    settlement = outcome.settlement
+    if settlement is not None:
+        told = joined(" ", [template("This was already"), _settled_by(settlement)])
+    else:
+        told = joined(" ", [template(_ENDED[outcome.state]), *_at(outcome.at_ms)])
+    return joined("", [told, template(". Your click changed nothing.")])
+
+
+def _settled_by(settlement: Settlement) -> Template:
+    return template(
+        _SETTLED_BY[settlement.verb],
+        who=who(settlement.by),
+        at=when(settlement.at_ms),
+    )
+
+
+def _at(at_ms: int) -> list[Template]:
+    return [template("({at})", at=when(at_ms))] if at_ms else []
+
+
+def _expired(outcome: Expired, *, now_ms: int) -> Template:
+    late_s = max(0, now_ms - outcome.expires_at_ms) // 1000
+    return template(
+        "This expired {at} ({late} seconds before your click), and nothing ran. The "
+        "agent can ask again.",
+        at=when(outcome.expires_at_ms),
+        late=late_s,
+    )

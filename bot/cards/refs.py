@@ -1,0 +1,44 @@
+"""Name people and moments in Slack's markup, by ids and numbers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from bot.blocks import Ref, Template, code, joined, moment, template, user
+from gateway.approvals.record import Person
+
+_LAST_MS = 253_402_300_799_000  # 9999-12-31T23:59:59Z
+_MAX_PEOPLE = 5
+
+
+def who(person: Person) -> Ref:
+    """Mention a person; one whose id is not Slack's is ``somebody``."""
+    try:
+        return user(person.user)
+    except ValueError:
+        return code("somebody")
+
+
+def when(at_ms: int) -> Ref:
+    """Show a moment in each reader's own time zone."""
+    return moment(utc(at_ms))
+
+
+def utc(at_ms: int) -> datetime:
+    """Return Unix milliseconds as an aware moment, kept within the calendar."""
+    seconds = min(max(at_ms, 0), _LAST_MS) // 1000
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+def people(persons: Sequence[Person]) -> Template:
+    """Mention several people: "@ana, @ben and 2 more"."""
+    shown = [template("{who}", who=who(person)) for person in persons[:_MAX_PEOPLE]]
+    more = len(persons) - len(shown)
+    if more:
+        return joined(
+            " ", [joined(", ", shown), template("and {more} more", more=more)]
+        )
+    if len(shown) > 1:
+        return joined(" and ", [joined(", ", shown[:-1]), shown[-1]])
+    return joined("", shown)

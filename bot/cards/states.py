@@ -1,0 +1,168 @@
+"""Say in words where an item or a whole approval stands, each with a small symbol."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import LiteralString
+
+from bot.blocks import Label, Template, joined, label, template
+from bot.cards.refs import people, when
+from gateway.approvals import quorum
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Item, Person, Verb
+from gateway.approvals.tiers import Tier
+
+_S = ItemState
+WORDS: dict[ItemState, str] = {
+    _S.PENDING: "waiting",
+    _S.AUTHORIZED: "approved",
+    _S.EXECUTING: "running",
+    _S.EXECUTED: "done",
+    _S.FAILED: "failed",
+    _S.IN_DOUBT: "in doubt",
+    _S.REJECTED: "rejected",
+    _S.ANSWERED: "answered",
+    _S.EXPIRED: "expired",
+    _S.SUPERSEDED: "superseded",
+    _S.WITHDRAWN: "withdrawn",
+    _S.LAPSED: "lapsed",
+}
+"""One short word for each state, for counts and the fallback text."""
+
+HEADLINES: dict[ItemState, str] = {
+    _S.PENDING: "⏳ Approval needed",
+    _S.AUTHORIZED: "🔑 Approved, not run yet",
+    _S.EXECUTING: "🔄 Approved, running now",
+    _S.EXECUTED: "✅ Approved and done",
+    _S.FAILED: "❌ Approved, but it failed",
+    _S.IN_DOUBT: "❓ Did it run? Please check",
+    _S.REJECTED: "🚫 Rejected",
+    _S.ANSWERED: "💬 Answered instead of run",
+    _S.EXPIRED: "⌛ Expired, nothing ran",
+    _S.SUPERSEDED: "⏩ Superseded, nothing ran",
+    _S.WITHDRAWN: "↩ Withdrawn, nothing ran",
+    _S.LAPSED: "⌛ Approved, but never run",
+}
+"""The headline of a card with one call."""
+
+TIERS: dict[Tier, LiteralString] = {
+    Tier.AUTO: "Tier *auto*",
+    Tier.NOTIFY: "Tier *notify*",
+    Tier.APPROVE: "Tier *approve*",
+    Tier.ESCALATE: "Tier *escalate*",
+    Tier.DENY: "Tier *deny*",
+}
+"""How a tier is named in a line of ours."""
+
+_TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
+    _S.AUTHORIZED: ("🔑 *Approved*", "{at}. Waiting to run."),
+    _S.EXECUTING: ("🔄 *Approved*", "and running since {at}."),
+    _S.EXECUTED: ("✅ *Approved*", "and done {at}."),
+    _S.FAILED: ("❌ *Approved*", "but it failed {at}."),
+    _S.IN_DOUBT: (
+        "❓ *In doubt*",
+        "since {at}: the worker stopped while this ran. Please check, then say below.",
+    ),
+    _S.REJECTED: ("🚫 *Rejected*", "{at}. Nothing ran."),
+    _S.ANSWERED: ("💬 *Answered*", "{at}. Nothing ran."),
+    _S.EXPIRED: ("⌛ *Expired*", "{at}. Nothing ran."),
+    _S.SUPERSEDED: (
+        "⏩ *Superseded*",
+        "{at}, because the conversation moved on. Nothing ran.",
+    ),
+    _S.WITHDRAWN: ("↩ *Withdrawn* by the agent", "{at}. Nothing ran."),
+    _S.LAPSED: ("⌛ *Approved*", "but not run in time; it lapsed {at}. Nothing ran."),
+}
+_DECIDED = frozenset(
+    {
+        _S.AUTHORIZED,
+        _S.EXECUTING,
+        _S.EXECUTED,
+        _S.FAILED,
+        _S.REJECTED,
+        _S.ANSWERED,
+        _S.LAPSED,
+    }
+)
+
+LATE = "⌛ The time is over"
+"""The headline while an approval is past its time and not yet closed."""
+
+
+def headline(approval: Approval, *, now_ms: int) -> Label:
+    """Return the headline of a card: fixed words and numbers of ours."""
+    waiting = sum(item.is_pending for item in approval.items)
+    if waiting and is_late(approval, now_ms=now_ms):
+        return label(LATE)
+    if not approval.is_batch:
+        return label(HEADLINES[approval.items[0].state])
+    doubts = sum(item.state is _S.IN_DOUBT for item in approval.items)
+    if waiting:
+        return label(f"⏳ Approval needed: {waiting} of {len(approval.items)} calls")
+    if doubts:
+        return label(f"❓ Did they run? Please check {doubts} of {len(approval.items)}")
+    return label(f"{len(approval.items)} calls: {counted(approval)}")
+
+
+def counted(approval: Approval) -> str:
+    """Return how many items are in which state: "2 done, 1 rejected"."""
+    counts = Counter(item.state for item in approval.items)
+    return ", ".join(
+        f"{counts[state]} {WORDS[state]}" for state in ItemState if counts[state]
+    )
+
+
+def is_late(approval: Approval, *, now_ms: int) -> bool:
+    """Say whether the time to decide is over, closed by the store or not yet."""
+    return now_ms >= approval.expires_at_ms
+
+
+def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
+    """Return where one item stands, who brought it there and when."""
+    if item.is_pending:
+        return _pending(approval, item, now_ms=now_ms)
+    head, tail = _TOLD[item.state]
+    told = template(tail, at=when(item.changed_at_ms))
+    by = approvers(item)
+    if item.state in _DECIDED and by:
+        is_editor = item.edit is not None and [item.edit.by] == by
+        if is_editor:
+            head = head.replace("*Approved*", "*Edited and approved*")
+        return joined(" ", [template(head), template("by"), people(by), told])
+    return joined(" ", [template(head), told])
+
+
+def approvers(item: Item) -> list[Person]:
+    """Return whose word brought an item where it is: voters, or who settled it."""
+    settlement = item.settlement
+    if settlement is not None and settlement.verb in {Verb.REJECT, Verb.RESPOND}:
+        return [settlement.by]
+    voters = [vote.by for vote in item.votes if vote.action_hash == item.action_hash]
+    if settlement is not None and not any(settlement.by.is_same(v) for v in voters):
+        return [*voters, settlement.by]
+    return voters
+
+
+def lacking(item: Item) -> str:
+    """Return which roles still have to agree: "1 from senior"; "" for none."""
+    count = quorum.tally(item.demand, item.votes, item.action_hash)
+    return ", ".join(f"{need} from {role}" for role, need in count.lacking.items())
+
+
+def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
+    at = when(approval.expires_at_ms)
+    if is_late(approval, now_ms=now_ms):
+        return template("⌛ *The time to decide ended* {at}. Nothing ran.", at=at)
+    count = quorum.tally(item.demand, item.votes, item.action_hash)
+    # A batch says once, at its head, when its time ends.
+    until = [] if approval.is_batch else [template("Expires {at}.", at=at)]
+    if count.have:
+        have = template(
+            "⏳ *{have} of {need} approvals*, by", have=count.have, need=count.need
+        )
+        by = joined("", [people(approvers(item)), template(".")])
+        return joined(" ", [have, by, *until])
+    if count.need == 1:
+        return joined(" ", [template("⏳ *Waiting for a reviewer.*"), *until])
+    need = template("⏳ *Waiting for {need} reviewers.*", need=count.need)
+    return joined(" ", [need, *until])

@@ -1,0 +1,188 @@
+"""Show all of a call in a modal, page by page; the last page can approve.
+
+Each button to another page is sealed for exactly that page, and only the last page is
+sealed for approval: whoever submits it has opened every page before.
+"""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from bot.blocks import (
+    Block,
+    actions,
+    alert,
+    bold,
+    button,
+    checkboxes,
+    code,
+    context,
+    input_block,
+    label,
+    modal,
+    option,
+    template,
+)
+from bot.cards.buttons import words
+from bot.cards.frame import Frame
+from bot.cards.listing import is_misleading
+from bot.cards.rich import box, line, stacked
+from bot.ids import Action, Input, View, page
+from bot.modals.form import State
+from bot.modals.heading import heading
+from bot.modals.pages import Part, pages
+from gateway.approvals.record import Approval, Item, Verb
+from gateway.approvals.tiers import Tier
+
+_TICKED = "yes"
+_NOT_TICKED = "Please tick this box first."
+
+
+def page_count(approval: Approval, index: int) -> int:
+    """Return on how many pages a call is shown."""
+    return len(pages(approval, approval.items[index]))
+
+
+def view(
+    approval: Approval,
+    index: int,
+    number: int = 1,
+    *,
+    key: bytes,
+    team: str,
+    now_ms: int,
+) -> Block:
+    """Return one page of a call.
+
+    Args:
+        approval: the record.
+        index: which of its items.
+        number: the page, from 1; one beyond the last is the last.
+        key: the bot's sealing key.
+        team: the workspace.
+        now_ms: the time, in Unix milliseconds; past the expiry nothing can be
+            approved here.
+    """
+    item = approval.items[index]
+    every = pages(approval, item)
+    number = min(max(number, 1), len(every))
+    frame = Frame(approval=approval, key=key, team=team, now_ms=now_ms)
+    is_last = number == len(every)
+    can_approve = is_last and _is_approvable(frame, item)
+    purpose = View.DETAILS if can_approve else page(number)
+    blocks = [
+        *(heading(approval, item, with_call=False) if number == 1 else []),
+        *_odd(item),
+        *_shown(frame, index, number, every[number - 1]),
+        _foot(frame, item, number, len(every)),
+        *_buttons(frame, item, number, len(every)),
+        *([_read_all()] if can_approve and item.tier is Tier.ESCALATE else []),
+    ]
+    return modal(
+        label("Everything about it"),
+        blocks,
+        callback_id=View.DETAILS,
+        submit=label("Approve") if can_approve else None,
+        close=label("Close"),
+        private_metadata=frame.value(index, purpose),
+    )
+
+
+def submitted(item: Item, state: State) -> dict[str, str]:
+    """Return why the last page cannot be submitted yet: block id to a sentence."""
+    if item.tier is not Tier.ESCALATE:
+        return {}
+    name = Input.READ_ALL.value
+    ticked = state.get(name, {}).get(name, {}).get("selected_options")
+    return {} if ticked else {name: _NOT_TICKED}
+
+
+def _is_approvable(frame: Frame, item: Item) -> bool:
+    return item.is_pending and not frame.is_late and Verb.APPROVE in item.allow
+
+
+def _odd(item: Item) -> list[Block]:
+    if not is_misleading(item):
+        return []
+    said = template(
+        "Hidden or look-alike characters are in this call. Hidden ones are shown as "
+        "⟦U+…⟧."
+    )
+    return [alert(said, level="warning")]
+
+
+def _shown(
+    frame: Frame, index: int, number: int, parts: tuple[Part, ...]
+) -> list[Block]:
+    return [
+        stacked(
+            line(bold(label(part.title))),
+            box(part.text),
+            block_id=frame.block_id(f"{index}.page{number}.{place}"),
+        )
+        for place, part in enumerate(parts)
+    ]
+
+
+def _foot(frame: Frame, item: Item, number: int, of: int) -> Block:
+    approval = frame.approval
+    return context(
+        template("Page {number} of {of}", number=number, of=of),
+        template(
+            "{id} · version {version}", id=code(approval.id), version=approval.version
+        ),
+        template("{hash}", hash=code(item.action_hash)),
+        block_id=frame.block_id(f"{item.index}.page{number}.foot"),
+    )
+
+
+def _buttons(frame: Frame, item: Item, number: int, of: int) -> list[Block]:
+    offered: list[Block] = []
+    if number > 1:
+        offered.append(_turn(frame, item.index, number - 1, Action.PAGE_BACK))
+    if number < of:
+        offered.append(_turn(frame, item.index, number + 1, Action.PAGE_NEXT))
+    if number == of and item.is_pending and not frame.is_late:
+        offered += words(frame, item)
+    if number == of and item.index + 1 < len(frame.approval.items):
+        offered.append(_next_call(frame, item))
+    if not offered:
+        return []
+    name = f"{item.index}.page{number}.actions"
+    return [actions(*offered, block_id=frame.block_id(name))]
+
+
+_TURNS: dict[Action, LiteralString] = {
+    Action.PAGE_BACK: "Previous page",
+    Action.PAGE_NEXT: "Next page",
+}
+
+
+def _turn(frame: Frame, index: int, number: int, action: Action) -> Block:
+    return button(
+        action,
+        label(_TURNS[action]),
+        value=frame.value(index, page(number)),
+        style="primary" if action is Action.PAGE_NEXT else None,
+        accessibility_label=label(f"{_TURNS[action]}, page {number}"),
+    )
+
+
+def _next_call(frame: Frame, item: Item) -> Block:
+    following = item.index + 1
+    return button(
+        Action.VIEW_ALL,
+        label("Next call"),
+        value=frame.value(following, Action.VIEW_ALL),
+        accessibility_label=label(f"View call {following + 1}"),
+    )
+
+
+def _read_all() -> Block:
+    return input_block(
+        label("This call is escalated"),
+        checkboxes(
+            Input.READ_ALL.value, [option(label("I have read all of it"), _TICKED)]
+        ),
+        block_id=Input.READ_ALL.value,
+    )

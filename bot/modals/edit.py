@@ -1,0 +1,139 @@
+"""Edit a call's arguments in a form, and approve what comes of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bot.blocks import (
+    Block,
+    Template,
+    alert,
+    input_block,
+    label,
+    modal,
+    template,
+    text_input,
+)
+from bot.cards.diff import changes
+from bot.cards.rich import box, stacked
+from bot.ids import Input, View, block_id, seal
+from bot.modals.form import Read, State, form, read
+from bot.modals.heading import heading
+from gateway.approvals.deciding import MAX_TEXT
+from gateway.approvals.record import Approval, Item
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+
+_CHANGE = 2_500
+_NO_REASON = "Please say why you change this; the agent reads it."
+
+
+@dataclass(frozen=True, slots=True)
+class Raised:
+    """What an edit would bring about: these arguments need a higher tier."""
+
+    tier: Tier
+    args: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a reviewer submitted.
+
+    Attributes:
+        args: the arguments that should run.
+        reason: why they were changed, "" for no reason.
+        errors: block id to a sentence; nothing may be decided while there is one.
+        changed: whether the arguments differ from what stood there.
+    """
+
+    args: JsonObject
+    reason: str
+    errors: dict[str, str]
+    changed: bool
+
+
+def view(
+    approval: Approval,
+    index: int,
+    *,
+    key: bytes,
+    team: str,
+    raised: Raised | None = None,
+) -> Block:
+    """Return the modal with the form for one call.
+
+    Args:
+        approval: the record.
+        index: which of its items.
+        key: the bot's sealing key.
+        team: the workspace.
+        raised: set when the form was submitted once and would raise the tier: the
+            same form again, with the change and what it brings on top. Slack keeps
+            what was typed.
+    """
+    item = approval.items[index]
+    purpose = View.EDIT if raised is None else View.EDIT_RAISED
+    made = form(item)
+    blocks = [
+        *(_raised(approval, item, raised) if raised else []),
+        *heading(approval, item, with_call=False),
+        *made.blocks,
+        _reason(item),
+    ]
+    return modal(
+        label("Edit and approve"),
+        blocks,
+        callback_id=purpose,
+        submit=label("Approve edit" if raised is None else "Submit anyway"),
+        close=label("Cancel"),
+        private_metadata=seal(approval, index, key=key, team=team, purpose=purpose),
+    )
+
+
+def submitted(item: Item, state: State) -> Submitted:
+    """Read the modal; a change of a tool that requires a reason needs one."""
+    found: Read = read(item, state)
+    reason = text_of(state, Input.REASON)
+    errors = dict(found.errors)
+    if found.changed and item.requires_reason and not reason:
+        errors[Input.REASON.value] = _NO_REASON
+    return Submitted(
+        args=found.args, reason=reason, errors=errors, changed=found.changed
+    )
+
+
+def text_of(state: State, block: Input) -> str:
+    """Return the text of one of our own inputs, without blanks at its ends."""
+    found = state.get(block.value, {}).get(block.value, {}).get("value")
+    return found.strip() if isinstance(found, str) else ""
+
+
+def _reason(item: Item) -> Block:
+    hint = (
+        "Needed when you change something. The agent reads it."
+        if item.requires_reason
+        else "The agent reads it."
+    )
+    return input_block(
+        label("Why this change?"),
+        text_input(Input.REASON.value, multiline=True, max_length=MAX_TEXT),
+        block_id=Input.REASON.value,
+        hint=label(hint),
+        optional=True,
+    )
+
+
+def _raised(approval: Approval, item: Item, raised: Raised) -> list[Block]:
+    said: Template = (
+        template("The policy does not allow this call with these arguments at all.")
+        if raised.tier is Tier.DENY
+        else template(
+            "This change raises the tier: others have to approve it, and you cannot."
+        )
+    )
+    change = changes(item.args, raised.args, item.redact, room=_CHANGE)
+    return [
+        alert(said, level="warning"),
+        stacked(box(change), block_id=block_id(approval, "raised")),
+    ]

@@ -1,0 +1,43 @@
+"""Say at the top of a modal which call it is about."""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from bot.blocks import Block, context, joined, section, template, untrusted
+from bot.cards.listing import listing
+from bot.cards.rich import box, stacked
+from bot.cards.states import TIERS
+from bot.ids import block_id
+from bot.text import fit
+from gateway.approvals.record import Approval, Item
+
+_TITLE = 300
+_CALL = 1_200
+_REASONS = 300
+
+
+def heading(approval: Approval, item: Item, *, with_call: bool = True) -> list[Block]:
+    """Return what a modal says first: the call, its tier, and why it needs review."""
+    number = [template("Call {n} of {of} ·", n=item.index + 1, of=len(approval.items))]
+    tier = joined(
+        " ", [*(number if approval.is_batch else []), template(TIERS[item.tier])]
+    )
+    why = " · ".join(item.reasons)
+    parts = [untrusted(fit(why, _REASONS))] if why else []
+    blocks: list[Block] = []
+    if item.description:
+        blocks.append(section(untrusted(fit(item.description, _TITLE))))
+    if with_call:
+        shown = listing(item.tool, item.args, item.redact, room=_CALL)
+        boxes = [box(text) for text in shown.boxes]
+        blocks.append(stacked(*boxes, block_id=block_id(approval, "heading.call")))
+    elif not item.description:
+        blocks.append(section(untrusted(fit(item.tool, _TITLE))))
+    blocks.append(context(tier, *parts))
+    return blocks
+
+
+def tell(text: LiteralString) -> Block:
+    """Return a small line of ours."""
+    return context(template(text))

@@ -1,0 +1,16 @@
+"""Tell a person something inside a modal, calmly, with nothing to fill in."""
+
+from __future__ import annotations
+
+from bot.blocks import Block, Plain, Template, label, modal, section
+from bot.ids import View
+
+
+def notice(title: Plain, text: Template | Plain) -> Block:
+    """Return a modal of one paragraph.
+
+    Args:
+        title: 24 characters at most.
+        text: what to say, such as `bot.cards.outcome.explained` of an outcome.
+    """
+    return modal(title, [section(text)], callback_id=View.NOTICE, close=label("Close"))

@@ -1,0 +1,81 @@
+"""Lay out everything about one call on pages, so that no character is out of reach."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bot.cards.chunks import chunks
+from bot.cards.listing import boxes
+from bot.text import reveal
+from gateway.approvals.record import Approval, Item, Verb
+
+PAGE = 9_000
+"""How many characters a page holds; a view takes far more, a reader does not."""
+
+PART = 2_900
+"""How many characters a box holds."""
+
+MAX_PARTS = 30
+"""How many boxes a page holds: each has a title, and a view takes 100 blocks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One box: a title of ours, and untrusted text below it."""
+
+    title: str
+    text: str
+
+
+def pages(approval: Approval, item: Item) -> tuple[tuple[Part, ...], ...]:
+    """Return every part of a call, page by page; at least one page.
+
+    First the arguments that would run, then what was asked for when that was another
+    thing, then the words of people, the tool and the agent.
+    """
+    found: list[list[Part]] = [[]]
+    room = PAGE
+    for part in _parts(approval, item):
+        if found[-1] and (len(part.text) > room or len(found[-1]) >= MAX_PARTS):
+            found.append([])
+            room = PAGE
+        found[-1].append(part)
+        room -= len(part.text)
+    return tuple(tuple(page) for page in found)
+
+
+def _parts(approval: Approval, item: Item) -> list[Part]:
+    ends = item.settlement
+    sections = [
+        ("What runs if approved", list(boxes(item.tool, item.args, item.redact))),
+        ("What the agent asked for", _requested(item)),
+        ("Why it was edited", [item.edit.reason] if item.edit else []),
+        ("Why it needs review", ["\n".join(item.reasons)]),
+        ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
+        ("Answer", [ends.text] if ends and ends.verb is Verb.RESPOND else []),
+        ("Result, as the tool says", [item.result.summary] if item.result else []),
+        ("Agent says (unverified)", [approval.says]),
+    ]
+    return [
+        part
+        for title, texts in sections
+        for text in texts
+        if text
+        for part in _split(title, reveal(text))
+    ]
+
+
+def _requested(item: Item) -> list[str]:
+    if item.edit is None:
+        return []
+    return list(boxes(item.tool, item.requested_args, item.redact))
+
+
+def _split(title: str, text: str) -> list[Part]:
+    texts = chunks(text, PART)
+    if len(texts) == 1:
+        return [Part(title, text)]
+    return [
+        Part(f"{title}, part {number} of {len(texts)}", part)
+        for number, part in enumerate(texts, 1)
+    ]

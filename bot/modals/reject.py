@@ -1,0 +1,84 @@
+"""Reject a call, with a reason that the agent reads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bot.blocks import Block, input_block, label, modal, option, select, text_input
+from bot.ids import Input, View, seal
+from bot.modals.edit import text_of
+from bot.modals.form import State
+from bot.modals.heading import heading, tell
+from bot.modals.reading import Unreadable, seen
+from bot.modals.schema import Kind
+from gateway.approvals.deciding import MAX_TEXT
+from gateway.approvals.record import Approval, Item
+
+PRESETS = {
+    "not_needed": "Not needed",
+    "wrong_arguments": "The arguments are wrong",
+    "against_rules": "Against our rules",
+    "more_information": "More information is needed first",
+    "duplicate": "Already done",
+}
+"""Reasons to choose from: the menu's value to the words that the agent reads."""
+
+_SEPARATOR = ": "
+_LONGEST = max(map(len, PRESETS.values())) + len(_SEPARATOR)
+_NEEDED = "Please choose a reason above or write one here."
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a reviewer submitted: the reason, or block id to a sentence."""
+
+    reason: str
+    errors: dict[str, str]
+
+
+def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
+    """Return the modal in which one call is rejected."""
+    item = approval.items[index]
+    menu = select(
+        Input.PRESET.value,
+        [option(label(words), value) for value, words in PRESETS.items()],
+        placeholder=label("Choose a reason"),
+    )
+    box = text_input(Input.REASON.value, multiline=True, max_length=MAX_TEXT - _LONGEST)
+    blocks = [
+        *heading(approval, item),
+        input_block(label("Reason"), menu, block_id=Input.PRESET.value, optional=True),
+        input_block(
+            label("In your own words"),
+            box,
+            block_id=Input.REASON.value,
+            hint=label("The agent reads this. A reason is needed for this tool.")
+            if item.requires_reason
+            else label("The agent reads this."),
+            optional=True,
+        ),
+        tell("Rejecting means: this call does not run, and the agent is told."),
+    ]
+    return modal(
+        label("Reject this call"),
+        blocks,
+        callback_id=View.REJECT,
+        submit=label("Reject"),
+        close=label("Cancel"),
+        private_metadata=seal(approval, index, key=key, team=team, purpose=View.REJECT),
+    )
+
+
+def submitted(item: Item, state: State) -> Submitted:
+    """Read the modal; a tool that requires a reason needs a choice or words."""
+    text = text_of(state, Input.REASON)
+    try:
+        held = state.get(Input.PRESET.value, {}).get(Input.PRESET.value, {})
+        chosen = seen(held, Kind.CHOICE)
+    except Unreadable as error:
+        return Submitted("", {Input.PRESET.value: str(error)})
+    preset = PRESETS.get(chosen, "") if isinstance(chosen, str) else ""
+    reason = _SEPARATOR.join(part for part in (preset, text) if part)
+    if item.requires_reason and not reason:
+        return Submitted("", {Input.REASON.value: _NEEDED})
+    return Submitted(reason, {})

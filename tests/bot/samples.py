@@ -1,0 +1,170 @@
+"""Make approvals in every state of their life, for the tests of cards and modals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gateway.approvals import digest, edits
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import (
+    Approval,
+    Context,
+    Demand,
+    EditRecord,
+    Item,
+    Person,
+    Result,
+    Role,
+    Settlement,
+    Verb,
+    Vote,
+)
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+
+KEY = b"k" * 32
+TEAM = "T0TWOKEY"
+NOW = 1_795_255_200_000  # 2026-11-21 10:00:00 UTC
+LATER = NOW + 3_600_000
+
+ANA = Person(team=TEAM, user="U0ANA", name="Ana")
+BEN = Person(team=TEAM, user="U0BEN", name="Ben")
+KIM = Person(team=TEAM, user="U0KIM", name="Kim")
+
+SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))
+SENIOR = Role(name="senior", users=("U0BEN",))
+ONE = Demand(approvals=1, of=(SUPPORT,))
+TWO = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+
+REFUND: JsonObject = {
+    "amount": 899.0,
+    "currency": "GBP",
+    "order_id": "78291",
+    "reason": "arrived broken",
+}
+REFUND_SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {
+        "order_id": {"type": "string"},
+        "amount": {"type": "number", "exclusiveMinimum": 0, "maximum": 2000},
+        "currency": {"enum": ["GBP", "EUR", "USD"]},
+        "reason": {"type": "string", "maxLength": 500},
+    },
+    "required": ["order_id", "amount", "currency"],
+}
+
+Json = Any
+
+
+def an_item(
+    args: JsonObject | None = None,
+    *,
+    tool: str = "process_refund",
+    index: int = 0,
+    approval: str = "ap_7f3k",
+    **changes: Any,
+) -> Item:
+    """Return a pending item; ``changes`` are fields of `Item`."""
+    ctx = Context(
+        tenant="acme",
+        agent="support-agent",
+        thread="th_1",
+        ns="",
+        message_id="msg_1",
+        tool_call_id=f"call_{index}",
+    )
+    document = digest.action_document(
+        tool=tool,
+        args=REFUND if args is None else args,
+        ctx=ctx.as_dict(),
+        salt=f"{index:032x}",
+    )
+    item = Item(
+        id=f"{approval}.{index}",
+        index=index,
+        ctx=ctx,
+        tool=tool,
+        tier=Tier.APPROVE,
+        allow=tuple(Verb),
+        demand=ONE,
+        requested=document,
+        action=document,
+    )
+    return item.with_(**changes)
+
+
+def a_refund(**changes: Any) -> Item:
+    """Return the refund of the sample agent."""
+    return an_item(
+        description="Refund 899.00 for order 78291",
+        reasons=("refund over 500",),
+        args_schema=REFUND_SCHEMA,
+    ).with_(**changes)
+
+
+def an_approval(*items: Item, **changes: Any) -> Approval:
+    """Return an open approval; ``changes`` are fields of `Approval`."""
+    approval = Approval(
+        id="ap_7f3k",
+        tenant="acme",
+        agent="support-agent",
+        thread="th_1",
+        message_id="msg_1",
+        channel="C0APPROVALS",
+        created_at_ms=NOW,
+        expires_at_ms=LATER,
+        ttl_ms=LATER - NOW,
+        requester=KIM,
+        principals=(KIM,),
+        policy_digest="sha256:" + "0" * 64,
+        says="The customer wrote that the kettle arrived broken.",
+        items=items or (a_refund(),),
+    )
+    return approval.with_(**changes)
+
+
+def a_vote(item: Item, by: Person, *roles: str) -> Vote:
+    """Return a person's vote for an item as it stands."""
+    return Vote(
+        by=by, roles=roles or ("support",), action_hash=item.action_hash, at_ms=NOW
+    )
+
+
+def edited(item: Item, args: JsonObject, *, by: Person = ANA, reason: str = "") -> Item:
+    """Return the item as if this person had edited it."""
+    document = edits.edited_document(item, args)
+    record = edits.edit_record(item, document, by=by, at_ms=NOW, reason=reason)
+    assert isinstance(record, EditRecord)
+    return item.with_(action=document, edit=record, votes=())
+
+
+def settled(
+    item: Item,
+    state: ItemState,
+    *,
+    by: Person = ANA,
+    text: str = "",
+    result: Result | None = None,
+) -> Item:
+    """Return the item in a later state, as the gateway would have left it."""
+    verbs = {
+        ItemState.REJECTED: Verb.REJECT,
+        ItemState.ANSWERED: Verb.RESPOND,
+    }
+    asked = {
+        ItemState.EXPIRED,
+        ItemState.SUPERSEDED,
+        ItemState.WITHDRAWN,
+        ItemState.PENDING,
+    }
+    verb = verbs.get(state, Verb.EDIT if item.edit else Verb.APPROVE)
+    approves = verb in {Verb.APPROVE, Verb.EDIT}
+    settlement = Settlement(verb=verb, by=by, at_ms=NOW + 60_000, text=text)
+    votes = item.votes or (a_vote(item, by),) if approves else item.votes
+    return item.with_(
+        state=state,
+        changed_at_ms=NOW + 60_000,
+        settlement=None if state in asked else settlement,
+        votes=item.votes if state in asked else votes,
+        result=result,
+    )

@@ -185,12 +185,14 @@ class _CoreLoader(yaml.SafeLoader):
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
 
 
+_WHOLE = r"[-+]?(?:0|[1-9][0-9]{0,29})"
+_POWER = r"(?:[eE][-+]?[0-9]{1,3})"
 _TAG = "tag:yaml.org,2002:"
 for _name, _pattern, _first in (
     ("null", r"~|null|Null|NULL|", "~nN\0"),
     ("bool", r"true|True|TRUE|false|False|FALSE", "tTfF"),
-    ("int", r"[-+]?(?:0|[1-9][0-9]*)", "-+0123456789"),
-    ("float", r"[-+]?[0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?", "-+0123456789"),
+    ("int", _WHOLE, "-+0123456789"),
+    ("float", rf"{_WHOLE}(?:\.[0-9]+{_POWER}?|{_POWER})", "-+0123456789"),
 ):
     _CoreLoader.add_implicit_resolver(  # pyright: ignore[reportUnknownMemberType] - types-PyYAML leaves it untyped
         _TAG + _name, re.compile(rf"^(?:{_pattern})$"), [*_first.replace("\0", ""), ""]

@@ -1,0 +1,266 @@
+"""A ruling says what a call needs, and is closed where the policy is silent."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from gateway.approvals.decisions import Reviewer, Standing
+from gateway.approvals.quorum import objection
+from gateway.approvals.record import Verb
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.policy.evaluate import Ruling, evaluate
+from gateway.policy.load import load_policy
+from gateway.policy.rules import Policy, ToolRule
+
+POLICY = load_policy(
+    """\
+version: 1
+defaults: {expires_in: 1h, channel: "#agents", reviewers: support}
+roles:
+  support: {usergroups: [S0SUPPORT]}
+  senior: {users: [U0LEAD]}
+  finance: {users: [U0FIN]}
+tiers:
+  escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}
+tools:
+  look_up: {tier: auto}
+  refund:
+    tier: approve
+    reviewers: [finance, U0ANA, S0NIGHT]
+    allow: [approve, reject]
+    description: "Refund {args.amount} to {args.card.number} of {args.names.0}"
+    redact: [args.card.number]
+    expires_in: 90s
+    channel: C0REFUNDS
+    requires_reason: true
+    idempotent: true
+  wire: {tier: escalate}
+  drop: {tier: deny}
+agents:
+  night:
+    reviewers: senior
+    channel: "#night"
+    tools: {refund: {tier: escalate, redact: [args.names]}, look_up: {channel: "#x"}}
+""",
+    "policy.yml",
+)
+
+
+def judge(tool: str, agent: str = "support", **args: JsonValue) -> Ruling:
+    return evaluate(POLICY, agent=agent, tool=tool, args=args)
+
+
+def names(ruling: Ruling) -> list[str]:
+    return [role.name for role in ruling.demand.of]
+
+
+@pytest.mark.parametrize(
+    ("tool", "tier"),
+    [
+        ("look_up", Tier.AUTO),
+        ("refund", Tier.APPROVE),
+        ("wire", Tier.ESCALATE),
+        ("drop", Tier.DENY),
+        ("unheard_of", Tier.APPROVE),
+        ("", Tier.APPROVE),
+    ],
+)
+def test_a_listed_tool_gets_its_tier_and_any_other_the_default(
+    tool: str, tier: Tier
+) -> None:
+    assert judge(tool).tier is tier
+
+
+def test_a_reason_says_where_the_tier_comes_from() -> None:
+    assert judge("refund").reasons == ("The policy lists this tool as approve.",)
+    assert judge("<!channel>").reasons == (
+        "The policy sets no tier for this tool; the default is approve.",
+    )
+    assert judge("refund", agent="night").reasons == (
+        "The policy lists this tool as approve.",
+        "The policy lists it as escalate for this agent.",
+    )
+
+
+def test_people_listed_by_id_and_by_role_are_frozen_into_the_demand() -> None:
+    demand = judge("refund").demand
+
+    assert demand.approvals == 1
+    assert [(r.name, r.users, r.usergroups) for r in demand.of] == [
+        ("finance", ("U0FIN",), ()),
+        ("reviewers", ("U0ANA",), ("S0NIGHT",)),
+    ]
+
+
+def test_escalate_asks_for_two_people_and_a_senior() -> None:
+    demand = judge("wire").demand
+
+    assert (demand.approvals, demand.at_least) == (2, {"senior": 1})
+    assert names(judge("wire")) == ["support", "senior"]
+
+
+def test_escalate_without_its_own_people_asks_those_of_the_tool() -> None:
+    policy = load_policy(
+        "version: 1\ntools: {wire: {tier: escalate, reviewers: U0ANA}}", "p"
+    )
+
+    demand = evaluate(policy, agent="a", tool="wire", args={}).demand
+
+    assert demand.approvals == 2
+    assert demand.of[0].users == ("U0ANA",)
+
+
+def test_the_narrower_place_wins_for_people_channel_and_time() -> None:
+    assert names(judge("other")) == ["support"]
+    assert names(judge("other", agent="night")) == ["senior"]
+    assert judge("other").channel == "#agents"
+    assert judge("other", agent="night").channel == "#night"
+    assert judge("refund", agent="night").channel == "C0REFUNDS"
+    assert judge("look_up", agent="night").channel == "#x"
+    assert judge("other").ttl_ms == 3_600_000
+    assert judge("refund").ttl_ms == 90_000
+
+
+def test_what_a_tool_declares_goes_into_the_ruling() -> None:
+    ruling = judge("refund")
+
+    assert ruling.allow == (Verb.APPROVE, Verb.REJECT)
+    assert ruling.requires_reason
+    assert ruling.idempotent
+    assert judge("other").allow == tuple(Verb)
+
+
+def test_a_description_shows_values_as_text_and_hides_redacted_ones() -> None:
+    ruling = judge(
+        "refund", amount=5, card={"number": "4111"}, names=["{args.amount}", "b"]
+    )
+
+    assert ruling.description == (
+        "Refund 5 to •••••• (hidden by policy) of {args.amount}"
+    )
+
+
+def test_a_description_says_what_is_missing_and_what_it_leaves_out() -> None:
+    ruling = judge("refund", amount="9" * 250, card="gone", names=[])
+
+    assert ruling.description == (
+        f"Refund {'9' * 200}… (50 more characters) to (missing) of (missing)"
+    )
+
+
+def test_nothing_below_a_redacted_value_is_shown() -> None:
+    ruling = judge("refund", agent="night", amount=1, names=["Ana"])
+
+    assert "Ana" not in ruling.description
+    assert ruling.redact == ("args.card.number", "args.names")
+
+
+@pytest.mark.parametrize("reviewers", [(), ("ghost",), ("ghost", "phantom")])
+def test_an_empty_or_unknown_reviewer_list_lets_nobody_approve(
+    reviewers: tuple[str, ...],
+) -> None:
+    policy = Policy(version=1, tools={"t": ToolRule(reviewers=reviewers)})
+    anyone = Reviewer(
+        team="T1", user="U1", usergroups=frozenset({"S1"}), standing=Standing.MEMBER
+    )
+
+    demand = evaluate(policy, agent="a", tool="t", args={}).demand
+
+    assert objection(anyone, demand, ()) is not None
+
+
+def test_the_schema_of_the_policy_wins_over_that_of_the_agent() -> None:
+    declared: JsonObject = {"type": "object", "properties": {"a": {"type": "string"}}}
+    own: JsonObject = {"type": "object"}
+    policy = Policy(version=1, tools={"t": ToolRule(args_schema=own)})
+
+    listed = evaluate(policy, agent="a", tool="t", args={}, declared_schema=declared)
+    other = evaluate(policy, agent="a", tool="u", args={}, declared_schema=declared)
+
+    assert listed.args_schema == own
+    assert other.args_schema == declared
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "strang"},
+        {"$ref": "https://example.com/schema.json"},
+        {"$ref": "#/$defs/missing"},
+        {"$ref": "#"},
+        {"properties": {"a": {"$dynamicRef": "file:///etc/passwd"}}},
+    ],
+)
+def test_an_unusable_schema_of_the_agent_takes_edits_away(schema: JsonObject) -> None:
+    ruling = evaluate(
+        POLICY, agent="a", tool="other", args={"a": 1}, declared_schema=schema
+    )
+
+    assert ruling.args_schema is None
+    assert Verb.EDIT not in ruling.allow
+    assert ruling.reasons[-1] == (
+        "The agent's schema for this tool is unusable: no edits here."
+    )
+
+
+def test_a_tool_that_allows_only_edits_can_still_be_rejected() -> None:
+    policy = Policy(version=1, tools={"t": ToolRule(allow=(Verb.EDIT,))})
+
+    ruling = evaluate(
+        policy, agent="a", tool="t", args={}, declared_schema={"type": "strang"}
+    )
+
+    assert ruling.allow == (Verb.REJECT,)
+
+
+TIERS = st.sampled_from(Tier)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=5), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+OBJECTS = st.dictionaries(
+    st.sampled_from(["amount", "card", "names", "x", "$ref", "type"]), JSON, max_size=4
+)
+
+
+@given(TIERS, st.none() | TIERS, st.none() | TIERS)
+def test_no_rule_ever_lowers_the_tier_of_a_listed_tool(
+    default: Tier, listed: Tier | None, override: Tier | None
+) -> None:
+    policy = Policy.model_validate(
+        {
+            "version": 1,
+            "defaults": {"tier": default},
+            "tools": {"t": {"tier": listed}},
+            "agents": {"a": {"tools": {"t": {"tier": override}}}},
+        }
+    )
+
+    tier = evaluate(policy, agent="a", tool="t", args={}).tier
+
+    floors = [floor for floor in (listed, override) if floor] or [default]
+    assert tier is max(floors, key=lambda floor: floor.rank)
+
+
+@given(
+    st.sampled_from(["refund", "wire", "drop", "other"]),
+    st.sampled_from(["night", "support", ""]),
+    OBJECTS,
+    st.none() | OBJECTS,
+)
+def test_every_call_gets_a_ruling_whatever_its_arguments_and_schema(
+    tool: str, agent: str, args: JsonObject, schema: JsonObject | None
+) -> None:
+    ruling = evaluate(POLICY, agent=agent, tool=tool, args=args, declared_schema=schema)
+
+    assert ruling.tier.rank >= judge(tool).tier.rank
+    assert ruling.allow
+    assert ruling.demand.of

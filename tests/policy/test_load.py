@@ -1,0 +1,185 @@
+"""A policy file either loads or names the line of what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gateway.errors import PolicyError
+from gateway.policy.load import BadPolicy, load_policy
+from gateway.policy.rules import Policy
+
+GOOD = """\
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: "#agents", reviewers: support}
+roles:
+  support: {usergroups: [S0SUPPORT]}
+  senior: {users: [U0LEAD, U0HEAD]}
+tiers:
+  escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}
+tools:
+  look_up_order: {tier: auto}
+  process_refund:
+    tier: approve
+    allow: [approve, edit, reject]
+    reviewers: [senior, U0ANA]
+    description: "Refund {args.amount} for order {args.order_id}"
+    args_schema: {type: object, properties: {amount: {type: number}}}
+    requires_reason: true
+    idempotent: true
+    redact: [args.card_number]
+    expires_in: 30m
+    channel: C0REFUNDS
+agents:
+  support:
+    channel: "#support"
+    tools: {look_up_order: {tier: notify}}
+"""
+
+
+def refusal(text: str) -> BadPolicy:
+    with pytest.raises(BadPolicy) as caught:
+        load_policy(text, "policy.yml")
+    return caught.value
+
+
+def test_a_full_policy_loads_into_the_types_it_means() -> None:
+    policy = load_policy(GOOD, "policy.yml")
+
+    refund = policy.tools["process_refund"]
+    assert refund.expires_in is not None
+    assert refund.expires_in.total_seconds() == 1800
+    assert policy.defaults.reviewers == ("support",)
+    assert policy.agents["support"].tools["look_up_order"].tier == "notify"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("version: 1", "version: 2", "policy.yml:1: 'version' is '2'; use one of 1."),
+        ("version: 1\n", "", "policy.yml:1: 'version' is missing."),
+        (
+            "{tier: auto}",
+            "{teir: auto}",
+            "'tools.look_up_order.teir'; did you mean 'tier'?",
+        ),
+        (
+            "{tier: auto}",
+            "{tier: atuo}",
+            "policy.yml:9: 'tools.look_up_order.tier' is 'atuo'; did you mean 'auto'?",
+        ),
+        (
+            "reviewers: support",
+            "reviewers: suport",
+            "policy.yml:2: 'defaults.reviewers' names the role 'suport', which is",
+        ),
+        (
+            "expires_in: 30m",
+            "expires_in: soon",
+            "policy.yml:19: 'tools.process_refund.expires_in': 'soon' is not a dur",
+        ),
+        ("expires_in: 30m", "expires_in: 0m", "'0m' is not a duration"),
+        ("expires_in: 30m", "expires_in: 31d", "'31d' is longer than 30 days"),
+        ("expires_in: 30m", "expires_in: 30", "30 is not a duration"),
+        ("U0LEAD", "'@ana'", "policy.yml:5: 'roles.senior.users[0]': '@ana' is not a"),
+        ("S0SUPPORT", "U0ANA", "'U0ANA' is not a Slack user group id"),
+        ("U0ANA", "Ana", "'Ana' is neither a role of this file nor a Slack user id"),
+        ("[senior, U0ANA]", "[senior, senior]", "an entry appears twice"),
+        ("channel: C0REFUNDS", "channel: refunds", "'refunds' is not a channel"),
+        ("senior: 1", "senior: 3", "is 3; use 1 to 2, the number of approvals"),
+        ("senior: 1", "support: 0", "is 0; use 1 to 2, the number of approvals"),
+        ("of: [support, senior], ", "", "'senior' is not in 'tiers.escalate.of'"),
+        ("approvals: 2", "approvals: 1", "should be greater than or equal to 2"),
+        ("usergroups: [S0SUPPORT]", "", "nobody holds this role"),
+        ("{args.amount}", "{amount}", "'{amount}' in a description is not known"),
+        ("{args.amount}", "{args.amount", "has a brace without its pair"),
+        ("args.card_number", "card_number", "'card_number' is not a path"),
+        ("type: number", "type: numbr", "this is no JSON Schema 2020-12"),
+        ("{type: number}", "{maximum: 9007199254740993}", "policy.yml:15: an integer"),
+        ("tools: {look_up", "tools: {}\n    tools: {look_up", "appears twice"),
+        ("[approve, edit, reject]", "[]", "name at least one decision"),
+        ("[approve, edit, reject]", "approve", "a list is needed here"),
+        ("  support:\n    channel", "  support: 5\n  x:\n    channel", "a mapping is"),
+        ("  senior:", "  Senior:", "'Senior' cannot name a role"),
+        ("  senior:", "  reviewers: {users: [U0A]}\n  senior:", "'reviewers' is taken"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line_and_what_to_write(
+    old: str, new: str, problem: str
+) -> None:
+    assert old in GOOD
+
+    error = refusal(GOOD.replace(old, new, 1))
+
+    assert any(problem in str(found) for found in error.problems), error.problems
+    assert error.place.startswith("policy.yml:")
+
+
+def test_an_agent_cannot_lower_the_tier_of_a_tool() -> None:
+    text = GOOD.replace(
+        "{look_up_order: {tier: notify}}", "{process_refund: {tier: auto}}"
+    )
+
+    error = refusal(text)
+
+    assert str(error) == (
+        "policy.yml:24: 'agents.support.tools.process_refund.tier' is 'auto', lower "
+        "than 'approve' of the tool itself; a tier can only be raised."
+    )
+
+
+def test_all_mistakes_are_found_at_once() -> None:
+    text = GOOD.replace("tier: auto", "tier: x").replace("tier: notify", "tier: y")
+
+    error = refusal(text)
+
+    assert [problem.place for problem in error.problems] == [
+        "policy.yml:9",
+        "policy.yml:24",
+    ]
+    assert "1 more; run 'twokey policy check'" in str(error)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "just text", "null", "version: 1\n\x00"])
+def test_what_is_no_policy_at_all_is_refused(text: str) -> None:
+    with pytest.raises(PolicyError):
+        load_policy(text, "policy.yml")
+
+
+def test_a_policy_inside_the_settings_keeps_the_lines_of_that_file() -> None:
+    text = "tenant: acme\npolicy:\n  version: 1\n  tols: {}\n"
+
+    with pytest.raises(BadPolicy) as caught:
+        load_policy(text, "twokey.yml", under="policy")
+
+    assert str(caught.value) == (
+        "twokey.yml:4: Unknown key 'tols'; did you mean 'tools'?"
+    )
+
+
+def test_the_digest_covers_the_meaning_and_not_the_text() -> None:
+    plain = load_policy("version: 1\ntools: {a: {tier: auto}}", "p")
+    commented = load_policy("# why\ntools:\n  a: {tier: 'auto'}\nversion: 1", "p")
+    spelled = load_policy(
+        "version: 1\ndefaults: {tier: approve}\ntools: {a: {tier: auto}}", "p"
+    )
+    other = load_policy("version: 1\ntools: {a: {tier: notify}}", "p")
+
+    assert plain.digest == commented.digest == spelled.digest
+    assert plain.digest != other.digest
+    assert plain.digest.startswith("sha256:")
+
+
+@given(st.text() | st.from_regex(r"\A(version: 1\n)?([a-z]+:( [^\n]*)?\n){0,6}\Z"))
+@example("tools: !!null")
+@example("version: 1\ntools: {a: {redact: [args.]}}")
+def test_any_text_either_loads_or_names_a_line(text: str) -> None:
+    try:
+        policy = load_policy(text, "p.yml")
+    except PolicyError as error:
+        place, _, line = error.place.rpartition(":")
+        assert place == "p.yml"
+        assert line.isdigit()
+    else:
+        assert isinstance(policy, Policy)

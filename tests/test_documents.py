@@ -1,0 +1,99 @@
+"""YAML comes in through one strict door, and every problem has its line."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.documents import BadDocument, parse_yaml
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.text(st.characters(categories=["L", "N", "P", "S", "Zs"])),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.from_regex(r"\A[a-z]{1,8}\Z"), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+
+
+def refusal(text: str) -> str:
+    with pytest.raises(BadDocument) as caught:
+        parse_yaml(text, "a.yml")
+    return str(caught.value)
+
+
+@given(JSON)
+def test_json_is_read_as_the_json_it_is(value: object) -> None:
+    text = json.dumps(value, ensure_ascii=False)
+
+    assert parse_yaml(text, "a.yml").value == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("no", "no"),
+        ("on", "on"),
+        ("12:30:00", "12:30:00"),
+        ("2026-11-21", "2026-11-21"),
+        ("010", "010"),
+        ("0x10", "0x10"),
+        ("~", None),
+        ("", None),
+        ("true", True),
+        ("-7", -7),
+        ("1.5e3", 1500.0),
+        (".inf", ".inf"),
+        ("9" * 5000, "9" * 5000),
+        ("'12'", "12"),
+    ],
+)
+def test_a_plain_scalar_means_what_yaml_1_2_says(text: str, value: object) -> None:
+    read = parse_yaml(text, "a.yml").value
+
+    assert (read, type(read)) == (value, type(value))
+
+
+def test_every_value_remembers_the_line_of_its_key() -> None:
+    document = parse_yaml("a: 1\nb:\n  c:\n    - x\n    - y\n", "a.yml")
+
+    assert document.place(("a",)) == "a.yml:1"
+    assert document.place(("b", "c")) == "a.yml:3"
+    assert document.place(("b", "c", 1)) == "a.yml:5"
+    assert document.place(("b", "missing", "deeper")) == "a.yml:2"
+
+
+def test_the_lines_under_a_key_are_those_of_the_file() -> None:
+    document = parse_yaml("a: 1\npolicy:\n  version: 1\n", "a.yml").under("policy")
+
+    assert document.value == {"version": 1}
+    assert document.place(("version",)) == "a.yml:3"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: 1\nb: 2\na: 3", "a.yml:3: Key 'a' appears twice; the first is in line 1."),
+        ("a: &x 1\nb: *x", "a.yml:1: Anchors and aliases are not accepted"),
+        ("a: *x", "a.yml:1: Anchors and aliases are not accepted"),
+        ("a:\n  !!python/object:os.system x", "a.yml:2: YAML tags are not accepted"),
+        ("a: 1\n--- \nb: 2", "a.yml:2: This is not YAML: but found another document"),
+        ("a: [", "a.yml:1: This is not YAML"),
+        ("a: 1\n\tb: 2", "a.yml:2: This is not YAML"),
+        ("1: a", "a.yml:1: A key has to be text; put it in quotes."),
+        ("? [a]\n: b", "a.yml:1: A key has to be text"),
+        ("\x07", "a.yml:1: This is not YAML: unacceptable character"),
+        ("[" * 3000 + "]" * 3000, "a.yml:1: This is nested too deeply"),
+    ],
+)
+def test_a_text_that_could_mean_two_things_is_refused_with_its_line(
+    text: str, problem: str
+) -> None:
+    assert refusal(text).startswith(problem)

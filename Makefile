@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test check format bench screenshots clean
+.PHONY: help install demo test check format bench mutants screenshots clean
 
 help:
 	@echo "make demo         start everything locally and print a link to the page"
 	@echo "make test         run every test"
 	@echo "make check        format, lint, types, import contracts, sizes, spelling"
 	@echo "make bench        measure the figures of the README, as ratios"
+	@echo "make mutants      break the core in every listed way; a test must notice each"
 	@echo "make screenshots  take the pictures of docs/img again"
 	@echo "make format       format the code"
 
@@ -53,6 +54,9 @@ bench: $(VENV)/.dev
 
 screenshots: $(VENV)/.dev
 	@$(BIN)/python -m pytest -q tests/browser/test_screenshots.py --screenshots docs/img
+
+mutants: $(VENV)/.dev
+	@$(BIN)/python -m tests.mutants
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

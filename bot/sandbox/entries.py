@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 
 from bot.sandbox.elements import HOLDINGS, Placed, options_of, placed_elements
-from bot.sandbox.json_types import JsonObject, as_list, as_object
+from bot.sandbox.json_types import JsonObject, as_object, is_list
 
 OPTION_KEYS = ("selected_option", "selected_options")
 
@@ -41,7 +41,7 @@ def choice(placed: Placed, value: object) -> JsonObject:
     if value is None:
         return {"type": placed.type, key: holding.empty if holding else None}
     if key in OPTION_KEYS:
-        wanted = as_list(value) if isinstance(value, list) else [value]
+        wanted = value if is_list(value) else [value]
         chosen = [_option(placed, item) for item in wanted]
         held = chosen if key == "selected_options" else chosen[0]
         return {"type": placed.type, key: held}

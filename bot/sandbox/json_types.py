@@ -1,7 +1,7 @@
 """Name the JSON shapes that enter from outside, and narrow them safely."""
 
 import json
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 JsonObject: TypeAlias = dict[str, Any]
 """A decoded JSON object; its values are untyped until someone looks."""
@@ -12,9 +12,14 @@ def as_object(value: object) -> JsonObject:
     return cast("JsonObject", value) if isinstance(value, dict) else {}
 
 
+def is_list(value: object) -> TypeGuard[list[object]]:
+    """Tell whether `value` is a JSON array."""
+    return isinstance(value, list)
+
+
 def as_list(value: object) -> list[object]:
     """Return `value` when it is a JSON array, else an empty one."""
-    return cast("list[object]", value) if isinstance(value, list) else []
+    return value if is_list(value) else []
 
 
 def as_objects(value: object) -> list[JsonObject]:

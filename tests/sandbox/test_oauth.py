@@ -9,6 +9,9 @@ import pytest
 from bot.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import error, new_client
 
+# The SDK itself uses aiohttp's BasicAuth, which aiohttp 4 will drop.
+pytestmark = pytest.mark.filterwarnings("ignore:BasicAuth:DeprecationWarning")
+
 BACK = "https://app.example/slack/oauth_redirect?x=1"
 
 

@@ -63,11 +63,11 @@ export function fill(slot, signature, build) {
 function keepFocus(before, after, change) {
   const active = document.activeElement;
   const inside = before.contains(active) && active !== before;
-  const hook = inside ? hookOf(active) : null;
+  const hooks = inside ? hooksOf(active) : [];
   const caret = inside ? [active.selectionStart, active.selectionEnd] : [];
   change();
   if (!inside || after.contains(document.activeElement)) return;
-  const again = hook === null ? null : after.querySelector(hook);
+  const again = findAgain(after, hooks);
   if (again !== null) focusAgain(again, caret);
   else if (after.hasAttribute("tabindex")) after.focus({ preventScroll: true });
 }
@@ -78,14 +78,28 @@ function focusAgain(holder, [start, end]) {
   if (typeof start === "number") control.setSelectionRange?.(start, end);
 }
 
-/** A selector that finds the same control again after it was rebuilt. */
-export function hookOf(node) {
-  const holder = node.closest("[data-action-id],[data-hook],[data-channel],[data-user]");
-  if (holder === null) return null;
-  for (const name of ["data-action-id", "data-hook", "data-channel", "data-user"]) {
-    if (holder.hasAttribute(name)) {
-      return `[${name}="${CSS.escape(holder.getAttribute(name))}"]`;
-    }
+const HOOKS = ["data-action-id", "data-hook", "data-channel", "data-user"];
+
+/** Selectors that may find the same control again after it was rebuilt, best first. */
+export function hooksOf(node) {
+  const holder = node.closest(HOOKS.map((name) => `[${name}]`).join(","));
+  if (holder === null) return [];
+  const name = HOOKS.find((one) => holder.hasAttribute(one));
+  const hook = `[${name}="${CSS.escape(holder.getAttribute(name))}"]`;
+  const block = holder.closest("[data-block-id]")?.dataset.blockId;
+  const message = holder.closest("[data-ts]")?.dataset.ts;
+  return [
+    block !== undefined && `[data-block-id="${CSS.escape(block)}"] ${hook}`,
+    hook,
+    message !== undefined && `[data-ts="${CSS.escape(message)}"]`,
+  ].filter(Boolean);
+}
+
+/** The one element inside `root` that the first helpful hook names, or null. */
+export function findAgain(root, hooks) {
+  for (const hook of hooks) {
+    const found = root.querySelectorAll(hook);
+    if (found.length === 1) return found[0];
   }
   return null;
 }

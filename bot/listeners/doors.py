@@ -1,0 +1,191 @@
+"""Open the doors of Bolt for our listeners, so that nothing but an answer comes out.
+
+A listener gets a typed record and may stop with `Calm`. Whatever else happens in it
+is logged and answered with a calm sentence: an exception that left a listener would be
+a 500, and Slack does not deliver an interaction twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Protocol, TypeVar, cast
+
+from slack_bolt.app.async_app import AsyncApp
+from slack_bolt.response import BoltResponse
+
+from bot import payload
+from bot.blocks import label
+from bot.desk import Calm, Desk, Said, spoken
+from bot.gestures import Clicked, Submitted
+from bot.ids import Action, View
+from bot.modals.message import notice
+from bot.payload import BadPayload, Command, Json
+from gateway.errors import StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+DIGEST = "twokey_digest"
+RECORDED = "twokey_recorded"
+"""Names under which the ingress says what it knows of a request."""
+
+PATIENCE_S = 2.6
+"""How long a listener may take; Slack waits 3 s."""
+
+NOT_RECORDED = label(
+    "The gateway cannot keep anything right now, so nothing was recorded. Please try "
+    "again in a moment."
+)
+NOT_CONFIRMED = label(
+    "This took too long, so it is not confirmed. Please look at the card: it shows "
+    "what is recorded."
+)
+BROKEN = label(
+    "Something went wrong on our side, so this is not confirmed. Please look at the "
+    "card: it shows what is recorded. Whoever runs the bot finds the cause in its log."
+)
+
+_TITLE = label("Not done")
+
+T = TypeVar("T")
+Reply = Mapping[str, object]
+Context = Mapping[str, object]
+
+
+OnClick = Callable[[Desk, Clicked], Awaitable[Said | None]]
+"""Returns a sentence for the person, or None when there is nothing to say."""
+
+OnSubmit = Callable[[Desk, Submitted], Awaitable[Reply | None]]
+"""Returns what becomes of the modal; None closes it."""
+
+OnCommand = Callable[[Desk, Command], Awaitable[Reply]]
+OnEvent = Callable[[Desk, Json], Awaitable[None]]
+
+_Listener = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
+_Register = Callable[[_Listener], object]
+
+
+class _Bolt(Protocol):
+    """What we use of Bolt's app, with types (its own are partial)."""
+
+    def action(self, constraints: str | re.Pattern[str]) -> _Register: ...
+    def view_submission(self, constraints: str | re.Pattern[str]) -> _Register: ...
+    def command(self, command: str) -> _Register: ...
+    def event(self, event: str | re.Pattern[str]) -> _Register: ...
+
+
+class Doors:
+    """Where listeners are registered; the first that matches gets the payload."""
+
+    def __init__(self, app: AsyncApp, desk: Desk) -> None:
+        self._bolt = cast("_Bolt", app)
+        self._desk = desk
+
+    def on_action(self, action: Action | re.Pattern[str], handle: OnClick) -> None:
+        """Call this for clicks on the buttons with this ``action_id``."""
+
+        async def listener(body: dict[str, object], context: Context) -> BoltResponse:
+            try:
+                click = _clicked(body, context)
+            except BadPayload as error:
+                return _unreadable(error)
+            try:
+                said = await _guarded(lambda: handle(self._desk, click), context)
+            except Calm as calm:
+                said = calm.said
+            if said:
+                self._desk.tell(click, said)
+            return BoltResponse(status=HTTPStatus.OK, body="")
+
+        self._bolt.action(action)(listener)
+
+    def on_submit(self, view: View | re.Pattern[str], handle: OnSubmit) -> None:
+        """Call this when a modal with this ``callback_id`` is submitted."""
+
+        async def listener(body: dict[str, object], context: Context) -> BoltResponse:
+            try:
+                submitted = Submitted(payload.view_submission(body), _digest(context))
+            except BadPayload as error:
+                return _unreadable(error)
+            try:
+                reply = await _guarded(lambda: handle(self._desk, submitted), context)
+            except Calm as calm:
+                reply = {"response_action": "update", "view": notice(_TITLE, calm.said)}
+            return _answer(reply or {})
+
+        self._bolt.view_submission(view)(listener)
+
+    def on_command(self, command: str, handle: OnCommand) -> None:
+        """Call this for a slash command; its answer is shown to the person alone."""
+
+        async def listener(body: dict[str, object], context: Context) -> BoltResponse:
+            try:
+                asked = payload.command(body)
+            except BadPayload as error:
+                return _unreadable(error)
+            try:
+                reply = await _guarded(lambda: handle(self._desk, asked), context)
+            except Calm as calm:
+                reply = {"text": spoken(calm.said)}
+            return _answer({"response_type": "ephemeral", **reply})
+
+        self._bolt.command(command)(listener)
+
+    def on_event(self, event: str | re.Pattern[str], handle: OnEvent) -> None:
+        """Call this for events of this type; Slack repeats what was not kept."""
+
+        async def listener(body: dict[str, object], context: Context) -> BoltResponse:
+            try:
+                await _guarded(lambda: handle(self._desk, body), context)
+            except BadPayload as error:
+                return _unreadable(error)
+            except Calm as calm:
+                if calm.said is NOT_RECORDED:
+                    return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE, body="")
+            return BoltResponse(status=HTTPStatus.OK, body="")
+
+        self._bolt.event(event)(listener)
+
+
+async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
+    """Let a listener work; whatever goes wrong in it ends as `Calm`."""
+    if not context.get(RECORDED, False):
+        raise Calm(NOT_RECORDED)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            return await work()
+    except (Calm, BadPayload):
+        raise
+    except StoreUnavailable:
+        logger.exception("listener.unrecorded")
+        raise Calm(NOT_RECORDED) from None
+    except TimeoutError:
+        logger.exception("listener.slow patience_s=%s", PATIENCE_S)
+        raise Calm(NOT_CONFIRMED) from None
+    except Exception:
+        logger.exception("listener.failed")
+        raise Calm(BROKEN) from None
+
+
+def _clicked(body: dict[str, object], context: Context) -> Clicked:
+    action = payload.block_action(body)
+    view = cast("Reply", body.get("view") or {})
+    return Clicked(action, _digest(context), is_home=view.get("type") == "home")
+
+
+def _digest(context: Context) -> str:
+    return str(context.get(DIGEST, ""))
+
+
+def _unreadable(error: BadPayload) -> BoltResponse:
+    logger.warning("listener.unreadable place=%s", error.place)
+    return BoltResponse(status=HTTPStatus.OK, body="")
+
+
+def _answer(reply: Reply) -> BoltResponse:
+    if not reply:
+        return BoltResponse(status=HTTPStatus.OK, body="")
+    return BoltResponse(status=HTTPStatus.OK, body=dict(reply))

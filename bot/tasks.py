@@ -1,0 +1,45 @@
+"""Run what may happen after an answer, and see it through at shutdown.
+
+A bare ``asyncio.create_task`` may be collected half-way and is forgotten when the
+process stops. Nothing that decides belongs here: decisions are written before the
+answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+
+logger = logging.getLogger(__name__)
+
+
+class Tasks:
+    """The tasks of one event loop that nobody waits for."""
+
+    def __init__(self) -> None:
+        self._running: set[asyncio.Task[None]] = set()
+
+    def later(self, work: Coroutine[object, object, None], *, name: str) -> None:
+        """Start a task; whatever it raises is logged, never lost."""
+        task = asyncio.create_task(self._logged(work, name), name=name)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def drain(self, *, timeout_s: float) -> None:
+        """Wait until all are done, those they start included; then cancel the rest."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while self._running:
+                    await asyncio.wait(self._running)
+        except TimeoutError:
+            logger.warning("tasks.cancelled count=%d", len(self._running))
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    async def _logged(self, work: Coroutine[object, object, None], name: str) -> None:
+        try:
+            await work
+        except Exception:
+            logger.exception("task.failed name=%s", name)

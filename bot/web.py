@@ -1,0 +1,234 @@
+"""Call Slack's Web API, and say of every failure what the caller can do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Protocol, cast
+
+import aiohttp
+from slack_sdk.errors import SlackApiError, SlackClientError
+from slack_sdk.web.async_client import AsyncWebClient
+
+from gateway.errors import TwokeyError
+
+Reply = Mapping[str, object]
+
+TIMEOUT_S = 10.0
+_CLIENT_ERROR = 400
+_SERVER_ERROR = 500
+_TOO_MANY = 429
+_WAIT_S = 30.0
+_TROUBLE = frozenset(
+    {"fatal_error", "internal_error", "request_timeout", "service_unavailable"}
+)
+
+
+class _Response(Protocol):
+    """What we use of the SDK's response, with types (its own are partial)."""
+
+    data: object
+    status_code: int
+    headers: Mapping[str, str]
+
+
+class _Sdk(Protocol):
+    """What we use of the SDK's client, with types."""
+
+    async def api_call(
+        self,
+        api_method: str,
+        *,
+        http_verb: str,
+        json: dict[str, object] | None,
+        params: dict[str, str] | None,
+        headers: dict[str, str] | None,
+    ) -> _Response: ...
+
+
+class SlackError(TwokeyError):
+    """A call to Slack did not succeed; see the children for what to do.
+
+    Attributes:
+        method: of the Web API.
+    """
+
+    def __init__(self, method: str, problem: str) -> None:
+        self.method = method
+        super().__init__(f"Slack's {method} failed: {problem}.")
+
+
+class RateLimited(SlackError):
+    """Slack asks to wait; nothing happened.
+
+    Attributes:
+        retry_after_s: for how long, for this method.
+    """
+
+    def __init__(self, method: str, retry_after_s: float) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(method, f"too many calls, wait {retry_after_s:.0f} s")
+
+
+class SlackRefused(SlackError):
+    """Slack said no; the same call would be refused again.
+
+    Attributes:
+        error: Slack's name for it, such as ``channel_not_found``.
+        needed: the missing scope, when that is the reason.
+    """
+
+    def __init__(self, method: str, error: str, needed: str = "") -> None:
+        self.error = error
+        self.needed = needed
+        super().__init__(method, f"it was refused with {error!r}")
+
+
+class SlackSilent(SlackError):
+    """No answer: the call may or may not have had its effect."""
+
+
+class Slack:
+    """Slack's Web API through one shared connection pool.
+
+    Nothing is tried again here: whether a call may be repeated, only its caller
+    knows. (The SDK's own retry repeats ``chat.postMessage`` after a lost answer.)
+
+    Args:
+        token: the bot's.
+        api_url: with a slash at its end.
+        session: closed by whoever opened it.
+    """
+
+    def __init__(
+        self, token: str, *, api_url: str, session: aiohttp.ClientSession
+    ) -> None:
+        self.client = AsyncWebClient(
+            token=token,
+            base_url=api_url,
+            session=session,
+            timeout=int(TIMEOUT_S),
+            retry_handlers=[],
+        )
+        self._sdk = cast("_Sdk", self.client)
+        self._session = session
+
+    async def call(self, method: str, **arguments: object) -> Reply:
+        """Call a method that takes JSON.
+
+        Raises:
+            RateLimited, SlackRefused, SlackSilent: see there.
+        """
+        given = {key: value for key, value in arguments.items() if value is not None}
+        return await self._answer(method, json=given)
+
+    async def ask(self, method: str, **arguments: str) -> Reply:
+        """Call a method that only reads and takes a query; raises as `call` does."""
+        return await self._answer(method, params=arguments)
+
+    async def test(self) -> tuple[Reply, frozenset[str]]:
+        """Return what ``auth.test`` says, and the scopes that were granted.
+
+        Raises:
+            RateLimited, SlackRefused, SlackSilent: see there.
+        """
+        response = await self._response("auth.test", json={})
+        scopes = _header(response, "x-oauth-scopes").split(",")
+        found = frozenset(scope.strip() for scope in scopes if scope.strip())
+        return _body(response), found
+
+    async def open_socket(self, app_token: str) -> str:
+        """Return an address for one Socket Mode connection; raises as `call` does."""
+        headers = {"Authorization": f"Bearer {app_token}"}
+        reply = await self._answer("apps.connections.open", headers=headers)
+        return str(reply.get("url", ""))
+
+    async def respond(self, url: str, body: Mapping[str, object]) -> None:
+        """Post to the ``response_url`` of a payload; raises as `call` does."""
+        timeout = aiohttp.ClientTimeout(total=TIMEOUT_S)
+        try:
+            async with self._session.post(url, json=body, timeout=timeout) as response:
+                status = response.status
+        except (aiohttp.ClientError, OSError, TimeoutError) as error:
+            problem = f"no answer ({type(error).__name__})"
+            raise SlackSilent("response_url", problem) from error
+        if status == _TOO_MANY:
+            raise RateLimited("response_url", _WAIT_S)
+        if status >= _CLIENT_ERROR:
+            raise SlackRefused("response_url", f"http_{status}")
+
+    async def _answer(
+        self,
+        method: str,
+        *,
+        json: dict[str, object] | None = None,
+        params: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> Reply:
+        return _body(
+            await self._response(method, json=json, params=params, headers=headers)
+        )
+
+    async def _response(
+        self,
+        method: str,
+        *,
+        json: dict[str, object] | None = None,
+        params: dict[str, str] | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> _Response:
+        try:
+            async with asyncio.timeout(TIMEOUT_S):
+                return await self._sdk.api_call(
+                    method,
+                    http_verb="GET" if params is not None else "POST",
+                    json=json,
+                    params=params,
+                    headers=headers,
+                )
+        except SlackApiError as error:
+            raise _said(method, error) from error
+        except (aiohttp.ClientError, SlackClientError, OSError, TimeoutError) as error:
+            raise SlackSilent(method, f"no answer ({type(error).__name__})") from error
+
+
+def text_at(reply: Reply, *path: str) -> str:
+    """Return a text from inside a reply, "" when it is not there."""
+    node: object = reply
+    for key in path:
+        if not isinstance(node, Mapping):
+            return ""
+        node = cast("Mapping[object, object]", node).get(key)
+    return node if isinstance(node, str) else ""
+
+
+def _body(response: _Response) -> Reply:
+    data = response.data
+    return cast("Reply", data) if isinstance(data, dict) else {}
+
+
+def _header(response: _Response, name: str) -> str:
+    found = (value for key, value in response.headers.items() if key.lower() == name)
+    return next(found, "")
+
+
+def _said(method: str, error: SlackApiError) -> SlackError:
+    answer = cast("object", error.response)  # pyright: ignore[reportUnknownMemberType] - the SDK leaves it open
+    if not (hasattr(answer, "data") and hasattr(answer, "status_code")):
+        # An answer that is no JSON: from a proxy, or from a Slack in trouble.
+        return SlackSilent(method, "an answer that is no JSON")
+    response = cast("_Response", answer)
+    body, status = _body(response), response.status_code
+    name = str(body.get("error", ""))
+    if status == _TOO_MANY or name in {"ratelimited", "rate_limited"}:
+        return RateLimited(method, _retry_after(response))
+    if status >= _SERVER_ERROR or name in _TROUBLE or not name:
+        return SlackSilent(method, f"status {status}")
+    return SlackRefused(method, name, str(body.get("needed", "")))
+
+
+def _retry_after(response: _Response) -> float:
+    try:
+        return max(1.0, float(_header(response, "retry-after")))
+    except ValueError:
+        return _WAIT_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 
@@ -18,27 +19,6 @@ def view(modal: Any) -> str:
     submit = modal.get("submit", {}).get("text", "")
     foot = f"[{modal['close']['text']}]" + (f" [{submit}]" if submit else "")
     return f"== {modal['title']['text']} ==\n{readable(modal['blocks'])}{foot}\n"
-
-
-def _block(block: Any) -> list[str]:
-    kind = block["type"]
-    if kind == "header":
-        return [f"# {_text(block['text'])}"]
-    if kind == "section":
-        return [_text(block["text"])]
-    if kind == "context":
-        return ["~ " + " | ".join(_text(part) for part in block["elements"])]
-    if kind == "divider":
-        return ["-----"]
-    if kind == "alert":
-        return [f"! {block['level']}: {_text(block['text'])}"]
-    if kind == "actions":
-        return ["  ".join(_button(each) for each in block["elements"])]
-    if kind == "rich_text":
-        return [line for part in block["elements"] for line in _rich(part)]
-    if kind == "input":
-        return _input(block)
-    raise AssertionError(kind)
 
 
 def _rich(part: Any) -> list[str]:
@@ -66,11 +46,27 @@ def _button(button: Any) -> str:
 
 def _input(block: Any) -> list[str]:
     element = block["element"]
-    held = element.get("initial_value", element.get("initial_date", ""))
-    for key in ("initial_option", "initial_options"):
-        chosen = element.get(key)
-        if chosen:
-            each = chosen if isinstance(chosen, list) else [chosen]
-            held = ", ".join(one["text"]["text"] for one in each)
+    held: str = element.get("initial_value", element.get("initial_date", ""))
+    chosen: list[Any] = element.get("initial_options", [])
+    if "initial_option" in element:
+        chosen = [element["initial_option"]]
+    if chosen:
+        held = ", ".join(str(one["text"]["text"]) for one in chosen)
     optional = " (optional)" if block.get("optional") else ""
     return [f"{block['label']['text']}{optional}: <{element['type']}> {held}"]
+
+
+def _block(block: Any) -> list[str]:
+    return _WRITERS[block["type"]](block)
+
+
+_WRITERS: dict[str, Callable[[Any], list[str]]] = {
+    "header": lambda block: [f"# {_text(block['text'])}"],
+    "section": lambda block: [_text(block["text"])],
+    "context": lambda block: ["~ " + " | ".join(map(_text, block["elements"]))],
+    "divider": lambda _: ["-----"],
+    "alert": lambda block: [f"! {block['level']}: {_text(block['text'])}"],
+    "actions": lambda block: ["  ".join(map(_button, block["elements"]))],
+    "rich_text": lambda block: [line for e in block["elements"] for line in _rich(e)],
+    "input": _input,
+}

@@ -1,0 +1,92 @@
+"""Hold every card to Slack's limits and to what a stranger's text may never do."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, given, settings
+
+from bot.blockkit import validate_home, validate_message
+from bot.cards.approval import card
+from bot.cards.batch import needs_full_view
+from bot.cards.history import thread_note
+from bot.cards.home import home
+from bot.cards.message import Message
+from bot.cards.outcome import agent_words
+from bot.ids import Action
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.record import Approval
+from tests.bot.samples import KEY, TEAM
+from tests.bot.strategies import CANARY, approvals, hostile, moments
+from tests.bot.tame import assert_tame, objects
+
+_quick = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def _check(message: Message) -> None:
+    problems = validate_message([*message.blocks], message.text, update=True)
+    assert problems == []
+    assert_tame(message.blocks, message.text)
+
+
+@_quick
+@given(approvals(), moments)
+def test_every_card_is_accepted_by_slack_and_interprets_no_strangers_text(
+    approval: Approval, now_ms: int
+) -> None:
+    message = card(approval, key=KEY, team=TEAM, now_ms=now_ms)
+
+    _check(message)
+    assert CANARY not in str(message.metadata)
+
+
+@_quick
+@given(approvals(), moments)
+def test_approve_stands_on_a_card_only_beside_the_whole_call(
+    approval: Approval, now_ms: int
+) -> None:
+    message = card(approval, key=KEY, team=TEAM, now_ms=now_ms)
+
+    for each in objects(list(message.blocks)):
+        if each.get("action_id") == Action.APPROVE:
+            index = int(each["value"].split(":")[-2])
+            assert not needs_full_view(approval, index)
+            assert approval.items[index].is_pending
+            assert now_ms < approval.expires_at_ms
+        if each.get("action_id") == Action.APPROVE_ALL:
+            waiting = [item for item in approval.items if item.is_pending]
+            assert not any(needs_full_view(approval, one.index) for one in waiting)
+
+
+@_quick
+@given(approvals(most=3))
+def test_every_note_of_history_is_accepted_and_tame(approval: Approval) -> None:
+    for name in EventName:
+        event = Event(
+            name=name,
+            tenant="acme",
+            approval=approval.id,
+            item=approval.items[0].id,
+            actor=f"{TEAM}/U0ANA",
+            reason="skip",
+        )
+        note = thread_note(event, approval)
+        if note is not None:
+            _check(note)
+
+
+@_quick
+@given(hostile)
+def test_the_agents_own_words_are_only_ever_plain_text(text: str) -> None:
+    _check(agent_words(text * 40))
+
+
+@_quick
+@given(approvals(most=3), moments)
+def test_the_home_tab_is_accepted_and_tame(approval: Approval, now_ms: int) -> None:
+    view = home([approval] * 60, key=KEY, team=TEAM, now_ms=now_ms)
+
+    assert validate_home(view) == []
+    assert_tame(view["blocks"], "")

@@ -1,0 +1,142 @@
+"""Open a form and submit it unchanged: whatever the schema, nothing changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bot.blockkit import validate_modal
+from bot.modals import edit
+from bot.modals.form import form, read
+from gateway.approvals import digest
+from gateway.approvals.strict_json import JsonObject
+from tests.bot.samples import KEY, TEAM, an_approval, an_item
+from tests.bot.slack_state import untouched
+from tests.bot.strategies import arguments, hostile, json_values, numbers
+from tests.bot.tame import assert_tame
+
+_quick = settings(
+    max_examples=150,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+_scalars = st.one_of(st.none(), st.booleans(), numbers, hostile)
+_enum = st.lists(_scalars, max_size=5)
+_leaf: st.SearchStrategy[Any] = st.one_of(
+    st.just({}),
+    st.just({"type": ["string", "null"], "maxLength": 5}),
+    st.sampled_from(["string", "number", "integer", "boolean", "array", "null"]).map(
+        lambda kind: {"type": kind}
+    ),
+    st.just({"type": "string", "format": "date"}),
+    st.just({"$ref": "#/$defs/x"}),
+    st.just({"$ref": "#/$defs/missing"}),
+    st.just({"anyOf": [{"type": "number"}, {"type": "null"}]}),
+    st.just({"anyOf": [{"type": "number"}, {"type": "string"}]}),
+    _enum.map(lambda values: {"enum": values}),
+    _enum.map(lambda values: {"type": "array", "items": {"enum": values}}),
+    hostile.map(lambda text: {"type": "string", "description": text}),
+)
+_schema: st.SearchStrategy[Any] = st.recursive(
+    _leaf,
+    lambda inner: st.dictionaries(hostile, inner, max_size=4).map(
+        lambda members: {
+            "type": "object",
+            "properties": members,
+            "required": list(members)[::2],
+        }
+    ),
+    max_leaves=8,
+)
+
+
+@st.composite
+def _fitting(draw: st.DrawFn, schema: Any) -> Any:
+    """Draw a value that mostly fits a schema."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(json_values)
+    if schema.get("enum"):
+        return draw(st.sampled_from(schema["enum"]))
+    kind = schema.get("type")
+    if kind == "object":
+        names = [name for name in schema["properties"] if draw(st.booleans())]
+        return {name: draw(_fitting(schema["properties"][name])) for name in names}
+    if kind == "array" and schema.get("items", {}).get("enum"):
+        return draw(st.lists(st.sampled_from(schema["items"]["enum"]), max_size=4))
+    if kind == "string" and "format" in schema:
+        return str(draw(st.dates()))
+    plain = {
+        "string": hostile,
+        "number": numbers,
+        "integer": st.integers(-1000, 1000),
+        "boolean": st.booleans(),
+        "null": st.none(),
+    }
+    strategy: st.SearchStrategy[Any] = plain.get(str(kind), json_values)
+    return draw(strategy)
+
+
+@st.composite
+def _cases(draw: st.DrawFn) -> tuple[Any, JsonObject]:
+    properties = draw(st.dictionaries(hostile, _schema, max_size=5))
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties)[1:],
+        "$defs": {"x": {"type": "string"}},
+    }
+    args: Any = draw(_fitting(schema))
+    extra: JsonObject = draw(st.dictionaries(hostile, json_values, max_size=2))
+    return schema, {**args, **extra} if isinstance(args, dict) else extra
+
+
+@_quick
+@given(_cases())
+def test_an_untouched_form_keeps_every_argument_as_it_is(case: Any) -> None:
+    schema, args = case
+    item = an_item(args, args_schema=schema)
+
+    view: Any = edit.view(an_approval(item), 0, key=KEY, team=TEAM)
+    found = read(item, untouched(view["blocks"]))
+
+    assert validate_modal(view) == []
+    assert_tame(view)
+    assert found.errors == {}
+    assert not found.changed
+    assert digest.canonical(found.args) == digest.canonical(item.args)
+
+
+@_quick
+@given(arguments)
+def test_arguments_without_a_schema_survive_the_form_too(args: Any) -> None:
+    item = an_item(args)
+
+    found = read(item, untouched(form(item).blocks))
+
+    assert found.errors == {}
+    assert not found.changed
+
+
+@_quick
+@given(_cases(), st.data())
+def test_whatever_is_typed_the_form_answers_and_never_fails(
+    case: Any, data: st.DataObject
+) -> None:
+    schema, args = case
+    item = an_item(args, args_schema=schema)
+    state = untouched(form(item).blocks)
+    junk = st.one_of(
+        st.none(), hostile, numbers.map(str), st.lists(hostile), st.just({"value": 1})
+    )
+
+    for inputs in state.values():
+        for held in inputs.values():
+            for key in held.keys() - {"type"}:
+                held[key] = data.draw(junk)
+    found = read(item, state)
+
+    assert set(found.errors) <= set(state)
+    digest.canonical(found.args)

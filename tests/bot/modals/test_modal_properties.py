@@ -1,0 +1,104 @@
+"""Hold every modal to Slack's limits, and every byte of a call to the details."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bot.blockkit import validate_modal
+from bot.cards.listing import boxes
+from bot.ids import View, page, unseal, verify
+from bot.modals import details, edit, reject, respond
+from bot.text import reveal
+from gateway.approvals.record import Approval, Verb
+from gateway.approvals.tiers import Tier
+from tests.bot.samples import KEY, TEAM, an_approval, an_item
+from tests.bot.strategies import approvals, arguments, moments
+from tests.bot.tame import assert_tame, objects
+
+_quick = settings(
+    max_examples=50,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+
+
+def _check(view: Any) -> None:
+    assert validate_modal(view) == []
+    assert_tame(view)
+
+
+@_quick
+@given(approvals(most=2))
+def test_every_deciding_modal_is_accepted_and_tame(approval: Approval) -> None:
+    raised = edit.Raised(Tier.ESCALATE, {"other": True})
+
+    _check(edit.view(approval, 0, key=KEY, team=TEAM))
+    _check(edit.view(approval, 0, key=KEY, team=TEAM, raised=raised))
+    _check(reject.view(approval, 0, key=KEY, team=TEAM))
+    _check(respond.view(approval, 0, key=KEY, team=TEAM))
+
+
+@_quick
+@given(approvals(most=3), moments)
+def test_every_page_is_accepted_and_only_the_last_can_approve(
+    approval: Approval, now_ms: int
+) -> None:
+    item = approval.items[0]
+    count = details.page_count(approval, 0)
+
+    for number in range(1, count + 1):
+        view: Any = details.view(approval, 0, number, key=KEY, team=TEAM, now_ms=now_ms)
+        _check(view)
+        sealed = unseal(view["private_metadata"])
+        may = verify(sealed, approval, key=KEY, team=TEAM, purpose=View.DETAILS)
+        can = item.is_pending and now_ms < approval.expires_at_ms
+        assert may == (number == count and can and Verb.APPROVE in item.allow)
+        assert may == ("submit" in view)
+        if not may:
+            purpose = page(number)
+            assert verify(sealed, approval, key=KEY, team=TEAM, purpose=purpose)
+
+
+@_quick
+@given(arguments)
+def test_every_character_of_the_arguments_is_on_some_page(args: Any) -> None:
+    approval = an_approval(an_item(args), says="")
+    shown = ""
+
+    for number in range(1, details.page_count(approval, 0) + 1):
+        view = details.view(approval, 0, number, key=KEY, team=TEAM, now_ms=0)
+        shown += "".join(_boxed(view))
+
+    item = approval.items[0]
+    assert shown == "".join(map(reveal, boxes(item.tool, item.args, ())))
+
+
+@_quick
+@given(st.integers(1, 8), st.sampled_from("x\u200bé\U0001d4b3\u0301\n ⟦"))
+def test_the_last_byte_of_the_longest_argument_is_within_reach(
+    thousands: int, filler: str
+) -> None:
+    args: Any = {"body": filler * (thousands * 1000) + "THE END"}
+    approval = an_approval(an_item(args))
+    last = details.page_count(approval, 0)
+
+    views = [
+        details.view(approval, 0, number, key=KEY, team=TEAM, now_ms=0)
+        for number in range(1, last + 1)
+    ]
+
+    assert "THE END" in "".join(text for view in views for text in _boxed(view))
+
+
+def _boxed(view: Any) -> list[str]:
+    return [
+        str(part["text"])
+        for each in objects(view)
+        if each.get("type") == "rich_text_preformatted"
+        for part in each["elements"]
+        if not re.fullmatch("⟦empty⟧", part["text"])
+    ]

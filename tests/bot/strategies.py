@@ -1,0 +1,131 @@
+"""Draw hostile texts, arguments, schemas and approvals for property tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from gateway.approvals import digest
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Item, Result, Verb
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from tests.bot.samples import (
+    ANA,
+    BEN,
+    KIM,
+    LATER,
+    NOW,
+    ONE,
+    TWO,
+    a_vote,
+    an_approval,
+    an_item,
+    edited,
+    settled,
+)
+
+CANARY = "zQxCANARYxQz"
+"""Stands in every hostile text; where it shows up, a stranger's bytes do."""
+
+_ATTACKS = [
+    f"<!channel> {CANARY}",
+    f"<@U0ANA> *{CANARY}* _x_ ~y~ `z`",
+    f"<https://evil.example|{CANARY}>",
+    f"\u202e{CANARY}\u2066\u200b\U000e0041\u3164",
+    f"{CANARY}\n\n\n\n\n\n\n  amount  1.00",
+    f"a{CANARY}" + "\u0301" * 9,
+    f"\u0440\u0430\u0443\u0440\u0430l.com {CANARY}",
+    CANARY * 300,
+    "\U0001d4b3" * 40 + CANARY,
+    f"{CANARY}{{who}}{{0}}%s",
+    "",
+    " ",
+    '"',
+    "\t\r\n",
+]
+
+hostile = st.one_of(
+    st.sampled_from(_ATTACKS),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=60).map(
+        lambda text: CANARY + text
+    ),
+)
+"""Text that tries to be markup, to hide, to imitate or to overflow."""
+
+numbers = st.one_of(
+    st.integers(-(2**53) + 1, 2**53 - 1),
+    st.floats(allow_nan=False, allow_infinity=False).filter(
+        lambda x: not x.is_integer() or abs(x) < 2**53
+    ),
+)
+json_values: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.booleans(), numbers, hostile),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=4), st.dictionaries(hostile, inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+def _long(text: str, count: int) -> JsonObject:
+    return {f"{CANARY}{n}": text[:200] * 40 for n in range(count)}
+
+
+def _many(count: int) -> JsonObject:
+    return {f"{CANARY}{n}": n for n in range(count)}
+
+
+def _is_small_enough(args: JsonObject) -> bool:
+    return len(digest.canonical(args)) < 60_000
+
+
+arguments: st.SearchStrategy[JsonObject] = st.one_of(
+    st.dictionaries(hostile, json_values, max_size=6),
+    st.builds(_long, hostile, st.integers(1, 6)),
+    st.integers(1, 400).map(_many),
+).filter(_is_small_enough)
+
+
+@st.composite
+def items(draw: st.DrawFn, index: int = 0) -> Item:
+    """Draw an item in any state, with hostile text wherever text can be."""
+    tier = draw(st.sampled_from([Tier.APPROVE, Tier.ESCALATE]))
+    item = an_item(
+        draw(arguments),
+        tool=draw(hostile) or "tool",
+        index=index,
+        tier=tier,
+        demand=TWO if tier is Tier.ESCALATE else ONE,
+        reasons=tuple(draw(st.lists(hostile, max_size=3))),
+        description=draw(hostile),
+        allow=tuple(draw(st.lists(st.sampled_from(list(Verb)), unique=True))),
+        requires_reason=draw(st.booleans()),
+        idempotent=draw(st.booleans()),
+    )
+    if draw(st.booleans()):
+        other = {**item.args, "added": draw(hostile)}
+        item = edited(item, other, by=BEN, reason=draw(hostile))
+    if draw(st.booleans()):
+        item = item.with_(votes=(a_vote(item, ANA),))
+    state = draw(st.sampled_from(list(ItemState)))
+    result = Result(ok=True, summary=draw(hostile)) if draw(st.booleans()) else None
+    return settled(item, state, text=draw(hostile), result=result)
+
+
+@st.composite
+def approvals(draw: st.DrawFn, most: int = 9) -> Approval:
+    """Draw an approval of 1 to ``most`` items."""
+    count = draw(st.one_of(st.just(1), st.integers(2, most)))
+    return an_approval(
+        *[draw(items(index)) for index in range(count)],
+        says=draw(hostile),
+        agent=draw(hostile),
+        requester=draw(st.sampled_from([None, KIM, ANA.with_(user=CANARY)])),
+        version=draw(st.integers(1, 10**6)),
+        rev=draw(st.integers(1, 10**6)),
+    )
+
+
+moments = st.sampled_from([NOW, LATER - 1, LATER, LATER + 10**9])

@@ -1,0 +1,36 @@
+"""Look for a stranger's bytes wherever Slack would interpret them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+from tests.bot.strategies import CANARY
+
+
+def objects(node: object) -> Iterator[dict[str, Any]]:
+    """Yield every object of a payload, from the outside in."""
+    if isinstance(node, dict):
+        here = cast("dict[str, Any]", node)
+        yield here
+        for member in here.values():
+            yield from objects(member)
+    elif isinstance(node, list | tuple):
+        for element in cast("list[object]", node):
+            yield from objects(element)
+
+
+def assert_tame(blocks: object, text: str = "") -> None:
+    """Fail when a stranger's bytes stand anywhere that Slack interprets.
+
+    Left are preformatted and plain text; the latter must not turn emoji codes.
+    """
+    assert CANARY not in text
+    for each in objects(blocks):
+        kind = each.get("type")
+        if kind in {"mrkdwn", "rich_text_section", "rich_text_quote"}:
+            assert CANARY not in str(each)
+        if kind == "plain_text":
+            assert each["emoji"] is False
+        for key in ("block_id", "action_id", "value", "private_metadata"):
+            assert CANARY not in str(each.get(key, ""))

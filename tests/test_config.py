@@ -1,0 +1,235 @@
+"""Settings are read once, and every mistake is one sentence without a secret."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from gateway.config import Settings, SlackMode
+from gateway.errors import SettingsError
+
+SECRET = "ab" * 32
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "twokey.yml"
+
+
+def load(file: Path, text: str, **env: str) -> Settings:
+    file.write_text(text)
+    return Settings.load(file, env)
+
+
+def refusal(file: Path, text: str, **env: str) -> str:
+    with pytest.raises(SettingsError) as caught:
+        load(file, text, **env)
+    return str(caught.value).replace(str(file), "twokey.yml")
+
+
+def test_an_empty_file_means_the_defaults(file: Path) -> None:
+    settings = load(file, "")
+
+    assert settings.tenant == "default"
+    assert settings.agents == {}
+    assert settings.policy.path == file.parent / "policy.yml"
+    assert settings.data_dir == file.parent / ".twokey"
+    assert settings.redis_url is None
+    assert settings.checkpoints.get_secret_value() == str(
+        file.parent / ".twokey" / "checkpoints.sqlite"
+    )
+    assert settings.slack.mode is SlackMode.SOCKET
+    assert settings.slack.api_url == "https://slack.com/api/"
+
+
+def test_no_file_at_all_means_the_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    settings = Settings.load(None, {})
+
+    assert settings.data_dir == tmp_path / ".twokey"
+
+
+def test_a_file_that_was_named_has_to_be_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="There is no file"):
+        Settings.load(tmp_path / "other.yml", {})
+
+
+def test_graphs_are_found_beside_the_file(file: Path) -> None:
+    settings = load(file, "agents: {support: {graph: 'examples/support.py:graph'}}")
+
+    graph = settings.agents["support"].graph
+    assert graph == f"{file.parent}/examples/support.py:graph"
+
+
+def test_the_shape_of_langgraph_json_is_accepted(file: Path) -> None:
+    settings = load(file, "graphs: {a: './a.py:graph', b: 'package.module:graph'}")
+
+    assert settings.agents["a"].graph == f"{file.parent}/a.py:graph"
+    assert settings.agents["b"].graph == "package.module:graph"
+
+
+def test_one_agent_cannot_have_two_graphs(file: Path) -> None:
+    text = "agents: {a: {graph: 'a.py:g'}}\ngraphs: {a: 'b.py:g'}"
+
+    assert "agent 'a' is in both 'agents' and 'graphs'" in refusal(file, text)
+
+
+def test_a_policy_may_stand_inside(file: Path) -> None:
+    settings = load(file, "policy:\n  version: 1\n")
+
+    assert settings.policy.under == "policy"
+    assert "version: 1" in settings.policy.read()
+
+
+def test_a_missing_policy_file_says_what_to_do(file: Path) -> None:
+    with pytest.raises(SettingsError, match="Write one, or set 'policy'"):
+        load(file, "").policy.read()
+
+
+def test_the_environment_stands_over_the_file(file: Path) -> None:
+    settings = load(
+        file,
+        "workers: 3\nslack: {port: 1, host: 0.0.0.0}\n",
+        TWOKEY_WORKERS="5",
+        TWOKEY_SLACK_PORT="8080",
+        TWOKEY_SLACK_MODE="http",
+        TWOKEY_TENANT="",
+    )
+
+    assert settings.workers == 5
+    assert settings.slack.port == 8080
+    assert settings.slack.host == "0.0.0.0"  # noqa: S104 - a sample
+    assert settings.slack.mode is SlackMode.HTTP
+    assert settings.tenant == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("workerz: 1", "twokey.yml:1: Unknown key 'workerz'; did you mean 'workers'?"),
+        ("\nworkers: 0", "twokey.yml:2: 'workers': Input should be greater than"),
+        ("slack: {mode: sokcet}", "'slack.mode' is 'sokcet'; did you mean 'socket'?"),
+        ("slack: {port: 70000}", "twokey.yml:1: 'slack.port': Input should be less"),
+        ("slack: {api_url: 'http://example.com'}", "would carry tokens in the clear"),
+        ("slack: {api_url: 'ftp://127.0.0.1'}", "would carry tokens in the clear"),
+        ("slack: {api_url: 'https://'}", "would carry tokens in the clear"),
+        ("agents: {a: {graph: nowhere}}", "'nowhere' names no graph"),
+        ("agents: {a: {}}", "'agents.a.graph' is missing"),
+        ("agents: [a]", "'agents': a mapping is needed here"),
+        ("policy: 3", "write the name of a policy file, or the policy itself"),
+        ("redis_url: 'http://u:pw@h'", "this is no Redis URL"),
+        ("tenant: Über", "twokey.yml:1: 'tenant': String should match"),
+        ("a: 1\na: 2", "twokey.yml:2: Key 'a' appears twice"),
+        ("- a", "twokey.yml:1: A mapping of names to values is needed here."),
+    ],
+)
+def test_a_mistake_in_the_file_is_named_with_its_line(
+    file: Path, text: str, problem: str
+) -> None:
+    assert problem in refusal(file, text)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("TWOKEY_WORKERS", "many", "TWOKEY_WORKERS: 'workers': Input should be"),
+        ("TWOKEY_SLACK_MODE", "htp", "TWOKEY_SLACK_MODE: 'slack.mode' is 'htp'; did"),
+        ("TWOKEY_REDIS_ULR", "redis://h", "did you mean 'TWOKEY_REDIS_URL'?"),
+        ("SLACK_BOT_TOKN", "xoxb-1", "did you mean 'SLACK_BOT_TOKEN'?"),
+    ],
+)
+def test_a_mistake_in_the_environment_is_named_by_its_variable(
+    file: Path, name: str, value: str, problem: str
+) -> None:
+    assert problem in refusal(file, "", **{name: value})
+
+
+def test_variables_of_others_are_left_alone(file: Path) -> None:
+    settings = load(file, "", TWOKEY_DEMO_MODEL="m", SLACK_CLI_HOME="x", HOME="/")
+
+    assert settings == load(file, "")
+
+
+@pytest.mark.parametrize(
+    ("env", "problem"),
+    [
+        ({"SLACK_BOT_TOKEN": "xapp-hush"}, "SLACK_BOT_TOKEN does not begin with"),
+        ({"SLACK_APP_TOKEN": "xoxb-hush"}, "SLACK_APP_TOKEN does not begin with"),
+        ({"TWOKEY_SECRET": "hush"}, "TWOKEY_SECRET has 4 characters"),
+        ({"TWOKEY_SECRET": "hush" * 16}, "openssl rand -hex 32"),
+        ({"TWOKEY_REDIS_URL": "http://u:hush@h"}, "TWOKEY_REDIS_URL: 'redis_url'"),
+    ],
+)
+def test_a_bad_secret_is_refused_and_not_shown(
+    file: Path, env: dict[str, str], problem: str
+) -> None:
+    text = refusal(file, "", **env)
+
+    assert problem in text
+    assert "hush" not in text
+
+
+@pytest.mark.parametrize("key", ["bot_token", "app_token", "signing_secret"])
+def test_a_secret_does_not_belong_in_the_file(file: Path, key: str) -> None:
+    text = refusal(file, f"slack:\n  {key}: hush")
+
+    assert f"twokey.yml:2: 'slack.{key}' is a secret" in text
+    assert f"set SLACK_{key.upper()} in the environment" in text
+    assert "hush" not in text
+
+
+def test_settings_never_print_a_secret(file: Path) -> None:
+    settings = load(
+        file,
+        "",
+        SLACK_BOT_TOKEN="xoxb-hush",
+        SLACK_APP_TOKEN="xapp-hush",
+        SLACK_SIGNING_SECRET="hush",
+        TWOKEY_SECRET=SECRET,
+        TWOKEY_REDIS_URL="redis://u:hush@h",
+        TWOKEY_CHECKPOINTS="postgres://u:hush@h/db",
+    )
+
+    shown = f"{settings!r} {settings} {settings.model_dump_json()}"
+    assert "hush" not in shown
+    assert SECRET not in shown
+    assert settings.checkpoints.get_secret_value() == "postgres://u:hush@h/db"
+
+
+def test_settings_cannot_be_changed(file: Path) -> None:
+    settings = load(file, "")
+
+    with pytest.raises(ValidationError, match="frozen"):
+        settings.tenant = "other"  # type: ignore[misc]  # the point of the test
+
+
+@pytest.mark.parametrize(
+    ("mode", "env", "missing"),
+    [
+        ("socket", {}, ["SLACK_BOT_TOKEN", "SLACK_APP_TOKEN"]),
+        ("http", {}, ["SLACK_BOT_TOKEN", "SLACK_SIGNING_SECRET"]),
+        ("socket", {"SLACK_BOT_TOKEN": "xoxb-1"}, ["SLACK_APP_TOKEN"]),
+        ("http", {"SLACK_SIGNING_SECRET": "s", "SLACK_BOT_TOKEN": "xoxb-1"}, []),
+    ],
+)
+def test_what_slack_mode_lacks_is_said_with_where_to_find_it(
+    file: Path, mode: str, env: dict[str, str], missing: list[str]
+) -> None:
+    problems = load(file, f"slack: {{mode: {mode}}}", **env).slack_problems()
+
+    assert [problem.split()[0] for problem in problems] == missing
+    assert all("your app's page" in problem for problem in problems)
+
+
+def test_the_secret_comes_from_the_environment_or_from_its_file(file: Path) -> None:
+    given = load(file, "", TWOKEY_SECRET=SECRET).secret_key()
+    made = load(file, "").secret_key()
+
+    assert given == bytes.fromhex(SECRET)
+    assert made == load(file, "").secret_key() != given
+    assert (file.parent / ".twokey" / "secret.key").read_bytes() == made

@@ -1,0 +1,80 @@
+"""The secret file is made once, whole, and for its owner only."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import SettingsError
+from gateway.secret_file import load_or_create_secret
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "secret.key"
+
+
+def test_it_is_made_at_the_first_call_and_kept(path: Path) -> None:
+    first = load_or_create_secret(path)
+
+    assert len(first) == 32
+    assert load_or_create_secret(path) == first
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert [found.name for found in path.parent.iterdir()] == ["secret.key"]
+
+
+def test_a_loose_umask_does_not_loosen_it(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        load_or_create_secret(path)
+    finally:
+        os.umask(before)
+
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_all_who_start_at_once_get_the_same_secret(tmp_path: Path) -> None:
+    for attempt in range(30):
+        path = tmp_path / str(attempt) / "secret.key"
+        with ThreadPoolExecutor(8) as pool:
+            found = set(pool.map(load_or_create_secret, [path] * 8))
+        assert len(found) == 1
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o777])
+def test_a_secret_that_others_can_use_is_refused(path: Path, mode: int) -> None:
+    load_or_create_secret(path)
+    path.chmod(mode)
+
+    with pytest.raises(SettingsError, match="chmod 600"):
+        load_or_create_secret(path)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_file_of_another_size_is_never_replaced(path: Path, size: int) -> None:
+    path.parent.mkdir()
+    path.write_bytes(b"x" * size)
+    path.chmod(0o600)
+
+    with pytest.raises(SettingsError, match="is not 32 bytes long"):
+        load_or_create_secret(path)
+
+    assert path.read_bytes() == b"x" * size
+
+
+def test_a_folder_in_the_place_of_the_secret_is_refused(path: Path) -> None:
+    path.mkdir(parents=True)
+
+    with pytest.raises(SettingsError, match="cannot be used"):
+        load_or_create_secret(path)
+
+
+def test_a_place_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    with pytest.raises(SettingsError, match="set TWOKEY_SECRET"):
+        load_or_create_secret(tmp_path / "file" / "secret.key")

@@ -79,3 +79,18 @@ async def test_the_claim_script_itself_grants_only_what_is_authorized(
 def events_of(approval: Approval) -> ClaimEvents:
     started = item_event(approval, approval.items[0], EventName.ITEM_EXECUTING)
     return ClaimEvents(started=started, doubtful=started)
+
+
+async def test_the_open_script_itself_answers_a_turn_once(desk: Desk) -> None:
+    keys = desk.store.keys_of_tenant("default")
+    turn = "sha256:" + "1" * 64
+
+    first = await desk.store.approvals.open_turn(
+        keys, turn, [], verdicts="[1]", events=[], thread=("a", "t")
+    )
+    second = await desk.store.approvals.open_turn(
+        keys, turn, [], verdicts="[2]", events=[], thread=("a", "t")
+    )
+
+    assert (first.is_new, first.verdicts) == (True, "[1]")
+    assert (second.is_new, second.verdicts) == (False, "[1]")

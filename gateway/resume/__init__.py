@@ -1,0 +1,1 @@
+"""Bring agents back: run their threads, hand them their answers, leave none behind."""

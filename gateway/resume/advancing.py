@@ -1,0 +1,184 @@
+"""Bring one thread forward as far as it can go, under its lease.
+
+Theory of operation. A job says only that something may have changed; what to do is
+read from the thread's own checkpoint and from the store. So any number of jobs for a
+thread, in any order, twice or after a crash, come to the same:
+
+1. Questions whose items are settled are answered, all in one map.
+2. A thread with work left and no question open was cut off: it is nudged.
+3. Both are repeated until neither applies. What was decided meanwhile is thus taken
+   along, and the job that this decision queued finds nothing left to do.
+4. Items that nothing asks about any more are ended, so that no card waits for ever.
+5. A finished thread's last words are told, once.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval
+from gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
+from gateway.resume.announcing import Announcer, Place
+from gateway.resume.answers import Answers, answers_for, asked_items
+from gateway.resume.runner import AnswerRefused, Runner, ThreadState
+from gateway.service.agents import AgentService
+from gateway.store.store import Store
+from gateway.wire import TurnRef
+
+logger = logging.getLogger(__name__)
+
+MAX_STALE = 8
+"""How often a question may vanish between reading and answering it, in one job."""
+MAX_NUDGES = 3
+"""How often a thread may be cut off again right after it was nudged, in one job."""
+
+
+class ThreadStuck(GraphError):
+    """A thread does not come forward; trying again at once would not help."""
+
+
+class Advancer:
+    """Everything that is done to a thread; the caller holds its lease.
+
+    Args:
+        store: where items, facts and events are kept.
+        agents: ends the items that nothing asks about any more.
+    """
+
+    def __init__(self, store: Store, agents: AgentService) -> None:
+        self._store = store
+        self._agents = agents
+        self._announcer = Announcer(store)
+
+    async def begin(self, at: Place, runner: Runner, text: str, key: str) -> None:
+        """Give a thread a person's message, once, and bring it forward.
+
+        What was decided before the message came is carried out first; what still
+        waits then is superseded.
+        """
+        state = await runner.probe(at.thread)
+        if state.taken != key:
+            await self._finish_before(at, runner, state)
+            await self._announcer.started(at)
+            await runner.start(at.thread, text, key=key)
+            await self.supersede_dropped(at, await runner.probe(at.thread))
+        await self.forward(at, runner)
+
+    async def forward(self, at: Place, runner: Runner) -> ThreadState:
+        """Bring a thread forward until it rests; return where it stands.
+
+        Raises:
+            ThreadStuck: when an answer is not taken, or the thread stops again and
+                again.
+        """
+        state = await self.settle(at, runner)
+        if not state.exists:
+            logger.warning("thread.unknown agent=%s thread=%s", at.agent, at.thread)
+            return state
+        await self._end_dropped(at, state)
+        if state.is_finished:
+            await self._announcer.finished(at, state.checkpoint, state.last_words)
+        return state
+
+    async def settle(self, at: Place, runner: Runner) -> ThreadState:
+        """Answer and nudge until nothing is left that can be done without a person."""
+        sent: set[str] = set()
+        stale = nudges = 0
+        while True:
+            state = await runner.probe(at.thread)
+            found = await answers_for(self._store, at.agent, at.thread, state.pending)
+            fresh = found.without(sent)
+            if fresh.ready:
+                if await self._answer(at, runner, fresh):
+                    sent.update(fresh.fingerprint.values())
+                elif (stale := stale + 1) > MAX_STALE:
+                    raise ThreadStuck(f"Thread {at.thread!r} changes all the time.")
+            elif found.ready or found.unfit:
+                raise ThreadStuck(
+                    f"Thread {at.thread!r} of {at.agent!r} does not take the answer "
+                    "to a question it asked; see the agent's log."
+                )
+            elif state.is_cut_off:
+                if (nudges := nudges + 1) > MAX_NUDGES:
+                    raise ThreadStuck(f"Thread {at.thread!r} stops again and again.")
+                await runner.nudge(at.thread)
+            else:
+                return state
+
+    async def supersede_dropped(self, at: Place, state: ThreadState) -> None:
+        """End what waited before a new message came; the card says so.
+
+        The middleware does it too; this also holds for a graph that lost it.
+        """
+        asked = asked_items(state.pending)
+        for approval in await self._approvals(at):
+            if not any(item.id in asked for item in approval.items):
+                await self._agents.supersede(_turn(approval))
+
+    async def _answer(self, at: Place, runner: Runner, answers: Answers) -> bool:
+        """Send answers; False when a question was no longer open."""
+        try:
+            await runner.resume(at.thread, answers.ready)
+        except AnswerRefused as refused:
+            logger.warning(
+                "answer.refused agent=%s thread=%s stale=%s",
+                at.agent,
+                at.thread,
+                refused.is_stale,
+            )
+            return not refused.is_stale
+        return True
+
+    async def _finish_before(
+        self, at: Place, runner: Runner, state: ThreadState
+    ) -> None:
+        if not state.exists:
+            return
+        try:
+            await self.settle(at, runner)
+        except (StoreUnavailable, ThreadUnavailable):
+            raise
+        except Exception:
+            # A thread that cannot go on must not keep out the message that may
+            # bring it back on its way; the middleware repairs the turn.
+            logger.exception("thread.unsettled agent=%s thread=%s", at.agent, at.thread)
+
+    async def _end_dropped(self, at: Place, state: ThreadState) -> None:
+        """Withdraw what nothing asks about: another middleware dropped the call.
+
+        While the thread rests on a question, an authorized item may belong to a tool
+        whose inside asks that question, so only pending ones end.
+        """
+        asked = asked_items(state.pending)
+        ends = {ItemState.PENDING}
+        if state.is_finished:
+            ends.add(ItemState.AUTHORIZED)
+        dropped = frozenset(
+            item.id
+            for approval in await self._approvals(at)
+            for item in approval.items
+            if item.state in ends and item.id not in asked
+        )
+        if dropped:
+            logger.warning(
+                "items.dropped agent=%s thread=%s items=%s",
+                at.agent,
+                at.thread,
+                ",".join(sorted(dropped)),
+            )
+            await self._agents.withdraw(dropped)
+
+    async def _approvals(self, at: Place) -> list[Approval]:
+        ids = await self._store.approvals.of_thread(at.keys, at.agent, at.thread)
+        found = [await self._store.approvals.load(one) for one in ids]
+        return [loaded.approval for loaded in found if loaded is not None]
+
+
+def _turn(approval: Approval) -> TurnRef:
+    return TurnRef(
+        agent=approval.agent,
+        thread=approval.thread,
+        ns=approval.ns,
+        message_id=approval.message_id,
+    )

@@ -1,0 +1,185 @@
+"""Find the answers that a thread's open questions can be given now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
+
+from gateway.approvals import digest
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Item, approval_of
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import GraphError
+from gateway.resume.runner import PendingInterrupt
+from gateway.store.store import Store
+from gateway.wire import (
+    APPROVAL_INTERRUPT,
+    RECONCILE_INTERRUPT,
+    ReconcileAnswer,
+    answer_for,
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """An open question of ours: which item it is about, and of which kind."""
+
+    interrupt: str
+    kind: str
+    item_id: str
+    action_hash: str
+
+
+@dataclass
+class Answers:
+    """What can be sent now, by interrupt id, and what each of them answers.
+
+    ``fingerprint`` is the same for the same answer to the same item, whatever the
+    interrupt's id is: an answer that comes back as a question again was refused.
+    ``unfit`` are items whose answer the agent's own schema would refuse. One bad
+    answer in a map raises after its good siblings ran, so it is never sent.
+    """
+
+    ready: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
+    fingerprint: dict[str, str] = field(default_factory=dict[str, str])
+    unfit: list[str] = field(default_factory=list[str])
+
+    def add(self, question: Question, answer: JsonObject) -> None:
+        """Add an answer."""
+        body = json.dumps([question.kind, question.item_id, answer], sort_keys=True)
+        self.ready[question.interrupt] = answer
+        self.fingerprint[question.interrupt] = body
+
+    def without(self, sent: set[str]) -> Answers:
+        """Return the answers that were not sent yet."""
+        fresh = [one for one in self.ready if self.fingerprint[one] not in sent]
+        return Answers(
+            ready={one: self.ready[one] for one in fresh},
+            fingerprint={one: self.fingerprint[one] for one in fresh},
+            unfit=self.unfit,
+        )
+
+
+def question_of(pending: PendingInterrupt) -> Question | None:
+    """Read an open question; None when it is not one of ours."""
+    given = pending.value
+    if not isinstance(given, Mapping):
+        return None
+    value = cast("Mapping[str, object]", given)
+    kind, item_id = value.get("type"), value.get("item_id")
+    if kind not in {APPROVAL_INTERRUPT, RECONCILE_INTERRUPT}:
+        return None
+    if not isinstance(item_id, str):
+        return None
+    return Question(
+        interrupt=pending.id,
+        kind=str(kind),
+        item_id=item_id,
+        action_hash=str(value.get("action_hash", "")),
+    )
+
+
+def asked_items(pending: Sequence[PendingInterrupt]) -> frozenset[str]:
+    """Return the ids of the items that a thread still asks about."""
+    questions = (question_of(one) for one in pending)
+    return frozenset(one.item_id for one in questions if one is not None)
+
+
+async def answers_for(
+    store: Store, agent: str, thread: str, pending: Sequence[PendingInterrupt]
+) -> Answers:
+    """Collect the answers of all settled items that this thread asks about.
+
+    A question counts only when our own record says that its item belongs to this
+    thread and to this hash: the question itself is the agent's word.
+
+    Raises:
+        GraphError: when the agent gives itself another name than the settings do.
+    """
+    answers = Answers()
+    for one in pending:
+        question = question_of(one)
+        if question is None:
+            continue
+        item = await _item(store, question.item_id)
+        if item is None or item.ctx.thread != thread:
+            continue
+        if item.ctx.agent != agent:
+            raise GraphError(
+                f"The graph of the agent {agent!r} calls itself {item.ctx.agent!r}; "
+                f"write ApprovalMiddleware({agent!r}), as the settings name it."
+            )
+        if question.action_hash != digest.action_hash(item.requested):
+            continue
+        answer = _answer(question, item)
+        if answer is None:
+            continue
+        if _fits(answer, one.schema):
+            answers.add(question, answer)
+        else:
+            answers.unfit.append(item.id)
+    return answers
+
+
+def _fits(answer: JsonObject, schema: JsonObject | None) -> bool:
+    if schema is None:
+        return True
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError:
+        return True  # no schema at all: the agent checks the answer itself
+    judge: Any = Draft202012Validator(schema)
+    return bool(judge.is_valid(answer))
+
+
+def _answer(question: Question, item: Item) -> JsonObject | None:
+    if question.kind == RECONCILE_INTERRUPT:
+        found = _reconciled(item)
+        return None if found is None else _json(found.model_dump(mode="json"))
+    answer = answer_for(item)
+    return None if answer is None else _json(answer.model_dump(mode="json"))
+
+
+def _reconciled(item: Item) -> ReconcileAnswer | None:
+    """Say what a person found out, from where the item stands now.
+
+    A stored result (the owner that seemed dead came back) is fetched by asking for
+    the claim again: it is given back, and nothing runs.
+    """
+    words = {
+        ItemState.EXECUTED: "rerun" if item.result else "executed",
+        ItemState.FAILED: "rerun" if item.result else "skip",
+        ItemState.AUTHORIZED: "rerun",
+        ItemState.EXECUTING: "rerun",
+        ItemState.LAPSED: "skip",
+    }
+    word = words.get(item.state)
+    if word is None:
+        return None
+    return ReconcileAnswer.model_validate(
+        {
+            "type": word,
+            "item_id": item.id,
+            "action_hash": digest.action_hash(item.requested),
+        }
+    )
+
+
+async def _item(store: Store, item_id: str) -> Item | None:
+    try:
+        approval_id, index = approval_of(item_id)
+    except ValueError:
+        return None
+    loaded = await store.approvals.load(approval_id)
+    if loaded is None or index >= len(loaded.approval.items):
+        return None
+    return loaded.approval.items[index]
+
+
+def _json(value: object) -> JsonObject:
+    return cast("JsonObject", value)

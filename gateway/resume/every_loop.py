@@ -1,0 +1,102 @@
+"""Let agents ask the gateway from any event loop of this process.
+
+A connection pool belongs to one event loop, yet an agent asks from several: the
+worker's, and the background loop that keeps claims alive and serves synchronous
+agents (`gateway.agent.bridge`). Each loop gets connections of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from weakref import WeakKeyDictionary
+
+from gateway.approvals.record import Result
+from gateway.policy.rules import Policy
+from gateway.service.agents import AgentService
+from gateway.store.store import Store
+from gateway.wire import (
+    AgentNote,
+    CallOutcome,
+    ClaimReply,
+    ClaimRequest,
+    Turn,
+    TurnRef,
+    Verdict,
+)
+
+_CLOSE_S = 5.0
+
+
+class EveryLoop:
+    """A `gateway.agent.port.Gateway` over one store, for every event loop.
+
+    Args:
+        store: the store of the loop this is made in.
+        policy: returns the policy in force now.
+        tenant: whose agents these are.
+    """
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._tenant = tenant
+        self.home = AgentService(store, policy, tenant=tenant)
+        self._services: WeakKeyDictionary[asyncio.AbstractEventLoop, AgentService]
+        self._services = WeakKeyDictionary()
+        self._services[asyncio.get_running_loop()] = self.home
+        self._stores: list[tuple[asyncio.AbstractEventLoop, Store]] = []
+
+    async def close(self) -> None:
+        """Close the connections of the other loops; the given store stays open."""
+        for loop, store in self._stores:
+            if loop.is_running():
+                closing = asyncio.run_coroutine_threadsafe(store.close(), loop)
+                async with asyncio.timeout(_CLOSE_S):
+                    await asyncio.wrap_future(closing)
+        self._stores.clear()
+
+    async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
+        """See `gateway.agent.port.Gateway.submit`."""
+        return await self._here().submit(turn)
+
+    async def claim(self, request: ClaimRequest) -> ClaimReply:
+        """See `gateway.agent.port.Gateway.claim`."""
+        return await self._here().claim(request)
+
+    async def heartbeat(self, item_id: str, fence: int) -> bool:
+        """See `gateway.agent.port.Gateway.heartbeat`."""
+        return await self._here().heartbeat(item_id, fence)
+
+    async def finish(self, item_id: str, fence: int, result: Result) -> bool:
+        """See `gateway.agent.port.Gateway.finish`."""
+        return await self._here().finish(item_id, fence, result)
+
+    async def release(self, item_id: str, fence: int) -> None:
+        """See `gateway.agent.port.Gateway.release`."""
+        await self._here().release(item_id, fence)
+
+    async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
+        """See `gateway.agent.port.Gateway.outcomes`."""
+        return await self._here().outcomes(ref)
+
+    async def supersede(self, ref: TurnRef) -> None:
+        """See `gateway.agent.port.Gateway.supersede`."""
+        await self._here().supersede(ref)
+
+    async def note(self, agent: str) -> AgentNote:
+        """See `gateway.agent.port.Gateway.note`."""
+        return await self._here().note(agent)
+
+    def _here(self) -> AgentService:
+        loop = asyncio.get_running_loop()
+        service = self._services.get(loop)
+        if service is None:
+            given = self._store
+            store = Store(given.conn.url, shards=given.shards, lease_ms=given.lease_ms)
+            service = AgentService(store, self._policy, tenant=self._tenant)
+            self._services[loop] = service
+            self._stores.append((loop, store))
+        return service

@@ -1,0 +1,143 @@
+"""Run LangGraph agents in this process.
+
+Every call names the thread only, never a checkpoint: resuming an old checkpoint forks
+the thread and runs its tools again. Answers go out by interrupt id, strictly, and
+each superstep is on disk before the next begins (``durability="sync"``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, cast
+
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
+from langgraph.errors import UnknownInterruptError, is_invalid_resume
+from langgraph.types import Command, Interrupt, StateSnapshot
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.resume.graphs import Graph
+from gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
+
+INPUT_KEY = "twokey_input"
+"""Checkpoint metadata: key of the input that the thread was last started with."""
+
+_STRICT = "__pregel_strict_resume"
+"""Refuse answers to questions that are not open (langgraph >= 1.2.20, private)."""
+
+
+class _Invoked(Protocol):
+    """What we use of a graph to run it, with types (its own are partial)."""
+
+    async def ainvoke(
+        self, given: object, config: RunnableConfig, *, durability: str
+    ) -> object: ...
+
+
+class LangGraphLocal:
+    """One agent's graph, with a checkpointer; see `gateway.resume.runner.Runner`."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+
+    async def probe(self, thread: str) -> ThreadState:
+        """Read where a thread stands."""
+        return _state(await self._graph.aget_state(_config(thread)))
+
+    async def values(self, thread: str) -> dict[str, Any]:
+        """Return the thread's whole state."""
+        snapshot = await self._graph.aget_state(_config(thread))
+        return cast("dict[str, Any]", snapshot.values)
+
+    async def start(self, thread: str, text: str, *, key: str) -> None:
+        """Give a thread a person's message and run until it rests."""
+        message = HumanMessage(text, id=f"in-{key}")
+        await self.give(thread, {"messages": [message]}, key=key)
+
+    async def give(self, thread: str, given: object, *, key: str) -> None:
+        """Give a thread any input that its graph takes and run until it rests."""
+        await self._run(thread, given, key)
+
+    async def resume(self, thread: str, answers: Mapping[str, JsonObject]) -> None:
+        """Answer open questions by interrupt id and run until the thread rests.
+
+        Raises:
+            AnswerRefused: when one is not open, or its answer does not fit. Other
+                answers of the same map may have been taken: read the thread again.
+        """
+        try:
+            # LangGraph takes a map whose keys are not all interrupt ids as one answer.
+            await self._run(thread, Command(resume=dict(answers)), None)
+        except UnknownInterruptError as error:
+            raise AnswerRefused(
+                f"Thread {thread!r} asks something else by now.", is_stale=True
+            ) from error
+        except Exception as error:
+            if not is_invalid_resume(error):
+                raise
+            raise AnswerRefused(
+                f"An answer does not fit its question in thread {thread!r}.",
+                is_stale=False,
+            ) from error
+
+    async def nudge(self, thread: str) -> None:
+        """Go on with a thread that was cut off."""
+        await self._run(thread, None, None)
+
+    async def _run(self, thread: str, given: object, key: str | None) -> None:
+        if key is None:
+            # Later checkpoints of the turn have to carry the key as well.
+            key = (await self.probe(thread)).taken
+        config = _config(thread)
+        config["configurable"] = {**config.get("configurable", {}), _STRICT: True}
+        config["metadata"] = {INPUT_KEY: key}
+        graph = cast("_Invoked", self._graph)
+        await graph.ainvoke(given, config, durability="sync")
+
+
+def _config(thread: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+
+
+def _state(snapshot: StateSnapshot) -> ThreadState:
+    if snapshot.metadata is None:
+        return ThreadState(exists=False)
+    metadata = cast("Mapping[str, object]", snapshot.metadata)
+    configurable = snapshot.config.get("configurable", {})
+    return ThreadState(
+        exists=True,
+        pending=tuple(_pending(one) for one in snapshot.interrupts),
+        has_tasks=bool(snapshot.tasks),
+        checkpoint=str(configurable.get("checkpoint_id", "")),
+        taken=str(metadata.get(INPUT_KEY, "")),
+        last_words=_last_words(snapshot.values),
+    )
+
+
+def _pending(interrupt: Interrupt) -> PendingInterrupt:
+    schema: object = interrupt.response_schema
+    return PendingInterrupt(
+        id=interrupt.id,
+        value=interrupt.value,
+        schema=cast("JsonObject", schema) if isinstance(schema, dict) else None,
+    )
+
+
+def _last_words(values: object) -> str:
+    """Return the last text since the last person spoke: the model's, else a tool's."""
+    if not isinstance(values, Mapping):
+        return ""
+    messages = cast("Mapping[str, object]", values).get("messages")
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        return ""
+    from_a_tool = ""
+    for message in reversed(cast("Sequence[object]", messages)):
+        if not isinstance(message, BaseMessage) or isinstance(message, HumanMessage):
+            break
+        text = str(message.text).strip()
+        if isinstance(message, AIMessage) and text:
+            return text
+        if isinstance(message, ToolMessage):
+            # An agent may end with a tool's answer (return_direct).
+            from_a_tool = from_a_tool or text
+    return from_a_tool

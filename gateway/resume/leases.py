@@ -1,0 +1,39 @@
+"""Do work under a thread's lease, and stop at once when the lease is lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from gateway.errors import ThreadUnavailable
+from gateway.resume.announcing import Place
+from gateway.store.store import Store
+
+T = TypeVar("T")
+
+
+async def under_lease(store: Store, at: Place, work: Callable[[], Awaitable[T]]) -> T:
+    """Run ``work`` as the only one who runs this thread.
+
+    Two processes that resume one thread at a time lose its continuation: both are
+    told "ok", and the model is never called again.
+
+    Raises:
+        ThreadUnavailable: when another process runs it, or the lease was lost and
+            the work was stopped. Nothing is lost: read the thread and go on later.
+    """
+    async with store.threads.lease(at.keys, at.agent, at.thread) as lost:
+        running = asyncio.ensure_future(work())
+        watching = asyncio.create_task(lost.wait())
+        try:
+            await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                return running.result()
+            raise ThreadUnavailable(
+                f"The lease on thread {at.thread!r} was lost, so it was stopped."
+            )
+        finally:
+            watching.cancel()
+            running.cancel()
+            await asyncio.gather(running, watching, return_exceptions=True)

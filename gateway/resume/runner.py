@@ -1,0 +1,94 @@
+"""Say what the worker needs of an agent runtime; adapters implement it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import TwokeyError
+
+
+class AnswerRefused(TwokeyError):
+    """The runtime did not take an answer; nothing was saved of the refused one.
+
+    Attributes:
+        is_stale: the question is no longer open: read the thread again. False means
+            that the answer itself does not fit its question.
+    """
+
+    def __init__(self, problem: str, *, is_stale: bool) -> None:
+        self.is_stale = is_stale
+        super().__init__(problem)
+
+
+@dataclass(frozen=True)
+class PendingInterrupt:
+    """One open question of a thread.
+
+    ``schema`` is the JSON Schema that an answer has to fit, when the agent gave one.
+    """
+
+    id: str
+    value: object
+    schema: JsonObject | None = None
+
+
+@dataclass(frozen=True)
+class ThreadState:
+    """Where a thread stands, read from its checkpoint.
+
+    Attributes:
+        exists: a thread without any checkpoint must never be resumed.
+        pending: its open questions.
+        has_tasks: work is left, waiting for answers or cut off.
+        checkpoint: id of the checkpoint that was read.
+        taken: key of the last input that the thread was started with.
+        last_words: what the agent said last in this turn, as text.
+    """
+
+    exists: bool
+    pending: tuple[PendingInterrupt, ...] = ()
+    has_tasks: bool = False
+    checkpoint: str = ""
+    taken: str = ""
+    last_words: str = ""
+
+    @property
+    def is_finished(self) -> bool:
+        """Say whether nothing is left to do; the runtime's own ``next`` lies."""
+        return self.exists and not self.has_tasks and not self.pending
+
+    @property
+    def is_cut_off(self) -> bool:
+        """Say whether work is left that waits for nobody: its process died."""
+        return self.exists and self.has_tasks and not self.pending
+
+
+class Runner(Protocol):
+    """One agent in one runtime. The caller holds the thread's lease throughout."""
+
+    async def probe(self, thread: str) -> ThreadState:
+        """Read where a thread stands."""
+        ...
+
+    async def start(self, thread: str, text: str, *, key: str) -> None:
+        """Give a thread a person's message and run until it rests.
+
+        ``key`` is kept with the thread as `ThreadState.taken`, so that a message that
+        is delivered twice is given once.
+        """
+        ...
+
+    async def resume(self, thread: str, answers: Mapping[str, JsonObject]) -> None:
+        """Answer open questions by interrupt id and run until the thread rests.
+
+        Raises:
+            AnswerRefused: when one of them is not open or the answer does not fit.
+        """
+        ...
+
+    async def nudge(self, thread: str) -> None:
+        """Go on with a thread that was cut off; never while a question is open."""
+        ...

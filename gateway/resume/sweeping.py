@@ -1,0 +1,45 @@
+"""Let time pass for a process: expiries, back-offs, threads left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Awaitable, Callable
+
+from gateway.errors import StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+SWEEP_S = 0.5
+ORPHANS_S = 5.0
+LONGEST_PAUSE_S = 10.0
+
+
+async def repeat(
+    work: Callable[[], Awaitable[object]], stop: asyncio.Event, *, every_s: float
+) -> None:
+    """Do ``work`` about every ``every_s`` seconds until ``stop`` is set.
+
+    Replicas spread out by themselves: each pause is 50 to 150 % of ``every_s``. While
+    the store is away the pause doubles; any other failure is logged and survived,
+    because approvals must expire whatever else is wrong.
+    """
+    factor = 1.0
+    while not stop.is_set():
+        try:
+            await work()
+            factor = 1.0
+        except StoreUnavailable as error:
+            logger.warning("sweep.unavailable error=%s", error)
+            factor *= 2
+        except Exception:
+            logger.exception("sweep.failed")
+            factor *= 2
+        spread = random.uniform(0.5, 1.5)  # noqa: S311 - spreads load only
+        pause_s = min(every_s * factor, max(LONGEST_PAUSE_S, every_s)) * spread
+        try:
+            async with asyncio.timeout(pause_s):
+                await stop.wait()
+        except TimeoutError:
+            continue

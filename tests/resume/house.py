@@ -1,0 +1,150 @@
+"""A gateway for the tests: a store, a policy, reviewers, and the shop's agent."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Decision,
+    Outcome,
+    Reviewer,
+    Standing,
+)
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Item, Origin, Person
+from gateway.policy.load import load_policy
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.every_loop import EveryLoop
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.resume.runner import Runner
+from gateway.running import running
+from gateway.service.reviews import ReviewService
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop
+
+POLICY = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0ANA]}
+tools:
+  look_up: {tier: auto}
+  refund: {tier: approve}
+  email: {tier: approve, idempotent: true}
+  slow: {tier: approve}
+  brief: {tier: approve, expires_in: 1s}
+"""
+DAN = Person(team="T0", user="U0DAN", name="Dan")
+ANA = Reviewer(team="T0", user="U0ANA", name="Ana", standing=Standing.MEMBER)
+ORIGIN = Origin(channel="C0SHOP", thread_ts="1.0")
+RULES = load_policy(POLICY, "policy.yml")
+
+
+class House:
+    """What people do to an agent in one store."""
+
+    def __init__(self, store: Store, runner: LangGraphLocal) -> None:
+        self.store = store
+        self.runner = runner
+        self.runners: dict[str, Runner] = {"shop": runner}
+        self.keys = store.keys_of_tenant("default")
+        self.reviews = ReviewService(store, lambda: RULES)
+
+    @asynccontextmanager
+    async def working(self, **options: Any) -> AsyncGenerator[EveryLoop]:
+        """Run a worker and the clock."""
+        async with running(
+            self.store, lambda: RULES, self.runners, **options
+        ) as gateway:
+            yield gateway
+
+    async def ask(self, *calls: tuple[str, dict[str, Any]], thread: str = "t1") -> None:
+        """Tell the agent which calls to make."""
+        await self.say(json.dumps(calls), thread=thread)
+
+    async def say(self, text: str, *, thread: str = "t1") -> None:
+        """Tell the agent anything."""
+        await self.reviews.ask_agent("shop", thread, text, requester=DAN, origin=ORIGIN)
+
+    async def approvals(self, thread: str = "t1") -> list[Approval]:
+        """Return the thread's approvals, oldest first."""
+        ids = await self.store.approvals.of_thread(self.keys, "shop", thread)
+        found = [await self.store.approvals.load(one) for one in ids]
+        return [one.approval for one in found if one]
+
+    async def items(self, thread: str = "t1") -> list[Item]:
+        """Return the thread's items in order."""
+        return [item for one in await self.approvals(thread) for item in one.items]
+
+    async def asked(self, count: int = 1, *, thread: str = "t1") -> list[Item]:
+        """Wait until this many items are pending and asked about; return them."""
+
+        async def is_so() -> bool:
+            state = await self.runner.probe(thread)
+            return len(await self._pending(thread)) == count == len(state.pending)
+
+        await eventually(is_so)
+        return await self._pending(thread)
+
+    async def decide(
+        self, item: Item, decision: Decision | None = None, *, by: Reviewer = ANA
+    ) -> Outcome:
+        """Decide an item as it stands."""
+        approval_id = item.id.rpartition(".")[0]
+        loaded = await self.store.approvals.load(approval_id)
+        assert loaded
+        now = loaded.approval.items[item.index]
+        click = Click(
+            approval=approval_id,
+            index=item.index,
+            version=loaded.approval.version,
+            action_hash=now.action_hash,
+        )
+        return await self.reviews.decide(click, decision or Approve(), by)
+
+    async def states(self, thread: str = "t1") -> list[ItemState]:
+        """Return the states of the thread's items."""
+        return [item.state for item in await self.items(thread)]
+
+    async def events(self, name: EventName, thread: str = "t1") -> list[Event]:
+        """Return the thread's events of one name."""
+        entries = await audit_entries(self.store.conn, self.keys)
+        return [one for one in entries if one.name is name and one.thread == thread]
+
+    async def words(self, count: int = 1, *, thread: str = "t1") -> str:
+        """Wait for the agent's last words; return them."""
+
+        async def is_so() -> bool:
+            found = await self.events(EventName.RUN_FINISHED, thread)
+            return len(found) >= count
+
+        await eventually(is_so)
+        told = await self.events(EventName.RUN_FINISHED, thread)
+        assert len(told) == count
+        return told[-1].data.get("text", "")
+
+    async def idle(self) -> None:
+        """Wait until no job is left."""
+
+        async def is_so() -> bool:
+            return await self.store.queue(self.keys).depth() == 0
+
+        await eventually(is_so)
+
+    async def _pending(self, thread: str) -> list[Item]:
+        return [item for item in await self.items(thread) if item.is_pending]
+
+
+@asynccontextmanager
+async def open_house(store: Store, checkpoints: Path) -> AsyncGenerator[House]:
+    """Set up the shop's agent on a store."""
+    async with open_checkpoints(str(checkpoints)) as saver:
+        yield House(store, LangGraphLocal(attached(shop.graph(), saver)))

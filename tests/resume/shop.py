@@ -1,0 +1,133 @@
+"""An agent of a shop for the tests: its model does what it is told, and tells it.
+
+A person's message is a JSON list of calls; the model makes them all at once and then
+says what each came to. What tools do is written to a ledger file, one line an effect.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+from langgraph.pregel import Pregel
+from typing_extensions import override
+
+from gateway.agent import ApprovalMiddleware, grant, guarded
+
+LEDGER = "SHOP_LEDGER"
+DIE = "SHOP_DIE"
+
+
+class Obedient(BaseChatModel):
+    """A model that calls what the last person asked for, then repeats the results."""
+
+    @property
+    @override
+    def _llm_type(self) -> str:
+        return "obedient"
+
+    @override
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self
+
+    @override
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        answer = _answer(messages)
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+def _answer(messages: list[BaseMessage]) -> AIMessage:
+    results: list[str] = []
+    for message in reversed(messages):
+        if isinstance(message, HumanMessage):
+            break
+        if isinstance(message, ToolMessage):
+            results.append(str(message.text))
+    if results:
+        return AIMessage(" | ".join(reversed(results)))
+    last = str(messages[-1].text)
+    if last == "break":
+        raise RuntimeError("the model is down")
+    if not last.startswith("["):
+        return AIMessage(f"You said {last}")
+    calls = [
+        {"name": name, "args": args, "id": f"c{len(messages)}-{index}"}
+        for index, (name, args) in enumerate(json.loads(last))
+    ]
+    return AIMessage("", tool_calls=calls)  # pyright: ignore[reportArgumentType] - plain dicts are tool calls
+
+
+def note(line: str) -> None:
+    """Write one line to the ledger, in one append."""
+    with Path(os.environ[LEDGER]).open("a", encoding="utf-8") as file:
+        file.write(line + "\n")
+
+
+def ledger() -> list[str]:
+    """Return what happened so far."""
+    path = Path(os.environ[LEDGER])
+    return path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+
+
+def die_at(point: str) -> None:
+    """Kill this process when it was told to die here."""
+    if os.environ.get(DIE) == point:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@tool
+def refund(order: str, amount: float) -> str:
+    """Give money back."""
+    note(f"refund {order} {amount:g} {grant().idempotency_key[:8]}")
+    die_at("inside")
+    return f"refunded {order} {amount:g}"
+
+
+@tool
+def email(to: str) -> str:
+    """Write to somebody; the mail system knows a key that it has seen."""
+    note(f"email {to} {grant().idempotency_key[:8]}")
+    die_at("inside")
+    return f"mailed {to}"
+
+
+@tool
+def slow(order: str, seconds: float) -> str:
+    """Take a while."""
+    note(f"begin {order}")
+    time.sleep(seconds)
+    note(f"end {order}")
+    return f"slow {order}"
+
+
+@tool
+def look_up(order: str) -> str:
+    """Look up an order."""
+    note(f"look_up {order}")
+    return f"found {order}"
+
+
+def graph() -> Pregel[Any, Any, Any, Any]:
+    """Make the agent."""
+    make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
+    return make(
+        Obedient(),
+        tools=[guarded(refund), guarded(email), guarded(slow), look_up],
+        middleware=[ApprovalMiddleware("shop")],
+    )

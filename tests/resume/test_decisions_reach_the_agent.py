@@ -1,0 +1,65 @@
+"""What a person decides, the agent carries out and tells."""
+
+from __future__ import annotations
+
+from gateway.approvals.decisions import Edit, Reject, Respond, Settled
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from tests.resume import shop
+from tests.resume.house import House
+
+REFUND = ("refund", {"order": "78291", "amount": 899.0})
+
+
+async def test_an_approved_call_runs_once_and_the_agent_says_so(house: House) -> None:
+    async with house.working():
+        await house.ask(REFUND)
+        [item] = await house.asked()
+        assert shop.ledger() == []
+
+        assert isinstance(await house.decide(item), Settled)
+
+        assert await house.words() == "refunded 78291 899"
+        assert len(shop.ledger()) == 1
+        assert await house.states() == [ItemState.EXECUTED]
+        [told] = await house.events(EventName.RUN_FINISHED)
+        assert (told.data["channel"], told.data["thread_ts"]) == ("C0SHOP", "1.0")
+        assert len(await house.events(EventName.RUN_STARTED)) == 1
+
+
+async def test_an_edited_call_runs_as_edited_and_the_agent_is_told(
+    house: House,
+) -> None:
+    async with house.working():
+        await house.ask(REFUND)
+        [item] = await house.asked()
+
+        edit = Edit(args={"order": "78291", "amount": 449.5}, reason="half is fair")
+        await house.decide(item, edit)
+
+        words = await house.words()
+        assert "refunded 78291 449.5" in words
+        assert "half is fair" in words
+        assert [line.split()[2] for line in shop.ledger()] == ["449.5"]
+
+
+async def test_a_rejected_call_does_not_run(house: House) -> None:
+    async with house.working():
+        await house.ask(REFUND)
+        [item] = await house.asked()
+
+        await house.decide(item, Reject(reason="not this one"))
+
+        assert "not this one" in await house.words()
+        assert shop.ledger() == []
+
+
+async def test_a_response_is_read_as_the_tools_answer(house: House) -> None:
+    async with house.working():
+        await house.ask(REFUND)
+        [item] = await house.asked()
+
+        await house.decide(item, Respond(message="it was refunded yesterday"))
+
+        assert "it was refunded yesterday" in await house.words()
+        assert shop.ledger() == []

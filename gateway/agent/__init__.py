@@ -4,14 +4,26 @@ from gateway.agent.grants import Grant, grant, guarded
 from gateway.agent.messages import EditMessage, edit_messages
 from gateway.agent.middleware import ApprovalMiddleware
 from gateway.agent.port import Gateway, connected
+from gateway.agent.require_approval import (
+    Approved,
+    NotApproved,
+    Unsure,
+    arequire_approval,
+    require_approval,
+)
 
 __all__ = [
     "ApprovalMiddleware",
+    "Approved",
     "EditMessage",
     "Gateway",
     "Grant",
+    "NotApproved",
+    "Unsure",
+    "arequire_approval",
     "connected",
     "edit_messages",
     "grant",
     "guarded",
+    "require_approval",
 ]

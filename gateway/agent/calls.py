@@ -21,6 +21,7 @@ from gateway.agent.execution import (
     HeldCall,
     NotRun,
     Ran,
+    Reconciled,
     Work,
     collecting,
     execute,
@@ -78,6 +79,8 @@ class Caller:
     ) -> turns.TurnNote:
         """Have the gateway judge the calls of a message; deny all on failure."""
         draft = turns.Draft(calls)
+        if not draft.proposed:
+            return draft.note(ref.message_id, ())
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self.tools)
@@ -190,8 +193,11 @@ class Caller:
         end = await execute(
             held, gateway, self.shell, Work(run_with, results.stored, failure)
         )
-        if isinstance(end, NotRun):
-            told = words.told(request.tool_call, end.reason, item_id=held.item_id)
+        if isinstance(end, NotRun | Reconciled):
+            text = (
+                end.reason if isinstance(end, NotRun) else words.reconciled(end.finding)
+            )
+            told = words.told(request.tool_call, text, item_id=held.item_id)
             return _closing(request, told)
         if isinstance(end, Ran):
             result, inside = end.result, end.inside

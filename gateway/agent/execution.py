@@ -99,6 +99,13 @@ class NotRun:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """It was cut off while it ran; a person found out what happened, or let it be."""
+
+    finding: ReconcileAnswer
+
+
 _inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", default=None)
 
 
@@ -123,7 +130,7 @@ def report(records: list[EditRecord]) -> None:
 
 async def execute(
     held: HeldCall, gateway: Gateway, shell: Shell, work: Work[R]
-) -> Ran[R] | RanBefore | NotRun:
+) -> Ran[R] | RanBefore | Reconciled | NotRun:
     """Execute a call that was answered with approve or edit, at most once.
 
     Raises:
@@ -150,13 +157,9 @@ async def execute(
             case InDoubt():
                 finding = ask_what_happened(held.item_id, held.action_hash, held.tool)
                 if finding.type != "rerun":
-                    return _after(finding)
+                    return Reconciled(finding)
             case _:
                 assert_never(reply)
-
-
-def _after(finding: ReconcileAnswer) -> NotRun:
-    return NotRun(words.reconciled(finding))
 
 
 async def _settled_claim(

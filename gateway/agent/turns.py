@@ -187,30 +187,37 @@ def noted(state: Mapping[str, Any], message: AIMessage, call: ToolCall) -> Verdi
     that it was given for.
     """
     refusal = denial(call["name"], call["id"] or "", NO_VERDICT)
+    if [each["id"] for each in message.tool_calls].count(call["id"]) != 1:
+        return refusal.with_(reason=DOUBLE_ID)
     try:
         note = TurnNote.model_validate(state.get("twokey_turn"))
-        proposed = ProposedCall(
-            tool=call["name"],
-            args=strict_json.accept_object(call["args"]),
-            tool_call_id=call["id"] or "",
-        )
-    except (BadJson, ValidationError):
+    except ValidationError:
         return refusal
-    verdict = note.verdicts.get(proposed.tool_call_id)
+    verdict = note.verdicts.get(call["id"] or "")
     if verdict is None or note.message_id != message.id:
         return refusal
-    if verdict.kind is VerdictKind.DENY or is_about(verdict, proposed):
-        return verdict
-    return refusal
+    is_settled = verdict.kind is VerdictKind.DENY
+    return verdict if is_settled or _is_for(verdict, call) else refusal
+
+
+def _is_for(verdict: Verdict, call: ToolCall) -> bool:
+    try:
+        args = strict_json.accept_object(call["args"])
+    except BadJson:
+        return False
+    call_id = call["id"] or ""
+    return is_about(
+        verdict, ProposedCall(tool=call["name"], args=args, tool_call_id=call_id)
+    )
 
 
 def asking_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage | None:
-    """Return the last AI message when it holds exactly one call with this id."""
+    """Return the last AI message when it has an id and holds a call with this id."""
     messages = cast("Sequence[AnyMessage]", state.get("messages", ()))
     for message in reversed(messages):
         if isinstance(message, AIMessage):
             ids = [call["id"] for call in message.tool_calls]
-            return message if ids.count(tool_call_id) == 1 and message.id else None
+            return message if tool_call_id in ids and message.id else None
     return None
 
 

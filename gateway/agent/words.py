@@ -14,6 +14,7 @@ from gateway.agent.messages import ITEM_KEY
 from gateway.approvals import edits
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Person
+from gateway.errors import NotAllowed
 from gateway.wire import Answer, AnswerKind, ReconcileAnswer
 
 NOT_AGAIN = "Do not make the same call again."
@@ -108,7 +109,9 @@ def reconciled(answer: ReconcileAnswer) -> str:
 
 
 def failed(error: BaseException) -> str:
-    """Word an exception of the tool itself."""
+    """Word an exception of the tool itself, or of its guard."""
+    if isinstance(error, NotAllowed):
+        return str(error)
     return (
         f"The tool failed with {type(error).__name__}: {_quoted(str(error)[:500])}. "
         f"{UNKNOWN_EFFECT}"

@@ -1,12 +1,51 @@
-"""What the tests of the agent's side share: short waits instead of real ones."""
+"""What the tests of the agent's side share: both ways to run, both kinds of saver."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
 import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from gateway.agent import bridge
+from tests.agent.world import Effects, Runner
 
 
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bridge, "FIRST_PAUSE_S", 0.001)
+
+
+@pytest.fixture(params=["sync", "async"])
+def runner(request: pytest.FixtureRequest) -> Runner:
+    return Runner(is_async=request.param == "async")
+
+
+@pytest.fixture
+def effects() -> Effects:
+    return Effects()
+
+
+@pytest.fixture
+def memory() -> InMemorySaver:
+    return InMemorySaver()
+
+
+@pytest.fixture
+async def sqlite(runner: Runner, tmp_path: Path) -> AsyncIterator[Any]:
+    path = str(tmp_path / "checkpoints.sqlite")
+    if runner.is_async:
+        async with AsyncSqliteSaver.from_conn_string(path) as saver:
+            yield saver
+    else:
+        with SqliteSaver.from_conn_string(path) as saver:
+            yield saver
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def saver(request: pytest.FixtureRequest, memory: InMemorySaver, sqlite: Any) -> Any:
+    return memory if request.param == "memory" else sqlite

@@ -1,0 +1,282 @@
+"""Put one step of a plain LangGraph node behind the gateway, without an agent.
+
+    outcome = await arequire_approval("wire_money", {"amount": 90}, run=wire)
+
+The node pauses until a person decided; then ``run`` is called once, with the arguments
+that were authorized. LangGraph runs a node again from its start after a pause, so what
+stands before this call must be free of effects.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+from langgraph.config import get_config
+
+from gateway import wire
+from gateway.agent import answers, port, turns, words
+from gateway.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
+from gateway.agent.execution import (
+    HeldCall,
+    NotRun,
+    Ran,
+    Reconciled,
+    Work,
+    execute,
+)
+from gateway.agent.grants import Grant, granted
+from gateway.agent.port import Gateway
+from gateway.approvals import digest, strict_json
+from gateway.approvals.record import EditRecord, Result
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import NotAllowed, ThreadUnavailable, TwokeyError
+from gateway.wire import AnswerKind, ProposedCall, Turn, TurnRef, Verdict, VerdictKind
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Approved(Generic[R]):
+    """It ran, with ``args``; ``edit`` says what a person changed, None for nothing."""
+
+    result: R
+    args: JsonObject
+    edit: EditRecord | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotApproved:
+    """It did not run. ``message`` is a sentence that says why, with people's words.
+
+    ``kind`` is the answer's kind (reject, respond, expired, …) or ``deny`` when policy
+    or the gateway refused.
+    """
+
+    kind: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unsure:
+    """It was started, and whether it took effect or what it returned is not known."""
+
+    message: str
+
+
+Outcome = Approved[R] | NotApproved | Unsure
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """What a caller asked for, with defaults filled in."""
+
+    tool: str
+    args: JsonObject
+    agent: str
+    key: str
+    says: str
+    schema: JsonObject | None
+    gateway: Gateway
+
+
+def require_approval(
+    tool: str,
+    args: dict[str, Any],
+    *,
+    run: Callable[[JsonObject], R],
+    agent: str = "agent",
+    key: str = "",
+    says: str = "",
+    schema: JsonObject | None = None,
+    gateway: Gateway | None = None,
+) -> Outcome[R]:
+    """Ask for one step of a node, wait, and run it once; for synchronous graphs.
+
+    Args:
+        tool: the name that policy and the card know this step by.
+        args: its arguments, strict JSON.
+        run: does it, with the authorized arguments. What it returns is kept to be
+            given back after a crash, so it should be plain JSON. `grant` works in it,
+            and so do `guarded` tools.
+        agent: the name that policy and the card know the asker by.
+        key: tells apart several steps of the same tool in one node.
+        says: why, in the asker's own words; shown as unverified.
+        schema: JSON Schema of the arguments, for the edit form and its checks.
+        gateway: the gateway to ask; by default the one `connected`.
+
+    Raises:
+        BadJson: when the arguments are not strict JSON.
+        NotAllowed: when no gateway is connected, or the graph runs without a thread.
+        ThreadUnavailable: when the gateway does not answer. Nothing ran, or an answer
+            is kept: run the thread again later.
+    """
+
+    async def work(given: JsonObject) -> R:
+        return run(given)
+
+    step = _step(tool, args, agent, key, says, schema, gateway)
+    return drive(_required(step, work, Blocking()))
+
+
+async def arequire_approval(
+    tool: str,
+    args: dict[str, Any],
+    *,
+    run: Callable[[JsonObject], Awaitable[R]],
+    agent: str = "agent",
+    key: str = "",
+    says: str = "",
+    schema: JsonObject | None = None,
+    gateway: Gateway | None = None,
+) -> Outcome[R]:
+    """Ask for one step of a node, wait, and run it once; see `require_approval`."""
+    step = _step(tool, args, agent, key, says, schema, gateway)
+    return await _required(step, run, Awaiting())
+
+
+def _step(
+    tool: str,
+    args: dict[str, Any],
+    agent: str,
+    key: str,
+    says: str,
+    schema: JsonObject | None,
+    gateway: Gateway | None,
+) -> _Step:
+    return _Step(
+        tool=tool,
+        args=strict_json.accept_object(args),
+        agent=agent,
+        key=key or tool,
+        says=says,
+        schema=schema,
+        gateway=gateway or port.current(),
+    )
+
+
+async def _required(
+    step: _Step, work: Callable[[JsonObject], Awaitable[R]], shell: Shell
+) -> Outcome[R]:
+    ref = _place(step)
+    verdict = await _verdict(step, ref, shell)
+    if verdict.kind is VerdictKind.DENY:
+        return NotApproved("deny", words.denied(verdict.reason))
+    if verdict.kind is VerdictKind.RUN:
+        with granted(_grant(step, ref)):
+            return Approved(await work(step.args), step.args)
+    return await _held(step, ref, verdict, work, shell)
+
+
+async def _held(
+    step: _Step,
+    ref: TurnRef,
+    verdict: Verdict,
+    work: Callable[[JsonObject], Awaitable[R]],
+    shell: Shell,
+) -> Outcome[R]:
+    answer = answers.ask(verdict, step.args)
+    if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
+        return NotApproved(str(answer.type), words.ended(answer))
+    held = HeldCall(
+        ref=ref,
+        tool=step.tool,
+        tool_call_id=step.key,
+        args=step.args,
+        item_id=verdict.item_id,
+        action_hash=verdict.action_hash,
+    )
+
+    async def run(args: JsonObject) -> Approved[R] | Unsure:
+        return Approved(await work(args), args)
+
+    end = await execute(held, step.gateway, shell, Work(run, _kept, Unsure))
+    if isinstance(end, Ran):
+        return _with_edit(end.result, end.edit)
+    if isinstance(end, NotRun):
+        return NotApproved("deny", end.reason)
+    if isinstance(end, Reconciled):
+        return Unsure(words.reconciled(end.finding))
+    return _with_edit(_given_back(end.result), end.edit)
+
+
+def _place(step: _Step) -> TurnRef:
+    """Name the turn by where it stands: node, step number, place among siblings.
+
+    A node that runs again after a pause or a crash is at the same place, and so finds
+    its own item again. Its namespace is its own, so that it supersedes nobody else.
+    """
+    here = turns.place(step.agent, "?")
+    if here is None:
+        raise NotAllowed(
+            f"The step {step.tool!r} cannot wait for approval without a thread; run "
+            "the graph with a checkpointer and a thread_id."
+        )
+    metadata = get_config().get("metadata", {})
+    node = [metadata.get("langgraph_node"), *metadata.get("langgraph_path", ())]
+    name = "|".join([here.ns, *(str(part) for part in node)])
+    number = metadata.get("langgraph_step")
+    return here.with_(ns=name, message_id=f"{name}@{number}/{step.key}")
+
+
+async def _verdict(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
+    call = ProposedCall(tool=step.tool, args=step.args, tool_call_id=step.key)
+    schemas = {} if step.schema is None else {step.tool: step.schema}
+    turn = Turn(ref=ref, calls=(call,), says=step.says, schemas=schemas)
+    try:
+        found = await insistently(shell, lambda: step.gateway.submit(turn))
+    except NotAllowed as error:
+        return turns.denial(step.tool, step.key, str(error))
+    except TwokeyError as error:
+        raise ThreadUnavailable(
+            f"The gateway did not answer about {step.tool!r}, so nothing ran; run the "
+            "thread again when it is back."
+        ) from error
+    if len(found) == 1 and turns.is_about(found[0], call):
+        return found[0]
+    return turns.denial(step.tool, step.key, turns.NO_VERDICT)
+
+
+def _grant(step: _Step, ref: TurnRef) -> Grant:
+    context = {**ref.model_dump(), "tool_call_id": step.key}
+    args_hash = wire.args_hash(step.args)
+    return Grant(
+        item_id="",
+        idempotency_key=digest.claim_key(context, args_hash),
+        action_hash="",
+        tool=step.tool,
+        args_hash=args_hash,
+    )
+
+
+def _kept(outcome: Approved[R] | Unsure, inside: list[EditRecord]) -> Result:
+    del inside  # a plain node has no history in which to tell of them
+    if isinstance(outcome, Unsure):
+        return Result(ok=False, summary=outcome.message[:500])
+    try:
+        row = {"v": 1, "result": outcome.result, "args": outcome.args}
+        payload = json.dumps(row, allow_nan=False)
+    except (TypeError, ValueError):
+        payload = ""
+    summary = "" if outcome.result is None else str(outcome.result)
+    return Result(ok=True, summary=summary[:500], payload=payload)
+
+
+def _given_back(result: Result) -> Approved[Any] | Unsure:
+    if not result.ok:
+        return Unsure(words.UNKNOWN_RESULT)
+    try:
+        row = strict_json.parse_object(result.payload)
+        return Approved(row["result"], cast("JsonObject", row["args"]))
+    except (TwokeyError, KeyError):
+        return Unsure(words.RESULT_LOST)
+
+
+def _with_edit(
+    outcome: Approved[R] | Unsure, edit: EditRecord | None
+) -> Approved[R] | Unsure:
+    if isinstance(outcome, Unsure) or edit is None:
+        return outcome
+    return Approved(outcome.result, outcome.args, edit)

@@ -1,0 +1,387 @@
+"""A call is judged once, waits for a person, and ends in exactly one way."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from gateway.agent import ApprovalMiddleware, connected
+from gateway.approvals.lifecycle import ItemState, Move
+from gateway.approvals.record import Verb
+from gateway.approvals.tiers import Tier
+from gateway.wire import APPROVAL_INTERRUPT, Verdict
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import (
+    CONFIG,
+    FREE,
+    Effects,
+    Runner,
+    Script,
+    build,
+    by_call,
+    calling,
+    item_of,
+    pay,
+    results,
+)
+
+TURN = calling(
+    ("pay", {"amount": 10, "to": "ada"}, "c1"),
+    ("look_up", {"query": "x"}, "c2"),
+    ("pay", {"amount": 20, "to": "bob"}, "c3"),
+    text="I pay both.",
+)
+
+
+async def test_a_turn_is_submitted_once_and_each_held_call_pauses_by_itself(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), TURN, saver=saver)
+
+    await runner.say(graph, "pay them")
+
+    (turn, _verdicts) = next(iter(gateway.turns.values()))
+    snapshot = await runner.state(graph)
+    assert gateway.calls["submit"] == 1
+    assert [call.tool_call_id for call in turn.calls] == ["c1", "c2", "c3"]
+    assert (turn.ref.agent, turn.ref.thread, turn.ref.ns) == (
+        "support",
+        "thread-1",
+        "",
+    )
+    assert turn.ref.message_id == snapshot.values["messages"][1].id
+    assert turn.says == "I pay both."
+    assert turn.schemas["pay"]["required"] == ["amount", "to"]
+    assert {pause.value["item_id"] for pause in snapshot.interrupts} == {
+        "ap0.0",
+        "ap1.0",
+    }
+    assert effects.looked == ["x"]
+    assert effects.paid == []
+
+
+async def test_the_question_names_the_call_and_the_answers_it_takes(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE, allow=(Verb.APPROVE, Verb.REJECT))
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+
+    await runner.say(graph, "pay")
+
+    (pause,) = (await runner.state(graph)).interrupts
+    assert pause.value == {
+        "type": APPROVAL_INTERRUPT,
+        "v": 1,
+        "item_id": "ap0.0",
+        "tool": "pay",
+        "tool_call_id": "c1",
+        "args": {"amount": 10, "to": "ada"},
+        "action_hash": gateway.only().action_hash,
+        "allow": ["approve", "reject"],
+        "errors": [],
+    }
+    schema: Any = pause.response_schema
+    allowed: list[str] = schema["properties"]["type"]["enum"]
+    assert "edit" not in allowed
+    assert {"approve", "reject", "expired", "superseded"} <= set(allowed)
+
+
+async def test_each_answer_has_its_own_end_and_only_approved_calls_run(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    ids = ["approve", "edit", "reject", "respond", "expire", "withdraw", "supersede"]
+    ids += ["lapse"]
+    turn = calling(
+        *[("pay", {"amount": at, "to": id_}, id_) for at, id_ in enumerate(ids)]
+    )
+    graph = build(gateway, effects.tools(), turn, saver=saver)
+    await runner.say(graph, "pay")
+
+    gateway.approve(item_of(gateway, "approve").id)
+    gateway.edit(item_of(gateway, "edit").id, {"amount": 0.5, "to": "eve"}, "less")
+    gateway.reject(item_of(gateway, "reject").id, "never")
+    gateway.respond(item_of(gateway, "respond").id, "ask Bob first")
+    for move in (Move.EXPIRE, Move.WITHDRAW, Move.SUPERSEDE):
+        gateway.end(item_of(gateway, str(move)).id, move)
+    gateway.approve(item_of(gateway, "lapse").id)
+    gateway.end(item_of(gateway, "lapse").id, Move.LAPSE)
+    end = await runner.resume(graph, gateway)
+
+    told = by_call(end)
+    assert sorted(effects.paid) == [(0, "approve"), (0.5, "eve")]
+    assert told["approve"].text == "paid 0.0 to approve"
+    assert told["approve"].status == "success"
+    assert told["edit"].text.endswith("paid 0.5 to eve")
+    assert '"never"' in told["reject"].text
+    assert "did not run" in told["reject"].text
+    assert '"ask Bob first"' in told["respond"].text
+    assert told["respond"].status == "success"
+    assert "Nobody decided in time" in told["expire"].text
+    assert "withdrawn" in told["withdraw"].text
+    assert "moved on" in told["supersede"].text
+    assert "not used in time" in told["lapse"].text
+    unrun = ["reject", "expire", "withdraw", "supersede", "lapse"]
+    assert {told[id_].status for id_ in unrun} == {"error"}
+    assert end["messages"][-1].text == "done"
+
+
+async def test_calls_settled_one_by_one_run_one_by_one(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), TURN, saver=saver)
+    await runner.say(graph, "pay")
+
+    gateway.approve("ap1.0")
+    await runner.resume(graph, gateway)
+    after_one = list(effects.paid)
+    gateway.approve("ap0.0")
+    end = await runner.resume(graph, gateway)
+
+    assert after_one == [(20, "bob")]
+    assert effects.paid == [(20, "bob"), (10, "ada")]
+    assert effects.looked == ["x"]
+    assert [message.tool_call_id for message in results(end)] == ["c1", "c2", "c3"]
+    assert len(set(effects.keys)) == 2
+    assert {item.state for item in gateway.items.values()} == {ItemState.EXECUTED}
+    assert gateway.calls["submit"] == 1
+
+
+async def test_an_agent_paused_in_one_process_goes_on_in_another(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    await runner.say(build(gateway, effects.tools(), TURN, saver=saver), "pay")
+    gateway.edit("ap0.0", {"amount": 1, "to": "ada"})
+    gateway.approve("ap1.0")
+
+    another = build(gateway, effects.tools(), AIMessage("bye"), saver=saver)
+    end = await runner.resume(another, gateway)
+
+    assert sorted(effects.paid) == [(1, "ada"), (20, "bob")]
+    assert end["messages"][-1].text == "bye"
+
+
+async def test_what_policy_denies_is_told_and_does_not_run(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway({"pay": Tier.DENY})
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+
+    end = await runner.say(graph, "pay")
+
+    assert effects.paid == []
+    assert by_call(end)["c1"].text == "Policy forbids it."
+    assert by_call(end)["c1"].status == "error"
+
+
+@pytest.mark.parametrize("fault", ["submit", "forbid submit"])
+async def test_without_an_answer_of_the_gateway_nothing_runs(
+    runner: Runner, memory: InMemorySaver, effects: Effects, fault: str
+) -> None:
+    gateway = FakeGateway(FREE)
+    gateway.down.add(fault)
+    graph = build(gateway, effects.tools(), TURN, saver=memory)
+
+    end = await runner.say(graph, "pay")
+
+    assert (effects.paid, effects.looked) == ([], [])
+    assert {message.status for message in results(end)} == {"error"}
+    assert len({message.text for message in results(end)}) == 1
+    assert end["messages"][-1].text == "done"
+
+
+async def test_without_any_gateway_nothing_runs_and_the_model_is_told_how(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    graph = build(None, effects.tools(), TURN, saver=memory)
+
+    end = await runner.say(graph, "pay")
+
+    assert (effects.paid, effects.looked) == ([], [])
+    assert "No approval gateway is connected" in results(end)[0].text
+
+
+async def test_a_connected_gateway_is_found_in_the_context_of_the_run(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(None, effects.tools(), TURN, saver=memory)
+
+    with connected(gateway):
+        await runner.say(graph, "pay")
+        gateway.approve("ap0.0")
+        gateway.reject("ap1.0")
+        await runner.resume(graph, gateway)
+
+    assert effects.paid == [(10, "ada")]
+
+
+async def test_two_calls_with_one_id_are_both_refused(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    turn = calling(
+        ("pay", {"amount": 1, "to": "a"}, "same"),
+        ("pay", {"amount": 2, "to": "b"}, "same"),
+        ("look_up", {"query": "x"}, "c3"),
+    )
+    graph = build(gateway, effects.tools(), turn, saver=memory)
+
+    end = await runner.say(graph, "pay")
+
+    assert effects.paid == []
+    assert effects.looked == ["x"]
+    assert gateway.items == {}
+    same = [m for m in results(end) if m.tool_call_id == "same"]
+    assert len(same) == 2
+    assert all("same id" in message.text for message in same)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        {"amount": float("nan"), "to": "a"},
+        {"amount": 2**60, "to": "a"},
+        {"amount": 1, "to": "\ud800"},
+    ],
+)
+async def test_arguments_that_are_not_strict_json_are_refused_with_a_reason(
+    runner: Runner, memory: InMemorySaver, effects: Effects, args: dict[str, Any]
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), calling(("pay", args, "c1")), saver=memory)
+
+    end = await runner.say(graph, "pay")
+
+    assert effects.paid == []
+    assert gateway.calls["submit"] == 0
+    assert "cannot be accepted" in by_call(end)["c1"].text
+
+
+async def test_a_graph_without_a_thread_runs_nothing(
+    runner: Runner, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), TURN)
+
+    end = await runner.run(graph, {"messages": [("user", "pay")]}, {})
+
+    assert (effects.paid, effects.looked) == ([], [])
+    assert "thread_id" in results(end)[0].text
+
+
+async def test_a_verdict_on_something_else_clears_nothing(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    class Confused(FakeGateway):
+        async def submit(self, turn: Any) -> tuple[Verdict, ...]:
+            verdicts = await super().submit(turn)
+            wrong = verdicts[1].with_(args_hash="sha256:" + "0" * 64)
+            return (verdicts[0].with_(tool="look_up"), wrong)
+
+    graph = build(Confused(FREE), effects.tools(), TURN, saver=memory)
+
+    end = await runner.say(graph, "pay")
+
+    assert (effects.paid, effects.looked) == ([], [])
+    assert all("not cleared" in message.text for message in results(end))
+
+
+async def test_a_rejected_direct_answer_goes_to_the_model_instead_of_the_user(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    @tool(return_direct=True)
+    def quote(price: float) -> str:
+        """Quote a price."""
+        return f"It costs {price}."
+
+    gateway = FakeGateway()
+    turns = [calling(("quote", {"price": 1}, at)) for at in ("c1", "c2")]
+    graph = build(gateway, [quote], *turns, saver=memory)
+    await runner.say(graph, "quote")
+    gateway.reject("ap0.0")
+    await runner.resume(graph, gateway)
+
+    gateway.edit("ap1.0", {"price": 2})
+    end = await runner.resume(graph, gateway)
+
+    told = by_call(end)
+    assert "said no" in told["c1"].text
+    assert end["messages"][-1] == told["c2"]
+    assert told["c2"].text == "It costs 2.0."
+    assert told["c2"].additional_kwargs["twokey_edit"]["executed"] == {"price": 2}
+
+
+async def test_the_system_prompt_lists_what_needs_a_person(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway({**FREE, "pay": Tier.APPROVE}, default=Tier.AUTO)
+    model = Script(replies=[])
+    graph = build(gateway, effects.tools(), saver=memory, model=model)
+
+    await runner.say(graph, "hello")
+    await runner.say(graph, "again")
+
+    system = model.seen[0][0]
+    assert isinstance(system, SystemMessage)
+    assert "a person's approval: pay." in system.text
+    assert model.seen[1][0] == system
+    assert gateway.calls["note"] == 1
+
+
+async def test_the_note_can_be_switched_off_and_its_failure_is_no_failure(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    gateway.down.add("note")
+    model = Script(replies=[])
+    silent = Script(replies=[])
+
+    await runner.say(
+        build(gateway, effects.tools(), saver=memory, model=model), "hello"
+    )
+    await runner.say(
+        build(
+            FakeGateway(FREE),
+            effects.tools(),
+            saver=InMemorySaver(),
+            model=silent,
+            system_note=False,
+        ),
+        "hello",
+    )
+
+    assert isinstance(model.seen[0][0], HumanMessage)
+    assert isinstance(silent.seen[0][0], HumanMessage)
+
+
+def test_the_name_of_the_middleware_never_changes() -> None:
+    class Mine(ApprovalMiddleware):
+        pass
+
+    assert Mine().name == "ApprovalMiddleware"
+
+
+async def test_private_state_stays_out_of_what_a_caller_gets_and_gives(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    forged = {"messages": [("user", "pay")], "twokey_turn": {"x": 1}}
+
+    await runner.run(graph, forged, CONFIG)
+    gateway.edit("ap0.0", {"amount": 1, "to": "ada"})
+    end = await runner.run(
+        graph, Command(resume=await runner.answers(graph, gateway)), CONFIG
+    )
+
+    assert set(end) == {"messages"}
+    assert effects.paid == [(1, "ada")]

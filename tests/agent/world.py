@@ -1,0 +1,192 @@
+"""Build real agents around a scripted model, and run them the two ways they can run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads name generics without parameters
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.tools import BaseTool, tool
+from langgraph.types import Command, StateSnapshot
+from pydantic import PrivateAttr
+
+from gateway.agent import ApprovalMiddleware, grant, guarded
+from gateway.approvals.record import Item
+from gateway.approvals.tiers import Tier
+from tests.agent.fake_gateway import FakeGateway
+
+FREE = {"look_up": Tier.AUTO}
+CONFIG: RunnableConfig = {"configurable": {"thread_id": "thread-1"}}
+STRICT: RunnableConfig = {
+    "configurable": {"thread_id": "thread-1", "__pregel_strict_resume": True}
+}
+
+
+class Script(BaseChatModel):
+    """A model that gives its replies in order and remembers what it read."""
+
+    replies: list[AIMessage]
+    _seen: list[list[BaseMessage]] = PrivateAttr(
+        default_factory=list[list[BaseMessage]]
+    )
+
+    @property
+    def seen(self) -> list[list[BaseMessage]]:
+        return self._seen
+
+    @property
+    def _llm_type(self) -> str:
+        return "script"
+
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | None = None,
+        **kwargs: Any,
+    ) -> Runnable[Any, AIMessage]:
+        return self
+
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        self._seen.append(messages)
+        at = len(self._seen) - 1
+        reply = self.replies[at] if at < len(self.replies) else AIMessage("done")
+        return ChatResult(generations=[ChatGeneration(message=reply.model_copy())])
+
+
+def calling(*calls: tuple[str, dict[str, Any], str], text: str = "") -> AIMessage:
+    """Return a message that asks for (tool, args, id) calls."""
+    return AIMessage(
+        text,
+        tool_calls=[
+            ToolCall(name=name, args=args, id=id_) for name, args, id_ in calls
+        ],
+    )
+
+
+def pay(amount: float = 10, to: str = "ada", call_id: str = "c1") -> AIMessage:
+    """Return a message that asks for one payment."""
+    return calling(("pay", {"amount": amount, "to": to}, call_id))
+
+
+class Effects:
+    """What really happened, and the tools that make it happen."""
+
+    def __init__(self) -> None:
+        self.paid: list[tuple[float, str]] = []
+        self.keys: list[str] = []
+        self.looked: list[str] = []
+        self.inside: Callable[[], None] = lambda: None
+
+    def tools(self, *, is_guarded: bool = True) -> list[BaseTool]:
+        def pay(amount: float, to: str) -> str:
+            """Pay somebody."""
+            self.keys.append(grant().idempotency_key if is_guarded else "")
+            self.paid.append((amount, to))
+            self.inside()
+            return f"paid {amount} to {to}"
+
+        def look_up(query: str) -> str:
+            """Look something up."""
+            self.looked.append(query)
+            return f"found {query}"
+
+        plain = [tool(pay), tool(look_up)]
+        return [guarded(each) for each in plain] if is_guarded else plain
+
+
+def build(
+    gateway: FakeGateway | None,
+    tools: Sequence[BaseTool],
+    *replies: AIMessage,
+    saver: Any = None,
+    before: Sequence[AgentMiddleware[Any, Any, Any]] = (),
+    after: Sequence[AgentMiddleware[Any, Any, Any]] = (),
+    model: Script | None = None,
+    **options: Any,
+) -> Any:
+    """Return an agent that plays these replies behind the gateway."""
+    middleware = ApprovalMiddleware("support", gateway=gateway, **options)
+    return create_agent(
+        model or Script(replies=list(replies)),
+        list(tools),
+        middleware=[*before, middleware, *after],
+        checkpointer=saver,
+    )
+
+
+class Runner:
+    """Run a graph by `invoke` in a thread of its own, or by `ainvoke`."""
+
+    def __init__(self, *, is_async: bool) -> None:
+        self.is_async = is_async
+
+    async def run(
+        self, graph: Any, given: Any, config: RunnableConfig = CONFIG
+    ) -> dict[str, Any]:
+        options = {"durability": "sync"} if config else {}
+        if self.is_async:
+            result = await graph.ainvoke(given, config, **options)
+        else:
+            result = await asyncio.to_thread(graph.invoke, given, config, **options)
+        values: dict[str, Any] = result
+        return values
+
+    async def say(
+        self, graph: Any, text: str, config: RunnableConfig = CONFIG
+    ) -> dict[str, Any]:
+        return await self.run(graph, {"messages": [("user", text)]}, config)
+
+    async def state(self, graph: Any, config: RunnableConfig = CONFIG) -> StateSnapshot:
+        if self.is_async:
+            snapshot: StateSnapshot = await graph.aget_state(config)
+        else:
+            snapshot = await asyncio.to_thread(graph.get_state, config)
+        return snapshot
+
+    async def answers(
+        self, graph: Any, gateway: FakeGateway, config: RunnableConfig = CONFIG
+    ) -> dict[str, Any]:
+        """Return what the resume worker would send: one answer per settled item."""
+        snapshot = await self.state(graph, config)
+        return {
+            pause.id: gateway.answer(pause.value["item_id"]).model_dump(mode="json")
+            for pause in snapshot.interrupts
+            if not gateway.items[pause.value["item_id"]].is_pending
+        }
+
+    async def resume(
+        self, graph: Any, gateway: FakeGateway, config: RunnableConfig = STRICT
+    ) -> dict[str, Any]:
+        """Send the answers of all settled items at once, strictly."""
+        answers = await self.answers(graph, gateway, config)
+        return await self.run(graph, Command(resume=answers), config)
+
+
+def results(state: dict[str, Any]) -> list[ToolMessage]:
+    """Return the tool messages of a finished run."""
+    return [m for m in state["messages"] if isinstance(m, ToolMessage)]
+
+
+def by_call(state: dict[str, Any]) -> dict[str, ToolMessage]:
+    """Return the tool messages of a finished run by call id."""
+    return {message.tool_call_id: message for message in results(state)}
+
+
+def item_of(gateway: FakeGateway, call_id: str) -> Item:
+    """Return the item of a call."""
+    (item,) = [i for i in gateway.items.values() if i.ctx.tool_call_id == call_id]
+    return item

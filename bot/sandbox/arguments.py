@@ -61,8 +61,8 @@ def page(items: list[JsonObject], arguments: JsonObject, key: str) -> JsonObject
         Refused: `invalid_limit` or `invalid_cursor`.
     """
     try:
-        limit = int(arguments.get("limit") or DEFAULT_PAGE)
-        start = int(arguments.get("cursor") or 0)
+        limit = int(optional(arguments, "limit") or DEFAULT_PAGE)
+        start = int(optional(arguments, "cursor") or 0)
     except ValueError:
         raise Refused("invalid_cursor") from None
     if not 1 <= limit <= MAX_PAGE:

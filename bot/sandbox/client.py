@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -269,11 +270,13 @@ class People:
 
     def __init__(self, base_url: str) -> None:
         self._base = base_url
+        self._open = AsyncExitStack()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         """Open the connections that the people share."""
-        self._session = aiohttp.ClientSession()
+        session = aiohttp.ClientSession()
+        self._session = await self._open.enter_async_context(session)
         return self
 
     async def __aexit__(
@@ -283,8 +286,8 @@ class People:
         trace: TracebackType | None,
     ) -> None:
         """Close the connections."""
-        if self._session is not None:
-            await self._session.close()
+        self._session = None
+        await self._open.aclose()
 
     def person(self, user_id: str) -> Person:
         """Return a person to act as."""

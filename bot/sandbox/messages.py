@@ -92,8 +92,6 @@ def change(slack: StandIn, message: Message, content: JsonObject) -> Message:
     if window is not None and slack.clock.now() - float(message.ts) > window:
         raise Refused("edit_window_closed")
     text, blocks = content.get("text"), content.get("blocks")
-    if blocks is None and text is None:
-        raise Refused("no_text")
     check_message(blocks or None, text, update=True)
     kept = tuple(named(as_objects(blocks))) or None
     if kept and _only_rich_text(message.blocks) and not _only_rich_text(kept):
@@ -103,7 +101,7 @@ def change(slack: StandIn, message: Message, content: JsonObject) -> Message:
         text=str(text or ""),
         blocks=kept,
         edited=message.edited or kept is None,
-        metadata=check_metadata(content.get("metadata")) or message.metadata,
+        metadata=_new_metadata(message.metadata, content.get("metadata")),
     )
     slack.workspace.put_message(changed)
     return changed
@@ -137,6 +135,13 @@ def check_metadata(metadata: object) -> JsonObject | None:
         "event_type": document["event_type"],
         "event_payload": document["event_payload"],
     }
+
+
+def _new_metadata(before: JsonObject | None, given: object) -> JsonObject | None:
+    """Keep metadata that an update does not mention; `{}` removes it."""
+    if given is None:
+        return before
+    return None if given == {} else check_metadata(given)
 
 
 def wire(slack: StandIn, message: Message) -> JsonObject:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from aiohttp import web
+from aiohttp.typedefs import Middleware
 
 from bot.sandbox import views
 from bot.sandbox.delivery import Delivery
@@ -20,6 +21,7 @@ from bot.sandbox.stand_in import StandIn
 
 PAGE = Path(__file__).parent / "page"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
+LOOPBACK = frozenset({"127.0.0.1", "[::1]", "localhost"})
 KEEP_ALIVE_S = 15.0
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -200,6 +202,23 @@ async def read_command(request: web.Request) -> JsonObject:
     if not command:
         raise Refused("invalid_json")
     return command
+
+
+def only_for(host: str) -> Middleware:
+    """Return a middleware that keeps a loopback server to loopback names.
+
+    A name that another site controls may point at 127.0.0.1 (DNS rebinding); its
+    pages must not read or act here.
+    """
+
+    @web.middleware
+    async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
+        name = request.host.rpartition(":")[0] or request.host
+        if host in LOOPBACK and name not in LOOPBACK:
+            raise Refused("invalid_host", host=request.host)
+        return await handler(request)
+
+    return check
 
 
 @web.middleware

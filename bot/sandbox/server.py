@@ -16,7 +16,7 @@ from bot.sandbox.clock import Clock
 from bot.sandbox.control import Control
 from bot.sandbox.delivery import Delivery
 from bot.sandbox.faults import Faults
-from bot.sandbox.page_api import PageApi, read_command, refusals_as_json
+from bot.sandbox.page_api import PageApi, only_for, read_command, refusals_as_json
 from bot.sandbox.rates import Rates
 from bot.sandbox.records import Suggestion
 from bot.sandbox.refusals import Refused
@@ -53,6 +53,7 @@ class Sandbox:
         self.slack = StandIn(self.workspace, Clock(), tuple(suggestions))
         self._state_path = state_path
         self._host = host
+        self._name = f"[{host}]" if ":" in host else host
         self._port = port
         self._open = AsyncExitStack()
         self._started: _Started | None = None
@@ -71,7 +72,9 @@ class Sandbox:
                 keeper = Keeper(self._state_path, self.slack)
                 opening.callback(keeper.close)
             started = _Started(self.slack, session)
-            runner = web.AppRunner(started.application(), shutdown_timeout=SHUTDOWN_S)
+            runner = web.AppRunner(
+                started.application(self._name), shutdown_timeout=SHUTDOWN_S
+            )
             await runner.setup()
             opening.push_async_callback(runner.cleanup)
             opening.push_async_callback(started.close)
@@ -83,7 +86,7 @@ class Sandbox:
                 reason = f"The sandbox cannot listen on {place}; choose another port."
                 raise OSError(error.errno, reason) from error
             port: int = runner.addresses[0][1]
-            self.slack.base_url = f"http://{self._host}:{port}"
+            self.slack.base_url = f"http://{self._name}:{port}"
             self._started = started
             self._open = opening.pop_all()
         return self
@@ -192,9 +195,9 @@ class _Started:
         self._api = WebApi(slack, self._sockets)
         self.control = Control(slack, self._delivery, self._sockets, self.http)
 
-    def application(self) -> web.Application:
+    def application(self, host: str) -> web.Application:
         """Return the web application with every route."""
-        application = web.Application(middlewares=[refusals_as_json])
+        application = web.Application(middlewares=[refusals_as_json, only_for(host)])
         application.add_routes(
             [
                 web.get("/", self._page.index),

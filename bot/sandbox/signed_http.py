@@ -59,7 +59,7 @@ SPOILED: dict[Forgery, dict[str, str | None]] = {
 """The headers that a forgery replaces, or leaves out (None)."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SentRequest:
     """A request that went to the app, and the status it came back with.
 
@@ -153,33 +153,29 @@ class SignedHttp:
             return Received(response.status, await response.text())
 
     async def _post(self, headers: dict[str, str], body: bytes) -> Answer:
-        now = self._clock.now()
-        place = len(self.sent)
-        self.sent.append(SentRequest(self.url, headers, body, now))
+        request = SentRequest(self.url, headers, body, self._clock.now())
+        self.sent.append(request)
+        del self.sent[:-LOG_KEPT]
         try:
-            status, answer = await within_deadline(
-                self._clock, self._exchange(headers, body)
-            )
+            return await within_deadline(self._clock, self._exchange(request))
         except TimeoutError:
             return Silence("timeout")
         except (aiohttp.ClientError, OSError):
             return Silence("connection_failed")
-        if place < len(self.sent):
-            self.sent[place] = SentRequest(self.url, headers, body, now, status)
-        del self.sent[:-LOG_KEPT]
-        return answer
 
-    async def _exchange(
-        self, headers: dict[str, str], body: bytes
-    ) -> tuple[int, Answer]:
+    async def _exchange(self, request: SentRequest) -> Answer:
         async with self._session.post(
-            self.url, data=body, headers=headers, allow_redirects=False
+            request.url,
+            data=request.body,
+            headers=request.headers,
+            allow_redirects=False,
         ) as response:
             text = await response.text()
+            request.status = response.status
             if response.status != HTTPStatus.OK:
                 no_retry = response.headers.get("X-Slack-No-Retry") == "1"
-                return response.status, Silence(f"http_{response.status}", no_retry)
-            return response.status, Ack(_decoded(text, response.content_type))
+                return Silence(f"http_{response.status}", no_retry)
+            return Ack(_decoded(text))
 
     def _signed(
         self, body: bytes, *, shift_s: int = 0, secret: str = ""
@@ -226,12 +222,8 @@ def _encoded(parcel: Parcel) -> tuple[bytes, str]:
             assert_never(parcel.kind)
 
 
-def _decoded(text: str, content_type: str) -> JsonObject | str | None:
-    if not text:
-        return None
-    if content_type == JSON or text.startswith("{"):
-        try:
-            return as_object(json.loads(text))
-        except ValueError:
-            return text
-    return text
+def _decoded(text: str) -> JsonObject | str | None:
+    try:
+        return as_object(json.loads(text)) or text
+    except ValueError:
+        return text or None

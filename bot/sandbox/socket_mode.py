@@ -148,8 +148,9 @@ class Sockets:
         """Cut `count` sockets, or all, without a word."""
         for connection in self.connections[:count]:
             connection.leaving = True
-            if connection.request.transport is not None:
-                connection.request.transport.abort()
+            transport = connection.request.transport
+            if transport is not None:
+                transport.abort()
 
     async def close(self) -> None:
         """Close every socket."""

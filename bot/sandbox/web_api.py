@@ -1,14 +1,14 @@
 """Answer calls of Slack's Web API: who calls, may they, how often, and then what."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TypeAlias
 
 from aiohttp import web
 
-from bot.sandbox import chat_methods, view_methods, workspace_methods
+from bot.sandbox import chat_methods, messages, view_methods, workspace_methods
 from bot.sandbox.faults import Fault, PlannedFault
 from bot.sandbox.json_types import JsonObject, as_object
 from bot.sandbox.oauth import basic_credentials
@@ -61,7 +61,10 @@ class WebApi:
         Status 429 and 500, and closed connections, come from rates and faults.
         """
         name = request.match_info["method"]
-        arguments = await read_arguments(request)
+        try:
+            arguments = await read_arguments(request)
+        except Refused as refused:
+            return web.json_response(refused.answer())
         if name in OPEN_METHODS:
             header = request.headers.get("Authorization", "")
             arguments |= basic_credentials(header)
@@ -95,8 +98,15 @@ class WebApi:
             value = bearer.removeprefix("Bearer ").strip() or str(shown)
             token = self.slack.tokens.check(value, self.slack.clock.now())
             self._check_scope(name, token)
-        channel = str(arguments.get("channel", ""))
-        return self.slack.rates.take(name, channel)
+        return self.slack.rates.take(name, self._place(arguments))
+
+    def _place(self, arguments: JsonObject) -> str:
+        """Return the channel a call is about, under its one true name."""
+        wanted = str(arguments.get("channel", ""))
+        try:
+            return messages.reachable(self.slack.workspace, wanted).id
+        except Refused:
+            return wanted
 
     def _check_scope(self, name: str, token: Token) -> None:
         expected = Kind.APP if name in APP_METHODS else Kind.BOT
@@ -139,21 +149,21 @@ class WebApi:
 
 
 async def read_arguments(request: web.Request) -> JsonObject:
-    """Return a call's arguments from its query and its form or JSON body."""
-    arguments: JsonObject = _flat(request.query)
+    """Return a call's arguments from its query and its form or JSON body.
+
+    Raises:
+        Refused: `invalid_json`.
+    """
+    arguments: JsonObject = dict(request.query.items())
     if request.content_type == "application/json":
         try:
             arguments |= as_object(json.loads(await request.text() or "{}"))
         except ValueError:
-            return arguments
+            raise Refused("invalid_json") from None
     elif request.can_read_body:
         form = await request.post()
         arguments |= {key: str(value) for key, value in form.items()}
     return arguments
-
-
-def _flat(query: Mapping[str, str]) -> JsonObject:
-    return dict(query.items())
 
 
 def too_many_requests(seconds: int) -> web.Response:
@@ -167,5 +177,6 @@ def too_many_requests(seconds: int) -> web.Response:
 
 def cut(request: web.Request) -> None:
     """Close the connection under a request, so that no answer can leave."""
-    if request.transport is not None:
-        request.transport.abort()
+    transport = request.transport
+    if transport is not None:
+        transport.abort()

@@ -84,7 +84,7 @@ class Workspace:
         return found
 
     def people(self) -> list[User]:
-        """Return everyone a person could act as: no bots, nobody deactivated."""
+        """Return everyone who is not a bot, deactivated people included."""
         return [user for user in self.users.values() if not user.is_bot]
 
     def direct_message(self, user_id: str) -> Channel:

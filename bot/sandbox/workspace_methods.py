@@ -1,5 +1,6 @@
 """Answer the methods that tell about the workspace, its people and its channels."""
 
+import math
 from collections.abc import Callable, Iterable
 
 from bot.sandbox import messages
@@ -182,15 +183,20 @@ def _bot_in(slack: StandIn, channel: Channel) -> bool:
 
 
 def _within(message: Message, arguments: JsonObject) -> bool:
-    oldest, latest = (optional(arguments, name) for name in ("oldest", "latest"))
     ts = float(message.ts)
+    oldest = _moment(arguments, "oldest", -math.inf)
+    latest = _moment(arguments, "latest", math.inf)
     if flag(arguments, "inclusive"):
-        return (oldest is None or ts >= float(oldest)) and (
-            latest is None or ts <= float(latest)
-        )
-    return (oldest is None or ts > float(oldest)) and (
-        latest is None or ts < float(latest)
-    )
+        return oldest <= ts <= latest
+    return oldest < ts < latest
+
+
+def _moment(arguments: JsonObject, name: str, otherwise: float) -> float:
+    value = optional(arguments, name)
+    try:
+        return otherwise if value is None else float(value)
+    except ValueError:
+        raise Refused(f"invalid_ts_{name}") from None
 
 
 def _conversation(slack: StandIn, channel: Channel) -> JsonObject:

@@ -8,7 +8,10 @@ import pytest
 
 from bot.sandbox.client import GestureFailed, People, Person
 from bot.sandbox.clock import Clock
+from bot.sandbox.refusals import Refused
+from bot.sandbox.response_urls import ResponseUrls
 from bot.sandbox.server import Sandbox
+from bot.sandbox.triggers import Triggers
 from tests.sandbox.bolt_app import error
 
 APPROVALS = "C0APPROVALS"
@@ -147,3 +150,18 @@ def test_timestamps_follow_those_of_an_earlier_run() -> None:
     clock.not_before("9999999999.000005")
 
     assert clock.next_ts() == "9999999999.000006"
+
+
+def test_only_so_many_triggers_and_urls_are_remembered() -> None:
+    clock = Clock()
+    triggers, urls = Triggers(clock), ResponseUrls(clock)
+
+    first = triggers.issue("U0ANA"), urls.issue("C1", "U0ANA")
+    for _ in range(10_000):
+        triggers.issue("U0ANA")
+        urls.issue("C1", "U0ANA")
+
+    with pytest.raises(Refused, match="invalid_trigger_id"):
+        triggers.check(first[0])
+    with pytest.raises(Refused, match="expired_url"):
+        urls.use(first[1])

@@ -92,6 +92,25 @@ async def test_a_fault_waits_for_its_own_method_and_can_be_called_off(
     ]
 
 
+async def test_faults_and_twists_last_as_long_as_planned(sandbox: Sandbox) -> None:
+    faults = sandbox.faults
+    faults.plan(Fault.SLOW, "a", calls=2)
+    faults.plan(Fault.RESET, "b")
+    faults.twist(Twist.DUPLICATE, deliveries=2)
+
+    seen = [faults.next_fault(name) for name in ("b", "a", "a", "a", "b")]
+    twists = [faults.next_twist() for _ in range(3)]
+
+    assert [planned and planned.fault for planned in seen] == [
+        Fault.RESET,
+        Fault.SLOW,
+        Fault.SLOW,
+        None,
+        None,
+    ]
+    assert [bool(planned) for planned in twists] == [True, True, False]
+
+
 async def test_a_delivery_can_come_twice_or_claim_to_be_a_retry(
     sandbox: Sandbox, app: RunningApp, ana: Person
 ) -> None:

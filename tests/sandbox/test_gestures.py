@@ -7,7 +7,7 @@ import pytest
 from bot.sandbox.client import GestureFailed, Person
 from bot.sandbox.json_types import JsonObject
 from bot.sandbox.server import Sandbox
-from tests.sandbox.blocks import card, field, options, plain
+from tests.sandbox.blocks import card, field, home, modal, options, plain
 from tests.sandbox.bolt_app import RunningApp
 
 APPROVALS = "C0APPROVALS"
@@ -176,6 +176,109 @@ async def test_an_input_tells_the_app_only_when_it_dispatches(
     assert body["actions"][0]["value"] == "hello"
     assert body["actions"][0]["block_id"] == "loud"
     assert body["state"]["values"]["quiet"]["value"]["value"] == "hello"
+
+
+async def test_a_click_in_a_thread_names_the_thread(
+    http_app: RunningApp, ana: Person
+) -> None:
+    @http_app.on("action", "approve")
+    async def approve(ack: Any, body: dict[str, Any], respond: Any) -> None:
+        http_app.heard.append(body)
+        await ack()
+        await respond(text="noted")
+
+    @http_app.on("event", "app_mention")
+    async def mentioned(event: dict[str, Any]) -> None:
+        http_app.heard.append(event)
+
+    parent = await ana.say(APPROVALS, "refund, please")
+    answer = await http_app.client.chat_postMessage(
+        channel=APPROVALS, text="t", blocks=card("one"), thread_ts=parent
+    )
+    await ana.click(APPROVALS, answer["ts"], "approve")
+    await ana.say(APPROVALS, "@twokey thanks", thread_ts=parent)
+
+    click, mention = http_app.heard
+    assert click["container"]["thread_ts"] == parent
+    assert click["message"]["thread_ts"] == parent
+    assert mention["thread_ts"] == parent
+    (noted,) = await ana.ephemerals(APPROVALS)
+    assert noted["thread_ts"] == parent
+
+
+async def test_an_option_may_stand_in_a_group(
+    http_app: RunningApp, ana: Person
+) -> None:
+    @http_app.on("action", "pick")
+    async def pick(ack: Any, body: dict[str, Any]) -> None:
+        http_app.heard.append(body)
+        await ack()
+
+    select = {
+        "type": "static_select",
+        "action_id": "pick",
+        "placeholder": plain("Pick"),
+        "option_groups": [{"label": plain("G"), "options": options("a", "b")}],
+        "initial_option": options("b")[0],
+    }
+    blocks = [{"type": "actions", "block_id": "b", "elements": [select]}]
+    answer = await http_app.client.chat_postMessage(
+        channel=APPROVALS, text="t", blocks=blocks
+    )
+
+    await ana.click(APPROVALS, answer["ts"], "pick", chosen=options("a")[0])
+    await ana.click(APPROVALS, answer["ts"], "pick")
+
+    picked = [b["actions"][0]["selected_option"]["value"] for b in http_app.heard]
+    assert picked == ["a", "a"]
+
+
+async def test_an_app_that_is_away_leaves_a_submitted_view_open(
+    sandbox: Sandbox, client: Any, ana: Person
+) -> None:
+    trigger_id = sandbox.slack.triggers.issue("U0ANA")
+    await client.views_open(trigger_id=trigger_id, view=modal())
+
+    assert await failure(ana.submit()) == "app_did_not_respond"
+    assert await failure(ana.command("/approvals", "", APPROVALS)) == (
+        "app_did_not_respond"
+    )
+
+    assert await ana.view() is not None
+    texts = [notice["text"] for notice in await ana.notices()]
+    assert texts == [
+        "Twokey is not reachable.",
+        "/approvals failed: Twokey is not reachable.",
+    ]
+
+
+async def test_an_input_in_a_modal_waits_for_the_submission(
+    sandbox: Sandbox, client: Any, ana: Person
+) -> None:
+    trigger_id = sandbox.slack.triggers.issue("U0ANA")
+    await client.views_open(trigger_id=trigger_id, view=modal())
+
+    await ana.act_in_view("value", chosen="1.00")
+
+    view = await ana.view()
+    assert view is not None
+    assert view["state"]["values"]["amount"]["value"]["value"] == "1.00"
+
+
+async def test_the_home_tab_comes_with_what_it_showed_before(
+    http_app: RunningApp, ana: Person
+) -> None:
+    @http_app.on("event", "app_home_opened")
+    async def opened(event: dict[str, Any]) -> None:
+        http_app.heard.append(event)
+
+    await ana.open_home()
+    published = await http_app.client.views_publish(user_id="U0ANA", view=home())
+    await ana.open_home()
+
+    first, second = http_app.heard
+    assert "view" not in first
+    assert second["view"]["id"] == published["view"]["id"]
 
 
 @pytest.mark.parametrize(

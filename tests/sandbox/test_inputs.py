@@ -168,6 +168,18 @@ def test_every_input_type_starts_with_its_initial_value(kind: str) -> None:
     assert full == {"type": kind, holding.key: expected}
 
 
+def test_only_input_blocks_are_required() -> None:
+    blocks = [
+        {
+            "type": "actions",
+            "block_id": "a",
+            "elements": [{"type": "datepicker", "action_id": "day"}],
+        }
+    ]
+
+    assert errors_in(blocks, initial_values(blocks)) == {}
+
+
 def test_elements_inside_a_container_are_found_and_named() -> None:
     inner = field("inner", {"type": "plain_text_input"})
     del inner["element"]["action_id"]

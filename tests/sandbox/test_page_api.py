@@ -106,6 +106,25 @@ async def test_another_site_cannot_act_for_a_person(
             assert (await response.json())["error"] == expected
 
 
+async def test_a_name_that_another_site_controls_reaches_nothing(
+    sandbox: Sandbox, session: aiohttp.ClientSession
+) -> None:
+    port = sandbox.url.rpartition(":")[2]
+    url = f"{sandbox.url}/sandbox/state?user=U0ANA"
+
+    for host, status in ((f"evil.example:{port}", 400), (f"localhost:{port}", 200)):
+        async with session.get(url, headers={"Host": host}) as response:
+            assert response.status == status
+
+
+async def test_the_sandbox_listens_on_ipv6_too() -> None:
+    async with Sandbox(host="::1") as sandbox:
+        state = await sandbox.person("U0ANA").state()
+
+    assert sandbox.url.startswith("http://[::1]:")
+    assert state["seq"] >= 0
+
+
 async def test_the_pages_own_origin_may_act(
     sandbox: Sandbox, session: aiohttp.ClientSession, ana: Person
 ) -> None:

@@ -9,6 +9,7 @@ from bot.sandbox.clock import Clock
 from bot.sandbox.rates import LIMITS, UNLIMITED, Rates
 from bot.sandbox.server import Sandbox
 from bot.sandbox.web_api import APP_METHODS, METHODS
+from tests.sandbox.bolt_app import error
 
 
 def taken(rates: Rates, method: str, calls: int, channel: str = "") -> int:
@@ -68,6 +69,22 @@ def test_limits_can_be_scaled_and_switched_off() -> None:
     assert taken(rates, "chat.update", 50) == 5
     rates.enabled = False
     assert taken(rates, "chat.update", 500) == 500
+
+
+async def test_a_channel_has_one_count_under_all_its_names(
+    sandbox: Sandbox, client: Any
+) -> None:
+    for _ in range(5):
+        await client.chat_postMessage(channel="C0APPROVALS", text="t")
+        await client.chat_postMessage(channel="#agent-approvals", text="t")
+
+    for name in ("C0APPROVALS", "agent-approvals"):
+        posting = client.chat_postMessage(channel=name, text="t")
+        assert await error(posting) == "ratelimited"
+    assert (await client.chat_postMessage(channel="U0ANA", text="t"))["ok"]
+    unknown = client.chat_postMessage(channel="C0NONE", text="t")
+    assert await error(unknown) == "channel_not_found"
+    assert sandbox.rates.enabled
 
 
 async def test_the_fifty_first_update_in_a_minute_gets_429_with_retry_after(

@@ -30,11 +30,12 @@ class Receiver:
     )
     status: int = 200
     headers: dict[str, str] = field(default_factory=dict[str, str])
+    body: str = ""
 
     async def take(self, request: web.Request) -> web.Response:
         body = await request.read()
         self.requests.append((dict(request.headers), body))
-        return web.Response(status=self.status, headers=self.headers)
+        return web.Response(status=self.status, headers=self.headers, text=self.body)
 
 
 @pytest.fixture
@@ -175,6 +176,51 @@ async def test_a_failed_event_is_sent_again_three_times(
     assert numbers == [None, "1", "2", "3"]
     assert len({body for _, body in receiver.requests}) == 1
     assert receiver.requests[1][0]["X-Slack-Retry-Reason"] == "http_error"
+
+
+async def test_an_event_that_succeeds_at_last_is_not_sent_again(
+    sandbox: Sandbox, ana: Person, receiver: Receiver
+) -> None:
+    receiver.status = 500
+    await ana.say(APPROVALS, "@twokey hello")
+    await until(lambda: len(receiver.requests) == 2)
+    receiver.status = 200
+    sandbox.clock.advance(60)
+    await until(lambda: len(receiver.requests) == 3)
+
+    sandbox.clock.advance(300)
+    await ana.say(APPROVALS, "@twokey next")
+
+    assert len(receiver.requests) == 4
+
+
+async def test_an_event_nobody_took_in_time_says_so_when_repeated(
+    sandbox: Sandbox, ana: Person, http_app: RunningApp
+) -> None:
+    release = asyncio.Event()
+
+    @http_app.on("event", "app_mention")
+    async def mentioned(request: Any) -> None:
+        http_app.heard.append(dict(request.headers))
+        await release.wait()
+
+    saying = asyncio.create_task(ana.say(APPROVALS, "@twokey hello"))
+    await until(lambda: len(http_app.heard) == 1)
+    sandbox.clock.advance(3)
+    await saying
+    await until(lambda: len(http_app.heard) == 2)
+    release.set()
+
+    assert http_app.heard[1]["x-slack-retry-reason"] == ["http_timeout"]
+
+
+async def test_a_plain_answer_to_a_command_is_shown(
+    ana: Person, receiver: Receiver
+) -> None:
+    for body, shown in (("hello", 1), ("", 1), ("{not json", 2), ("[]", 3)):
+        receiver.body = body
+        await ana.command("/approvals", "", APPROVALS)
+        assert len(await ana.ephemerals(APPROVALS)) == shown
 
 
 async def test_an_app_can_stop_the_retries_of_an_event(

@@ -8,7 +8,7 @@ import pytest
 from bot.sandbox.client import Person
 from bot.sandbox.server import Sandbox
 from bot.sandbox.tokens import Kind
-from tests.sandbox.blocks import card, modal, section
+from tests.sandbox.blocks import card, section
 from tests.sandbox.bolt_app import error, new_client, refusal
 
 APPROVALS = "C0APPROVALS"
@@ -137,6 +137,7 @@ async def test_blocks_are_judged_with_a_pointer_to_what_is_wrong(client: Any) ->
         ({"text": "t", "blocks": [section("x" * 2900)] * 5}, "msg_blocks_too_long"),
         ({"text": "t", "blocks": {"type": "divider"}}, "invalid_blocks_format"),
         ({"text": "t", "blocks": "[not json"}, "invalid_blocks_format"),
+        ({"text": "", "blocks": ""}, "no_text"),
         ({"text": "t", "metadata": {"event_type": "x"}}, "invalid_metadata_format"),
         ({"text": "t", "markdown_text": "t"}, "markdown_text_conflict"),
         ({"text": "t", "thread_ts": "1.000000"}, "thread_not_found"),
@@ -264,65 +265,38 @@ async def test_timestamps_are_unique_and_grow(client: Any) -> None:
     assert stamps == sorted(set(stamps))
 
 
-async def test_people_and_groups_are_listed_as_they_are(
-    sandbox: Sandbox, client: Any
-) -> None:
-    sandbox.control.set_group("S0SUPPORT", ["U0ANA", "U0BEN", "U0GONE"])
+async def test_a_post_may_be_written_in_markdown(client: Any, ana: Person) -> None:
+    await client.chat_postMessage(channel=APPROVALS, markdown_text="**bold**")
 
-    stranger = await client.users_info(user="U0STRANGER")
-    everyone = await client.users_list(limit=4)
-    rest = await client.users_list(
-        limit=100, cursor=everyone["response_metadata"]["next_cursor"]
-    )
-    support = await client.usergroups_users_list(usergroup="S0SUPPORT")
-    groups = await client.usergroups_list(include_users=True)
-
-    assert stranger["user"]["team_id"] == "T0OTHER"
-    assert stranger["user"]["is_stranger"] is True
-    listed = [*everyone["members"], *rest["members"]]
-    assert {u["id"] for u in listed} == set(sandbox.workspace.users)
-    assert support["users"] == ["U0ANA", "U0BEN"]
-    assert [g["handle"] for g in groups["usergroups"]] == ["support", "senior"]
-    unknown = client.usergroups_users_list(usergroup="S0NONE")
-    assert await error(unknown) == "no_such_subteam"
+    (message,) = await ana.messages(APPROVALS)
+    (block,) = message["blocks"]
+    assert (block["type"], block["text"]) == ("markdown", "**bold**")
 
 
-async def test_history_is_read_with_its_scope_and_in_pages(
-    sandbox: Sandbox, client: Any
-) -> None:
-    scopes = ["chat:write", "channels:history", "channels:read"]
-    sandbox.control.scopes(scopes)
-    parent = await client.chat_postMessage(channel=APPROVALS, text="one")
-    await client.chat_postMessage(
-        channel=APPROVALS, text="reply", thread_ts=parent["ts"]
-    )
-    await client.chat_postMessage(channel=APPROVALS, text="two")
-
-    first = await client.conversations_history(channel=APPROVALS, limit=1)
-    older = await client.conversations_history(channel=APPROVALS, latest=parent["ts"])
-    thread = await client.conversations_replies(channel=APPROVALS, ts=parent["ts"])
-    members = await client.conversations_members(channel="C0GENERAL")
-    listed = await client.conversations_list(exclude_archived=True)
-    info = await client.conversations_info(channel=APPROVALS)
-
-    assert [m["text"] for m in first["messages"]] == ["two"]
-    assert first["has_more"] is True
-    assert older["messages"] == []
-    assert [m["text"] for m in thread["messages"]] == ["one", "reply"]
-    assert "U0TWOKEY" in members["members"]
-    assert [c["name"] for c in listed["channels"]] == ["agent-approvals", "general"]
-    assert info["channel"]["is_member"] is True
-
-
-async def test_blocks_validate_judges_without_posting(client: Any) -> None:
-    fine = await client.api_call("blocks.validate", json={"view": modal()})
-    bad = await refusal(
-        client.api_call("blocks.validate", json={"blocks": [{"type": "shout"}]})
+async def test_an_update_keeps_or_removes_metadata(client: Any, ana: Person) -> None:
+    metadata = {"event_type": "approval", "event_payload": {"id": "ap_1"}}
+    posted = await client.chat_postMessage(
+        channel=APPROVALS, text="t", metadata=metadata
     )
 
-    assert fine["ok"] is True
-    assert bad["error"] == "invalid_blocks"
-    assert bad["errors"][0]["pointer"] == "/blocks/0/type"
+    await client.chat_update(channel=APPROVALS, ts=posted["ts"], text="u")
+    (kept,) = await ana.messages(APPROVALS)
+    await client.chat_update(channel=APPROVALS, ts=posted["ts"], text="v", metadata={})
+    (removed,) = await ana.messages(APPROVALS)
+
+    assert (kept["metadata"], removed["metadata"]) == (metadata, None)
+
+
+async def test_a_body_that_is_not_json_is_refused(sandbox: Sandbox) -> None:
+    headers = {
+        "Authorization": f"Bearer {sandbox.bot_token}",
+        "Content-Type": "application/json",
+    }
+    async with aiohttp.ClientSession(headers=headers) as session:
+        async with session.post(f"{sandbox.api_url}auth.test", data="{") as broken:
+            assert await broken.json() == {"ok": False, "error": "invalid_json"}
+        async with session.post(f"{sandbox.api_url}auth.test") as empty:
+            assert (await empty.json())["ok"] is True
 
 
 async def test_every_call_is_logged_without_its_token(

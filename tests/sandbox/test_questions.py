@@ -1,0 +1,146 @@
+"""What an app may ask about the workspace is answered as Slack answers it."""
+
+from typing import Any
+
+import pytest
+
+from bot.sandbox.server import Sandbox
+from tests.sandbox.blocks import modal
+from tests.sandbox.bolt_app import error, refusal
+
+APPROVALS = "C0APPROVALS"
+METHOD_UNSUPPORTED = "method_not_supported_for_channel_type"
+
+
+async def test_people_and_groups_are_listed_as_they_are(
+    sandbox: Sandbox, client: Any
+) -> None:
+    sandbox.control.set_group("S0SUPPORT", ["U0ANA", "U0BEN", "U0GONE"])
+
+    stranger = await client.users_info(user="U0STRANGER")
+    everyone = await client.users_list(limit=4)
+    rest = await client.users_list(
+        limit=100, cursor=everyone["response_metadata"]["next_cursor"]
+    )
+    support = await client.usergroups_users_list(usergroup="S0SUPPORT")
+    groups = await client.usergroups_list(include_users=True)
+
+    assert stranger["user"]["team_id"] == "T0OTHER"
+    assert stranger["user"]["is_stranger"] is True
+    listed = [*everyone["members"], *rest["members"]]
+    assert {u["id"] for u in listed} == set(sandbox.workspace.users)
+    assert support["users"] == ["U0ANA", "U0BEN"]
+    assert [g["handle"] for g in groups["usergroups"]] == ["support", "senior"]
+    unknown = client.usergroups_users_list(usergroup="S0NONE")
+    assert await error(unknown) == "no_such_subteam"
+
+
+async def test_history_is_read_with_its_scope_and_in_pages(
+    sandbox: Sandbox, client: Any
+) -> None:
+    scopes = ["chat:write", "channels:history", "channels:read"]
+    sandbox.control.scopes(scopes)
+    parent = await client.chat_postMessage(channel=APPROVALS, text="one")
+    await client.chat_postMessage(
+        channel=APPROVALS, text="reply", thread_ts=parent["ts"]
+    )
+    await client.chat_postMessage(channel=APPROVALS, text="two")
+
+    first = await client.conversations_history(channel=APPROVALS, limit=1)
+    older = await client.conversations_history(channel=APPROVALS, latest=parent["ts"])
+    thread = await client.conversations_replies(channel=APPROVALS, ts=parent["ts"])
+    members = await client.conversations_members(channel="C0GENERAL")
+    listed = await client.conversations_list(exclude_archived=True)
+    info = await client.conversations_info(channel=APPROVALS)
+
+    assert [m["text"] for m in first["messages"]] == ["two"]
+    assert first["has_more"] is True
+    assert older["messages"] == []
+    assert [m["text"] for m in thread["messages"]] == ["one", "reply"]
+    assert "U0TWOKEY" in members["members"]
+    assert [c["name"] for c in listed["channels"]] == ["agent-approvals", "general"]
+    assert info["channel"]["is_member"] is True
+
+
+@pytest.mark.parametrize(
+    ("method", "arguments", "expected"),
+    [
+        ("conversations.history", {"limit": 0}, "invalid_limit"),
+        ("conversations.history", {"limit": "many"}, "invalid_cursor"),
+        ("conversations.history", {"cursor": "99"}, "invalid_cursor"),
+        ("conversations.history", {"oldest": "long ago"}, "invalid_ts_oldest"),
+        ("conversations.history", {"channel": "D0ANA"}, "missing_scope"),
+        ("conversations.history", {"channel": "C0GENERAL"}, "not_in_channel"),
+        ("conversations.history", {"channel": "C0PRIVATE"}, "channel_not_found"),
+        ("conversations.replies", {"ts": "1.000000"}, "thread_not_found"),
+        ("conversations.replies", {}, "invalid_arguments"),
+        ("conversations.list", {"types": "mpim"}, "invalid_types"),
+        ("conversations.open", {"users": "U0ANA,U0BEN"}, METHOD_UNSUPPORTED),
+        ("conversations.open", {"users": "U0TWOKEY"}, "cannot_dm_bot"),
+        ("conversations.open", {}, "invalid_arguments"),
+        ("bots.info", {"bot": "B0OTHER"}, "bot_not_found"),
+        ("api.test", {"error": "my_error"}, "my_error"),
+        ("blocks.validate", {}, "invalid_arguments"),
+        ("blocks.validate", {"message": {"text": ""}}, "invalid_message"),
+        ("blocks.validate", {"view": {"type": "home"}}, "invalid_view"),
+        ("blocks.validate", {"view": "{"}, "invalid_view"),
+    ],
+)
+async def test_a_question_that_makes_no_sense_is_refused(
+    sandbox: Sandbox,
+    client: Any,
+    method: str,
+    arguments: dict[str, Any],
+    expected: str,
+) -> None:
+    scopes = ("channels:history", "channels:read", "groups:history")
+    sandbox.control.scopes([*sandbox.workspace.bot_scopes, *scopes])
+    sandbox.control.leave("C0GENERAL", "U0TWOKEY")
+    sandbox.workspace.messages[APPROVALS].clear()
+    await client.chat_postMessage(channel=APPROVALS, text="one")
+
+    call = client.api_call(method, json={"channel": APPROVALS, **arguments})
+
+    assert await error(call) == expected
+
+
+async def test_the_other_kinds_of_conversation_are_described(
+    sandbox: Sandbox, client: Any
+) -> None:
+    scopes = ("groups:read", "groups:history", "im:read", "im:history")
+    sandbox.control.scopes([*sandbox.workspace.bot_scopes, *scopes])
+    sandbox.control.join("C0PRIVATE", "U0TWOKEY")
+    first = await client.chat_postMessage(channel="D0ANA", text="one")
+    second = await client.chat_postMessage(channel="D0ANA", text="two")
+
+    direct = await client.conversations_info(channel="D0ANA")
+    private = await client.conversations_list(types="private_channel,im")
+    history = await client.conversations_history(
+        channel="D0ANA", oldest=first["ts"], latest=second["ts"], inclusive=True
+    )
+
+    assert direct["channel"]["user"] == "U0ANA"
+    assert direct["channel"]["is_im"] is True
+    kinds = {c["id"]: c["is_group"] for c in private["channels"]}
+    assert kinds["C0PRIVATE"] is True
+    assert kinds["D0ANA"] is False
+    assert [m["text"] for m in history["messages"]] == ["two", "one"]
+
+
+async def test_the_app_can_ask_who_it_is(client: Any) -> None:
+    echoed = await client.api_test(foo="bar")
+    bot = await client.bots_info(bot="B0TWOKEY")
+
+    assert echoed["args"]["foo"] == "bar"
+    assert bot["bot"]["user_id"] == "U0TWOKEY"
+
+
+async def test_blocks_validate_judges_without_posting(client: Any) -> None:
+    fine = await client.api_call("blocks.validate", json={"view": modal()})
+    bad = await refusal(
+        client.api_call("blocks.validate", json={"blocks": [{"type": "shout"}]})
+    )
+
+    assert fine["ok"] is True
+    assert bad["error"] == "invalid_blocks"
+    assert bad["errors"][0]["pointer"] == "/blocks/0/type"

@@ -157,7 +157,8 @@ class Gestures:
         workspace = self._slack.workspace
         channel = self._channel(user, request)
         command = as_text(request.get("command"))
-        if command not in workspace.commands:
+        installed = "commands" in workspace.bot_scopes
+        if not installed or command not in workspace.commands:
             self._slack.tell(user.id, f"{command} is not a valid command.")
             return {"ok": False, "error": "unknown_command"}
         text = escaped(workspace, as_text(request.get("text")), labels=True)

@@ -92,7 +92,7 @@ async def served(app: RunningApp, sandbox: Sandbox, mode: Mode) -> AsyncGenerato
             await runner.cleanup()
     else:
         handler: Any = AsyncSocketModeHandler(
-            app.bolt, sandbox.app_token, web_client=app.client, ping_interval=0.2
+            app.bolt, sandbox.app_token, web_client=app.client, ping_interval=0.5
         )
         await handler.connect_async()
         try:

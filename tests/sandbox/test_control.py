@@ -52,7 +52,9 @@ async def test_faults_rates_and_time_are_commanded_too(
     await control(sandbox, do="fault", fault="rate_limit", method="chat.postMessage")
     await control(sandbox, do="twist", twist="duplicate")
     await control(sandbox, do="clear_faults")
-    await control(sandbox, do="rates", enabled=True, scale=0.1)
+    await control(sandbox, do="rates", enabled=False)
+    await control(sandbox, do="rates", enabled=True)
+    await control(sandbox, do="rates", scale=0.1)
     before = sandbox.clock.now()
     await control(sandbox, do="advance", seconds=1000)
 

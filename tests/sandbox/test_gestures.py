@@ -326,11 +326,38 @@ async def test_typed_names_become_ids_and_markup_stays_text(ana: Person) -> None
     )
 
 
-async def test_an_unknown_command_is_answered_by_slack_itself(ana: Person) -> None:
+async def test_an_unknown_command_is_answered_by_slack_itself(
+    sandbox: Sandbox, ana: Person
+) -> None:
     assert await failure(ana.command("/shout", "", APPROVALS)) == "unknown_command"
+    sandbox.control.scopes(["chat:write"])
+    assert await failure(ana.command("/approvals", "", APPROVALS)) == (
+        "unknown_command"
+    )
 
-    (notice,) = await ana.notices()
-    assert notice["text"] == "/shout is not a valid command."
+    texts = [notice["text"] for notice in await ana.notices()]
+    assert texts == [
+        "/shout is not a valid command.",
+        "/approvals is not a valid command.",
+    ]
+
+
+async def test_a_strangers_click_names_their_own_team(
+    sandbox: Sandbox, http_app: RunningApp
+) -> None:
+    @http_app.on("action", "approve")
+    async def approve(ack: Any, body: dict[str, Any]) -> None:
+        http_app.heard.append(body)
+        await ack()
+
+    answer = await http_app.client.chat_postMessage(
+        channel=APPROVALS, text="t", blocks=card("one")
+    )
+
+    await sandbox.person("U0STRANGER").click(APPROVALS, answer["ts"], "approve")
+
+    assert http_app.heard[0]["user"]["team_id"] == "T0OTHER"
+    assert http_app.heard[0]["team"]["id"] == "T0SANDBOX"
 
 
 @pytest.mark.parametrize("mode", ["http"])

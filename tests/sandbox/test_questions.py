@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from bot.sandbox.client import Person
 from bot.sandbox.server import Sandbox
 from tests.sandbox.blocks import modal
 from tests.sandbox.bolt_app import error, refusal
@@ -105,11 +106,12 @@ async def test_a_question_that_makes_no_sense_is_refused(
 
 
 async def test_the_other_kinds_of_conversation_are_described(
-    sandbox: Sandbox, client: Any
+    sandbox: Sandbox, client: Any, ana: Person
 ) -> None:
     scopes = ("groups:read", "groups:history", "im:read", "im:history")
     sandbox.control.scopes([*sandbox.workspace.bot_scopes, *scopes])
     sandbox.control.join("C0PRIVATE", "U0TWOKEY")
+    theirs = await ana.say("D0ANA", "zero")
     first = await client.chat_postMessage(channel="D0ANA", text="one")
     second = await client.chat_postMessage(channel="D0ANA", text="two")
 
@@ -125,6 +127,9 @@ async def test_the_other_kinds_of_conversation_are_described(
     assert kinds["C0PRIVATE"] is True
     assert kinds["D0ANA"] is False
     assert [m["text"] for m in history["messages"]] == ["two", "one"]
+    everything = await client.conversations_history(channel="D0ANA")
+    assert everything["messages"][2]["ts"] == theirs
+    assert "bot_id" not in everything["messages"][2]
 
 
 async def test_the_app_can_ask_who_it_is(client: Any) -> None:

@@ -11,7 +11,7 @@ from bot.sandbox.client import GestureFailed, Person
 from bot.sandbox.server import Sandbox
 from bot.sandbox.socket_mode import CONNECTIONS
 from tests.sandbox.blocks import card
-from tests.sandbox.bolt_app import RunningApp, until
+from tests.sandbox.bolt_app import RunningApp, new_client, until
 
 APPROVALS = "C0APPROVALS"
 
@@ -144,6 +144,19 @@ async def test_a_socket_cut_before_its_ack_leaves_the_person_with_a_warning(
     with pytest.raises(GestureFailed) as caught:
         await click
     assert caught.value.answer["reason"] == "connection_failed"
+
+
+async def test_a_stopping_sandbox_closes_its_sockets() -> None:
+    async with aiohttp.ClientSession() as session:
+        async with Sandbox() as sandbox:
+            client = new_client(sandbox)
+            socket, _ = await connected(sandbox, client, session)
+            await socket.send_bytes(b"not an acknowledgement")
+
+        closing = await socket.receive(timeout=5)
+
+    assert closing.type is aiohttp.WSMsgType.CLOSE
+    assert closing.data == 1001
 
 
 async def test_the_page_sees_whether_the_app_is_connected(

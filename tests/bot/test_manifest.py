@@ -1,0 +1,170 @@
+"""The manifest is what Slack takes and asks for exactly what the bot uses."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+import yaml
+
+from bot import ingress
+from bot.manifest import (
+    EVENTS_PATH,
+    SCOPES,
+    as_yaml,
+    check_manifest,
+    install_link,
+    render,
+)
+
+ROOT = Path(__file__).parents[2]
+HTTP = "https://bot.example.com"
+
+
+def changed(path: str, value: object, *, request_url: str = "") -> Any:
+    """Return a rendered manifest with one place set; None removes it."""
+    manifest: Any = copy.deepcopy(render(request_url))
+    *parents, last = (int(key) if key.isdigit() else key for key in path.split("/"))
+    node = manifest
+    for key in parents:
+        node = node[key]
+    if value is None:
+        del node[last]
+    else:
+        node[last] = value
+    return manifest
+
+
+def test_manifest_yml_is_the_socket_mode_variant() -> None:
+    text = (ROOT / "manifest.yml").read_text(encoding="utf-8")
+
+    assert text == as_yaml(render())
+    assert yaml.safe_load(text) == render()
+
+
+@pytest.mark.parametrize("request_url", ["", HTTP, f"{HTTP}/"])
+def test_both_variants_pass_every_check(request_url: str) -> None:
+    assert check_manifest(render(request_url)) == []
+
+
+def test_socket_mode_needs_no_address_and_no_redirect() -> None:
+    text = json.dumps(render())
+
+    assert "url" not in text.replace("usage_hint", "")
+    assert "redirect" not in text
+
+
+def test_http_sends_everything_to_the_place_where_the_bot_listens() -> None:
+    manifest: Any = render(HTTP)
+
+    assert EVENTS_PATH == ingress.EVENTS_PATH
+    assert {
+        manifest["settings"]["event_subscriptions"]["request_url"],
+        manifest["settings"]["interactivity"]["request_url"],
+        manifest["features"]["slash_commands"][0]["url"],
+    } == {f"{HTTP}/slack/events"}
+
+
+def test_the_scopes_are_the_six_that_the_bot_uses() -> None:
+    assert SCOPES == (
+        "app_mentions:read",
+        "chat:write",
+        "commands",
+        "im:write",
+        "users:read",
+        "usergroups:read",
+    )
+
+
+def test_the_install_link_carries_the_whole_manifest() -> None:
+    link = install_link(render())
+
+    parts = urlsplit(link)
+    query = parse_qs(parts.query)
+    assert (parts.scheme, parts.netloc, parts.path) == (
+        "https",
+        "api.slack.com",
+        "/apps",
+    )
+    assert query["new_app"] == ["1"]
+    assert json.loads(query["manifest_json"][0]) == render()
+    assert len(link) < 2000
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "problem"),
+    [
+        ("display_information/name", "T" * 36, "display_information.name: "),
+        ("display_information/name", None, "'name' is a required property"),
+        ("display_information/description", "d" * 141, "is too long"),
+        ("display_information/long_description", "short", "is too short"),
+        ("display_information/background_color", "red", "does not match"),
+        ("features/bot_user/display_name", "b" * 81, "is too long"),
+        ("features/slash_commands/0/command", "approvals", "does not match"),
+        ("features/slash_commands/0/command", "/" + "a" * 32, "is too long"),
+        ("features/unknown", {}, "'unknown' was unexpected"),
+        ("settings/socket_mode_enabled", "yes", "is not of type 'boolean'"),
+        ("oauth_config/scopes/bot/0", "app_mention:read", "'app_mentions:read' is mis"),
+        ("oauth_config/scopes/bot/0", "admin", "The scope 'admin' is too much: no"),
+        ("oauth_config/scopes/bot/0", "commands", "'commands' is listed twice"),
+        ("settings/event_subscriptions/bot_events", [], "The event 'app_mention' is m"),
+        (
+            "settings/event_subscriptions/bot_events",
+            ["app_home_opened", "app_mention", "team_join"],
+            "The event 'team_join' is too much: no listener handles it",
+        ),
+        ("features/slash_commands/0/command", "/other", "The command '/approvals' is"),
+        ("features/slash_commands/0/should_escape", False, "needs should_escape: true"),
+        ("features/slash_commands/0/url", HTTP, "Slack takes one of them"),
+        ("settings/interactivity/request_url", HTTP, "Slack takes one of them"),
+        ("settings/socket_mode_enabled", False, "is missing; set it, or switch Socket"),
+        ("settings/interactivity/is_enabled", False, "so no button would work"),
+        ("features/app_home/home_tab_enabled", False, "the Home tab stays empty"),
+        ("settings/token_rotation_enabled", True, "oauth_config.redirect_urls has to"),
+    ],
+)
+def test_what_slack_or_the_bot_would_refuse_is_named(
+    path: str, value: object, problem: str
+) -> None:
+    problems = check_manifest(changed(path, value))
+
+    assert any(problem in found for found in problems), problems
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "settings/event_subscriptions/request_url",
+        "settings/interactivity/request_url",
+        "features/slash_commands/0/url",
+    ],
+)
+def test_http_needs_https_everywhere(path: str) -> None:
+    missing = check_manifest(changed(path, None, request_url=HTTP))
+    plain = check_manifest(changed(path, "http://h/slack/events", request_url=HTTP))
+
+    assert len(missing) == len(plain) == 1
+    assert "is missing; set it, or switch Socket Mode on" in missing[0]
+    assert "Slack delivers to https:// only" in plain[0]
+
+
+def test_a_listener_without_its_entry_is_named() -> None:
+    problems = check_manifest(
+        render(), commands=["/approvals", "/other"], events=[], scopes=[*SCOPES, "x"]
+    )
+
+    assert problems == [
+        "The scope 'x' is missing; the bot needs it.",
+        "The event 'app_home_opened' is too much: no listener handles it; remove it.",
+        "The event 'app_mention' is too much: no listener handles it; remove it.",
+        "The command '/other' is missing; the bot needs it.",
+    ]
+
+
+@pytest.mark.parametrize("manifest", [None, [], "text", 5, {}])
+def test_what_is_no_manifest_at_all_is_said(manifest: Any) -> None:
+    assert check_manifest(manifest)

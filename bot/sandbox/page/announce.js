@@ -2,6 +2,7 @@
 // Slack's own client reads the top-level text and not the blocks, and so does this.
 
 import { el } from "./dom.js";
+import { spoken } from "./text.js";
 
 const root = document.getElementById("live");
 const KEPT = 5;
@@ -24,7 +25,8 @@ export function announce({ state, workspace }) {
 function say(message, channel, workspace) {
   const where = channel.is_im ? "" : ` in ${channel.name}`;
   const seen = message.ephemeral ? ", only visible to you" : "";
-  const line = `${workspace.nameOf(message.user)}${where}${seen}: ${message.text}`;
+  const words = spoken(message.text, workspace);
+  const line = `${workspace.nameOf(message.user)}${where}${seen}: ${words}`;
   root.append(el("p", {}, line));
   while (root.childElementCount > KEPT) root.firstElementChild.remove();
 }

@@ -4,9 +4,12 @@
 export async function loadState(user) {
   const query = user ? `?user=${encodeURIComponent(user)}` : "";
   const response = await fetch(`/sandbox/state${query}`, { cache: "no-store" });
-  if (!response.ok) {
-    throw new Error(`The sandbox answered ${response.status}: ${await response.text()}`);
+  if (response.status === 400) {
+    throw new Error(
+      `There is no person ${user ?? "in the address"}: add ?user= and an id, such as U0ANA.`,
+    );
   }
+  if (!response.ok) throw new Error(`The sandbox answered with ${response.status}.`);
   return response.json();
 }
 

@@ -101,6 +101,16 @@ async function openHome() {
 }
 
 let stop = () => {};
+let rest = null; // timer that stops listening in a tab nobody looks at
+
+// A browser opens six connections to one server: tabs in the background give theirs back.
+const REST_AFTER_MS = 60_000;
+
+function visibilityChanged() {
+  clearTimeout(rest);
+  if (document.visibilityState === "hidden") rest = setTimeout(() => stop(), REST_AFTER_MS);
+  else connect();
+}
 
 /** Become the person of the address: fetch what they see and listen as them. */
 async function connect() {
@@ -108,6 +118,7 @@ async function connect() {
   const { user } = app.place;
   await refresh();
   if (app.state === null || (user !== null && user !== app.place.user)) return;
+  stop();
   stop = listen(app.place.user, heard, (online) => {
     if (online) refresh();
     else failed("the event stream broke");
@@ -153,10 +164,11 @@ window.addEventListener("popstate", () => {
   const place = readPlace();
   arrive({ ...place, user: place.user ?? app.place.user });
 });
-document.addEventListener("visibilitychange", () => app.state !== null && render());
+document.addEventListener("visibilitychange", visibilityChanged);
 document.getElementById("scrim").addEventListener("click", () => openDrawer(false));
 document.addEventListener("keydown", (event) => {
   if (event.key !== "Escape" || app.state === null || app.state.views.length > 0) return;
+  if (document.querySelector(":popover-open") !== null) return;
   if (document.body.classList.contains("drawer-open")) openDrawer(false);
   else if (app.place.thread !== null) go({ thread: null });
 });

@@ -10,7 +10,7 @@ const slot = (id) => document.getElementById(id);
 export function renderHeading(app, channel) {
   const { state, place, workspace } = app;
   const isApp = place.home || channel?.is_im;
-  const signature = JSON.stringify([place, state.bot, state.me.id, channel && { ...channel, messages: 0 }]);
+  const signature = JSON.stringify([place, state.bot, state.me, channel && { ...channel, messages: 0 }]);
   fill(slot("heading"), signature, () => [
     menuButton(),
     isApp
@@ -27,6 +27,7 @@ export function renderHeading(app, channel) {
       !isApp &&
       !channel.bot_is_member &&
       el("span", { class: "tag tag-warning" }, `${state.bot.name} is not in this channel`),
+    el("span", { class: "only-phone heading-me" }, avatar(workspace, state.me.id, "avatar-small")),
   ]);
 }
 

@@ -5,7 +5,7 @@ import { blockNodes } from "./blocks.js";
 import { el, keyed } from "./dom.js";
 import { collectValues } from "./fields.js";
 import { icon } from "./icons.js";
-import { mrkdwn } from "./text.js";
+import { mrkdwn, spoken } from "./text.js";
 import { dayName, fullTime, moment, timeOfDay } from "./time.js";
 import { avatar } from "./workspace.js";
 
@@ -103,7 +103,7 @@ function messageNode(message, context) {
       class: classes.join(" "),
       "data-ts": message.ts,
       tabindex: "-1",
-      "aria-label": `${name}, ${timeOfDay(date)}: ${message.text}`,
+      "aria-label": `${name}, ${timeOfDay(date)}: ${spoken(message.text, workspace)}`,
     },
     context.compact ? time : avatar(workspace, message.user),
     el(

@@ -31,6 +31,13 @@ export function mrkdwn(text, workspace, options = {}) {
   });
 }
 
+/** mrkdwn as words, for names and announcements that screen readers read out. */
+export function spoken(text, workspace) {
+  return mrkdwn(text, workspace)
+    .map((node) => node.textContent)
+    .join(" ");
+}
+
 const TAGS = { bold: "strong", italic: "em", strike: "s", code: "code" };
 
 function inline(node, workspace) {

@@ -66,7 +66,8 @@ def rich_text() -> Json:
 
 def table() -> Json:
     """Return a table with aligned raw cells and one rich cell."""
-    rich = rich_text() | {"elements": [{"type": "rich_text_section", "elements": []}]}
+    empty: Json = {"type": "rich_text_section", "elements": []}
+    rich = {**rich_text(), "elements": [empty]}
     return {
         "type": "table",
         "block_id": "table",
@@ -145,7 +146,11 @@ def every_block() -> list[Json]:
 
 def every_input() -> list[Json]:
     """Return an input block of every kind, each with a value it starts with."""
-    colours = [option("Red", "red"), option("Green", "green", "go"), option("Blue", "b")]
+    colours = [
+        option("Red", "red"),
+        option("Green", "green", "go"),
+        option("Blue", "b"),
+    ]
     return [
         input_block("line", "Line", "plain_text_input", initial_value="one"),
         input_block(
@@ -212,9 +217,7 @@ def started_values() -> Json:
         "number": held("number", "value", "899.00"),
         "email": held("email", "value", "a@b.test"),
         "url": held("url", "value", "https://b.test"),
-        "select": held(
-            "select", "selected_option", blocks["select"]["initial_option"]
-        ),
+        "select": held("select", "selected_option", blocks["select"]["initial_option"]),
         "multi": held("multi", "selected_options", blocks["multi"]["initial_options"]),
         "user": held("user", "selected_user", "U0BEN"),
         "users": held("users", "selected_users", ["U0ANA"]),
@@ -232,7 +235,12 @@ def edit_modal(**more: Any) -> Json:
     reasons = [option("Damaged", "damaged"), option("Late", "late")]
     warning = "Over 500 two people have to agree."
     blocks: list[Json] = [
-        {"type": "alert", "block_id": "tier", "level": "warning", "text": plain(warning)},
+        {
+            "type": "alert",
+            "block_id": "tier",
+            "level": "warning",
+            "text": plain(warning),
+        },
         input_block(
             "amount",
             "amount",

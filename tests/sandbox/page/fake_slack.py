@@ -102,10 +102,13 @@ class FakeSlack:
 
     async def _state(self, request: web.Request) -> web.Response:
         state = deepcopy(self.state)
-        wanted = request.query.get("user")
-        for user in state["users"]:
-            if user["id"] == wanted:
-                state["me"] = user
+        wanted = request.query.get("user", state["me"]["id"])
+        known = {user["id"]: user for user in state["users"]}
+        if wanted not in known:
+            return web.json_response(
+                {"ok": False, "error": "user_not_found"}, status=400
+            )
+        state["me"] = known[wanted]
         return web.json_response(state, headers=SECURITY_HEADERS)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from selenium.common.exceptions import StaleElementReferenceException
@@ -20,6 +21,8 @@ class Screen:
     def __init__(self, driver: Chrome, url: str) -> None:
         self.driver = driver
         self.url = url
+        # Selenium leaves parts of its types open; these calls go through here.
+        self._untyped: Any = driver
 
     def open(self, user: str = "U0ANA", place: str = "") -> None:
         """Load the page as `user`; `place` is what follows `#/`."""
@@ -42,7 +45,7 @@ class Screen:
         self._tell("Emulation.setEmulatedMedia", {"features": features})
 
     def _tell(self, command: str, arguments: dict[str, Any]) -> None:
-        self.driver.execute_cdp_cmd(command, arguments)
+        self._untyped.execute_cdp_cmd(command, arguments)
 
     def wait(self, found: Callable[[], T | None], what: str) -> T:
         """Return the first true answer of `found`, or fail naming `what`."""
@@ -56,7 +59,7 @@ class Screen:
                 return result
             if time.monotonic() > deadline:
                 raise AssertionError(f"Waited {PATIENCE_S} s for {what}.")
-            threading_pause()
+            time.sleep(POLL_S)
 
     def all(self, css: str) -> list[WebElement]:
         """Return every element for a selector, now."""
@@ -92,6 +95,11 @@ class Screen:
         """Press keys wherever the focus is."""
         ActionChains(self.driver).send_keys(*keys).perform()
 
+    def has_focus(self, css: str) -> bool:
+        """Tell whether the one element for a selector has the focus."""
+        script = "return document.activeElement === arguments[0]"
+        return bool(self.run(script, self.one(css)))
+
     def focused(self) -> WebElement:
         """Return the element that has the focus."""
         return self.driver.switch_to.active_element
@@ -102,19 +110,34 @@ class Screen:
             "const done = arguments[arguments.length - 1];"
             "const given = [...arguments].slice(0, -1);"
             f"(async function () {{ {script} }}).apply(null, given)"
-            ".then(done, (error) => done({failed: String(error)}));"
+            ".then((result) => done({result, failed: null}),"
+            " (error) => done({failed: String(error)}));"
         )
-        answer = self.driver.execute_async_script(wrapped, *arguments)
-        if isinstance(answer, dict) and "failed" in answer:
+        answer: Any = self._untyped.execute_async_script(wrapped, *arguments)
+        if answer["failed"] is not None:
             raise AssertionError(f"The script failed: {answer['failed']}")
-        return answer
+        return answer["result"]
+
+    def style(self, css: str, name: str) -> str:
+        """Return what a style property comes to."""
+        script = "return getComputedStyle(arguments[0])[arguments[1]]"
+        return str(self.run(script, self.one(css), name))
+
+    def left(self, css: str) -> list[float]:
+        """Return where each matching element begins, in pixels from the left."""
+        lefts: list[float] = self.run(
+            "return [...document.querySelectorAll(arguments[0])]"
+            ".map((node) => node.getBoundingClientRect().left)",
+            css,
+        )
+        return lefts
+
+    def save(self, path: Path) -> None:
+        """Write a picture of the screen."""
+        if not self._untyped.save_screenshot(str(path)):
+            raise AssertionError(f"The picture {path} could not be written.")
 
     def problems(self) -> list[str]:
         """Return what the console complained about since the last call."""
-        entries: list[dict[str, Any]] = self.driver.get_log("browser")
+        entries: list[dict[str, Any]] = self._untyped.get_log("browser")
         return [e["message"] for e in entries if e["level"] in {"SEVERE", "WARNING"}]
-
-
-def threading_pause() -> None:
-    """Wait a blink between two looks."""
-    time.sleep(POLL_S)

@@ -34,7 +34,7 @@ def test_an_unknown_block_is_a_loud_box_that_names_its_type(blocks: Screen) -> N
 
     assert '"hologram"' in box.text
     assert box.get_attribute("role") == "alert"
-    assert box.value_of_css_property("background-color") == "rgba(221, 17, 17, 1)"
+    assert blocks.style(block("unknown"), "backgroundColor") == "rgb(221, 17, 17)"
 
 
 def test_only_the_unknown_block_is_unknown(blocks: Screen) -> None:
@@ -99,7 +99,9 @@ def test_a_table_has_headings_and_raw_cells(blocks: Screen) -> None:
     assert [node.text for node in blocks.all(f"{table} th")] == ["name", "n"]
     cells = blocks.all(f"{table} td")
     assert [cell.text for cell in cells] == ["*raw*", "7", "", "-"]
-    assert cells[1].value_of_css_property("text-align") == "right"
+    assert (
+        blocks.style(f"{table} tr:nth-child(2) td:last-child", "textAlign") == "right"
+    )
 
 
 def test_pictures_are_described_and_never_loaded(blocks: Screen) -> None:

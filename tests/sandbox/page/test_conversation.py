@@ -140,7 +140,9 @@ def test_a_thread_opens_beside_and_replies_go_into_it(
     assert slack.acts[0]["thread_ts"] == SETTLED_TS
     assert f"#/{CHANNEL}/{SETTLED_TS}" in screen.driver.current_url
     screen.click(".thread-close")
-    screen.wait(lambda: not screen.one("#main").text.startswith("Thread"), "the channel")
+    screen.wait(
+        lambda: not screen.one("#main").text.startswith("Thread"), "the channel"
+    )
     assert not screen.all("#thread")[0].is_displayed()
 
 
@@ -185,7 +187,7 @@ def test_another_person_is_one_click_away_and_stays_in_the_address(
     screen.open()
 
     screen.click(".person")
-    links = [n.get_attribute("href") for n in screen.all(".menu [data-user]")]
+    links = [str(n.get_attribute("href")) for n in screen.all(".menu [data-user]")]
     assert f"{screen.url}/?user=U0BEN#/{CHANNEL}" in links
     assert all(BOT not in link for link in links)
     screen.click('.menu [data-user="U0BEN"]')
@@ -204,6 +206,16 @@ def test_the_page_names_the_person_the_server_chose(
     screen.wait(lambda: "user=U0ANA" in screen.driver.current_url, "the address")
 
 
+def test_an_unknown_person_is_told_how_to_become_a_known_one(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    screen.driver.get(f"{slack.url}/?user=U0NOBODY")
+
+    screen.wait(lambda: "add ?user=" in screen.text("#status"), "the advice")
+    assert "U0NOBODY" in screen.text("#status")
+    assert any("400" in problem for problem in screen.problems())
+
+
 def test_a_channel_of_others_can_be_read_but_not_written_in(screen: Screen) -> None:
     screen.open(place="C0OPEN")
 
@@ -219,10 +231,12 @@ def test_new_messages_are_announced_once_and_only_new_ones(
     screen.open()
     assert screen.run("return document.getElementById('live').textContent") == ""
 
-    said = message(f"{int(slack.state['now']) + 60}.000001", BOT, "fallback words")
+    said = message(
+        f"{int(slack.state['now']) + 60}.000001", BOT, "*words* for <@U0ANA>"
+    )
     arrives(slack, {**said, "blocks": []})
 
-    live = "Twokey in agent-approvals: fallback words"
+    live = "Twokey in agent-approvals: words for @Ana Alves"
     script = "return document.getElementById('live').textContent"
     screen.wait(lambda: screen.run(script) == live, "the announcement")
     slack.show(notices=[])
@@ -292,7 +306,9 @@ def test_arrow_keys_walk_through_the_messages(screen: Screen) -> None:
 
     screen.run("document.getElementById('timeline').focus()")
     screen.press(Keys.ARROW_UP)
-    roots = [one for one in approvals_messages() if one["thread_ts"] in (None, one["ts"])]
+    roots = [
+        one for one in approvals_messages() if one["thread_ts"] in (None, one["ts"])
+    ]
     assert screen.focused().get_attribute("data-ts") == roots[-1]["ts"]
     screen.press(Keys.ARROW_UP)
 

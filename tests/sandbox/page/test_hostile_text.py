@@ -57,8 +57,12 @@ WRITE_PLAIN: dict[str, Callable[[str], Json]] = {
     },
 }
 
-HARMLESS = "return [window.hacked ?? null, document.querySelectorAll(arguments[0]).length]"
-MADE = "article :is(img, script, a, strong, em, .mention, .link), .dialog :is(img, script)"
+HARMLESS = (
+    "return [window.hacked ?? null, document.querySelectorAll(arguments[0]).length]"
+)
+MADE = (
+    "article :is(img, script, a, strong, em, .mention, .link), .dialog :is(img, script)"
+)
 
 
 def shown_as_text(screen: Screen, css: str, text: str) -> None:
@@ -100,14 +104,19 @@ def test_a_reordering_character_does_not_reach_its_neighbours(
     screen: Screen, slack: FakeSlack
 ) -> None:
     sections = [
-        {"type": "context", "block_id": "c", "elements": [plain("a\u202eb"), plain("c")]}
+        {
+            "type": "context",
+            "block_id": "c",
+            "elements": [plain("a\u202eb"), plain("c")],
+        }
     ]
     slack.state = workspace([message(ts(1), BOT, "x", blocks=sections)])
 
     screen.open()
 
-    first, second = screen.all('[data-block-id="c"] .context-text')
-    assert first.location["x"] < second.location["x"]
+    screen.one('[data-block-id="c"]')
+    first, second = screen.left('[data-block-id="c"] .context-text')
+    assert first < second
     isolated: Any = screen.run(
         "return [...document.querySelectorAll(arguments[0])]"
         ".map((node) => getComputedStyle(node).unicodeBidi)",

@@ -27,7 +27,7 @@ INLINE = {
     "é*b*é": "é*b*é",
     "*b*é": "*b*é",
     "😀*b*😀": "😀b[b]😀",
-    "𝒜*b*": "𝒜*b*",
+    "\U0001d49c*b*": "\U0001d49c*b*",  # a letter that takes two UTF-16 units
     "~a_b~": "s[a_b]",
     "&lt;!here&gt; &amp;amp;": "<!here> &amp;",
     "<!here> <@U1>": "<!here> <@U1>",

@@ -7,11 +7,14 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from gateway.config import Settings
 from gateway.policy.rules import Policy
-from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.every_loop import EveryLoop
 from gateway.resume.graphs import attached, load_graph
 from gateway.resume.langgraph_local import LangGraphLocal
@@ -20,27 +23,54 @@ from gateway.resume.runner import Runner
 from gateway.resume.sweeping import ORPHANS_S, SWEEP_S, repeat
 from gateway.resume.worker import GRACE_S, Rested, Worker, nobody
 from gateway.service.sweep import Sweeper
+from gateway.store.durability import ensure_durable
+from gateway.store.engine import EmbeddedEngine
 from gateway.store.store import Store
+
+ENGINE_FOLDER = "valkey"
+"""Where in the data folder the embedded server keeps its files."""
 
 
 @asynccontextmanager
-async def open_runners(settings: Settings) -> AsyncGenerator[dict[str, Runner]]:
-    """Load every agent's graph and open the place where its threads are kept.
+async def open_store(
+    url: str | None, data_dir: Path, *, insecure_dev: bool = False
+) -> AsyncGenerator[Store]:
+    """Open the store behind a URL, or the embedded one of a data folder.
+
+    Processes on one data folder share one embedded server: the first starts it.
+
+    Args:
+        url: address of a Redis-protocol server; None for the embedded one.
+        data_dir: the folder whose ``valkey`` folder the embedded server keeps.
+        insecure_dev: accept a server that would lose acknowledged decisions.
 
     Raises:
-        GraphError: when a graph cannot be loaded.
-        SettingsError: when the checkpoints cannot be opened.
+        StoreUnavailable: when there is no server.
+        UnsafeStore: when it would lose acknowledged decisions.
+    """
+    async with AsyncExitStack() as opened:
+        if url is None:
+            engine = EmbeddedEngine(data_dir / ENGINE_FOLDER)
+            url = (await opened.enter_async_context(engine)).url
+        store = Store(url)
+        opened.push_async_callback(store.close)
+        await ensure_durable(store.conn, insecure_dev=insecure_dev)
+        yield store
+
+
+async def load_runners(
+    settings: Settings, saver: BaseCheckpointSaver[Any]
+) -> dict[str, Runner]:
+    """Load the graph of every agent that the settings name.
+
+    Raises:
+        GraphError: one sentence about the first that cannot be used.
     """
     base = settings.data_dir.parent
-    graphs = {
-        name: await load_graph(agent.graph, base)
+    return {
+        name: LangGraphLocal(attached(await load_graph(agent.graph, base), saver))
         for name, agent in settings.agents.items()
     }
-    async with open_checkpoints(settings.checkpoints.get_secret_value()) as saver:
-        yield {
-            name: LangGraphLocal(attached(graph, saver))
-            for name, graph in graphs.items()
-        }
 
 
 @asynccontextmanager

@@ -15,6 +15,7 @@ thread, in any order, twice or after a crash, come to the same:
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
 
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval
@@ -51,19 +52,19 @@ class Advancer:
         self._agents = agents
         self._announcer = Announcer(store)
 
-    async def begin(self, at: Place, runner: Runner, text: str, key: str) -> None:
-        """Give a thread a person's message, once, and bring it forward.
+    async def begin(
+        self, at: Place, runner: Runner, give: Callable[[], Awaitable[None]]
+    ) -> ThreadState:
+        """Give a thread new input and bring it forward.
 
-        What was decided before the message came is carried out first; what still
-        waits then is superseded.
+        What was decided before the input came is carried out first; what still waits
+        then is superseded. The caller sees to it that an input is given once.
         """
-        state = await runner.probe(at.thread)
-        if state.taken != key:
-            await self._finish_before(at, runner, state)
-            await self._announcer.started(at)
-            await runner.start(at.thread, text, key=key)
-            await self.supersede_dropped(at, await runner.probe(at.thread))
-        await self.forward(at, runner)
+        await self._finish_before(at, runner)
+        await self._announcer.started(at)
+        await give()
+        await self._supersede_dropped(at, await runner.probe(at.thread))
+        return await self.forward(at, runner)
 
     async def forward(self, at: Place, runner: Runner) -> ThreadState:
         """Bring a thread forward until it rests; return where it stands.
@@ -106,7 +107,7 @@ class Advancer:
             else:
                 return state
 
-    async def supersede_dropped(self, at: Place, state: ThreadState) -> None:
+    async def _supersede_dropped(self, at: Place, state: ThreadState) -> None:
         """End what waited before a new message came; the card says so.
 
         The middleware does it too; this also holds for a graph that lost it.
@@ -130,11 +131,7 @@ class Advancer:
             return not refused.is_stale
         return True
 
-    async def _finish_before(
-        self, at: Place, runner: Runner, state: ThreadState
-    ) -> None:
-        if not state.exists:
-            return
+    async def _finish_before(self, at: Place, runner: Runner) -> None:
         try:
             await self.settle(at, runner)
         except (StoreUnavailable, ThreadUnavailable):

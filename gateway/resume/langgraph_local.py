@@ -45,9 +45,16 @@ class LangGraphLocal:
         return _state(await self._graph.aget_state(_config(thread)))
 
     async def values(self, thread: str) -> dict[str, Any]:
-        """Return the thread's whole state."""
+        """Return the thread's whole state.
+
+        Questions that are still open stand under ``__interrupt__``, as in what
+        LangGraph's ``invoke`` returns.
+        """
         snapshot = await self._graph.aget_state(_config(thread))
-        return cast("dict[str, Any]", snapshot.values)
+        values = cast("dict[str, Any]", snapshot.values)
+        if not snapshot.interrupts:
+            return values
+        return {**values, "__interrupt__": list(snapshot.interrupts)}
 
     async def start(self, thread: str, text: str, *, key: str) -> None:
         """Give a thread a person's message and run until it rests."""

@@ -190,14 +190,19 @@ class Worker:
             self._at_rest(Rested(at.agent, at.thread))
 
     async def _bring(self, at: Place, runner: Runner, delivery: Delivery) -> None:
-        job = delivery.job
-        match job.kind:
-            case JobKind.START:
-                # Only an input that was not taken goes back under a new delivery id,
-                # so the id of the delivery is the message's own.
-                await self._advancer.begin(at, runner, job.input, delivery.id)
-            case JobKind.RESUME:
-                await self._advancer.forward(at, runner)
+        job, key = delivery.job, delivery.id
+        is_new = (
+            job.kind is JobKind.START
+            # Only a message that was not taken is queued again, under a new id; so
+            # the delivery's id tells whether it was.
+            and (await runner.probe(at.thread)).taken != key
+        )
+        if not is_new:
+            await self._advancer.forward(at, runner)
+            return
+        await self._advancer.begin(
+            at, runner, lambda: runner.start(at.thread, job.input, key=key)
+        )
 
     async def _as_far_as_it_got(
         self, at: Place, runner: Runner, delivery: Delivery

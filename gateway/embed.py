@@ -1,0 +1,317 @@
+"""Run agents behind approvals inside any asyncio program.
+
+    async with Twokey(policy=Path("policy.yml")) as tk:
+        final = await tk.run(graph, {"messages": [...]}, thread_id="order-78291")
+
+The wait is durable. Whatever ends this program, the same call afterwards goes on where
+the thread stands: what was decided meanwhile is carried out, what was executed is not
+executed again. Cards are shown by a bot, in this program or another, on the same store.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
+
+from gateway.agent.port import connected
+from gateway.approvals.record import Origin, Person
+from gateway.config import Settings
+from gateway.errors import GraphError, SettingsError, ThreadUnavailable
+from gateway.policy.load import load_policy
+from gateway.policy.rules import Policy
+from gateway.resume.advancing import Advancer
+from gateway.resume.announcing import Place
+from gateway.resume.answers import asked_items
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.every_loop import EveryLoop
+from gateway.resume.graphs import as_graph, attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.resume.leases import under_lease
+from gateway.resume.runner import Runner, ThreadState
+from gateway.resume.strict_state import strict_serializer
+from gateway.resume.worker import Rested
+from gateway.running import load_runners, open_store, running
+from gateway.service.reviews import ReviewService
+from gateway.store.store import Store
+
+POLL_S = 1.0
+"""How often to look at a thread that another process may have brought forward."""
+
+
+class Twokey:
+    """A gateway in this process: store, checkpoints, workers and the clock.
+
+    Args:
+        settings: everything from ``twokey.yml``, its agents included; instead of all
+            that follow.
+        policy: a policy, or the path of its file.
+        url: the store's address; None is an embedded server in ``data_dir``.
+        data_dir: where the embedded server and the checkpoints live.
+        checkpoints: a SQLite file or ``postgresql://`` URL instead of that.
+        tenant: whose approvals these are.
+        slots: how many threads are brought forward at the same time.
+        insecure_dev: accept a store that would lose acknowledged decisions.
+
+    Attributes:
+        store: the open store.
+        service: the gateway that agents of this process are connected to.
+        reviews: what a chat front end may ask.
+    """
+
+    store: Store
+    service: EveryLoop
+    reviews: ReviewService
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        policy: Policy | Path | None = None,
+        url: str | None = None,
+        data_dir: Path = Path(".twokey"),
+        checkpoints: str | None = None,
+        tenant: str = "default",
+        slots: int = 8,
+        insecure_dev: bool = False,
+    ) -> None:
+        if (settings is None) == (policy is None):
+            raise SettingsError(
+                "Twokey needs either settings or a policy: Twokey(settings), or "
+                "Twokey(policy=Path('policy.yml'))."
+            )
+        self._settings = settings
+        self._policy = _policy(settings, policy)
+        if settings is not None:
+            data_dir, tenant, slots = (
+                settings.data_dir,
+                settings.tenant,
+                settings.workers,
+            )
+            secret_url = settings.redis_url
+            url = None if secret_url is None else secret_url.get_secret_value()
+            checkpoints = settings.checkpoints.get_secret_value()
+        self._url, self._data_dir = url, data_dir
+        self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
+        self._tenant, self._slots = tenant, slots
+        self._insecure_dev = insecure_dev
+        self._runners: dict[str, Runner] = {}
+        self._waiting: dict[tuple[str, str], set[asyncio.Queue[Rested]]] = {}
+        self._saver: BaseCheckpointSaver[Any] | None = None
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        """Open everything and begin to work.
+
+        Raises:
+            StoreUnavailable: when there is no store.
+            UnsafeStore: when the store would lose acknowledged decisions.
+            SettingsError: when the checkpoints cannot be opened.
+            GraphError: when an agent of the settings cannot be loaded.
+        """
+        async with AsyncExitStack() as stack:
+            self.store = await stack.enter_async_context(
+                open_store(self._url, self._data_dir, insecure_dev=self._insecure_dev)
+            )
+            self._saver = await stack.enter_async_context(
+                open_checkpoints(self._checkpoints)
+            )
+            if self._settings is not None:
+                self._runners |= await load_runners(self._settings, self._saver)
+            self.service = await stack.enter_async_context(
+                running(
+                    self.store,
+                    lambda: self._policy,
+                    self._runners,
+                    tenant=self._tenant,
+                    slots=self._slots,
+                    at_rest=self._tell,
+                )
+            )
+            self.reviews = ReviewService(
+                self.store, lambda: self._policy, tenant=self._tenant
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Let running threads rest, then close everything; approvals stay open."""
+        await self._stack.aclose()
+
+    def connected(self) -> AbstractContextManager[None]:
+        """Connect the agents that are run inside the block by other means.
+
+        Their threads are not resumed by Twokey: whoever runs them does that.
+        """
+        return connected(self.service)
+
+    async def run(
+        self,
+        graph: object,
+        input: object = None,  # noqa: A002 - LangGraph's own word
+        *,
+        thread_id: str,
+        agent: str = "agent",
+        requester: Person | None = None,
+        origin: Origin | None = None,
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Run a graph and wait, durably, until its thread is finished.
+
+        Call it again with the same thread after a crash, a time-out or a
+        cancellation: while the thread is not finished, no input or the same input
+        goes on waiting, and another input supersedes what waits. On a finished
+        thread an input begins a new turn, and no input returns what it came to.
+
+        Args:
+            graph: a compiled graph, a `StateGraph`, or a function that returns one;
+                the graph's own checkpointer is used when it has one.
+            input: what the graph takes, such as ``{"messages": [...]}``.
+            thread_id: names the thread; the same for ever.
+            agent: the agent's name, as ``ApprovalMiddleware(agent)`` has it.
+            requester: who asked; they cannot approve what comes of it.
+            origin: where in Slack they asked.
+            timeout_s: how long to wait altogether; None waits as long as it takes.
+
+        Returns:
+            The thread's final state. When it rests on a question that is not
+            Twokey's, that stands under ``__interrupt__``.
+
+        Raises:
+            TimeoutError: when it takes longer; the thread goes on all the same.
+            GraphError: when the graph cannot be used, or its thread was given up.
+            ThreadUnavailable: when there is no thread and no input.
+        """
+        runner = await self._runner(graph, agent)
+        keys = self.store.keys_of_tenant(self._tenant)
+        at = Place(keys, self._tenant, agent, thread_id)
+        if requester is not None or origin is not None:
+            facts = await self.store.threads.facts(keys, agent, thread_id)
+            facts = facts.with_(requester=requester, origin=origin)
+            await self.store.threads.remember(keys, agent, thread_id, facts)
+        async with asyncio.timeout(timeout_s), self._told(at) as told:
+            state = await self._begin_or_go_on(at, runner, input)
+            while not _rests_for_good(state):
+                await _next(told)
+                state = await runner.probe(thread_id)
+            return await runner.values(thread_id)
+
+    async def _begin_or_go_on(
+        self, at: Place, runner: LangGraphLocal, given: object
+    ) -> ThreadState:
+        advancer = Advancer(self.store, self.service.home)
+        prefix = "" if given is None else _key(given)
+        mine = ""
+
+        async def work() -> ThreadState:
+            nonlocal mine
+            state = await runner.probe(at.thread)
+            if given is None and not state.exists:
+                raise ThreadUnavailable(
+                    f"There is no thread {at.thread!r} of {at.agent!r} to go on with; "
+                    "give it an input."
+                )
+            is_same = state.taken.startswith(prefix) and not state.is_finished
+            if given is None or (state.exists and (is_same or state.taken == mine)):
+                return await advancer.forward(at, runner)
+            # The same input to the same thread once more is another turn.
+            mine = f"{prefix}{state.checkpoint}"
+            return await advancer.begin(at, runner, give)
+
+        async def give() -> None:
+            # A copy, because LangGraph writes ids into the messages it is given.
+            await runner.give(at.thread, copy.deepcopy(given), key=mine)
+
+        while True:
+            try:
+                with self.connected():
+                    return await under_lease(self.store, at, work)
+            except ThreadUnavailable:
+                state = await runner.probe(at.thread)
+                if not state.exists and given is None:
+                    raise
+            await asyncio.sleep(POLL_S)
+
+    async def _runner(self, graph: object, agent: str) -> LangGraphLocal:
+        if self._saver is None:
+            raise SettingsError("Use Twokey as: async with Twokey(...) as tk: ...")
+        compiled = await as_graph(graph, f"the graph of {agent!r}")
+        has_own = isinstance(
+            getattr(compiled, "checkpointer", None), BaseCheckpointSaver
+        )
+        runner = LangGraphLocal(
+            compiled if has_own else attached(compiled, self._saver)
+        )
+        self._runners[agent] = runner
+        return runner
+
+    def _tell(self, rested: Rested) -> None:
+        for queue in self._waiting.get((rested.agent, rested.thread), ()):
+            queue.put_nowait(rested)
+
+    @asynccontextmanager
+    async def _told(self, at: Place) -> AsyncGenerator[asyncio.Queue[Rested]]:
+        queue: asyncio.Queue[Rested] = asyncio.Queue()
+        who = (at.agent, at.thread)
+        self._waiting.setdefault(who, set()).add(queue)
+        try:
+            yield queue
+        finally:
+            self._waiting[who].discard(queue)
+            if not self._waiting[who]:
+                del self._waiting[who]
+
+
+async def _next(told: asyncio.Queue[Rested]) -> None:
+    """Wait until the thread may have come forward."""
+    try:
+        async with asyncio.timeout(POLL_S):
+            rested = await told.get()
+    except TimeoutError:
+        return
+    if rested.error is not None:
+        raise GraphError(
+            f"The thread {rested.thread!r} of {rested.agent!r} was given up after "
+            f"several attempts ({type(rested.error).__name__}); mend the cause and "
+            "run it again without input."
+        ) from rested.error
+
+
+def _rests_for_good(state: ThreadState) -> bool:
+    """Say whether nothing of ours will bring this thread forward."""
+    if state.is_finished:
+        return True
+    return bool(state.pending) and not asked_items(state.pending)
+
+
+def _key(given: object) -> str:
+    kind, body = strict_serializer().dumps_typed(given)
+    return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}@"
+
+
+def _policy(settings: Settings | None, policy: Policy | Path | None) -> Policy:
+    if settings is not None:
+        place = settings.policy
+        return load_policy(place.read(), str(place.path), under=place.under)
+    if isinstance(policy, Path):
+        try:
+            return load_policy(policy.read_text(encoding="utf-8"), str(policy))
+        except OSError as error:
+            raise SettingsError(
+                f"The policy {str(policy)!r} cannot be read: {error.strerror}."
+            ) from error
+    if policy is None:
+        raise SettingsError("Twokey needs a policy.")
+    return policy

@@ -22,12 +22,11 @@ from bot.blocks import (
 from bot.cards.batch import row, tail
 from bot.cards.frame import Frame, rows_of
 from bot.cards.message import Message
-from bot.cards.refs import utc, when, who
+from bot.cards.refs import hash_ref, utc, when, who
 from bot.cards.rich import box, line, stacked
 from bot.cards.states import counted, headline
 from bot.ids import CARD_EVENT
 from bot.text import excerpt, fit
-from gateway.approvals.digest import short
 from gateway.approvals.record import Approval
 from gateway.approvals.tiers import Tier, join
 
@@ -98,7 +97,7 @@ def _origin(frame: Frame) -> Block:
         "{id} · version {version} · {hash}",
         id=code(approval.id),
         version=approval.version,
-        hash=code(short(shown).replace("…", "..")),
+        hash=hash_ref(shown),
     )
     until = template("Expires {at}.", at=when(approval.expires_at_ms))
     return context(

@@ -21,16 +21,16 @@ from bot.cards import buttons
 from bot.cards.diff import diff
 from bot.cards.frame import Frame, room, rows_of
 from bot.cards.listing import Listing, all_text, fits, listing
-from bot.cards.refs import who
+from bot.cards.refs import hash_ref, who
 from bot.cards.rich import box, line, stacked
-from bot.cards.states import TIERS, WORDS, lacking, sentence
+from bot.cards.states import BECAUSE, TIERS, WORDS, lacking, sentence
 from bot.hidden import has_hidden
 from bot.text import excerpt, fit, mixed_script_warnings
 from gateway.approvals.record import Approval, Item, Person, Verb
 
 _LEAST_ROOM = 80
 _REASONS = 160
-_MIXED = 60
+_MIXED = 120
 _MAX_MIXED = 2
 _OTHERS = 500
 
@@ -153,7 +153,7 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
 
 
 def _why(frame: Frame, item: Item) -> Block:
-    tier = template(TIERS[item.tier])
+    tier = template(BECAUSE[item.tier] if item.reasons else TIERS[item.tier])
     text = " · ".join(item.reasons)
     lack = lacking(item) if item.is_pending else ""
     parts = [untrusted(fit(text, _REASONS))] if text else []
@@ -166,8 +166,9 @@ def _standing(frame: Frame, item: Item, shown: Listing) -> Template:
     if shown.is_complete:
         return told
     part = template(
-        "Showing {shown} of {total} characters; View all has the rest.",
+        "Showing {shown} of {total} characters (sha256 {hash}). View all has them.",
         shown=shown.shown,
         total=shown.total,
+        hash=hash_ref(item.action_hash),
     )
     return joined("\n", [told, part])

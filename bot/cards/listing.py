@@ -21,7 +21,7 @@ _SHORT_VALUE = 60
 _SHORT_NAME = 32
 _COLUMN = 24
 _LEAST_ROOM = 80
-_EXCERPT = 1_200  # who has to open the rest anyway needs no wall of text
+_EXCERPT = 800  # who has to open the rest anyway needs no wall of text
 # Spaces that could push a part of a value to where the next line seems to begin.
 _GAP = re.compile(r" {3}|[\n\t]")
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from bot.blocks import Ref, Template, code, joined, moment, template, user
+from gateway.approvals.digest import short
 from gateway.approvals.record import Person
 
 _LAST_MS = 253_402_300_799_000  # 9999-12-31T23:59:59Z
@@ -29,6 +30,11 @@ def utc(at_ms: int) -> datetime:
     """Return Unix milliseconds as an aware moment, kept within the calendar."""
     seconds = min(max(at_ms, 0), _LAST_MS) // 1000
     return datetime.fromtimestamp(seconds, UTC)
+
+
+def hash_ref(digest: str) -> Ref:
+    """Show a hash in its short form."""
+    return code(short(digest).replace("…", ".."))
 
 
 def people(persons: Sequence[Person]) -> Template:

@@ -54,6 +54,15 @@ TIERS: dict[Tier, LiteralString] = {
 }
 """How a tier is named in a line of ours."""
 
+BECAUSE: dict[Tier, LiteralString] = {
+    Tier.AUTO: "Tier *auto*, because:",
+    Tier.NOTIFY: "Tier *notify*, because:",
+    Tier.APPROVE: "Tier *approve*, because:",
+    Tier.ESCALATE: "Tier *escalate*, because:",
+    Tier.DENY: "Tier *deny*, because:",
+}
+"""The same, when the policy's reasons stand behind it."""
+
 _TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
     _S.AUTHORIZED: ("🔑 *Approved*", "{at}. Waiting to run."),
     _S.EXECUTING: ("🔄 *Approved*", "and running since {at}."),
@@ -95,13 +104,20 @@ def headline(approval: Approval, *, now_ms: int) -> Label:
     if waiting and is_late(approval, now_ms=now_ms):
         return label(LATE)
     if not approval.is_batch:
-        return label(HEADLINES[approval.items[0].state])
+        return _one(approval.items[0])
     doubts = sum(item.state is _S.IN_DOUBT for item in approval.items)
     if waiting:
         return label(f"⏳ Approval needed: {waiting} of {len(approval.items)} calls")
     if doubts:
         return label(f"❓ Did they run? Please check {doubts} of {len(approval.items)}")
     return label(f"{len(approval.items)} calls: {counted(approval)}")
+
+
+def _one(item: Item) -> Label:
+    need = item.demand.approvals
+    if item.is_pending and need > 1:
+        return label(f"⏳ Approval needed from {need} people")
+    return label(HEADLINES[item.state])
 
 
 def counted(approval: Approval) -> str:

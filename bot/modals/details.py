@@ -79,7 +79,7 @@ def view(
         *([_read_all()] if can_approve and item.tier is Tier.ESCALATE else []),
     ]
     return modal(
-        label("Everything about it"),
+        label("All about this call"),
         blocks,
         callback_id=View.DETAILS,
         submit=label("Approve") if can_approve else None,

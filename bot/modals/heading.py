@@ -7,24 +7,25 @@ from typing import LiteralString
 from bot.blocks import Block, context, joined, section, template, untrusted
 from bot.cards.listing import listing
 from bot.cards.rich import box, stacked
-from bot.cards.states import TIERS
+from bot.cards.states import BECAUSE, TIERS
 from bot.ids import block_id
 from bot.text import fit
 from gateway.approvals.record import Approval, Item
 
 _TITLE = 300
 _CALL = 1_200
-_REASONS = 300
+
+REASONS = 200
+"""How many characters of the reasons a heading shows; the details have them all."""
 
 
 def heading(approval: Approval, item: Item, *, with_call: bool = True) -> list[Block]:
     """Return what a modal says first: the call, its tier, and why it needs review."""
     number = [template("Call {n} of {of} ·", n=item.index + 1, of=len(approval.items))]
-    tier = joined(
-        " ", [*(number if approval.is_batch else []), template(TIERS[item.tier])]
-    )
+    tier_words = BECAUSE[item.tier] if item.reasons else TIERS[item.tier]
+    tier = joined(" ", [*(number if approval.is_batch else []), template(tier_words)])
     why = " · ".join(item.reasons)
-    parts = [untrusted(fit(why, _REASONS))] if why else []
+    parts = [untrusted(fit(why, REASONS))] if why else []
     blocks: list[Block] = []
     if item.description:
         blocks.append(section(untrusted(fit(item.description, _TITLE))))

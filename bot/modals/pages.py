@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bot.cards.chunks import chunks
 from bot.cards.listing import boxes
+from bot.modals.heading import REASONS
 from bot.text import reveal
 from gateway.approvals.record import Approval, Item, Verb
 
@@ -46,11 +47,13 @@ def pages(approval: Approval, item: Item) -> tuple[tuple[Part, ...], ...]:
 
 def _parts(approval: Approval, item: Item) -> list[Part]:
     ends = item.settlement
+    reasons = "\n".join(item.reasons)
+    call = "What runs if approved" if item.is_pending else "The call"
     sections = [
-        ("What runs if approved", list(boxes(item.tool, item.args, item.redact))),
+        (call, list(boxes(item.tool, item.args, item.redact))),
         ("What the agent asked for", _requested(item)),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
-        ("Why it needs review", ["\n".join(item.reasons)]),
+        ("Why it needs review", [reasons] if len(reasons) > REASONS else []),
         ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
         ("Answer", [ends.text] if ends and ends.verb is Verb.RESPOND else []),
         ("Result, as the tool says", [item.result.summary] if item.result else []),

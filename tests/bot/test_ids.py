@@ -1,0 +1,147 @@
+"""A seal opens exactly what it was made for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot import ids
+from bot.ids import Action, BadSeal, Sealed, View, seal, unseal, verify
+from gateway.approvals.record import Approval
+from tests.bot.samples import KEY, REFUND, TEAM, a_refund, an_approval, an_item, edited
+
+BATCH = an_approval(a_refund(), an_item({"n": 1}, index=1), an_item({}, index=2))
+
+
+def _is_good(
+    sealed: Sealed,
+    approval: Approval = BATCH,
+    *,
+    key: bytes = KEY,
+    team: str = TEAM,
+    purpose: str = Action.APPROVE,
+) -> bool:
+    return verify(sealed, approval, key=key, team=team, purpose=purpose)
+
+
+def _seal(index: int | None = 1, purpose: str = Action.APPROVE) -> str:
+    return seal(BATCH, index, key=KEY, team=TEAM, purpose=purpose)
+
+
+def test_a_seal_verifies_against_the_record_it_was_made_of() -> None:
+    assert _is_good(unseal(_seal()))
+    assert _is_good(unseal(_seal(None)))
+
+
+def test_a_seal_says_approval_version_and_item_in_the_open() -> None:
+    sealed = unseal(_seal(2))
+
+    assert (sealed.approval, sealed.version, sealed.index) == ("ap_7f3k", 1, 2)
+    assert unseal(_seal(None)).index is None
+
+
+@pytest.mark.parametrize("purpose", [*Action, *View, ids.page(1)])
+def test_a_seal_is_good_for_one_purpose_only(purpose: str) -> None:
+    sealed = unseal(_seal(purpose=purpose))
+
+    others = {*Action, *View, ids.page(1), ids.page(2)} - {purpose}
+
+    assert _is_good(sealed, purpose=purpose)
+    assert not any(_is_good(sealed, purpose=other) for other in others)
+
+
+def test_a_seal_of_another_key_team_approval_version_or_item_is_refused() -> None:
+    sealed = unseal(_seal())
+    other = BATCH.with_(id="ap_other")
+
+    assert not _is_good(sealed, key=b"x" * 32)
+    assert not _is_good(sealed, team="T0OTHER")
+    assert not _is_good(sealed, other)
+    assert not _is_good(replace(sealed, approval="ap_other"), other)
+    assert not _is_good(sealed, BATCH.with_(version=2))
+    assert not _is_good(replace(sealed, version=2), BATCH.with_(version=2))
+    assert not _is_good(replace(sealed, index=0))
+    assert not _is_good(replace(sealed, index=None))
+    assert not _is_good(replace(sealed, index=99))
+
+
+def test_a_seal_does_not_survive_other_arguments_in_the_record() -> None:
+    changed = BATCH.replacing(edited(BATCH.items[1], {"n": 2}))
+
+    assert not _is_good(unseal(_seal(1)), changed)
+    assert not _is_good(unseal(_seal(None)), changed)
+    assert _is_good(unseal(_seal(0)), changed)
+
+
+def test_the_seal_of_a_batch_breaks_when_a_call_is_dropped_or_moved() -> None:
+    sealed = unseal(_seal(None))
+    dropped = BATCH.with_(items=BATCH.items[:2])
+    moved = BATCH.with_(items=BATCH.items[::-1])
+
+    assert not _is_good(sealed, dropped)
+    assert not _is_good(sealed, moved)
+
+
+@given(st.integers(0, ids.MAC_BYTES * 8 - 1))
+def test_every_flipped_bit_of_the_mac_is_noticed(bit: int) -> None:
+    sealed = unseal(_seal())
+    number = int.from_bytes(sealed.mac, "big") ^ (1 << bit)
+
+    assert not _is_good(replace(sealed, mac=number.to_bytes(ids.MAC_BYTES, "big")))
+
+
+@given(st.text(max_size=300))
+def test_any_text_is_a_seal_or_a_bad_seal(text: str) -> None:
+    try:
+        sealed = unseal(text)
+    except BadSeal:
+        return
+
+    assert not _is_good(sealed)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "ap_7f3k",
+        ":1:0:" + "A" * 22,
+        "ap:01:0:" + "A" * 22,
+        "ap:-1:0:" + "A" * 22,
+        "ap:1:x:" + "A" * 22,
+        "ap:1:\u0661:" + "A" * 22,
+        "ap:1:0:" + "A" * 21,
+        "ap:1:0:" + "!" * 22,
+        "a" * 300 + ":1:0:" + "A" * 22,
+    ],
+)
+def test_a_malformed_seal_is_called_one(text: str) -> None:
+    with pytest.raises(BadSeal):
+        unseal(text)
+
+
+def test_seals_and_block_ids_fit_where_slack_puts_them() -> None:
+    long = an_approval(id="ap_s12_" + "x" * 40, version=10**6, rev=10**6)
+
+    value = seal(long, 0, key=KEY, team=TEAM, purpose=Action.RECONCILE_EXECUTED)
+
+    assert len(value) < 150
+    assert len(ids.block_id(long, "99.page99.actions")) <= 255
+
+
+def test_block_ids_are_new_on_each_change_of_the_record() -> None:
+    first = an_approval()
+    edit = first.replacing(edited(first.items[0], REFUND | {"amount": 1}), version=2)
+
+    found = {
+        ids.block_id(one, "head") for one in (first, edit, first.with_(rev=2), first)
+    }
+
+    assert len(found) == 3
+
+
+def test_the_inputs_of_the_form_keep_their_ids_when_it_is_shown_again() -> None:
+    assert ids.field_block_id(3) == "field:3"

@@ -1,0 +1,289 @@
+"""Verified payloads become typed records, or a sentence about what is missing."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot import payload
+from bot.payload import BadPayload
+
+CLICK: Any = {
+    "type": "block_actions",
+    "team": {"id": "T1", "domain": "acme"},
+    "enterprise": None,
+    "user": {"id": "U1", "team_id": "T1"},
+    "container": {"type": "message", "message_ts": "1.2", "channel_id": "C1"},
+    "channel": {"id": "C1", "name": "approvals"},
+    "trigger_id": "tr",
+    "response_url": "https://hooks.slack.test/1",
+    "actions": [
+        {
+            "type": "button",
+            "action_id": "approve",
+            "block_id": "b",
+            "value": "ap:1:0:mac",
+            "action_ts": "3.4",
+        }
+    ],
+}
+SUBMIT: Any = {
+    "type": "view_submission",
+    "team": {"id": "T1"},
+    "user": {"id": "U1", "team_id": "T1"},
+    "trigger_id": "tr",
+    "view": {
+        "id": "V1",
+        "root_view_id": "V0",
+        "callback_id": "edit_modal",
+        "hash": "h",
+        "private_metadata": "ap:1:0:mac",
+        "state": {"values": {"field:0": {"value": {"type": "x", "value": "1"}}}},
+    },
+}
+FORM: Any = {
+    "team_id": "T1",
+    "user_id": "U1",
+    "channel_id": "C1",
+    "command": "/approvals",
+    "text": "list",
+    "trigger_id": "tr",
+    "response_url": "https://hooks.slack.test/1",
+}
+MENTION: Any = {
+    "type": "event_callback",
+    "team_id": "T1",
+    "event_id": "Ev1",
+    "event": {
+        "type": "app_mention",
+        "user": "U1",
+        "text": "<@UBOT> refund",
+        "ts": "5.6",
+        "channel": "C1",
+        "team": "T1",
+    },
+}
+OPENED: Any = {
+    "type": "event_callback",
+    "team_id": "T1",
+    "event_id": "Ev2",
+    "event": {"type": "app_home_opened", "user": "U1", "tab": "home", "channel": "D1"},
+}
+
+
+def _changed(body: Any, path: str, value: Any) -> Any:
+    """Return a copy with another value at a dotted path; None deletes."""
+    copied: Any = copy.deepcopy(body)
+    steps: list[Any] = [int(s) if s.isdigit() else s for s in path.split(".")]
+    node = copied
+    for key in steps[:-1]:
+        node = node[key]
+    if value is None:
+        del node[steps[-1]]
+    else:
+        node[steps[-1]] = value
+    return copied
+
+
+def _keys(node: Any) -> list[Any]:
+    return list(node) if hasattr(node, "keys") else list(range(len(node)))
+
+
+def _is_filled(node: Any) -> bool:
+    return bool(node) and (hasattr(node, "keys") or hasattr(node, "append"))
+
+
+def test_a_click_on_a_card_names_person_card_and_button() -> None:
+    click = payload.block_action(CLICK)
+
+    assert (click.team, click.user, click.user_team) == ("T1", "U1", "T1")
+    assert (click.channel, click.message_ts) == ("C1", "1.2")
+    assert (click.action_id, click.value) == ("approve", "ap:1:0:mac")
+    assert (click.enterprise, click.view_id, click.chosen) == ("", "", ())
+
+
+def test_the_home_team_of_a_slack_connect_user_is_kept_apart() -> None:
+    click = payload.block_action(_changed(CLICK, "user.team_id", "T9"))
+
+    assert (click.team, click.user_team) == ("T1", "T9")
+
+
+def test_an_organization_wide_installation_has_a_team_all_the_same() -> None:
+    wide = {**CLICK, "team": None, "enterprise": {"id": "E1", "name": "Acme"}}
+    in_view = {**wide, "view": {"id": "V1", "app_installed_team_id": "T5"}}
+
+    assert payload.block_action(wide).team == "T1"
+    assert payload.block_action(wide).enterprise == "E1"
+    assert payload.block_action(in_view).team == "T5"
+
+
+def test_a_click_inside_a_modal_names_the_view() -> None:
+    view = {"id": "V1", "hash": "h", "private_metadata": "m"}
+    inside = {**CLICK, "view": view, "container": {"type": "view", "view_id": "V1"}}
+    del inside["channel"], inside["response_url"]
+
+    click = payload.block_action(inside)
+
+    assert (click.view_id, click.view_hash, click.private_metadata) == ("V1", "h", "m")
+    assert (click.channel, click.message_ts, click.response_url) == ("", "", "")
+
+
+@pytest.mark.parametrize(
+    ("held", "chosen"),
+    [
+        ({"selected_option": {"value": "a"}}, ("a",)),
+        ({"selected_options": [{"value": "a"}, {"value": "b"}]}, ("a", "b")),
+        ({"selected_options": []}, ()),
+        ({"selected_date": "2026-11-21"}, ("2026-11-21",)),
+        ({"selected_option": None}, ()),
+    ],
+)
+def test_what_a_menu_picked_is_read(held: Any, chosen: tuple[str, ...]) -> None:
+    body = _changed(CLICK, "actions", [{**CLICK["actions"][0], **held}])
+
+    assert payload.block_action(body).chosen == chosen
+
+
+def test_a_submitted_modal_brings_its_values() -> None:
+    view = payload.view_submission(SUBMIT)
+
+    assert (view.callback_id, view.view_id, view.root_view_id) == (
+        "edit_modal",
+        "V1",
+        "V0",
+    )
+    assert view.private_metadata == "ap:1:0:mac"
+    assert view.values["field:0"]["value"]["value"] == "1"
+
+
+def test_a_command_brings_its_words() -> None:
+    command = payload.command(FORM)
+
+    assert (command.command, command.text) == ("/approvals", "list")
+    assert command.user_team == "T1"
+
+
+def test_a_mention_is_answered_in_its_thread_or_starts_one() -> None:
+    first = payload.mention(MENTION)
+    inside = payload.mention(_changed(MENTION, "event.thread_ts", "4.4"))
+
+    assert first is not None
+    assert inside is not None
+    assert (first.thread_ts, inside.thread_ts) == ("5.6", "4.4")
+    assert not first.is_direct
+
+
+def test_a_line_in_the_bots_own_chat_is_a_mention_too() -> None:
+    event = {**MENTION["event"], "type": "message", "channel_type": "im"}
+
+    found = payload.mention({**MENTION, "event": event})
+
+    assert found is not None
+    assert found.is_direct
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        {"bot_id": "B1"},
+        {"subtype": "message_changed"},
+        {"type": "message", "channel_type": "channel"},
+    ],
+)
+def test_what_no_person_said_to_the_bot_is_nothing(extra: Any) -> None:
+    body = {**MENTION, "event": {**MENTION["event"], **extra}}
+
+    assert payload.mention(body) is None
+
+
+def test_an_opened_home_tab_names_the_person() -> None:
+    opened = payload.home_opened(OPENED)
+
+    assert (opened.user, opened.tab, opened.team) == ("U1", "home", "T1")
+
+
+@pytest.mark.parametrize(
+    ("read", "body", "path", "value", "place"),
+    [
+        (payload.block_action, CLICK, "type", "view_submission", "type"),
+        (payload.block_action, CLICK, "user", None, "user"),
+        (payload.block_action, CLICK, "user.id", None, "user.id"),
+        (payload.block_action, CLICK, "user.id", 7, "user.id"),
+        (payload.block_action, CLICK, "actions", None, "actions"),
+        (payload.block_action, CLICK, "actions", [], "actions"),
+        (payload.block_action, CLICK, "actions", "xx", "actions"),
+        (payload.block_action, CLICK, "actions.0", "x", "actions.0"),
+        (payload.block_action, CLICK, "actions.0.value", 3, "actions.0.value"),
+        (payload.block_action, CLICK, "trigger_id", None, "trigger_id"),
+        (payload.block_action, CLICK, "channel", [], "channel"),
+        (payload.view_submission, SUBMIT, "view", None, "view"),
+        (payload.view_submission, SUBMIT, "view.state", None, "view.state"),
+        (
+            payload.view_submission,
+            SUBMIT,
+            "view.state.values",
+            {"b": {"a": 1}},
+            "view.state.values.b.a",
+        ),
+        (payload.command, FORM, "response_url", None, "response_url"),
+        (payload.mention, MENTION, "event.type", "reaction_added", "event.type"),
+        (payload.mention, MENTION, "event_id", None, "event_id"),
+        (payload.home_opened, OPENED, "event.type", "message", "event.type"),
+        (payload.home_opened, OPENED, "event.user", None, "event.user"),
+    ],
+)
+def test_a_malformed_payload_is_refused_by_the_name_of_what_is_wrong(
+    read: Callable[[Any], object], body: Any, path: str, value: Any, place: str
+) -> None:
+    with pytest.raises(BadPayload) as caught:
+        read(_changed(body, path, value))
+
+    assert caught.value.place == place
+
+
+def test_a_click_without_any_team_is_refused() -> None:
+    body = {**CLICK, "team": None, "user": {"id": "U1"}}
+
+    with pytest.raises(BadPayload, match=r"team\.id"):
+        payload.block_action(body)
+
+
+_json: st.SearchStrategy[Any] = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.text(max_size=5)),
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner)
+    ),
+    max_leaves=5,
+)
+
+
+@pytest.mark.parametrize(
+    ("read", "body"),
+    [
+        (payload.block_action, CLICK),
+        (payload.view_submission, SUBMIT),
+        (payload.command, FORM),
+        (payload.mention, MENTION),
+        (payload.home_opened, OPENED),
+    ],
+)
+@given(data=st.data())
+def test_no_payload_raises_anything_but_bad_payload(
+    read: Callable[[Any], object], body: Any, data: st.DataObject
+) -> None:
+    broken: Any = copy.deepcopy(body)
+    node = broken
+    key = data.draw(st.sampled_from(_keys(node)))
+    while _is_filled(node[key]) and data.draw(st.booleans()):
+        node = node[key]
+        key = data.draw(st.sampled_from(_keys(node)))
+    node[key] = data.draw(_json)
+
+    with contextlib.suppress(BadPayload):  # anything else would fail here
+        read(broken)

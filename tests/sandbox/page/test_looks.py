@@ -11,7 +11,16 @@ import pytest
 
 from tests.sandbox.page.block_scenes import edit_modal, every_block, home_view
 from tests.sandbox.page.fake_slack import FakeSlack
-from tests.sandbox.page.scenes import BOT, SETTLED_TS, channel, message, ts, workspace
+from tests.sandbox.page.scenes import (
+    BOT,
+    SETTLED_TS,
+    approval_card,
+    channel,
+    message,
+    plain,
+    ts,
+    workspace,
+)
 from tests.sandbox.page.screen import Screen
 
 pytestmark = pytest.mark.browser
@@ -153,6 +162,30 @@ def test_every_block_and_app_home_can_be_read(
     screen.one("#home .block")
 
     check(screen, gallery, f"home-{kind}")
+
+
+@pytest.mark.parametrize("kind", SCREENS)
+def test_a_dangerous_question_can_be_read(
+    screen: Screen, slack: FakeSlack, gallery: Path, kind: str
+) -> None:
+    width, height, scheme = SCREENS[kind]
+    screen.size(width, height, scheme=scheme)
+    card = approval_card()
+    card[-1]["elements"][0]["confirm"] = {
+        "title": plain("Refund 899.00?"),
+        "text": plain("This cannot be undone."),
+        "confirm": plain("Refund"),
+        "deny": plain("Not yet"),
+        "style": "danger",
+    }
+    said = message(ts(1), BOT, "x", blocks=card)
+    slack.show(channels=[channel("C0APPROVALS", "agent-approvals", [said])])
+
+    screen.open()
+    screen.click('[data-action-id="approve"]')
+    screen.one("[role=alertdialog]")
+
+    check(screen, gallery, f"confirm-{kind}")
 
 
 def test_thumbs_hit_every_control_on_a_phone(screen: Screen, slack: FakeSlack) -> None:

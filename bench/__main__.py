@@ -1,0 +1,71 @@
+"""Measure the figures of the README, as ratios within one run.
+
+``python -m bench`` measures all of them, ``python -m bench NAME`` one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import sys
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import Protocol
+
+from bench import decision_to_tool
+from bench.stats import Figure, table
+
+
+class _Measure(Protocol):
+    def __call__(self, *, is_quick: bool) -> Awaitable[Figure]: ...
+
+
+FIGURES: dict[str, _Measure] = {
+    "decision_to_tool": decision_to_tool.measure,
+}
+"""Every figure by its name on the command line."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Measure what the command line names, print it, and return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"one of: {', '.join(FIGURES)}"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="few samples: to see that it works"
+    )
+    parser.add_argument(
+        "--json", type=Path, metavar="FILE", help="also write every sample to a file"
+    )
+    args = parser.parse_args(argv)
+    names: list[str] = args.names or list(FIGURES)
+    unknown = [name for name in names if name not in FIGURES]
+    if unknown:
+        parser.error(f"no figure {unknown[0]!r}; choose from {', '.join(FIGURES)}")
+    print(f"{_machine()}\n", flush=True)
+    figures: dict[str, object] = {}
+    for name in names:
+        figure = asyncio.run(_measured(name, is_quick=args.quick))
+        print(table(figure), flush=True)
+        figures[name] = figure.as_json()
+    if args.json:
+        found = {"machine": _machine(), "is_quick": args.quick, "figures": figures}
+        args.json.write_text(json.dumps(found, indent=2) + "\n", encoding="utf-8")
+    return 0
+
+
+async def _measured(name: str, *, is_quick: bool) -> Figure:
+    return await FIGURES[name](is_quick=is_quick)
+
+
+def _machine() -> str:
+    system = f"{platform.system()} {platform.machine()}"
+    return f"Python {platform.python_version()}, {system}, {os.cpu_count()} processors"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,339 @@
+"""Measure the way from a reviewer's decision to the first line of the tool.
+
+Three ways to the same tool of the same agent, taken in turns on one durable Valkey and
+one SQLite checkpointer, each approval in a thread of its own:
+
+- Twokey: `ReviewService.decide`, one script that also queues the job, a worker, the
+  thread's lease, the resume, a claim, the tool.
+- a bare resume: LangChain's own middleware, and `Command(resume=...)` called by whoever
+  decided, in the same process. No way to the same tool can be shorter; it has no
+  record of the decision, no second process and no claim.
+- a poller: the same bare agent, woken by a loop that reads a status key twice a second.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Protocol, cast
+
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, StructuredTool
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.pregel import Pregel
+from langgraph.types import Command
+from typing_extensions import override
+
+from bench.stats import P95, Figure, Measured, ratio
+from gateway.agent import ApprovalMiddleware, guarded
+from gateway.approvals.decisions import Approve, Click, Reviewer, Settled, Standing
+from gateway.approvals.record import Person
+from gateway.policy.load import load_policy
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.resume.worker import Rested
+from gateway.running import open_store, running
+from gateway.service.reviews import ReviewService
+from gateway.store.store import Store
+
+TITLE = "Decision to tool start"
+POLL_S = 0.5
+ROUNDS, IN_A_ROUND = 6, 10
+QUICK_ROUNDS, QUICK_IN_A_ROUND = 2, 4
+
+_AGENT = "support"
+_POLICY = load_policy(
+    """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0BENCH, reviewers: [U0ANA]}
+tools:
+  refund: {tier: approve}
+""",
+    "bench.yml",
+)
+_DAN = Person(team="T0", user="U0DAN", name="Dan")
+_ANA = Reviewer(team="T0", user="U0ANA", name="Ana", standing=Standing.MEMBER)
+_PATIENCE_S = 30.0
+_GOLDEN = 0.6180339887
+"""Its multiples fall evenly between two polls, whatever their number is."""
+
+Graph = Pregel[Any, Any, Any, Any]
+
+
+async def measure(*, is_quick: bool = False) -> Figure:
+    """Run all three in turns and compare them."""
+    rounds = QUICK_ROUNDS if is_quick else ROUNDS
+    in_a_round = QUICK_IN_A_ROUND if is_quick else IN_A_ROUND
+    async with _subjects() as (till, subjects):
+        for subject in subjects:
+            await _once(subject, till, f"{subject.name} warms up")
+        samples: dict[str, list[tuple[float, ...]]] = {one.name: [] for one in subjects}
+        for turn in range(rounds):
+            row: dict[str, list[float]] = {one.name: [] for one in subjects}
+            for number in range(in_a_round):
+                for subject in subjects:
+                    order = f"{subject.name} {turn}.{number}"
+                    row[subject.name].append(await _once(subject, till, order))
+            for name, taken in row.items():
+                samples[name].append(tuple(taken))
+    twokey, bare, poller = (
+        Measured(name, "ms", tuple(found)) for name, found in samples.items()
+    )
+    return Figure(
+        TITLE,
+        f"{rounds} rounds of {in_a_round} approvals each; Valkey with appendfsync "
+        "always, SQLite checkpoints.",
+        (twokey, bare, poller),
+        (
+            ratio("0.5 s poller / Twokey, p50", poller, twokey, at_least=50),
+            ratio("0.5 s poller / Twokey, p95", poller, twokey, share=P95),
+            ratio("Twokey / bare resume, p50", twokey, bare),
+            ratio("Twokey / bare resume, p95", twokey, bare, share=P95),
+        ),
+    )
+
+
+class Till:
+    """The shop's till: its one tool notes when its first line ran."""
+
+    def __init__(self) -> None:
+        self._begun: dict[str, asyncio.Future[float]] = {}
+
+    def expect(self, order: str) -> asyncio.Future[float]:
+        """Return what will hold the time at which the tool began for this order."""
+        begun = asyncio.get_running_loop().create_future()
+        self._begun[order] = begun
+        return begun
+
+    async def refund(self, order: str, amount: float) -> str:
+        """Give money back."""
+        now = time.perf_counter()
+        self._begun[order].set_result(now)
+        return f"refunded {amount:g}"
+
+    def tool(self) -> BaseTool:
+        """Return the tool for an agent."""
+        return StructuredTool.from_function(coroutine=self.refund, name="refund")
+
+
+class Scripted(BaseChatModel):
+    """A model that refunds whatever order a person names, and then is done."""
+
+    @property
+    @override
+    def _llm_type(self) -> str:
+        return "scripted"
+
+    @override
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self
+
+    @override
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        last = messages[-1]
+        answer = AIMessage("Done.")
+        if isinstance(last, HumanMessage):
+            args = {"order": str(last.text), "amount": 49.5}
+            call = {"name": "refund", "args": args, "id": "call-1"}
+            answer = AIMessage("", tool_calls=[call])  # pyright: ignore[reportArgumentType] - plain dicts are tool calls
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+class Subject(Protocol):
+    """One way from a decision to the tool."""
+
+    name: str
+
+    async def propose(self, order: str) -> None:
+        """Let an agent ask for this order in a thread of its own, until it waits."""
+        ...
+
+    async def decide(self, order: str) -> float:
+        """Approve it; return when that began. The tool may begin before or after."""
+        ...
+
+    async def rest(self, order: str) -> None:
+        """Wait until the agent has said its last word."""
+        ...
+
+
+class Twokey:
+    """The whole product but Slack: decide, job, worker, lease, resume, claim."""
+
+    name = "Twokey"
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._reviews = ReviewService(store, lambda: _POLICY)
+        self._rested: dict[str, asyncio.Event] = {}
+
+    def at_rest(self, rested: Rested) -> None:
+        """Take note that a thread rests."""
+        self._rested[rested.thread].set()
+
+    async def propose(self, order: str) -> None:
+        """See `Subject.propose`."""
+        self._rested[order] = asyncio.Event()
+        await self._reviews.ask_agent(
+            _AGENT, order, order, requester=_DAN, origin=None
+        )
+        await self.rest(order)
+
+    async def decide(self, order: str) -> float:
+        """See `Subject.decide`."""
+        keys = self._store.keys_of_tenant("default")
+        [approval_id] = await self._store.approvals.of_thread(keys, _AGENT, order)
+        loaded = await self._reviews.read(approval_id)
+        assert loaded is not None, approval_id
+        approval = loaded.approval
+        click = Click(
+            approval=approval.id,
+            index=0,
+            version=approval.version,
+            action_hash=approval.items[0].action_hash,
+        )
+        began = time.perf_counter()
+        outcome = await self._reviews.decide(click, Approve(), _ANA)
+        assert isinstance(outcome, Settled), outcome
+        return began
+
+    async def rest(self, order: str) -> None:
+        """See `Subject.rest`."""
+        await self._rested[order].wait()
+        self._rested[order].clear()
+
+
+class Bare:
+    """LangChain's own middleware, resumed at once by whoever decided."""
+
+    name = "bare resume"
+
+    def __init__(self, graph: Graph) -> None:
+        # What is used of a graph; its own types are partial.
+        self._graph = cast("Any", graph)
+        self._asked: dict[str, str] = {}
+
+    async def propose(self, order: str) -> None:
+        """See `Subject.propose`."""
+        given = {"messages": [HumanMessage(order)]}
+        stopped = await self._graph.ainvoke(given, _config(order))
+        [asked] = stopped["__interrupt__"]
+        self._asked[order] = asked.id
+
+    async def decide(self, order: str) -> float:
+        """See `Subject.decide`."""
+        began = time.perf_counter()
+        answer: Command[Any] = Command(
+            resume={self._asked[order]: {"type": "approve"}}
+        )
+        await self._graph.ainvoke(answer, _config(order))
+        return began
+
+    async def rest(self, order: str) -> None:
+        """See `Subject.rest`; deciding has already run it to its end."""
+
+
+class Poller:
+    """The bare agent, resumed by a loop that reads a status key now and then."""
+
+    name = "0.5 s poller"
+
+    def __init__(self, bare: Bare, store: Store) -> None:
+        self._bare = bare
+        self._conn = store.conn
+        self._decided = 0
+
+    async def propose(self, order: str) -> None:
+        """See `Subject.propose`."""
+        await self._bare.propose(order)
+
+    async def decide(self, order: str) -> float:
+        """See `Subject.decide`; decisions fall evenly between two polls."""
+        polling = asyncio.create_task(self._poll(order))
+        self._decided += 1
+        await asyncio.sleep(POLL_S * (self._decided * _GOLDEN % 1))
+        began = time.perf_counter()
+        await self._conn.command("SET", _status(order), "approve", "PX", 60_000)
+        await polling
+        return began
+
+    async def rest(self, order: str) -> None:
+        """See `Subject.rest`; the poller has already run it to its end."""
+
+    async def _poll(self, order: str) -> None:
+        while await self._conn.command("GET", _status(order)) is None:
+            await asyncio.sleep(POLL_S)
+        await self._bare.decide(order)
+
+
+@asynccontextmanager
+async def _subjects() -> AsyncGenerator[tuple[Till, list[Subject]]]:
+    """Start everything, with a worker that waits for jobs throughout."""
+    till = Till()
+    with TemporaryDirectory(prefix="tk-bench-") as folder:
+        data_dir = Path(folder)
+        async with (
+            open_store(None, data_dir) as store,
+            open_checkpoints(str(data_dir / "checkpoints.db")) as saver,
+        ):
+            ours = _agent(till, ApprovalMiddleware(_AGENT), guarded)
+            theirs = _agent(
+                till,
+                HumanInTheLoopMiddleware({"refund": True}, interrupt_mode="per_call"),
+                lambda tool: tool,
+            )
+            twokey = Twokey(store)
+            bare = Bare(_with(saver, theirs))
+            runners = {_AGENT: LangGraphLocal(_with(saver, ours))}
+            async with running(
+                store, lambda: _POLICY, runners, at_rest=twokey.at_rest
+            ):
+                yield till, [twokey, bare, Poller(bare, store)]
+
+
+async def _once(subject: Subject, till: Till, order: str) -> float:
+    """Return how long one approval took from decision to tool start, in ms."""
+    async with asyncio.timeout(_PATIENCE_S):
+        await subject.propose(order)
+        begun = till.expect(order)
+        decided = await subject.decide(order)
+        taken = await begun - decided
+        await subject.rest(order)
+    return taken * 1000
+
+
+def _agent(
+    till: Till,
+    middleware: ApprovalMiddleware | HumanInTheLoopMiddleware[Any, Any, Any],
+    wrap: Callable[[BaseTool], BaseTool],
+) -> Graph:
+    make = cast("Callable[..., Graph]", create_agent)
+    return make(Scripted(), tools=[wrap(till.tool())], middleware=[middleware])
+
+
+def _with(saver: BaseCheckpointSaver[Any], graph: Graph) -> Graph:
+    return attached(graph, saver)
+
+
+def _config(order: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": order}}
+
+
+def _status(order: str) -> str:
+    return f"bench:status:{order}"

@@ -1,0 +1,186 @@
+"""Turn samples of several rounds into medians and ratios that show their noise.
+
+Absolute times of a shared machine mean little; what two subjects took in the same run,
+one after the other, can be compared. So a figure is a ratio, taken round by round: its
+value is the median over the rounds, and the smallest and largest round are its noise.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+MEDIAN = 0.5
+P95 = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one subject did, as samples by round.
+
+    Attributes:
+        name: of the subject.
+        unit: ``ms`` for times, ``/s`` for rates.
+        rounds: at least one sample each.
+    """
+
+    name: str
+    unit: str
+    rounds: tuple[tuple[float, ...], ...]
+
+    def at(self, share: float) -> float:
+        """Return the value that this share of all samples does not exceed."""
+        return percentile([one for row in self.rounds for one in row], share)
+
+    def by_round(self, share: float) -> tuple[float, ...]:
+        """Return the same for every round on its own."""
+        return tuple(percentile(row, share) for row in self.rounds)
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """How two subjects compare.
+
+    Attributes:
+        name: what is divided by what.
+        value: median over the rounds.
+        low: the smallest round.
+        high: the largest round.
+        at_least: what it should reach, if there is such a target.
+        at_most: what it should not exceed, if there is such a target.
+    """
+
+    name: str
+    value: float
+    low: float
+    high: float
+    at_least: float | None = None
+    at_most: float | None = None
+
+    @property
+    def is_reached(self) -> bool:
+        """Say whether every target is met; without one it is."""
+        return (self.at_least is None or self.value >= self.at_least) and (
+            self.at_most is None or self.value <= self.at_most
+        )
+
+    @property
+    def target(self) -> str:
+        """Return the target and whether it is met, in words; "" without one."""
+        if self.at_least is None and self.at_most is None:
+            return ""
+        sign, limit = (
+            ("≥", self.at_least) if self.at_least is not None else ("≤", self.at_most)
+        )
+        return f"{sign} {limit:g} {'reached' if self.is_reached else 'MISSED'}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One claim of the README, measured.
+
+    Attributes:
+        title: what is measured.
+        about: how, in a line or two.
+        measured: the absolute values, as context only.
+        ratios: what counts.
+    """
+
+    title: str
+    about: str
+    measured: tuple[Measured, ...]
+    ratios: tuple[Ratio, ...]
+
+    def as_json(self) -> dict[str, object]:
+        """Return everything, every sample included, as plain data."""
+        ratios = [
+            {**asdict(one), "is_reached": one.is_reached} for one in self.ratios
+        ]
+        return {**asdict(self), "ratios": ratios}
+
+
+def percentile(samples: Sequence[float], share: float) -> float:
+    """Return the value that ``share`` of the samples do not exceed, interpolated.
+
+    Raises:
+        ValueError: when there is no sample.
+    """
+    if not samples:
+        raise ValueError("There is no sample to take a percentile of.")
+    ordered = sorted(samples)
+    place = share * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
+
+
+def ratio(  # noqa: PLR0913 - two subjects, and what is said of them
+    name: str,
+    above: Measured,
+    below: Measured,
+    *,
+    share: float = MEDIAN,
+    at_least: float | None = None,
+    at_most: float | None = None,
+) -> Ratio:
+    """Divide two subjects that were measured in the same rounds, round by round."""
+    pairs = zip(above.by_round(share), below.by_round(share), strict=True)
+    rounds = [over / under for over, under in pairs]
+    return Ratio(
+        name,
+        statistics.median(rounds),
+        min(rounds),
+        max(rounds),
+        at_least=at_least,
+        at_most=at_most,
+    )
+
+
+def table(figure: Figure) -> str:
+    """Return a figure as text for a terminal."""
+    lines = [figure.title, *(f"  {line}" for line in figure.about.splitlines()), ""]
+    lines += _columns(
+        ("ratio", "median", "rounds", "target"),
+        [
+            (one.name, _short(one.value), _range(one.low, one.high), one.target)
+            for one in figure.ratios
+        ],
+    )
+    lines.append("")
+    lines += _columns(
+        ("for context only", "p50", "p95", "p50 of the rounds"),
+        [_row(one) for one in figure.measured],
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _row(one: Measured) -> tuple[str, str, str, str]:
+    medians = one.by_round(MEDIAN)
+    is_rate = one.unit == "/s"
+    p95 = "" if is_rate else f"{_short(one.at(P95))} {one.unit}"
+    p50 = f"{_short(one.at(MEDIAN))} {one.unit}"
+    return one.name, p50, p95, _range(min(medians), max(medians))
+
+
+def _columns(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    cells = [head, *rows]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    return [
+        "  "
+        + "  ".join(
+            cell.rjust(width) if place in {1, 2} else cell.ljust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]
+
+
+def _range(low: float, high: float) -> str:
+    return f"{_short(low)} to {_short(high)}"
+
+
+def _short(value: float) -> str:
+    """Return three digits that count: 0.0412, 1.84, 26.3, 257."""
+    decimals = 4 if value < 0.1 else 2 if value < 10 else 1 if value < 100 else 0
+    return f"{value:.{decimals}f}"

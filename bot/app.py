@@ -1,0 +1,238 @@
+"""Put the bot together, start it, and stop it without losing what is under way."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import time
+from contextlib import AsyncExitStack
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+from aiohttp import web
+
+from bot.bolt import Dispatch, bolt_app, hush_slack_loggers
+from bot.config import BotConfig
+from bot.desk import Desk
+from bot.identity import identify, no_slack
+from bot.ingress import EVENTS_PATH, Ingress
+from bot.limits import Limits
+from bot.listeners import LISTENERS
+from bot.listeners.doors import Doors
+from bot.posting import Wall
+from bot.publisher import Publisher
+from bot.reviewers import Reviewers
+from bot.saying import Saying
+from bot.sockets import Sockets
+from bot.tasks import Tasks
+from bot.web import Slack, SlackError, SlackRefused
+from gateway.approvals.record import Approval
+from gateway.config import SlackMode
+from gateway.errors import SettingsError, StoreUnavailable
+from gateway.service.reviews import ReviewService
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+_DRAIN_S = 10.0
+
+
+class SlackBot:
+    """The Slack side of the gateway, as a context manager.
+
+    Inside the context it answers clicks and publishes events. Leaving it answers what
+    is under way and leaves the rest in the outbox for the next start.
+
+    Args:
+        config: what it was set up with.
+        service: what decides.
+
+    Attributes:
+        url: the request URL for Slack in HTTP mode; health endpoints are beside it.
+        team_id: the workspace that is served.
+    """
+
+    def __init__(self, config: BotConfig, service: ReviewService) -> None:
+        self._config = config
+        self._service = service
+        self._open = AsyncExitStack()
+        self._tasks = Tasks()
+        self._sockets: Sockets | None = None
+        self.url = ""
+        self.team_id = ""
+
+    async def __aenter__(self) -> Self:
+        """Start.
+
+        Raises:
+            SettingsError: a token, a scope or the port is wrong; says what to do.
+            StoreUnavailable: the store does not answer.
+        """
+        hush_slack_loggers()
+        async with AsyncExitStack() as opening:
+            await self._start(opening)
+            self._open = opening.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Stop, after what is under way."""
+        await self._open.aclose()
+
+    async def _start(self, opening: AsyncExitStack) -> None:
+        config, store = self._config, self._service.store
+        session = await opening.enter_async_context(aiohttp.ClientSession())
+        slack = Slack(config.bot_token, api_url=config.api_url, session=session)
+        me = await identify(slack, config)
+        self.team_id = me.team
+        reviewers = Reviewers(
+            slack, team=me.team, enterprise=me.enterprise, clock=time.monotonic
+        )
+        await self._publish(opening, slack, reviewers)
+        opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
+        app = bolt_app(config, me, session)
+        doors = Doors(
+            app,
+            Desk(
+                service=self._service,
+                slack=slack,
+                reviewers=reviewers,
+                tasks=self._tasks,
+                config=config,
+                team=me.team,
+                bot_user=me.user,
+            ),
+        )
+        for register in LISTENERS:
+            register(doors)
+        dispatch, nonces = Dispatch(app), StoreNonces(store, config.tenant)
+        await self._listen(opening, dispatch, nonces)
+        if config.mode is SlackMode.SOCKET:
+            await self._connect(opening, slack, dispatch, nonces)
+        logger.info("bot.started mode=%s team=%s", config.mode, me.team)
+
+    async def _publish(
+        self, opening: AsyncExitStack, slack: Slack, reviewers: Reviewers
+    ) -> None:
+        config, store = self._config, self._service.store
+        wall = Wall(
+            slack=slack,
+            limits=Limits(time.monotonic),
+            cards=store.cards,
+            team=self.team_id,
+            seal_key=config.seal_key,
+        )
+
+        def warm(approval: Approval) -> None:
+            self._tasks.later(reviewers.warm(approval), name="warm")
+
+        saying = Saying(
+            wall=wall,
+            read=self._service.read,
+            posted=warm,
+            fallback_channel=config.fallback_channel,
+        )
+        publisher = Publisher(
+            store,
+            store.keys_of_tenant(config.tenant),
+            tenant=config.tenant,
+            saying=saying,
+            clock=time.monotonic,
+        )
+        stop = asyncio.Event()
+        running = asyncio.create_task(publisher.run(stop), name="publisher")
+
+        async def finish() -> None:
+            stop.set()
+            await asyncio.wait([running], timeout=_DRAIN_S)
+            running.cancel()
+            await asyncio.gather(running, return_exceptions=True)
+
+        opening.push_async_callback(finish)
+
+    async def _listen(
+        self, opening: AsyncExitStack, dispatch: Dispatch, nonces: StoreNonces
+    ) -> None:
+        config = self._config
+        is_http = config.mode is SlackMode.HTTP
+        ingress = Ingress(
+            signing_secret=config.signing_secret if is_http else "",
+            nonces=nonces,
+            handle=dispatch.signed,
+            ready=self._problems,
+        )
+        runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)
+        await runner.setup()
+        opening.push_async_callback(runner.cleanup)
+        site = web.TCPSite(runner, config.host, config.port)
+        try:
+            await site.start()
+        except OSError as error:
+            raise _cannot_listen(config, error) from error
+        host, port = runner.addresses[0][:2]
+        shown = f"[{host}]" if ":" in str(host) else host
+        self.url = f"http://{shown}:{port}{EVENTS_PATH}"
+
+    async def _connect(
+        self,
+        opening: AsyncExitStack,
+        slack: Slack,
+        dispatch: Dispatch,
+        nonces: StoreNonces,
+    ) -> None:
+        sockets = Sockets(
+            slack, self._config.app_token, nonces=nonces, handle=dispatch.enveloped
+        )
+        opening.push_async_callback(sockets.close)
+        try:
+            await sockets.open(self._config.sockets)
+        except SlackRefused as error:
+            raise SettingsError(
+                f"Slack refused SLACK_APP_TOKEN ({error.error!r}); it has to be an "
+                "app-level token with the scope 'connections:write', from "
+                "api.slack.com/apps, 'Basic Information'."
+            ) from error
+        except SlackError as error:
+            raise no_slack(self._config, error) from error
+        self._sockets = sockets
+
+    async def _problems(self) -> list[str]:
+        problems: list[str] = []
+        try:
+            await self._service.store.conn.command("PING")
+        except StoreUnavailable:
+            problems.append("The store does not answer.")
+        if self._sockets is not None and not await self._sockets.connected():
+            problems.append("No Socket Mode connection is open.")
+        return problems
+
+
+class StoreNonces:
+    """Remember requests in the tenant's shard."""
+
+    def __init__(self, store: Store, tenant: str) -> None:
+        self._cards = store.cards
+        self._keys = store.keys_of_tenant(tenant)
+
+    async def is_first(self, digest: str) -> bool:
+        """Say whether this is new; raises `StoreUnavailable`."""
+        return await self._cards.is_first(self._keys, digest)
+
+
+def _cannot_listen(config: BotConfig, error: OSError) -> SettingsError:
+    place = f"{config.host}:{config.port}"
+    if error.errno == errno.EADDRINUSE:
+        return SettingsError(
+            f"Port {config.port} on {config.host} is in use; stop what listens there, "
+            "or set 'slack.port' (TWOKEY_SLACK_PORT) to another one."
+        )
+    return SettingsError(
+        f"The bot cannot listen on {place} ({error.strerror}); set 'slack.host' and "
+        "'slack.port' to an address of this machine."
+    )

@@ -1,0 +1,124 @@
+"""Keep what is still to be said in Slack, and say what comes first.
+
+Events about one approval are one topic: its card is brought up to its newest state by
+one call, however many events led there, and its history follows line by line. Events
+about one thread of an agent are one topic too. Nothing here does I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from bot.cards.message import Message
+from gateway.approvals.events import Event, EventName
+
+
+class Urgency(IntEnum):
+    """What comes first when not everything can."""
+
+    NEW_CARD = 0
+    WORDS = 1
+    NEEDS_PEOPLE = 2
+    NEWS = 3
+    HISTORY = 4
+
+
+_NEEDS_PEOPLE = {EventName.ITEM_EDITED, EventName.ITEM_VOTED, EventName.ITEM_IN_DOUBT}
+
+
+@dataclass(slots=True)
+class Topic:
+    """What is to be said about one approval, or in one thread of an agent.
+
+    Attributes:
+        key: approval id, or agent and thread.
+        approval: its id; "" for a thread.
+        events: read and not acknowledged, oldest first.
+        notes: lines for the thread under the card, each with its event's ``seq``.
+        wanted: counts what changed; the card is due while it differs from ``shown``.
+        not_before: when it may be tried again, by the board's clock.
+        is_busy: somebody works on it.
+        failures: in a row.
+        channel: where to post instead of where the approval says.
+        is_plain: Slack refused the card as it should be.
+        is_lost: the card can no longer be posted or changed.
+    """
+
+    key: str
+    approval: str
+    events: list[Event] = field(default_factory=list[Event])
+    notes: list[tuple[Message, str]] = field(default_factory=list[tuple[Message, str]])
+    place: tuple[str, str] | None = None
+    wanted: int = 0
+    shown: int = 0
+    not_before: float = 0.0
+    is_busy: bool = False
+    failures: int = 0
+    channel: str = ""
+    is_plain: bool = False
+    is_lost: bool = False
+
+    @property
+    def is_card_due(self) -> bool:
+        """Say whether the card may be older than the record."""
+        return bool(self.approval) and self.wanted != self.shown
+
+    @property
+    def is_done(self) -> bool:
+        """Say whether nothing is left to say."""
+        return not (self.events or self.notes or self.is_card_due)
+
+    @property
+    def urgency(self) -> Urgency:
+        """Return how soon it matters."""
+        if not self.approval:
+            return Urgency.WORDS
+        if not self.is_card_due:
+            return Urgency.HISTORY
+        names = {event.name for event in self.events}
+        if EventName.APPROVAL_OPENED in names and self.place is None:
+            return Urgency.NEW_CARD
+        return Urgency.NEEDS_PEOPLE if names & _NEEDS_PEOPLE else Urgency.NEWS
+
+
+class Board:
+    """All topics of one shard, in the order in which they came up."""
+
+    def __init__(self) -> None:
+        self._topics: dict[str, Topic] = {}
+
+    def __len__(self) -> int:
+        """Count the topics."""
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[Topic]:
+        """Go through the topics, oldest first."""
+        return iter(self._topics.values())
+
+    def add(self, event: Event) -> None:
+        """Take up an event; news about a card makes it due again at once."""
+        key = event.approval or f"{event.agent} {event.thread}"
+        topic = self._topics.get(key)
+        if topic is None:
+            topic = self._topics[key] = Topic(key=key, approval=event.approval)
+        topic.events.append(event)
+        topic.wanted += 1
+        if not topic.failures:
+            topic.not_before = 0.0
+
+    def drop_done(self, topic: Topic) -> None:
+        """Forget a topic about which nothing is left to say."""
+        if topic.is_done and not topic.is_busy:
+            self._topics.pop(topic.key, None)
+
+    def most_urgent(self, now: float) -> Topic | None:
+        """Return what to do next; None when everything waits or is being done."""
+        ready = (t for t in self if not t.is_busy and t.not_before <= now)
+        return min(ready, key=lambda topic: topic.urgency, default=None)
+
+    def next_at(self) -> float | None:
+        """Return when the first waiting topic may be tried; None for none."""
+        waiting = (topic.not_before for topic in self if not topic.is_busy)
+        return min(waiting, default=None)

@@ -1,0 +1,113 @@
+"""Set up Bolt, and hand it what Slack sent over either transport."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from http import HTTPStatus
+from typing import Protocol, cast
+
+import aiohttp
+from slack_bolt.app.async_app import AsyncApp
+from slack_bolt.authorization import AuthorizeResult
+from slack_bolt.request.async_request import AsyncBoltRequest
+from slack_bolt.response import BoltResponse
+from slack_sdk.web.async_client import AsyncWebClient
+
+from bot.config import BotConfig
+from bot.identity import Identity
+from bot.ingress import Answer, SignedRequest
+from bot.listeners.doors import DIGEST, RECORDED
+from bot.sockets import Envelope
+from gateway.config import SlackMode
+
+logger = logging.getLogger(__name__)
+
+_Authorize = Callable[..., Awaitable[AuthorizeResult]]
+
+
+class _Bolt(Protocol):
+    """What we use of Bolt's app, with types (its own are partial)."""
+
+    async def async_dispatch(self, req: AsyncBoltRequest) -> BoltResponse: ...
+
+
+def bolt_app(
+    config: BotConfig, me: Identity, session: aiohttp.ClientSession
+) -> AsyncApp:
+    """Return Bolt's app: it answers when a listener is done, and asks nobody who may.
+
+    Its own ``auth.test`` for every request is replaced by what we know already.
+    """
+
+    async def authorize(team_id: str | None) -> AuthorizeResult | None:
+        if team_id not in {None, me.team}:
+            logger.warning("bot.other_workspace")
+            return None
+        return AuthorizeResult(
+            enterprise_id=me.enterprise or None,
+            team_id=me.team,
+            bot_token=config.bot_token,
+            bot_id=me.bot_id,
+            bot_user_id=me.user,
+        )
+
+    return AsyncApp(
+        name="twokey",
+        logger=logging.getLogger("slack_bolt.twokey"),
+        client=AsyncWebClient(base_url=config.api_url, session=session),
+        signing_secret=config.signing_secret,
+        # Bolt takes None for "not installed here", which its types do not say.
+        authorize=cast("_Authorize", authorize),
+        process_before_response=True,
+        request_verification_enabled=config.mode is SlackMode.HTTP,
+    )
+
+
+class Dispatch:
+    """Hand requests to Bolt; whatever happens there, an answer comes back."""
+
+    def __init__(self, app: AsyncApp) -> None:
+        self._bolt = cast("_Bolt", app)
+
+    async def signed(self, request: SignedRequest) -> Answer:
+        """Hand over a signed HTTP request."""
+        context = _context(request.digest, is_recorded=request.is_recorded)
+        headers = dict(request.headers)
+        return await self._dispatch(request.body, headers, context, "http")
+
+    async def enveloped(self, envelope: Envelope) -> Answer:
+        """Hand over a delivery of Socket Mode."""
+        context = _context(envelope.digest, is_recorded=envelope.is_recorded)
+        headers = dict(envelope.headers)
+        return await self._dispatch(envelope.payload, headers, context, "socket_mode")
+
+    async def _dispatch(
+        self,
+        body: str | dict[str, object],
+        headers: Mapping[str, str],
+        context: dict[str, object],
+        mode: str,
+    ) -> Answer:
+        request = AsyncBoltRequest(
+            body=body, headers={**headers}, context=context, mode=mode
+        )
+        try:
+            response = await self._bolt.async_dispatch(request)
+        except Exception:
+            # Listeners let nothing out; this would be Bolt's own.
+            logger.exception("bot.dispatch_failed")
+            return Answer(HTTPStatus.BAD_REQUEST)
+        kind = "application/json" if response.body.startswith("{") else "text/plain"
+        return Answer(response.status, response.body, kind)
+
+
+def _context(digest: str, *, is_recorded: bool) -> dict[str, object]:
+    return {DIGEST: digest, RECORDED: is_recorded}
+
+
+def hush_slack_loggers() -> None:
+    """Keep bodies and tokens out of logs: the SDK writes them below WARNING."""
+    for name in ("slack_bolt", "slack_sdk"):
+        slacks = logging.getLogger(name)
+        slacks.setLevel(max(logging.WARNING, slacks.level))

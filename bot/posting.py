@@ -1,0 +1,201 @@
+"""Put one thing into Slack: a card, its newest state, a line in a thread.
+
+Each function here makes one call, so that whoever schedules them decides before each
+call what is most urgent.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from bot.blocks import (
+    BadBlocks,
+    Block,
+    actions,
+    button,
+    code,
+    ensure_valid_message,
+    header,
+    label,
+    section,
+    template,
+)
+from bot.cards.approval import card, fallback
+from bot.cards.message import Message
+from bot.ids import Action, block_id, seal
+from bot.limits import POST, UPDATE, Limits
+from bot.web import RateLimited, Reply, Slack, text_at
+from gateway.approvals import digest
+from gateway.approvals.record import Approval, Verb
+from gateway.store.cards import CardPlace, CardStore
+from gateway.store.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+
+class NotYet(Exception):
+    """This call has to wait for its turn.
+
+    Attributes:
+        wait_s: how long, as far as is known.
+    """
+
+    def __init__(self, method: str, channel: str, wait_s: float) -> None:
+        self.wait_s = wait_s
+        super().__init__(f"{method} to {channel!r} has to wait {wait_s:.1f} s")
+
+
+@dataclass(frozen=True, slots=True)
+class Wall:
+    """Where cards hang: one workspace, its limits, and what we know of each card."""
+
+    slack: Slack
+    limits: Limits
+    cards: CardStore
+    team: str
+    seal_key: bytes
+    _ids: dict[str, str] = field(default_factory=dict[str, str])
+
+    async def post_card(
+        self,
+        keys: Keys,
+        approval: Approval,
+        *,
+        channel: str,
+        now_ms: int,
+        is_plain: bool = False,
+    ) -> CardPlace:
+        """Post a card that has no place yet; return its one usable copy.
+
+        A surplus copy, posted because an answer was lost, is taken down again.
+
+        Args:
+            keys: of the approval's shard.
+            approval: the record.
+            channel: id, or ``#name``.
+            now_ms: the time.
+            is_plain: post the card that Slack accepts in any case.
+
+        Raises:
+            NotYet: nothing was sent.
+            SlackError: a silent one may have posted it.
+        """
+        message = self._rendered(approval, now_ms, is_update=False, is_plain=is_plain)
+        reply = await self._send(
+            POST, channel, message.blocks, message.text, metadata=message.metadata
+        )
+        name, channel, ts = channel, text_at(reply, "channel"), text_at(reply, "ts")
+        self._ids[name] = channel
+        place = await self.cards.posted(keys, approval.id, channel=channel, ts=ts)
+        if (place.channel, place.ts) != (channel, ts):
+            logger.warning("card.surplus approval=%s", approval.id)
+            await self.slack.call("chat.delete", channel=channel, ts=ts)
+            return place
+        shown = _display_digest(message.blocks)
+        await self.cards.shown(
+            keys, approval.id, rev=approval.rev, display_digest=shown
+        )
+        logger.info("card.posted approval=%s rev=%d", approval.id, approval.rev)
+        return place.with_(rev=approval.rev, display_digest=shown)
+
+    async def update_card(
+        self,
+        keys: Keys,
+        approval: Approval,
+        place: CardPlace,
+        *,
+        now_ms: int,
+        is_plain: bool = False,
+    ) -> None:
+        """Show the newest state on the card; raises as `post_card` does."""
+        message = self._rendered(approval, now_ms, is_update=True, is_plain=is_plain)
+        await self._send(
+            UPDATE,
+            place.channel,
+            message.blocks,
+            message.text,
+            metadata=message.metadata,
+            ts=place.ts,
+        )
+        shown = _display_digest(message.blocks)
+        await self.cards.shown(
+            keys, approval.id, rev=approval.rev, display_digest=shown
+        )
+        logger.info("card.updated approval=%s rev=%d", approval.id, approval.rev)
+
+    async def say(
+        self, channel: str, message: Message, *, thread_ts: str | None = None
+    ) -> None:
+        """Post a line, into a thread if one is given; raises as `post_card` does."""
+        blocks = message.blocks
+        try:
+            ensure_valid_message(blocks, message.text)
+        except BadBlocks:
+            logger.exception("note.invalid")
+            blocks = (section(template("This note cannot be displayed.")),)
+        await self._send(POST, channel, blocks, message.text, thread_ts=thread_ts)
+
+    def _rendered(
+        self, approval: Approval, now_ms: int, *, is_update: bool, is_plain: bool
+    ) -> Message:
+        if is_plain:
+            return plain_card(approval, key=self.seal_key, team=self.team)
+        message = card(approval, key=self.seal_key, team=self.team, now_ms=now_ms)
+        try:
+            ensure_valid_message(message.blocks, message.text, update=is_update)
+        except BadBlocks:
+            logger.exception("card.invalid approval=%s", approval.id)
+            return plain_card(approval, key=self.seal_key, team=self.team)
+        return message
+
+    async def _send(
+        self,
+        method: str,
+        channel: str,
+        blocks: tuple[Block, ...],
+        text: str,
+        **more: object,
+    ) -> Reply:
+        counted = self._ids.get(channel, channel)
+        wait_s = self.limits.take(method, counted)
+        if wait_s:
+            raise NotYet(method, channel, wait_s)
+        safety: dict[str, object] = {"parse": "none", "link_names": False}
+        if method == POST:
+            # Previews of links that an agent wrote would fetch them (CVE-2025-34072).
+            safety |= {"unfurl_links": False, "unfurl_media": False}
+        try:
+            return await self.slack.call(
+                method, channel=channel, blocks=blocks, text=text, **safety, **more
+            )
+        except RateLimited as error:
+            self.limits.refused(method, counted, error.retry_after_s)
+            raise NotYet(method, channel, error.retry_after_s) from error
+
+
+def plain_card(approval: Approval, *, key: bytes, team: str) -> Message:
+    """Return a card for what our own validator refuses: it can only be rejected."""
+    said = template(
+        "This request cannot be displayed, so it cannot be approved here. Reject it, "
+        "or let it expire: {id}.",
+        id=code(approval.id),
+    )
+    blocks: list[Block] = [
+        header(label("A request that cannot be displayed")),
+        section(said, block_id=block_id(approval, "plain")),
+    ]
+    for item in approval.items:
+        if item.is_pending and Verb.REJECT in item.allow:
+            value = seal(
+                approval, item.index, key=key, team=team, purpose=Action.REJECT
+            )
+            words = label(f"Reject call {item.index + 1}")
+            reject = button(Action.REJECT, words, value=value, style="danger")
+            name = f"plain.{item.index}"
+            blocks.append(actions(reject, block_id=block_id(approval, name)))
+    return Message(blocks=tuple(blocks), text=fallback(approval))
+
+
+def _display_digest(blocks: tuple[Block, ...]) -> str:
+    return digest.tagged_hash(digest.DISPLAY_TAG, digest.canonical([*blocks]))

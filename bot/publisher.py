@@ -1,0 +1,163 @@
+"""Bring what happened into Slack: at least once, most urgent first, within limits.
+
+One publisher a shard works at a time, under a lease; others wait to take over. It reads
+the outbox into a `Board`, does one call after another, and acknowledges an event when
+everything about it is said. What was read and not acknowledged is read again by the
+next publisher, so a crash, a restart or an outage of Slack loses nothing. Whatever is
+said twice after a crash is said about the same card: the card has one registered copy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bot.board import Board, Topic
+from bot.saying import Saying
+from gateway.errors import StoreUnavailable, ThreadUnavailable
+from gateway.store.keys import Keys
+from gateway.store.outbox import Outbox
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+ROOM = 500
+AT_ONCE = 4
+
+_CONSUMER = "publisher"
+_BLOCK_MS = 1000
+_RETRY_S = 1.0
+_GRACE_S = 5.0
+
+
+@dataclass(slots=True)
+class _Shift:
+    """One time of holding the lease."""
+
+    board: Board
+    outbox: Outbox
+    running: set[asyncio.Task[None]]
+    changed: asyncio.Event
+
+
+class Publisher:
+    """Publishes one shard.
+
+    Args:
+        store: to read from.
+        keys: of the shard.
+        tenant: whose events are published; each has a place of its own in the stream.
+        saying: how to say it.
+        clock: seconds, never going backwards.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        keys: Keys,
+        *,
+        tenant: str,
+        saying: Saying,
+        clock: Callable[[], float],
+    ) -> None:
+        self._store = store
+        self._keys = keys
+        self._tenant = tenant
+        self._reader = f"slack:{tenant}"
+        self._saying = saying
+        self._clock = clock
+        self.is_leading = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Publish until told to stop; then finish the calls that are under way."""
+        while not stop.is_set():
+            try:
+                # No agent has the empty name, so this is nobody's thread.
+                async with self._store.threads.lease(
+                    self._keys, "", self._reader
+                ) as lost:
+                    self.is_leading = True
+                    await self._lead(stop, lost)
+            except ThreadUnavailable:
+                logger.debug("publisher.standby shard=%s", self._keys.shard)
+            except StoreUnavailable:
+                logger.exception("publisher.store_unavailable")
+            finally:
+                self.is_leading = False
+            await _pause(stop, _RETRY_S)
+
+    async def _lead(self, stop: asyncio.Event, lost: asyncio.Event) -> None:
+        outbox = self._store.outbox(self._keys, reader=self._reader)
+        await outbox.prepare()
+        shift = _Shift(Board(), outbox, set(), asyncio.Event())
+        logger.info("publisher.leading shard=%s", self._keys.shard)
+        ends = [asyncio.create_task(event.wait()) for event in (stop, lost)]
+        work = [
+            asyncio.create_task(self._read(shift)),
+            asyncio.create_task(self._write(shift)),
+        ]
+        try:
+            done, _ = await asyncio.wait(
+                [*ends, *work], return_when=asyncio.FIRST_COMPLETED
+            )
+            for task in done:
+                task.result()
+        finally:
+            for task in (*ends, *work):
+                task.cancel()
+            await asyncio.gather(*ends, *work, return_exceptions=True)
+            if shift.running:
+                _, late = await asyncio.wait(shift.running, timeout=_GRACE_S)
+                for task in late:
+                    task.cancel()
+
+    async def _read(self, shift: _Shift) -> None:
+        # Under the lease every event that is not acknowledged is ours to say.
+        left = await shift.outbox.unfinished(_CONSUMER, idle_ms=0, limit=10 * ROOM)
+        while True:
+            for event in left:
+                if event.tenant == self._tenant:
+                    shift.board.add(event)
+            others = (event for event in left if event.tenant != self._tenant)
+            await shift.outbox.done(*(event.seq for event in others))
+            shift.changed.set()
+            while len(shift.board) >= ROOM:
+                await _pause(shift.changed, _RETRY_S)
+            left = await shift.outbox.take(_CONSUMER, block_ms=_BLOCK_MS)
+
+    async def _write(self, shift: _Shift) -> None:
+        while True:
+            shift.changed.clear()
+            topic = shift.board.most_urgent(self._clock())
+            if topic is None or len(shift.running) >= AT_ONCE:
+                await self._until_something_is_due(shift)
+                continue
+            topic.is_busy = True
+            task = asyncio.create_task(self._work_on(topic, shift))
+            shift.running.add(task)
+            task.add_done_callback(shift.running.discard)
+
+    async def _until_something_is_due(self, shift: _Shift) -> None:
+        at = shift.board.next_at()
+        is_full = len(shift.running) >= AT_ONCE
+        wait_s = None if at is None or is_full else max(0.0, at - self._clock())
+        await _pause(shift.changed, wait_s)
+
+    async def _work_on(self, topic: Topic, shift: _Shift) -> None:
+        try:
+            wait_s = await self._saying.step(topic, shift.outbox, self._keys)
+            topic.not_before = self._clock() + wait_s if wait_s else 0.0
+        finally:
+            topic.is_busy = False
+            shift.board.drop_done(topic)
+            shift.changed.set()
+
+
+async def _pause(event: asyncio.Event, seconds: float | None) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,275 @@
+"""Say the next thing about one topic, and know what to do when Slack refuses it."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from bot.blocks import code, section, template, untrusted
+from bot.board import Topic
+from bot.cards.history import thread_note
+from bot.cards.message import Message
+from bot.cards.outcome import agent_words, run_failed
+from bot.posting import NotYet, Wall
+from bot.text import fit
+from bot.web import SlackError, SlackRefused
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.record import Approval
+from gateway.approvals.tiers import Tier
+from gateway.errors import StoreUnavailable
+from gateway.store.approvals import Loaded
+from gateway.store.keys import Keys
+from gateway.store.outbox import Outbox
+
+logger = logging.getLogger(__name__)
+
+GIVE_UP_AFTER = 8
+"""Failures in a row of our own making, after which a topic is put aside."""
+
+_LONGEST_WAIT_S = 30.0
+_BROKEN_WAIT_S = 60.0
+
+_NOT_ABOUT_THE_CARD = frozenset(
+    {
+        "access_denied",
+        "account_inactive",
+        "invalid_auth",
+        "missing_scope",
+        "no_permission",
+        "not_allowed_token_type",
+        "not_authed",
+        "org_login_required",
+        "team_access_not_granted",
+        "token_expired",
+        "token_revoked",
+    }
+)
+"""Refusals that concern the bot as a whole: it goes on when an operator has helped."""
+
+_ABOUT_THE_BLOCKS = frozenset(
+    {
+        "block_mismatch",
+        "invalid_blocks",
+        "invalid_blocks_format",
+        "metadata_too_large",
+        "msg_blocks_too_long",
+        "msg_too_long",
+    }
+)
+
+
+_STILL_THERE = frozenset({"cant_update_message", "edit_window_closed"})
+"""Refusals to change a card that can still be answered."""
+
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Saying:
+    """How topics become messages.
+
+    Attributes:
+        wall: where they go.
+        read: returns an approval and the time, None for an unknown id.
+        posted: called once for each card that was posted.
+        fallback_channel: takes a card that its own channel refuses; "" for none.
+    """
+
+    wall: Wall
+    read: Callable[[str], Awaitable[Loaded | None]]
+    posted: Callable[[Approval], None]
+    fallback_channel: str = ""
+
+    async def step(self, topic: Topic, outbox: Outbox, keys: Keys) -> float:
+        """Make the next call for a topic; return how long it then has to wait.
+
+        Never raises: what fails is tried again after a while, and what can never
+        succeed is reported and put aside.
+        """
+        try:
+            try:
+                await self._next(topic, outbox, keys)
+            except SlackRefused as error:
+                return await self._refused(topic, outbox, error)
+        except NotYet as error:
+            return error.wait_s
+        except (SlackError, StoreUnavailable) as error:
+            logger.warning("publisher.retrying topic=%s why=%s", topic.key, error)
+            topic.failures += 1
+            return min(_LONGEST_WAIT_S, 0.5 * 2.0 ** min(topic.failures, 10))
+        except Exception:
+            logger.exception("publisher.failed topic=%s", topic.key)
+            return await self._failed(topic, outbox)
+        topic.failures = 0
+        return 0.0
+
+    async def _next(self, topic: Topic, outbox: Outbox, keys: Keys) -> None:
+        if topic.is_card_due:
+            await self._show(topic, outbox, keys)
+        elif topic.notes:
+            await self._note(topic, outbox)
+        elif topic.events:
+            await self._speak(topic, outbox)
+
+    async def _show(self, topic: Topic, outbox: Outbox, keys: Keys) -> None:
+        wanted = topic.wanted
+        loaded = await self.read(topic.approval)
+        if loaded is None:
+            topic.shown = wanted
+            await _acknowledge(topic, outbox, list(topic.events))
+            return
+        approval = loaded.approval
+        if not topic.is_lost:
+            await self._hang(topic, keys, loaded)
+        topic.shown = wanted
+        await self._take_notes(topic, outbox, approval)
+
+    async def _hang(self, topic: Topic, keys: Keys, loaded: Loaded) -> None:
+        approval, now_ms = loaded.approval, loaded.now_ms
+        place = await self.wall.cards.place(keys, approval.id)
+        if place is None:
+            place = await self.wall.post_card(
+                keys,
+                approval,
+                channel=topic.channel or approval.channel,
+                now_ms=now_ms,
+                is_plain=topic.is_plain,
+            )
+            self.posted(approval)
+        topic.place = (place.channel, place.ts)
+        if place.rev < approval.rev:
+            await self.wall.update_card(
+                keys, approval, place, now_ms=now_ms, is_plain=topic.is_plain
+            )
+
+    async def _take_notes(
+        self, topic: Topic, outbox: Outbox, approval: Approval
+    ) -> None:
+        """Turn events into lines of history; those without one are done."""
+        silent: list[Event] = []
+        for event in list(topic.events):
+            note = thread_note(event, approval) if topic.place else None
+            if note is None:
+                silent.append(event)
+            else:
+                topic.notes.append((note, event.seq))
+                topic.events.remove(event)
+        await _acknowledge(topic, outbox, silent)
+
+    async def _note(self, topic: Topic, outbox: Outbox) -> None:
+        note, seq = topic.notes[0]
+        if topic.place is not None:
+            channel, ts = topic.place
+            await self.wall.say(channel, note, thread_ts=ts)
+        await outbox.done(seq)
+        topic.notes.pop(0)
+
+    async def _speak(self, topic: Topic, outbox: Outbox) -> None:
+        event = topic.events[0]
+        channel = event.data.get("channel") or event.channel
+        message = _words(event, is_last=len(topic.events) == 1)
+        if message is not None and channel:
+            thread_ts = event.data.get("thread_ts") or None
+            await self.wall.say(channel, message, thread_ts=thread_ts)
+        await _acknowledge(topic, outbox, [event])
+
+    async def _refused(
+        self, topic: Topic, outbox: Outbox, error: SlackRefused
+    ) -> float:
+        topic.failures += 1
+        if error.error in _NOT_ABOUT_THE_CARD:
+            logger.error("publisher.bot_refused error=%s", error.error)
+            return _BROKEN_WAIT_S
+        if not topic.is_card_due:
+            logger.warning("note.dropped topic=%s why=%s", topic.key, error.error)
+            await self._drop_first(topic, outbox)
+        elif error.error in _ABOUT_THE_BLOCKS and not topic.is_plain:
+            logger.error("card.refused topic=%s why=%s", topic.key, error.error)
+            topic.is_plain = True
+        elif topic.place is None and self.fallback_channel not in {"", topic.channel}:
+            logger.error("card.diverted topic=%s why=%s", topic.key, error.error)
+            topic.channel = self.fallback_channel
+        else:
+            logger.error("card.undeliverable topic=%s why=%s", topic.key, error.error)
+            topic.is_lost = True
+            await self._report(topic, error.error)
+        return 0.0
+
+    async def _failed(self, topic: Topic, outbox: Outbox) -> float:
+        topic.failures += 1
+        if topic.failures >= GIVE_UP_AFTER:
+            logger.error("publisher.gave_up topic=%s", topic.key)
+            topic.is_lost = True
+            topic.shown = topic.wanted
+            await self._drop_first(topic, outbox)
+        return min(_LONGEST_WAIT_S, 2.0 ** min(topic.failures, 10))
+
+    async def _drop_first(self, topic: Topic, outbox: Outbox) -> None:
+        if topic.notes:
+            await outbox.done(topic.notes.pop(0)[1])
+        elif topic.events:
+            await _acknowledge(topic, outbox, topic.events[:1])
+
+    async def _report(self, topic: Topic, why: str) -> None:
+        """Tell whoever can be told that the card does not show what is so; once."""
+        loaded = await self.read(topic.approval)
+        if loaded is None:
+            return
+        told = _undeliverable(loaded.approval, why)
+        channel, thread_ts = _somebody(topic, loaded.approval, why)
+        try:
+            if channel:
+                await self.wall.say(channel, told, thread_ts=thread_ts)
+        except (SlackError, NotYet) as error:
+            logger.warning("card.unreported topic=%s why=%s", topic.key, error)
+
+
+def _somebody(topic: Topic, approval: Approval, why: str) -> tuple[str, str | None]:
+    """Return where to tell that a card is lost: under it, or to whoever asked."""
+    if topic.place is not None and why in _STILL_THERE:
+        return topic.place
+    if approval.origin is not None:
+        return approval.origin.channel, approval.origin.thread_ts
+    return (approval.requester.user if approval.requester else ""), None
+
+
+async def _acknowledge(topic: Topic, outbox: Outbox, events: list[Event]) -> None:
+    await outbox.done(*(event.seq for event in events))
+    for event in events:
+        topic.events.remove(event)
+
+
+def _words(event: Event, *, is_last: bool) -> Message | None:
+    """Return what is said about a run, in the thread in which the agent was asked."""
+    match event.name:
+        case EventName.RUN_STARTED if is_last:
+            text = "The agent is working on it."
+            return Message((section(template("⏳ I am working on it.")),), text)
+        case EventName.RUN_FINISHED if event.data.get("text"):
+            return agent_words(event.data["text"])
+        case EventName.RUN_FAILED:
+            return run_failed()
+        case EventName.CALL_RAN if event.tier == Tier.NOTIFY:
+            return _ran_unasked(event)
+        case _:
+            return None
+
+
+def _ran_unasked(event: Event) -> Message:
+    said = template("🔔 An agent uses a tool that runs without review:")
+    tool = untrusted(fit(f"{event.tool} ({event.agent})", 200))
+    return Message((section(said), section(tool)), "A tool runs without review.")
+
+
+def _undeliverable(approval: Approval, why: str) -> Message:
+    said = template(
+        "⚠️ The card of {id} cannot be shown or changed any more: Slack says {why}. "
+        "Nothing is approved by that. It expires in time, and the agent is told; "
+        "please invite the bot to the channel, or name another one in the policy.",
+        id=code(approval.id),
+        why=code(why if _PLAIN_NAME.fullmatch(why) else "unknown"),
+    )
+    text = f"The card of approval {approval.id} cannot be shown: {why}."
+    return Message((section(said),), text)

@@ -1,0 +1,166 @@
+"""Hold Socket Mode connections, so that one can be replaced while another listens."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Protocol, cast
+
+from slack_sdk.socket_mode.aiohttp import SocketModeClient
+from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
+from slack_sdk.socket_mode.request import SocketModeRequest
+from slack_sdk.socket_mode.response import SocketModeResponse
+
+from bot.ingress import Answer, Nonces
+from bot.web import Slack
+from gateway.errors import StoreUnavailable
+
+logger = logging.getLogger(__name__)
+
+PING_S = 5.0
+"""An abrupt loss is noticed after this long; the SDK's own default is 10 s."""
+
+
+class _Socket(Protocol):
+    """What we use of the SDK's connection, with types (its own are partial)."""
+
+    socket_mode_request_listeners: list[object]
+    wss_uri: str | None
+
+    async def connect(self) -> None: ...
+    async def close(self) -> None: ...
+    async def is_connected(self) -> bool: ...
+
+
+class _Request(Protocol):
+    """What we use of the SDK's request, with types."""
+
+    envelope_id: str
+    payload: dict[str, object]
+    retry_attempt: int | None
+    retry_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """One delivery over a socket.
+
+    Attributes:
+        payload: the same as a signed request's.
+        headers: what Slack says about a retry, as HTTP has it.
+        digest: of the envelope's id, ``sha256:<hex>``.
+        is_recorded: False when the store could not say whether it was seen.
+    """
+
+    payload: dict[str, object]
+    headers: Mapping[str, str]
+    digest: str
+    is_recorded: bool
+
+
+Handle = Callable[[Envelope], Awaitable[Answer]]
+
+
+class Sockets:
+    """Several connections of one app; Slack delivers each payload to any one of them.
+
+    Args:
+        slack: for the addresses.
+        app_token: ``xapp-…``.
+        nonces: where envelopes are remembered.
+        handle: gets each envelope, at most once each.
+        ping_s: how often a connection is tried.
+    """
+
+    def __init__(
+        self,
+        slack: Slack,
+        app_token: str,
+        *,
+        nonces: Nonces,
+        handle: Handle,
+        ping_s: float = PING_S,
+    ) -> None:
+        self._slack = slack
+        self._app_token = app_token
+        self._nonces = nonces
+        self._handle = handle
+        self._ping_s = ping_s
+        self._clients: list[_Socket] = []
+
+    async def open(self, count: int) -> None:
+        """Open connections.
+
+        Raises:
+            SlackError: when Slack gives no address for the first one.
+        """
+        for _ in range(count):
+            url = await self._slack.open_socket(self._app_token)
+            client = cast("_Socket", self._client())
+            client.wss_uri = url
+            client.socket_mode_request_listeners.append(self._receive)
+            self._clients.append(client)
+            await client.connect()
+
+    def _client(self) -> SocketModeClient:
+        return SocketModeClient(
+            app_token=self._app_token,
+            web_client=self._slack.client,
+            logger=logging.getLogger("slack_sdk.socket_mode.aiohttp"),
+            ping_interval=self._ping_s,
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        for client in self._clients:
+            await client.close()
+        self._clients.clear()
+
+    async def connected(self) -> int:
+        """Count the connections that live."""
+        return sum([await client.is_connected() for client in self._clients])
+
+    async def _receive(
+        self, client: AsyncBaseSocketModeClient, received: SocketModeRequest
+    ) -> None:
+        request = cast("_Request", received)
+        envelope_id = request.envelope_id
+        name = f"envelope:{envelope_id}".encode()
+        digest = f"sha256:{hashlib.sha256(name).hexdigest()}"
+        is_recorded = True
+        try:
+            if not await self._nonces.is_first(digest):
+                logger.warning("socket.replayed request=%s", digest)
+                await _send(client, envelope_id, Answer())
+                return
+        except StoreUnavailable:
+            logger.exception("socket.unrecorded request=%s", digest)
+            is_recorded = False
+        headers = _retry_headers(request)
+        answer = await self._handle(
+            Envelope(request.payload, headers, digest, is_recorded)
+        )
+        if answer.status == HTTPStatus.OK:
+            await _send(client, envelope_id, answer)
+
+
+async def _send(
+    client: AsyncBaseSocketModeClient, envelope_id: str, answer: Answer
+) -> None:
+    payload = json.loads(answer.body) if answer.body.startswith("{") else None
+    await client.send_socket_mode_response(
+        SocketModeResponse(envelope_id=envelope_id, payload=payload)
+    )
+
+
+def _retry_headers(request: _Request) -> dict[str, str]:
+    headers: dict[str, str] = {}
+    if request.retry_attempt is not None:
+        headers["x-slack-retry-num"] = str(request.retry_attempt)
+    if request.retry_reason is not None:
+        headers["x-slack-retry-reason"] = request.retry_reason
+    return headers

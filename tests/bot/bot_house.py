@@ -1,0 +1,217 @@
+"""Put a real bot between the sandbox and a real store, with agents that ask."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import cast
+
+from bot.app import SlackBot
+from bot.config import BotConfig
+from bot.ids import Action
+from bot.sandbox.client import Person as Actor
+from bot.sandbox.json_types import JsonObject, as_objects
+from bot.sandbox.server import Sandbox
+from gateway.approvals.record import Approval, Origin, Person, approval_of
+from gateway.approvals.strict_json import JsonObject as Args
+from gateway.config import SlackMode
+from gateway.policy.load import load_policy
+from gateway.policy.rules import Policy
+from gateway.service.agents import AgentService
+from gateway.service.reviews import ReviewService
+from gateway.service.sweep import Sweeper
+from gateway.store.keys import Keys
+from gateway.store.store import Store
+from gateway.store.threads import ThreadFacts
+from gateway.wire import ClaimRequest, ProposedCall, Turn, TurnRef, Verdict
+
+CHANNEL = "C0APPROVALS"
+TEAM = "T0SANDBOX"
+DAN = Person(team=TEAM, user="U0DAN", name="dan")
+POLICY = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: support}
+roles:
+  support: {usergroups: [S0SUPPORT], users: [U0DAN]}
+  senior: {usergroups: [S0SENIOR]}
+tiers:
+  escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}
+tools:
+  look_up_order: {tier: auto}
+  post_notice: {tier: notify}
+  process_refund:
+    tier: approve
+    description: "Refund {args.amount} for order {args.order_id}"
+    args_schema:
+      type: object
+      properties:
+        amount: {type: number, minimum: 0, maximum: 1000}
+        order_id: {type: string}
+        note: {type: string}
+      required: [amount, order_id]
+  send_email: {tier: approve, idempotent: true}
+  wire_money: {tier: escalate}
+  lonely: {tier: approve, channel: C0PRIVATE}
+"""
+REFUND: Args = {"amount": 899, "order_id": "78291"}
+
+
+@dataclass
+class House:
+    """Everything of one test: the sandbox, the store, the services, the bot."""
+
+    sandbox: Sandbox
+    store: Store
+    mode: SlackMode = SlackMode.HTTP
+    policy: Policy = field(default_factory=lambda: load_policy(POLICY, "policy.yml"))
+    bot: SlackBot | None = None
+
+    def __post_init__(self) -> None:
+        self.agents = AgentService(self.store, lambda: self.policy)
+        self.reviews = ReviewService(self.store, lambda: self.policy)
+        self.sweeper = Sweeper(self.store)
+        self._count = itertools.count()
+
+    @property
+    def keys(self) -> Keys:
+        return self.store.keys_of_tenant("default")
+
+    @property
+    def config(self) -> BotConfig:
+        return BotConfig(
+            bot_token=self.sandbox.bot_token,
+            mode=self.mode,
+            signing_secret=self.sandbox.signing_secret,
+            app_token=self.sandbox.app_token,
+            api_url=self.sandbox.api_url,
+            port=0,
+            agents=("support", "ops"),
+            default_agent="support",
+        )
+
+    @asynccontextmanager
+    async def running(self, **changes: object) -> AsyncGenerator[SlackBot]:
+        """Run the bot, and let the sandbox deliver to it."""
+        values = {name: getattr(self.config, name) for name in BotConfig.__slots__}
+        config = BotConfig(**(values | changes))
+        async with SlackBot(config, self.reviews) as bot:
+            self.bot = bot
+            if config.mode is SlackMode.HTTP:
+                self.sandbox.deliver_http(bot.url)
+            yield bot
+
+    def actor(self, user: str) -> Actor:
+        return self.sandbox.person(user)
+
+    async def submit(
+        self,
+        *calls: tuple[str, Args],
+        thread: str = "t1",
+        origin: Origin | None = None,
+        requester: Person | None = DAN,
+        says: str = "",
+    ) -> tuple[Verdict, ...]:
+        """Submit one turn asked for by Dan."""
+        message = f"m{next(self._count)}"
+        ref = TurnRef(agent="support", thread=thread, message_id=message)
+        facts = ThreadFacts(requester=requester, origin=origin)
+        await self.store.threads.remember(self.keys, "support", thread, facts)
+        proposed = tuple(
+            ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
+            for index, (tool, args) in enumerate(calls)
+        )
+        return await self.agents.submit(Turn(ref=ref, calls=proposed, says=says))
+
+    async def refund(self, thread: str = "t1", **args: object) -> Verdict:
+        """Submit one refund of order 78291."""
+        given = cast("Args", {**REFUND, **args})
+        return (await self.submit(("process_refund", given), thread=thread))[0]
+
+    async def approval(self, verdict: Verdict) -> Approval:
+        loaded = await self.reviews.read(approval_of(verdict.item_id)[0])
+        assert loaded
+        return loaded.approval
+
+    async def card(
+        self,
+        verdict: Verdict,
+        shows: Callable[[JsonObject], object] = bool,
+        *,
+        channel: str = CHANNEL,
+        timeout_s: float = 10.0,
+    ) -> JsonObject:
+        """Wait for the card of a call, in a state that satisfies `shows`."""
+        approval_id = approval_of(verdict.item_id)[0]
+
+        def is_it(message: JsonObject) -> bool:
+            return is_card_of(message, approval_id) and bool(shows(message))
+
+        return await self.actor("U0ANA").message_with(channel, is_it, timeout_s)
+
+    async def cards(self, verdict: Verdict, channel: str = CHANNEL) -> list[JsonObject]:
+        """Return every copy of a card, as everybody sees it."""
+        approval_id = approval_of(verdict.item_id)[0]
+        messages = await self.actor("U0ANA").messages(channel)
+        return [m for m in messages if is_card_of(m, approval_id)]
+
+    async def notes(self, card: JsonObject) -> list[JsonObject]:
+        """Return the thread under a card."""
+        messages = await self.actor("U0ANA").messages(str(card["channel"]))
+        ts = card["ts"]
+        return [m for m in messages if m.get("thread_ts") == ts and m["ts"] != ts]
+
+    async def told(self, user: str, words: str, channel: str = CHANNEL) -> str:
+        """Wait for a private message with these words."""
+        found = await self.actor(user).message_with(
+            channel, lambda m: m["ephemeral"] and words in str(m["text"])
+        )
+        return str(found["text"])
+
+    async def execute(self, verdict: Verdict, *, ok: bool = True) -> None:
+        """Let an agent claim and run an authorized call."""
+        from gateway.approvals.record import Result  # noqa: PLC0415 - one use
+
+        item = (await self.approval(verdict)).items[approval_of(verdict.item_id)[1]]
+        ctx = item.ctx
+        claim = await self.agents.claim(
+            ClaimRequest(
+                item_id=item.id,
+                ref=TurnRef(
+                    agent=ctx.agent,
+                    thread=ctx.thread,
+                    ns=ctx.ns,
+                    message_id=ctx.message_id,
+                ),
+                tool=item.tool,
+                tool_call_id=ctx.tool_call_id,
+                owner="worker-1",
+            )
+        )
+        assert claim.kind == "new", claim
+        result = Result(ok=ok, summary="refund 12 done")
+        assert await self.agents.finish(item.id, claim.fence, result)
+
+
+def is_card_of(message: Mapping[str, object], approval_id: str) -> bool:
+    """Say whether a message is a card of this approval."""
+    text, is_note = str(message["text"]), message.get("thread_ts") is not None
+    return approval_id in text and not is_note and not message["ephemeral"]
+
+
+def has_button(message: JsonObject, action: Action) -> bool:
+    """Say whether a message has a button of ours."""
+    rows = [row for row in as_objects(message["blocks"]) if row["type"] == "actions"]
+    return any(
+        element["action_id"] == action
+        for row in rows
+        for element in as_objects(row["elements"])
+    )
+
+
+def says(text: str) -> Callable[[JsonObject], bool]:
+    """Return a condition: these words are somewhere in a message."""
+    return lambda message: text in str(message["blocks"]) or text in str(
+        message["text"]
+    )

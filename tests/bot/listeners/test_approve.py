@@ -1,0 +1,26 @@
+"""A click on Approve decides once, and everybody sees it."""
+
+from __future__ import annotations
+
+from bot.ids import Action
+from gateway.approvals.lifecycle import ItemState
+from tests.bot.bot_house import CHANNEL, House, has_button
+
+
+async def test_a_click_on_approve_authorizes_the_call_and_changes_the_card(
+    each_house: House,
+) -> None:
+    house = each_house
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        item = (await house.approval(verdict)).items[0]
+        assert item.state is ItemState.AUTHORIZED
+        assert item.settlement is not None
+        assert item.settlement.by.user == "U0ANA"
+        changed = await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        assert changed["ts"] == card["ts"]
+    assert house.sandbox.problems == []

@@ -26,6 +26,7 @@ from gateway.agent import ApprovalMiddleware, grant, guarded
 
 LEDGER = "SHOP_LEDGER"
 DIE = "SHOP_DIE"
+is_broken = True
 
 
 class Obedient(BaseChatModel):
@@ -62,7 +63,7 @@ def _answer(messages: list[BaseMessage]) -> AIMessage:
     if results:
         return AIMessage(" | ".join(reversed(results)))
     last = str(messages[-1].text)
-    if last == "break":
+    if last == "break" and is_broken:
         raise RuntimeError("the model is down")
     if not last.startswith("["):
         return AIMessage(f"You said {last}")

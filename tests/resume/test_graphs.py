@@ -1,0 +1,114 @@
+"""A setting names a graph; what is wrong with it is said in one sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import BaseModel
+
+from gateway.errors import GraphError
+from gateway.resume.graphs import attached, load_graph
+from gateway.resume.strict_state import allowed_types, strict_serializer
+from tests.resume import shop
+
+FILE = '''
+from typing import TypedDict
+from langgraph.graph import StateGraph
+
+class State(TypedDict):
+    n: int
+
+builder = StateGraph(State)
+builder.add_node("one", lambda state: {"n": state["n"] + 1})
+builder.set_entry_point("one")
+graph = builder.compile()
+paused = builder.compile(interrupt_before=["one"])
+number = 7
+
+def factory():
+    return builder
+
+async def slow_factory():
+    return graph
+
+def needy(settings):
+    return graph
+
+def broken():
+    raise RuntimeError("no database")
+'''
+
+
+class Undeclared(BaseModel):
+    """A type that no state declares."""
+
+    name: str
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Give a folder with a graph file."""
+    (tmp_path / "agents").mkdir()
+    (tmp_path / "agents" / "shop.py").write_text(FILE, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", ["graph", "builder", "factory", "slow_factory"])
+async def test_a_graph_is_found_in_every_form(folder: Path, name: str) -> None:
+    graph = await load_graph(f"agents/shop.py:{name}", folder)
+
+    kept = attached(graph, InMemorySaver())
+    config = {"configurable": {"thread_id": "t"}}
+    assert (await kept.ainvoke({"n": 1}, config))["n"] == 2
+    assert kept.checkpointer is not None
+    assert graph.checkpointer is None
+
+
+async def test_a_module_is_found_by_its_name() -> None:
+    assert await load_graph("tests.resume.shop:graph", Path.cwd())
+
+
+@pytest.mark.parametrize(
+    ("ref", "says"),
+    [
+        ("agents/shop.py", "names no graph"),
+        ("agents/shops.py:graph", "There is no file"),
+        ("agents/shop.py:grahp", "did you mean 'graph'?"),
+        ("agents/shop.py:number", "is a int, not a graph"),
+        ("agents/shop.py:needy", "cannot be called without arguments"),
+        ("agents/shop.py:broken", "raised RuntimeError: no database"),
+        ("agents/shop.py:paused", "interrupt_before"),
+        ("no.such.module:graph", "raised ModuleNotFoundError"),
+    ],
+)
+async def test_a_graph_that_cannot_be_used_is_one_sentence(
+    folder: Path, ref: str, says: str
+) -> None:
+    with pytest.raises(GraphError, match=says):
+        await load_graph(ref, folder)
+
+
+@pytest.mark.parametrize("body", ["import nothing_here", "raise SystemExit(2)", "("])
+async def test_a_file_that_does_not_import_says_why_and_can_be_mended(
+    tmp_path: Path, body: str
+) -> None:
+    file = tmp_path / "agent.py"
+    file.write_text(body, encoding="utf-8")
+    with pytest.raises(GraphError, match="Importing 'agent.py:graph' raised"):
+        await load_graph("agent.py:graph", tmp_path)
+
+    file.write_text(FILE, encoding="utf-8")
+
+    assert await load_graph("agent.py:graph", tmp_path)
+
+
+def test_only_types_that_the_state_declares_are_built_from_a_checkpoint() -> None:
+    allowed = allowed_types(shop.graph())
+    assert ("gateway.agent.messages", "EditMessage") in allowed
+
+    strict = strict_serializer().with_msgpack_allowlist(allowed)
+    record = strict.dumps_typed(Undeclared(name="x"))
+
+    assert not isinstance(strict.loads_typed(record), Undeclared)

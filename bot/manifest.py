@@ -93,6 +93,11 @@ def as_yaml(manifest: JsonObject) -> str:
     return f"{_HEADER if is_socket else ''}{body}"
 
 
+def as_json(manifest: JsonObject) -> str:
+    """Return a manifest as the text of a ``manifest.json``."""
+    return json.dumps(manifest, indent=2, ensure_ascii=False) + "\n"
+
+
 def install_link(manifest: JsonObject) -> str:
     """Return the address that opens Slack's page for a new app with this manifest."""
     return _NEW_APP + quote(json.dumps(manifest, separators=(",", ":")), safe="")

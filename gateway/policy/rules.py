@@ -126,6 +126,15 @@ class Policy(Record):
         document = digest.canonical(self.model_dump(mode="json"))
         return digest.tagged_hash(digest.POLICY_TAG, document)
 
+    @property
+    def channels(self) -> tuple[str, ...]:
+        """Return every channel that is named, the default first."""
+        rules: list[ToolRule | AgentRule] = [*self.tools.values()]
+        for agent in self.agents.values():
+            rules += [agent, *agent.tools.values()]
+        named = (rule.channel for rule in rules if rule.channel)
+        return tuple(dict.fromkeys((self.defaults.channel, *named)))
+
     def roles_named(self, names: tuple[str, ...]) -> tuple[Role, ...]:
         """Return the roles behind names and Slack ids, frozen as they are now.
 

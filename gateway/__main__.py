@@ -1,0 +1,24 @@
+"""Start ``twokey``."""
+
+from __future__ import annotations
+
+import sys
+
+try:
+    from gateway.cli import run
+except ModuleNotFoundError as error:
+    if str(error.name).startswith(("gateway", "bot")):
+        raise
+    sys.exit(
+        f"Twokey needs the package {error.name!r} for this; "
+        "run: pip install 'twokey[all]'"
+    )
+
+
+def main() -> None:
+    """Run the command line of this process and end with its exit code."""
+    sys.exit(run())
+
+
+if __name__ == "__main__":
+    main()

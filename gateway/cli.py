@@ -1,0 +1,93 @@
+"""Be the command ``twokey``: gather the commands, and end every mistake in a sentence.
+
+A new command is a file in `gateway.commands` and one line in `_commands`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gateway.commands import console, doctor, manifest, policy, version
+from gateway.commands.session import Session, session_of
+from gateway.errors import TwokeyError
+
+USAGE = 2
+"""Exit code of a mistake that the person can mend: settings, policy, files, words."""
+
+UNEXPECTED = 70
+"""Exit code of a mistake of ours (EX_SOFTWARE of sysexits.h)."""
+
+EXAMPLES = console.examples(
+    ("twokey manifest --link", "make the Slack app"),
+    ("twokey doctor", "what is missing, and what to do about it"),
+    ("twokey policy check", "is the policy usable?"),
+)
+
+
+def run(
+    words: Sequence[str] | None = None, env: Mapping[str, str] | None = None
+) -> int:
+    """Run one command and return its exit code.
+
+    Args:
+        words: of the command line, without ``twokey``; None takes the process's.
+        env: the environment; None takes the process's.
+    """
+    session = Session(env=dict(os.environ if env is None else env))
+    try:
+        _commands()(
+            None if words is None else list(words), prog_name="twokey", obj=session
+        )
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
+    except TwokeyError as error:
+        if session.debug:
+            raise
+        typer.echo(f"{typer.style('Error:', fg=typer.colors.RED)} {error}", err=True)
+        return USAGE
+    except Exception as error:
+        if session.debug:
+            raise
+        typer.echo(
+            f"Twokey met something it did not expect ({type(error).__name__}: "
+            f"{error}). 'twokey --debug …' shows where; please report it.",
+            err=True,
+        )
+        return UNEXPECTED
+    return 0
+
+
+def _commands() -> typer.Typer:
+    app = typer.Typer(
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+        no_args_is_help=True,
+    )
+    app.callback(epilog=EXAMPLES)(_options)
+    app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+    app.command(epilog=manifest.EXAMPLES)(manifest.manifest)
+    app.add_typer(policy.app, name="policy", help=policy.__doc__)
+    app.command()(version.version)
+    return app
+
+
+def _options(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Default: twokey.yml."),
+    ] = None,
+    *,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error comes from.")
+    ] = False,
+) -> None:
+    """Hold an AI agent's tool calls until a person agrees in Slack."""
+    session = session_of(ctx)
+    session.config, session.debug = config, debug

@@ -1,0 +1,237 @@
+"""Look at everything that has to be right before agents and people rely on it."""
+
+from __future__ import annotations
+
+import platform
+import re
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.metadata import PackageNotFoundError, requires, version
+from urllib.parse import urlsplit
+
+import aiohttp
+
+from bot.manifest import SCOPES
+from bot.web import Slack, SlackError, SlackRefused, text_at
+from gateway.commands.session import Session
+from gateway.config import Settings, SlackMode
+from gateway.errors import SettingsError, TwokeyError
+from gateway.policy.rules import Policy
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.graphs import load_graph
+from gateway.store.connection import Connection
+from gateway.store.durability import ensure_durable
+from gateway.store.engine import EmbeddedEngine
+
+_REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)[^;]*>=(?P<oldest>[\d.]+)[^;]*; extra == .(?:server|slack).",
+    re.ASCII,
+)
+_HELP = {
+    "account_inactive": "the app was removed from the workspace: install it again.",
+    "channel_not_found": "there is no such channel, or it is private: invite the bot.",
+    "invalid_auth": "copy the token again; it may be of another app or revoked.",
+    "is_archived": "unarchive the channel, or name another one in the policy.",
+    "missing_scope": "install the app again with the manifest: twokey manifest --link",
+    "not_allowed_token_type": "this is another kind of token: see twokey doctor.",
+    "not_authed": "copy the token again.",
+    "not_in_channel": "type /invite @Twokey in the channel.",
+    "token_revoked": "install the app again and copy the new token.",
+}
+
+
+class State(StrEnum):
+    """How one check ended."""
+
+    GOOD = "good"
+    BAD = "bad"
+    SKIPPED = "skipped"
+
+
+@dataclass(frozen=True)
+class Check:
+    """One thing that was looked at; ``text`` is what was found and what to do."""
+
+    name: str
+    state: State
+    text: str
+
+
+async def examine(session: Session, *, post: bool) -> AsyncGenerator[Check]:
+    """Check one thing after the other; what depends on a bad one is left out.
+
+    Args:
+        session: where the settings are.
+        post: also post a test message to every channel that the policy names.
+    """
+    yield Check("python", State.GOOD, platform.python_version())
+    yield await _tried("packages", _packages())
+    try:
+        settings = session.settings()
+    except TwokeyError as error:
+        yield Check("settings", State.BAD, str(error))
+        return
+    yield Check("settings", State.GOOD, _summary(settings))
+    policy: Policy | None = None
+    try:
+        policy = session.policy()
+    except TwokeyError as error:
+        yield Check("policy", State.BAD, str(error))
+    else:
+        yield Check("policy", State.GOOD, policy.digest)
+    yield await _tried("secret", _secret(settings))
+    yield await _tried("store", _store(settings))
+    yield await _tried("checkpoints", _checkpoints(settings))
+    for name, agent in settings.agents.items():
+        yield await _tried(f"agent {name}", _graph(settings, agent.graph))
+    channels = policy.channels if policy else ()
+    async for check in _slack_checks(settings, channels if post else ()):
+        yield check
+    if channels and not post:
+        text = f"not tried: {', '.join(channels)}; 'twokey doctor --post' tries them."
+        yield Check("channels", State.SKIPPED, text)
+
+
+async def _tried(name: str, work: Awaitable[str]) -> Check:
+    try:
+        return Check(name, State.GOOD, await work)
+    except TwokeyError as error:
+        return Check(name, State.BAD, str(error))
+
+
+def _summary(settings: Settings) -> str:
+    agents = ", ".join(settings.agents) or "none yet"
+    return f"tenant {settings.tenant}; agents: {agents}; Slack by {settings.slack.mode}"
+
+
+async def _packages() -> str:
+    needed = {
+        match["name"]: match["oldest"]
+        for match in map(_REQUIREMENT.match, requires("twokey") or [])
+        if match
+    }
+    problems = [
+        problem
+        for name, oldest in needed.items()
+        if (problem := _package_problem(name, oldest))
+    ]
+    if problems:
+        raise SettingsError(f"{'; '.join(problems)}; run: pip install -U 'twokey[all]'")
+    return f"{len(needed)} packages are there and new enough"
+
+
+def _package_problem(name: str, oldest: str) -> str:
+    try:
+        found = version(name)
+    except PackageNotFoundError:
+        return f"{name} is not installed"
+    is_old = _numbers(found) < _numbers(oldest)
+    return f"{name} is {found}, {oldest} is needed" if is_old else ""
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text)[:3])
+
+
+async def _secret(settings: Settings) -> str:
+    settings.secret_key()
+    return "TWOKEY_SECRET" if settings.secret else str(settings.data_dir / "secret.key")
+
+
+async def _store(settings: Settings) -> str:
+    async with AsyncExitStack() as stack:
+        if settings.redis_url is None:
+            engine = await stack.enter_async_context(EmbeddedEngine(settings.data_dir))
+            url, place = engine.url, str(engine.folder)
+        else:
+            url = settings.redis_url.get_secret_value()
+            place = urlsplit(url).hostname or urlsplit(url).path
+        conn = Connection(url)
+        stack.push_async_callback(conn.close)
+        facts = await ensure_durable(conn)
+    return f"{facts.name} at {place}; what it acknowledges is on its disk"
+
+
+async def _checkpoints(settings: Settings) -> str:
+    async with open_checkpoints(settings.checkpoints.get_secret_value()) as saver:
+        return type(saver).__name__
+
+
+async def _graph(settings: Settings, ref: str) -> str:
+    graph = await load_graph(ref, settings.data_dir.parent)
+    return f"{ref} is a graph of {len(graph.nodes)} nodes"
+
+
+async def _slack_checks(
+    settings: Settings, channels: Sequence[str]
+) -> AsyncGenerator[Check]:
+    problems = settings.slack_problems()
+    for problem in problems:
+        yield Check("Slack secrets", State.BAD, problem)
+    token = settings.slack_secrets.bot_token
+    if token is None:
+        return
+    async with aiohttp.ClientSession() as session:
+        slack = Slack(
+            token.get_secret_value(), api_url=settings.slack.api_url, session=session
+        )
+        signed_in = await _tried("Slack bot token", _bot_token(slack))
+        yield signed_in
+        if signed_in.state is State.BAD:
+            return
+        yield await _tried("Slack scopes", _scopes(slack))
+        app_token = settings.slack_secrets.app_token
+        if settings.slack.mode is SlackMode.SOCKET and app_token is not None:
+            work = _app_token(slack, app_token.get_secret_value())
+            yield await _tried("Slack app token", work)
+        for channel in channels:
+            yield await _tried(f"channel {channel}", _channel(slack, channel))
+
+
+async def _bot_token(slack: Slack) -> str:
+    try:
+        who, _ = await slack.test()
+    except SlackError as error:
+        raise _explained(error) from error
+    return f"{text_at(who, 'user')} in {text_at(who, 'team')} ({text_at(who, 'url')})"
+
+
+async def _scopes(slack: Slack) -> str:
+    _, granted = await slack.test()
+    missing = [scope for scope in SCOPES if scope not in granted]
+    if missing:
+        raise SettingsError(
+            f"The app lacks {', '.join(missing)}; add them on its page "
+            "'OAuth & Permissions' and install it again."
+        )
+    more = ", ".join(sorted(granted - set(SCOPES)))
+    return f"all are granted; not needed: {more}" if more else "all are granted"
+
+
+async def _app_token(slack: Slack, token: str) -> str:
+    try:
+        await slack.open_socket(token)
+    except SlackError as error:
+        raise _explained(error) from error
+    return "Socket Mode opens"
+
+
+async def _channel(slack: Slack, channel: str) -> str:
+    text = "Twokey can post its approval cards here."
+    try:
+        await slack.call("chat.postMessage", channel=channel, text=text)
+    except SlackError as error:
+        raise _explained(error) from error
+    return "a test message was posted"
+
+
+def _explained(error: SlackError) -> SettingsError:
+    if not isinstance(error, SlackRefused):
+        return SettingsError(f"{error} Check the network, a proxy, 'slack.api_url'.")
+    default = "see https://docs.slack.dev/reference/methods for what it means."
+    return SettingsError(
+        f"Slack refuses {error.method} with {error.error!r}: "
+        f"{_HELP.get(error.error, default)}"
+    )

@@ -1,0 +1,64 @@
+"""Print for people: marks, colours on a terminal, examples in ``--help``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+from pydantic import JsonValue
+
+from gateway.errors import SettingsError
+
+
+def good(text: str) -> None:
+    """Print a line about something that is as it should be."""
+    _line("✔", typer.colors.GREEN, text)
+
+
+def bad(text: str) -> None:
+    """Print a line about something that has to be changed; more lines are indented."""
+    _line("✖", typer.colors.RED, text)
+
+
+def note(text: str) -> None:
+    """Print a line about something worth knowing."""
+    _line("·", typer.colors.YELLOW, text)
+
+
+def as_json(value: JsonValue) -> None:
+    """Print one JSON document."""
+    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def examples(*lines: tuple[str, str]) -> str:
+    """Return the end of a help page: what to type, and what it does."""
+    width = max(len(words) for words, _ in lines)
+    rows = [f"  {words:<{width}}  {what}" for words, what in lines]
+    return "\n".join(["\b", "Examples:", *rows])
+
+
+def read_text(path: Path, what: str) -> str:
+    """Return the text of a file that was named on the command line; ``-`` is stdin.
+
+    Raises:
+        SettingsError: when it cannot be read.
+    """
+    try:
+        return sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        text = f"{str(path)!r} with {what} cannot be read: {why}."
+        raise SettingsError(text) from error
+
+
+def bullets(problems: Sequence[str]) -> str:
+    """Return problems as indented lines."""
+    return "".join(f"\n    {problem}" for problem in problems)
+
+
+def _line(mark: str, colour: str, text: str) -> None:
+    indented = text.replace("\n", "\n  ")
+    typer.echo(f"{typer.style(mark, fg=colour)} {indented}")

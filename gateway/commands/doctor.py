@@ -1,0 +1,54 @@
+"""Say what is missing before agents and people can rely on it, and what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from gateway.commands import console
+from gateway.commands.checks import Check, State, examine
+from gateway.commands.session import Session, session_of
+
+EXAMPLES = console.examples(
+    ("twokey doctor", "check everything that can be checked quietly"),
+    ("twokey doctor --post", "also post a test message to each channel"),
+    ("twokey --config prod.yml doctor --json", "for a machine; exit code 1 if bad"),
+)
+_PRINT = {
+    State.GOOD: console.good,
+    State.BAD: console.bad,
+    State.SKIPPED: console.note,
+}
+
+
+def doctor(
+    ctx: typer.Context,
+    *,
+    post: Annotated[
+        bool, typer.Option("--post", help="Post a test message to each channel.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Check settings, policy, store, agents and Slack, and say what to do."""
+    checks = asyncio.run(_examined(session_of(ctx), post=post, is_printed=not json))
+    is_bad = any(check.state is State.BAD for check in checks)
+    if json:
+        rows: list[JsonValue] = [
+            {"name": check.name, "state": check.state, "text": check.text}
+            for check in checks
+        ]
+        console.as_json({"ok": not is_bad, "checks": rows})
+    if is_bad:
+        raise typer.Exit(1)
+
+
+async def _examined(session: Session, *, post: bool, is_printed: bool) -> list[Check]:
+    checks: list[Check] = []
+    async for check in examine(session, post=post):
+        checks.append(check)
+        if is_printed:
+            _PRINT[check.state](f"{check.name}: {check.text}")
+    return checks

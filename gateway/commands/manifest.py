@@ -1,0 +1,67 @@
+"""Print or check the manifest of the Slack app."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from bot import manifest as slack_app
+from gateway.approvals.strict_json import JsonObject
+from gateway.commands import console
+from gateway.documents import BadDocument, parse_yaml
+from gateway.errors import SettingsError
+
+EXAMPLES = console.examples(
+    ("twokey manifest --link", "open Slack's page for a new app with it"),
+    ("twokey manifest > manifest.yml", "Socket Mode: no public address needed"),
+    ("twokey manifest --http https://bot.example.com", "Slack calls this address"),
+    ("twokey manifest --check manifest.yml", "is this file what the bot needs?"),
+)
+
+
+def manifest(
+    file: Annotated[
+        Path | None, typer.Argument(help="With --check: the file to check.")
+    ] = None,
+    http: Annotated[
+        str, typer.Option(metavar="URL", help="Public https:// address of the bot.")
+    ] = "",
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    link: Annotated[
+        bool, typer.Option("--link", help="Print the link that makes the app.")
+    ] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check instead of printing.")
+    ] = False,
+) -> None:
+    """Print the manifest of the Slack app, or check one."""
+    if file is not None and not check:
+        raise SettingsError(f"{str(file)!r} is read by --check only; add --check.")
+    data = slack_app.render(http)
+    problems = slack_app.check_manifest(_parsed(file) if file else data)
+    if problems:
+        name = str(file) if file else "This manifest"
+        raise SettingsError(f"{name} does not fit:{console.bullets(problems)}")
+    if check:
+        console.good(f"{file or 'The manifest'} is what Slack takes and the bot needs.")
+    else:
+        typer.echo(_shown(data, as_json=json, as_link=link), nl=False)
+
+
+def _shown(data: JsonObject, *, as_json: bool, as_link: bool) -> str:
+    if as_link:
+        return slack_app.install_link(data) + "\n"
+    return slack_app.as_json(data) if as_json else slack_app.as_yaml(data)
+
+
+def _parsed(file: Path) -> JsonValue:
+    text = console.read_text(file, "the manifest")
+    try:
+        # JSON is YAML too, so one door takes both.
+        return parse_yaml(text, str(file)).value
+    except BadDocument as error:
+        raise SettingsError(str(error)) from error

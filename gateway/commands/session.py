@@ -1,0 +1,48 @@
+"""Carry what every command needs: where the settings are, and the environment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from gateway.commands.console import read_text
+from gateway.config import Settings
+from gateway.policy.load import load_policy
+from gateway.policy.rules import Policy
+
+
+@dataclass
+class Session:
+    """One run of ``twokey``; the options before the command fill it in."""
+
+    env: Mapping[str, str]
+    config: Path | None = None
+    debug: bool = False
+
+    def settings(self) -> Settings:
+        """Read the settings.
+
+        Raises:
+            SettingsError: one sentence a problem.
+        """
+        return Settings.load(self.config, self.env)
+
+    def policy(self, file: Path | None = None) -> Policy:
+        """Load a policy file, or the policy that the settings name.
+
+        Raises:
+            PolicyError: names the line of what is wrong.
+            SettingsError: when it cannot be read.
+        """
+        if file is not None:
+            return load_policy(read_text(file, "the policy"), str(file))
+        source = self.settings().policy
+        return load_policy(source.read(), str(source.path), under=source.under)
+
+
+def session_of(ctx: typer.Context) -> Session:
+    """Return the session of a running command."""
+    return ctx.ensure_object(Session)

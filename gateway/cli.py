@@ -12,7 +12,18 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands import console, doctor, manifest, policy, version
+from gateway.commands import (
+    console,
+    demo,
+    doctor,
+    manifest,
+    policy,
+    sandbox,
+    version,
+)
+from gateway.commands import (
+    run as running,
+)
 from gateway.commands.session import Session, session_of
 from gateway.errors import TwokeyError
 
@@ -23,9 +34,11 @@ UNEXPECTED = 70
 """Exit code of a mistake of ours (EX_SOFTWARE of sysexits.h)."""
 
 EXAMPLES = console.examples(
+    ("twokey demo", "see it all on this machine"),
     ("twokey manifest --link", "make the Slack app"),
     ("twokey doctor", "what is missing, and what to do about it"),
     ("twokey policy check", "is the policy usable?"),
+    ("twokey run", "gateway, agents and bot"),
 )
 
 
@@ -70,6 +83,11 @@ def _commands() -> typer.Typer:
         no_args_is_help=True,
     )
     app.callback(epilog=EXAMPLES)(_options)
+    app.command(epilog=demo.EXAMPLES)(demo.demo)
+    app.command(epilog=running.EXAMPLES)(running.run)
+    app.command(epilog=running.EXAMPLES)(running.gateway)
+    app.command(epilog=running.EXAMPLES)(running.bot)
+    app.command(epilog=sandbox.EXAMPLES)(sandbox.sandbox)
     app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
     app.command(epilog=manifest.EXAMPLES)(manifest.manifest)
     app.add_typer(policy.app, name="policy", help=policy.__doc__)

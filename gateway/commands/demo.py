@@ -1,0 +1,143 @@
+"""Show everything on this machine: a page to click in, or a story told in JSON."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import tempfile
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+
+from gateway.commands import console
+from gateway.commands.demo_scripts import SCRIPTS, Stage
+from gateway.commands.demo_world import (
+    CHANNEL,
+    FIRST_WORDS,
+    REQUESTER,
+    REVIEWER,
+    World,
+    open_world,
+)
+from gateway.commands.session import Session, session_of
+from gateway.commands.stopping import until_stopped
+from gateway.config import DEFAULT_FILE
+from gateway.errors import SettingsError, TwokeyError
+
+PORT = 8765
+FOLDER = Path(".twokey/demo")
+LEDGER = "TWOKEY_DEMO_LEDGER"
+SHORT_EXPIRY = "2s"
+
+EXAMPLES = console.examples(
+    ("twokey demo", "a page with a card that waits for you"),
+    ("twokey demo --script edit --json", "the same without a browser"),
+)
+
+
+def demo(
+    ctx: typer.Context,
+    script: Annotated[
+        str | None,
+        typer.Option(
+            metavar="STORY", help=f"Play a story and end: {', '.join(SCRIPTS)}."
+        ),
+    ] = None,
+    port: Annotated[int, typer.Option(help="Port of the page; 0: any free.")] = PORT,
+    *,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON line a step.")
+    ] = False,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Forget earlier runs of the demo.")
+    ] = False,
+) -> None:
+    """Start everything on this machine: no Slack account, no Redis, no API key.
+
+    An embedded Valkey, a sandbox Slack with a web page, the bot, the gateway and a
+    sample support agent start, and a link is printed. What waits is still there when
+    you start it again.
+    """
+    session = session_of(ctx)
+    config = session.config or DEFAULT_FILE
+    if not config.exists():
+        raise SettingsError(
+            f"There is no {str(config)!r} here. Run the demo in a clone of Twokey, "
+            "or name a settings file with 'twokey --config FILE demo'."
+        )
+    if script is None:
+        asyncio.run(_show(session, config, port, is_fresh=fresh))
+        return
+    if script not in SCRIPTS:
+        known = ", ".join(SCRIPTS)
+        raise SettingsError(f"There is no story {script!r}; choose one of {known}.")
+    raise typer.Exit(asyncio.run(_play(session, config, script, as_json=as_json)))
+
+
+async def _show(session: Session, config: Path, port: int, *, is_fresh: bool) -> None:
+    folder = FOLDER
+    if is_fresh and folder.exists():
+        folder.rename(folder.with_name(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"))
+    os.environ.setdefault(LEDGER, str(folder / "effects.jsonl"))
+    typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
+    async with open_world(config, folder, port=port, env=session.env) as world:
+        await _ask_first(world)
+        url = f"{world.sandbox.url}/?user={REVIEWER}"
+        typer.echo(f"\n  {typer.style(url, bold=True)}\n")
+        typer.echo("You are Ana, a reviewer. A card waits in #agent-approvals:")
+        typer.echo("press Edit, change the amount to 449.50, and submit.")
+        typer.echo("Ctrl+C stops everything; what waits will wait for you.")
+        await until_stopped()
+    typer.echo("\nStopped. `make demo` goes on where you left.")
+
+
+async def _ask_first(world: World) -> None:
+    person = world.sandbox.person(REQUESTER)
+    if not await person.messages(CHANNEL):
+        await person.say(CHANNEL, FIRST_WORDS)
+
+
+async def _play(session: Session, config: Path, name: str, *, as_json: bool) -> int:
+    def say(event: str, **fields: object) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        row = {"event": event, "at": at, **fields}
+        shown = json.dumps(row, ensure_ascii=False)
+        typer.echo(shown if as_json else _readable(event, fields))
+
+    with tempfile.TemporaryDirectory(prefix="twokey-") as temporary:
+        folder = Path(temporary)
+        ledger = folder / "effects.jsonl"
+        os.environ[LEDGER] = str(ledger)
+        env = dict(session.env)
+        if name == "expire":
+            env["TWOKEY_POLICY"] = str(_impatient(config, folder))
+        say("story.started", script=name)
+        try:
+            async with open_world(config, folder, env=env, is_kept=False) as world:
+                await SCRIPTS[name](Stage(world, say, ledger))
+        except (TwokeyError, TimeoutError) as error:
+            say("story.ended", script=name, ok=False, why=str(error))
+            return 1
+        say("story.ended", script=name, ok=True)
+        return 0
+
+
+def _impatient(config: Path, folder: Path) -> Path:
+    """Write the policy of the settings anew, with a very short expiry everywhere."""
+    document = yaml.safe_load(config.read_text(encoding="utf-8"))
+    policy = document["policy"]
+    policy["defaults"]["expires_in"] = SHORT_EXPIRY
+    for tool in policy.get("tools", {}).values():
+        tool.pop("expires_in", None)
+    path = folder / "policy.yml"
+    path.write_text(yaml.safe_dump(policy), encoding="utf-8")
+    return path
+
+
+def _readable(event: str, fields: dict[str, object]) -> str:
+    rest = "  ".join(f"{name}={value}" for name, value in fields.items())
+    return f"{event:<20} {rest}"

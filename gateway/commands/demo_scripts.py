@@ -1,0 +1,299 @@
+"""Play a reviewer's stories through the sandbox, over the same HTTP as the page."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bot.ids import CARD_EVENT, Action, Input
+from bot.sandbox.client import Person
+from bot.sandbox.json_types import JsonObject, as_object, as_objects
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval
+from gateway.commands.demo_world import (
+    CHANNEL,
+    FIRST_WORDS,
+    REQUESTER,
+    REVIEWER,
+    World,
+)
+from gateway.errors import TwokeyError
+
+PATIENCE_S = 30.0
+REASON = "Only half of it was damaged."
+ANSWER = "Please ask for a photo of the damage first."
+
+Say = Callable[..., None]
+
+
+class StoryFailed(TwokeyError):
+    """A story did not end as it should."""
+
+
+@dataclass
+class Stage:
+    """What a script works with.
+
+    Attributes:
+        world: the sandbox and the house.
+        say: prints one step; called with ``event`` and its fields.
+        ledger: file with one JSON line for every effect of a tool.
+    """
+
+    world: World
+    say: Say
+    ledger: Path
+    asked_at: str = field(default="")
+
+    @property
+    def dan(self) -> Person:
+        """Return the person who asks the agent."""
+        return self.world.sandbox.person(REQUESTER)
+
+    @property
+    def ana(self) -> Person:
+        """Return the person who reviews."""
+        return self.world.sandbox.person(REVIEWER)
+
+    async def ask(self, text: str = FIRST_WORDS) -> tuple[str, Approval]:
+        """Ask the agent and wait for the card; return its ts and the approval."""
+        self.asked_at = await self.dan.say(CHANNEL, text)
+        self.say("agent.asked", by=REQUESTER, text=text)
+        card = await self.ana.message_with(CHANNEL, _is_new(self.asked_at), PATIENCE_S)
+        approval = await self.approval(_approval_id(card))
+        self.say(
+            "card.posted",
+            approval=approval.id,
+            items=[item.id for item in approval.items],
+            tools=[item.tool for item in approval.items],
+        )
+        return str(card["ts"]), approval
+
+    async def approval(self, approval_id: str) -> Approval:
+        """Read an approval as it is now."""
+        loaded = await self.world.house.twokey.reviews.read(approval_id)
+        if loaded is None:
+            raise StoryFailed(f"There is no approval {approval_id!r}.")
+        return loaded.approval
+
+    async def click(self, ts: str, action: Action, approval: Approval, n: int) -> None:
+        """Click one item's button on a card."""
+        block = await self._block_of(ts, action, approval, n)
+        await self.ana.click(CHANNEL, ts, action, block)
+        self.say(
+            "reviewer.clicked",
+            approval=approval.id,
+            item=approval.items[n].id,
+            by=REVIEWER,
+            action=action.value,
+        )
+
+    async def submit(
+        self, values: Mapping[str, object], approval: Approval, n: int
+    ) -> dict[str, str]:
+        """Submit the modal on top; keys are labels or block ids of its inputs."""
+        view = await self.ana.wait_for_view(timeout_s=PATIENCE_S)
+        blocks = {_label(block): str(block.get("block_id")) for block in _inputs(view)}
+        named = {blocks.get(key, key): value for key, value in values.items()}
+        errors = await self.ana.submit(named)
+        self.say(
+            "reviewer.submitted",
+            approval=approval.id,
+            item=approval.items[n].id,
+            by=REVIEWER,
+            errors=list(errors.values()),
+        )
+        return errors
+
+    async def reached(
+        self, approval: Approval, states: Mapping[int, ItemState]
+    ) -> Approval:
+        """Wait until items have reached these states; return the approval then."""
+
+        async def there() -> bool:
+            now = await self.approval(approval.id)
+            return all(now.items[n].state is state for n, state in states.items())
+
+        await self._until(there, f"states {[s.value for s in states.values()]}")
+        for n, state in states.items():
+            self.say(f"item.{state}", approval=approval.id, item=approval.items[n].id)
+        return await self.approval(approval.id)
+
+    async def last_words(self) -> str:
+        """Wait for what the agent says in the end, in the thread it was asked in."""
+
+        def spoken(message: JsonObject) -> bool:
+            is_reply = message.get("thread_ts") == self.asked_at
+            return bool(is_reply and message["bot"] and "agent" in _all_text(message))
+
+        reply = await self.ana.message_with(CHANNEL, spoken, PATIENCE_S)
+        words = _all_text(reply)
+        self.say("agent.said", text=words)
+        return words
+
+    def effects(self) -> list[JsonObject]:
+        """Return every effect that a tool had, in order."""
+        if not self.ledger.exists():
+            return []
+        lines = self.ledger.read_text(encoding="utf-8").splitlines()
+        return [as_object(json.loads(line)) for line in lines]
+
+    async def _block_of(
+        self, ts: str, action: Action, approval: Approval, n: int
+    ) -> str | None:
+        """Return the block of the n-th button of this kind, from the top."""
+        shown = [m for m in await self.ana.messages(CHANNEL) if m["ts"] == ts]
+        blocks = as_objects(shown[0]["blocks"]) if shown else []
+        pending = [item.index for item in approval.items if item.is_pending]
+        found = [
+            str(block["block_id"])
+            for block in blocks
+            for element in as_objects(block.get("elements"))
+            if element.get("action_id") == action
+        ]
+        return found[pending.index(n)] if len(found) > 1 else None
+
+    async def _until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
+        sandbox = self.world.sandbox
+        if not await condition():
+            await sandbox.person(REVIEWER).wait_for(bool, PATIENCE_S)
+        for _ in range(int(PATIENCE_S * 20)):
+            if await condition():
+                return
+            await asyncio.sleep(0.05)
+        raise StoryFailed(f"The story waited {PATIENCE_S:.0f} s in vain for {what}.")
+
+
+def demand(holds: object, sentence: str) -> None:
+    """Fail the story unless something holds.
+
+    Raises:
+        StoryFailed: with the sentence.
+    """
+    if not holds:
+        raise StoryFailed(sentence)
+
+
+async def approve(stage: Stage) -> None:
+    """Ana approves the refund as it is."""
+    ts, approval = await stage.ask()
+    await stage.click(ts, Action.APPROVE, approval, 0)
+    await stage.reached(approval, {0: ItemState.EXECUTED})
+    words = await stage.last_words()
+    demand(_amounts(stage) == [899], "The refund did not run once with 899.")
+    demand("899" in words, "The agent does not say what it refunded.")
+
+
+async def edit(stage: Stage) -> None:
+    """Ana halves the refund; the agent says so and why."""
+    ts, approval = await stage.ask()
+    await stage.click(ts, Action.EDIT, approval, 0)
+    errors = await stage.submit({"amount": "0"}, approval, 0)
+    demand(errors, "An amount of 0 was accepted.")
+    values = {"amount": "449.50", Input.REASON: REASON}
+    demand(not await stage.submit(values, approval, 0), "449.50 was refused.")
+    after = await stage.reached(approval, {0: ItemState.EXECUTED})
+    words = await stage.last_words()
+    demand(after.items[0].edit, "There is no edit record.")
+    demand(_amounts(stage) == [449.5], "The refund did not run once with 449.50.")
+    demand("449.50" in words and REASON in words, "The agent does not know the edit.")
+
+
+async def reject(stage: Stage) -> None:
+    """Ana rejects the refund with a reason."""
+    ts, approval = await stage.ask()
+    await stage.click(ts, Action.REJECT, approval, 0)
+    await stage.submit({Input.REASON: REASON}, approval, 0)
+    await stage.reached(approval, {0: ItemState.REJECTED})
+    words = await stage.last_words()
+    demand(not stage.effects(), "A rejected call ran.")
+    demand("said no" in words and REASON in words, "The agent does not say why.")
+
+
+async def respond(stage: Stage) -> None:
+    """Ana answers instead of letting the tool run."""
+    ts, approval = await stage.ask()
+    await stage.click(ts, Action.RESPOND, approval, 0)
+    await stage.submit({Input.MESSAGE: ANSWER}, approval, 0)
+    await stage.reached(approval, {0: ItemState.ANSWERED})
+    words = await stage.last_words()
+    demand(not stage.effects(), "An answered call ran.")
+    demand(ANSWER in words, "The agent does not pass the answer on.")
+
+
+async def expire(stage: Stage) -> None:
+    """Nobody decides in time."""
+    _, approval = await stage.ask()
+    await stage.reached(approval, {0: ItemState.EXPIRED})
+    words = await stage.last_words()
+    demand(not stage.effects(), "An expired call ran.")
+    demand("in time" in words, "The agent does not say that nobody decided.")
+
+
+async def multi(stage: Stage) -> None:
+    """Three calls in one turn: one is approved, one edited, one rejected."""
+    ts, approval = await stage.ask("@twokey refund order 78291 and do everything else")
+    demand(len(approval.items) == 3, "The card does not hold three calls.")  # noqa: PLR2004 - refund, address, e-mail
+    place = {item.tool: item.index for item in approval.items}
+    refund, address = place["process_refund"], place["change_address"]
+    mail = place["send_email"]
+    await stage.click(ts, Action.REJECT, approval, address)
+    await stage.submit({Input.REASON: "It has left already."}, approval, address)
+    approval = await stage.reached(approval, {address: ItemState.REJECTED})
+    await stage.click(ts, Action.EDIT, approval, refund)
+    values = {"amount": "449.50", Input.REASON: REASON}
+    await stage.submit(values, approval, refund)
+    approval = await stage.reached(approval, {refund: ItemState.EXECUTED})
+    await stage.click(ts, Action.APPROVE, approval, mail)
+    await stage.reached(approval, {mail: ItemState.EXECUTED})
+    words = await stage.last_words()
+    tools = sorted(str(effect["tool"]) for effect in stage.effects())
+    demand(tools == ["process_refund", "send_email"], f"These ran: {tools}.")
+    demand("449.50" in words and "said no" in words, "The agent missed something.")
+
+
+SCRIPTS: dict[str, Callable[[Stage], Awaitable[None]]] = {
+    "approve": approve,
+    "edit": edit,
+    "reject": reject,
+    "respond": respond,
+    "expire": expire,
+    "multi": multi,
+}
+
+
+def _is_new(since: str) -> Callable[[JsonObject], bool]:
+    def is_new_card(message: JsonObject) -> bool:
+        return bool(_approval_id(message)) and str(message["ts"]) > since
+
+    return is_new_card
+
+
+def _approval_id(message: JsonObject) -> str:
+    metadata = as_object(message.get("metadata"))
+    if metadata.get("event_type") != CARD_EVENT:
+        return ""
+    return str(as_object(metadata.get("event_payload")).get("approval", ""))
+
+
+def _inputs(view: JsonObject) -> list[JsonObject]:
+    return [block for block in as_objects(view["blocks"]) if block["type"] == "input"]
+
+
+def _label(block: JsonObject) -> str:
+    return str(as_object(block.get("label")).get("text", ""))
+
+
+def _amounts(stage: Stage) -> list[object]:
+    return [
+        as_object(effect["args"])["amount"]
+        for effect in stage.effects()
+        if effect["tool"] == "process_refund"
+    ]
+
+
+def _all_text(message: JsonObject) -> str:
+    return json.dumps(message.get("blocks"), ensure_ascii=False) + str(message["text"])

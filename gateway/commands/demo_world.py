@@ -1,0 +1,102 @@
+"""Stand a sandbox Slack beside a whole house, for the demo and for the stories."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.sandbox.records import Suggestion
+from bot.sandbox.server import Sandbox
+from gateway.commands.house import House, open_house
+from gateway.config import Settings, SlackMode
+from gateway.errors import SettingsError
+
+CHANNEL = "C0APPROVALS"
+REQUESTER = "U0DAN"
+REVIEWER = "U0ANA"
+SECOND_REVIEWER = "U0BEN"
+FIRST_WORDS = "@twokey refund order 78291"
+
+SUGGESTIONS = tuple(
+    Suggestion(label=label, text=f"@twokey {text}", channel=CHANNEL)
+    for label, text in (
+        ("refund order 78291", "refund order 78291"),
+        ("do several things at once", "refund order 78291 and do everything else"),
+        ("change an address", "change the address of order 78304"),
+        ("send an e-mail (expires in 2 minutes)", "mail the customer of order 78377"),
+        ("look up an order (needs nobody)", "look up order 78377"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class World:
+    """A sandbox Slack with a house that serves it."""
+
+    sandbox: Sandbox
+    house: House
+
+
+@asynccontextmanager
+async def open_world(
+    config: Path,
+    data_dir: Path,
+    *,
+    port: int = 0,
+    mode: SlackMode = SlackMode.SOCKET,
+    env: Mapping[str, str] | None = None,
+    is_kept: bool = True,
+) -> AsyncGenerator[World]:
+    """Start the sandbox and everything else on this machine.
+
+    Args:
+        config: the settings file that names the agents and the policy.
+        data_dir: where everything is kept from one run to the next.
+        port: of the page; 0 takes any free one.
+        mode: how the sandbox delivers to the bot.
+        env: settings from the environment over the file.
+        is_kept: keep the sandbox's messages in ``data_dir``, too.
+
+    Raises:
+        SettingsError: when the page's port is taken.
+        TwokeyError: as `open_house`.
+    """
+    state_path = _made(data_dir) / "sandbox.json" if is_kept else None
+    sandbox = Sandbox(port=port, suggestions=SUGGESTIONS, state_path=state_path)
+    try:
+        await sandbox.__aenter__()
+    except OSError as error:
+        raise SettingsError(
+            f"The page cannot be shown on port {port} ({error.strerror}) "
+            "Stop what listens there, or choose another with --port."
+        ) from error
+    try:
+        settings = Settings.load(config, _environment(sandbox, data_dir, mode, env))
+        async with open_house(settings) as house:
+            if mode is SlackMode.HTTP:
+                sandbox.deliver_http(house.bot.url)
+            yield World(sandbox, house)
+    finally:
+        await sandbox.__aexit__(None, None, None)
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _environment(
+    sandbox: Sandbox, data_dir: Path, mode: SlackMode, env: Mapping[str, str] | None
+) -> dict[str, str]:
+    return {
+        **(env or {}),
+        "TWOKEY_DATA_DIR": str(data_dir.absolute()),
+        "TWOKEY_SLACK_MODE": mode.value,
+        "TWOKEY_SLACK_API_URL": sandbox.api_url,
+        "TWOKEY_SLACK_PORT": "0",
+        "SLACK_BOT_TOKEN": sandbox.bot_token,
+        "SLACK_APP_TOKEN": sandbox.app_token,
+        "SLACK_SIGNING_SECRET": sandbox.signing_secret,
+    }

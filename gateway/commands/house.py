@@ -1,0 +1,69 @@
+"""Put a whole house together: gateway, agents and bot in one process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from pydantic import SecretStr
+
+from bot.app import SlackBot
+from bot.config import BotConfig
+from gateway.config import Settings
+from gateway.embed import Twokey
+from gateway.errors import SettingsError
+
+
+@dataclass(frozen=True)
+class House:
+    """A running gateway and the bot that speaks for it."""
+
+    twokey: Twokey
+    bot: SlackBot
+
+
+@asynccontextmanager
+async def open_house(
+    settings: Settings, *, insecure_dev: bool = False
+) -> AsyncGenerator[House]:
+    """Start everything of one process, and stop it without losing anything.
+
+    Raises:
+        TwokeyError: one sentence about the first thing that is not as it should be.
+    """
+    config = bot_config(settings)
+    async with (
+        Twokey(settings, insecure_dev=insecure_dev) as twokey,
+        SlackBot(config, twokey.reviews) as bot,
+    ):
+        yield House(twokey, bot)
+
+
+def bot_config(settings: Settings) -> BotConfig:
+    """Return what the bot has to know of the settings.
+
+    Raises:
+        SettingsError: when a secret that the Slack mode needs is not set.
+    """
+    problems = settings.slack_problems()
+    if problems:
+        raise SettingsError(" ".join(problems))
+    secrets, agents = settings.slack_secrets, tuple(settings.agents)
+    return BotConfig(
+        bot_token=_text(secrets.bot_token),
+        mode=settings.slack.mode,
+        signing_secret=_text(secrets.signing_secret),
+        app_token=_text(secrets.app_token),
+        seal_key=settings.secret_key(),
+        tenant=settings.tenant,
+        agents=agents,
+        default_agent=agents[0] if agents else "",
+        api_url=settings.slack.api_url,
+        host=settings.slack.host,
+        port=settings.slack.port,
+    )
+
+
+def _text(secret: SecretStr | None) -> str:
+    return secret.get_secret_value() if secret else ""

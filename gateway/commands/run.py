@@ -1,0 +1,73 @@
+"""Run the product: everything in one process, or only its Slack or its agents' side."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+
+from bot.app import SlackBot
+from gateway.commands import console
+from gateway.commands.house import bot_config, open_house
+from gateway.commands.session import Session, session_of
+from gateway.commands.stopping import until_stopped
+from gateway.embed import Twokey
+from gateway.running import open_store
+from gateway.service.reviews import ReviewService
+
+EXAMPLES = console.examples(
+    ("twokey run", "gateway, agents and bot in one process"),
+    ("twokey gateway", "only the agents' side; start as many as you like"),
+    ("twokey bot", "only the Slack side; two or more take over from each other"),
+)
+
+InsecureDev = Annotated[
+    bool,
+    typer.Option(
+        "--insecure-dev",
+        help="Accept a store that would lose acknowledged decisions.",
+    ),
+]
+
+
+def run(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
+    """Run gateway, agents and bot in one process until it is stopped."""
+    asyncio.run(_run(session_of(ctx), insecure_dev=insecure_dev))
+
+
+def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
+    """Run the agents' side: workers, expiries, the agents of twokey.yml."""
+    asyncio.run(_gateway(session_of(ctx), insecure_dev=insecure_dev))
+
+
+def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
+    """Run the Slack side: cards, clicks, modals."""
+    asyncio.run(_bot(session_of(ctx), insecure_dev=insecure_dev))
+
+
+async def _run(session: Session, *, insecure_dev: bool) -> None:
+    settings = session.settings()
+    async with open_house(settings, insecure_dev=insecure_dev) as house:
+        console.good(f"Twokey runs in workspace {house.bot.team_id}.")
+        agents = ", ".join(settings.agents) or "none in twokey.yml"
+        console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
+        await until_stopped()
+
+
+async def _gateway(session: Session, *, insecure_dev: bool) -> None:
+    settings = session.settings()
+    async with Twokey(settings, insecure_dev=insecure_dev):
+        console.good(f"The gateway runs for {', '.join(settings.agents) or 'nobody'}.")
+        await until_stopped()
+
+
+async def _bot(session: Session, *, insecure_dev: bool) -> None:
+    settings, policy = session.settings(), session.policy()
+    config = bot_config(settings)
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    async with open_store(url, settings.data_dir, insecure_dev=insecure_dev) as store:
+        reviews = ReviewService(store, lambda: policy, tenant=settings.tenant)
+        async with SlackBot(config, reviews) as slack_bot:
+            console.good(f"The bot serves workspace {slack_bot.team_id}.")
+            await until_stopped()

@@ -14,6 +14,8 @@ from gateway.approvals import digest
 from gateway.approvals.events import Event, EventName, named_after
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Item, Result, approval_of
+from gateway.approvals.strict_json import parse_object
+from gateway.errors import BadJson
 from gateway.policy.evaluate import evaluate
 from gateway.policy.rules import Policy
 from gateway.service.facts import item_event
@@ -30,6 +32,7 @@ from gateway.wire import (
     ClaimRequest,
     Done,
     InDoubt,
+    ProposedCall,
     Refused,
     Turn,
     TurnRef,
@@ -89,7 +92,7 @@ class AgentService:
                     declared_schema=turn.schemas.get(call.tool),
                 ),
             )
-            for call in turn.calls
+            for call in map(_canonical, turn.calls)
         ]
         proposal = propose(turn, ruled, source)
         opened = await self._store.approvals.open_turn(
@@ -281,6 +284,15 @@ class AgentService:
             word, _ = await self._store.approvals.supersede(approval, ends)
             if word != "moved":
                 return
+
+
+def _canonical(call: ProposedCall) -> ProposedCall:
+    """Return a call as it would run: what its canonical bytes parse to."""
+    try:
+        args = parse_object(digest.canonical(call.args))
+    except BadJson:
+        return call  # refused with a sentence when its document is made
+    return call.with_(args=args)
 
 
 def _ended(approval: Approval, item: Item, state: ItemState) -> tuple[ItemState, Event]:

@@ -221,3 +221,13 @@ async def test_subagents_of_one_thread_do_not_supersede_each_other(desk: Desk) -
     await desk.submit(("process_refund", {"amount": 2}), ns="sub:2")
 
     assert (await desk.item(one[0].item_id)).state is ItemState.PENDING
+
+
+async def test_policy_judges_and_describes_what_would_run(desk: Desk) -> None:
+    desk.policy = load_policy(
+        POLICY + '  pay: {tier: approve, description: "Pay {args.amount}"}\n', "p"
+    )
+
+    _, verdicts = await desk.submit(("pay", {"amount": 899.0}))
+
+    assert (await desk.item(verdicts[0].item_id)).description == "Pay 899"

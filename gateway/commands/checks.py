@@ -177,11 +177,14 @@ async def _slack_checks(
         slack = Slack(
             token.get_secret_value(), api_url=settings.slack.api_url, session=session
         )
-        signed_in = await _tried("Slack bot token", _bot_token(slack))
-        yield signed_in
-        if signed_in.state is State.BAD:
+        try:
+            who, granted = await slack.test()
+        except SlackError as error:
+            yield Check("Slack bot token", State.BAD, str(_explained(error)))
             return
-        yield await _tried("Slack scopes", _scopes(slack))
+        text = f"{text_at(who, 'user')} in {text_at(who, 'team')}"
+        yield Check("Slack bot token", State.GOOD, f"{text} ({text_at(who, 'url')})")
+        yield _scopes(granted)
         app_token = settings.slack_secrets.app_token
         if settings.slack.mode is SlackMode.SOCKET and app_token is not None:
             work = _app_token(slack, app_token.get_secret_value())
@@ -190,24 +193,21 @@ async def _slack_checks(
             yield await _tried(f"channel {channel}", _channel(slack, channel))
 
 
-async def _bot_token(slack: Slack) -> str:
-    try:
-        who, _ = await slack.test()
-    except SlackError as error:
-        raise _explained(error) from error
-    return f"{text_at(who, 'user')} in {text_at(who, 'team')} ({text_at(who, 'url')})"
-
-
-async def _scopes(slack: Slack) -> str:
-    _, granted = await slack.test()
+def _scopes(granted: frozenset[str]) -> Check:
     missing = [scope for scope in SCOPES if scope not in granted]
-    if missing:
-        raise SettingsError(
-            f"The app lacks {', '.join(missing)}; add them on its page "
+    if not granted:
+        state, text = State.SKIPPED, "Slack did not say which are granted."
+    elif missing:
+        state = State.BAD
+        text = (
+            f"the app lacks {', '.join(missing)}; add them on its page "
             "'OAuth & Permissions' and install it again."
         )
-    more = ", ".join(sorted(granted - set(SCOPES)))
-    return f"all are granted; not needed: {more}" if more else "all are granted"
+    else:
+        more = ", ".join(sorted(granted - set(SCOPES)))
+        state = State.GOOD
+        text = f"all are granted; not needed: {more}" if more else "all are granted"
+    return Check("Slack scopes", state, text)
 
 
 async def _app_token(slack: Slack, token: str) -> str:

@@ -1,0 +1,453 @@
+"""Every command ends in what was asked for, or in one sentence and an exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from bot.manifest import SCOPES, as_yaml, render
+from bot.sandbox.server import Sandbox
+from gateway.cli import UNEXPECTED, USAGE, run
+from gateway.commands import version
+from gateway.commands.checks import State
+from gateway.config import Settings
+from gateway.policy.load import load_policy
+
+ROOT = Path(__file__).parents[1]
+POLICY = """\
+version: 1
+defaults: {reviewers: support, channel: "#agent-approvals"}
+roles:
+  support: {usergroups: [S0SUPPORT]}
+  senior: {users: [U0LEAD]}
+tiers: {escalate: {of: [support, senior], at_least: {senior: 1}}}
+tools:
+  look_up: {tier: auto}
+  refund: {description: "Refund {args.amount}", redact: [args.card], expires_in: 5m}
+  wire: {tier: escalate, reviewers: []}
+agents:
+  night: {channel: "#random", tools: {drop: {channel: C0GENERAL}}}
+"""
+GRAPH = """\
+from langgraph.graph import START, StateGraph
+graph = StateGraph(dict).add_node("a", lambda s: s).add_edge(START, "a").compile()
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.yml").write_text(POLICY)
+    return tmp_path
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Any:
+    def told(*words: str, **env: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run(words, env)
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return told
+
+
+def test_the_installed_command_starts(home: Path) -> None:
+    shown = subprocess.run(
+        [sys.executable, "-m", "gateway", "version"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+
+    assert shown.stdout.startswith("twokey 0.")
+
+
+@pytest.mark.parametrize("words", [["--help"], ["policy", "--help"], [], ["policy"]])
+def test_help_names_the_commands(tell: Any, words: list[str]) -> None:
+    _, out, err = tell(*words)
+
+    assert "Commands:" in out + err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--help"], ["doctor", "--help"], ["manifest", "--help"]]
+    + [["policy", name, "--help"] for name in ("check", "explain")],
+)
+def test_help_teaches_by_examples(tell: Any, words: list[str]) -> None:
+    code, out, _ = tell(*words)
+
+    assert code == 0
+    assert "Examples:\n    twokey" in out or "Examples:\n    …" in out
+
+
+def test_a_misspelled_command_is_an_error_with_a_hint(tell: Any) -> None:
+    code, _, err = tell("manifset")
+
+    assert code == USAGE
+    assert "manifest" in err
+    assert "Traceback" not in err
+
+
+def test_a_mistake_is_one_sentence_and_exit_code_2(home: Path, tell: Any) -> None:
+    code, out, err = tell("--config", "nowhere.yml", "policy", "check")
+
+    assert (code, out) == (USAGE, "")
+    assert err == "Error: There is no file 'nowhere.yml' with the settings.\n"
+
+
+def test_debug_shows_where_a_mistake_comes_from(home: Path) -> None:
+    with pytest.raises(Exception, match="There is no file"):
+        run(["--debug", "--config", "nowhere.yml", "policy", "check"], {})
+
+
+def test_what_nobody_expected_is_a_sentence_too(
+    tell: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise ZeroDivisionError("by zero")
+
+    monkeypatch.setattr(version, "version", broken)
+
+    code, _, err = tell("broken")
+
+    assert code == UNEXPECTED
+    assert "did not expect (ZeroDivisionError: by zero)" in err
+    assert "Traceback" not in err
+    with pytest.raises(ZeroDivisionError):
+        run(["--debug", "broken"], {})
+
+
+def test_the_printed_manifest_is_the_file(tell: Any) -> None:
+    assert tell("manifest") == (0, as_yaml(render()), "")
+
+
+def test_the_manifest_for_http_comes_as_json(tell: Any) -> None:
+    code, out, _ = tell("manifest", "--http", "https://bot.example.com", "--json")
+
+    assert code == 0
+    assert json.loads(out) == render("https://bot.example.com")
+
+
+def test_the_link_stands_on_one_line(tell: Any) -> None:
+    code, out, _ = tell("manifest", "--link")
+
+    assert code == 0
+    assert out.startswith("https://api.slack.com/apps?new_app=1&manifest_json=")
+    assert out.count("\n") == 1
+
+
+def test_a_manifest_that_slack_would_refuse_is_not_printed(tell: Any) -> None:
+    code, out, err = tell("manifest", "--http", "http://bot.example.com")
+
+    assert (code, out) == (USAGE, "")
+    assert "Slack delivers to https:// only" in err
+
+
+def test_a_manifest_file_is_checked(home: Path, tell: Any) -> None:
+    (home / "good.json").write_text(json.dumps(render()))
+    (home / "bad.yml").write_text(as_yaml(render()).replace("chat:write", "chat:wrote"))
+    (home / "broken.yml").write_text("a: [")
+
+    assert tell("manifest", "--check", "good.json")[0] == 0
+    code, _, err = tell("manifest", "--check", "bad.yml")
+    assert code == USAGE
+    assert "The scope 'chat:write' is missing" in err
+    assert (
+        "broken.yml:1: This is not YAML" in tell("manifest", "--check", "broken.yml")[2]
+    )
+    assert "add --check" in tell("manifest", "good.json")[2]
+
+
+def test_a_good_policy_is_good_and_says_who_is_missing(home: Path, tell: Any) -> None:
+    digest = load_policy(POLICY, "policy.yml").digest
+
+    code, out, _ = tell("policy", "check")
+
+    assert code == 0
+    assert out == (
+        f"✔ The policy is good: 3 tools are listed, any other is approve. {digest}\n"
+    )
+
+
+def test_a_tool_that_nobody_can_approve_is_pointed_out(home: Path, tell: Any) -> None:
+    (home / "alone.yml").write_text("version: 1\ntools: {a: {tier: auto}, b: {}}")
+
+    code, out, _ = tell("policy", "check", "alone.yml")
+
+    assert code == 0
+    lacks = "needs people, and nobody is set who could approve it."
+    assert out.splitlines()[1:] == [
+        f"· 'b' {lacks}",
+        f"· A tool that is not listed {lacks}",
+    ]
+
+
+def test_a_bad_policy_shows_every_line(home: Path, tell: Any) -> None:
+    (home / "policy.yml").write_text(
+        POLICY.replace("tier: auto", "tier: x").replace("5m", "y")
+    )
+
+    code, out, _ = tell("policy", "check")
+
+    assert code == 1
+    assert [line.split(": ")[0] for line in out.splitlines()] == [
+        "✖ policy.yml:8",
+        "✖ policy.yml:9",
+    ]
+
+
+def explain(home: Path, tell: Any, call: object, *words: str) -> tuple[int, str, str]:
+    (home / "call.json").write_text(json.dumps(call))
+    result: tuple[int, str, str] = tell(
+        "policy", "explain", "--call", "call.json", *words
+    )
+    return result
+
+
+def test_a_call_is_explained_in_words(home: Path, tell: Any) -> None:
+    code, out, _ = explain(home, tell, {"tool": "refund", "args": {"amount": 5}})
+
+    assert code == 0
+    assert out.splitlines() == [
+        "tier      approve",
+        "because   The policy sets no tier for this tool; the default is approve.",
+        "who       one person of support (S0SUPPORT)",
+        "may       approve, edit, reject, respond",
+        "within    0:05:00, then it is refused",
+        "where     #agent-approvals",
+        "card      Refund 5",
+        "hidden    args.card",
+    ]
+
+
+def test_two_people_and_nobody_are_explained(home: Path, tell: Any) -> None:
+    _, escalated, _ = explain(home, tell, {"tool": "wire", "agent": "night"})
+    (home / "alone.yml").write_text("version: 1")
+    _, alone, _ = explain(home, tell, {"tool": "x"}, "alone.yml")
+
+    assert (
+        "2 people of support (S0SUPPORT) or senior (U0LEAD), at least 1 senior"
+        in escalated
+    )
+    assert "where     #random" in escalated
+    assert "nobody: no reviewers are set, so it can only expire" in alone
+
+
+def test_a_call_that_needs_nobody_is_explained_shortly(home: Path, tell: Any) -> None:
+    _, out, _ = explain(home, tell, {"tool": "look_up"})
+
+    assert out == "tier      auto\nbecause   The policy lists this tool as auto.\n"
+
+
+def test_an_explanation_comes_as_json(home: Path, tell: Any) -> None:
+    _, out, _ = explain(home, tell, {"tool": "wire"}, "--json")
+
+    ruling = json.loads(out)
+    assert ruling["tier"] == "escalate"
+    assert ruling["demand"]["at_least"] == {"senior": 1}
+    assert ruling["policy_digest"].startswith("sha256:")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("{}", "'tool' is missing"),
+        ('{"tol": "x", "tool": "y"}', "Unknown key 'tol'; did you mean 'tool'?"),
+        ('{"tool": "x", "tool": "y"}', "a key appears twice"),
+        ("[]", "an object is needed"),
+    ],
+)
+def test_a_bad_call_is_named(
+    home: Path, tell: Any, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+
+    code, _, err = tell("policy", "explain", "--call", "-")
+
+    assert code == USAGE
+    assert problem in err
+
+
+def test_the_settings_that_ship_are_good(tell: Any) -> None:
+    config = str(ROOT / "twokey.yml")
+
+    code, out, _ = tell("--config", config, "policy", "check")
+
+    assert (code, len(out.splitlines())) == (0, 1)
+    assert list(Settings.load(Path(config), {}).agents) == ["support"]
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox() as running:
+        yield running
+
+
+def environment(sandbox: Sandbox, url: str) -> dict[str, str]:
+    return {
+        "TWOKEY_REDIS_URL": url,
+        "TWOKEY_SLACK_API_URL": sandbox.api_url,
+        "SLACK_BOT_TOKEN": sandbox.bot_token,
+        "SLACK_APP_TOKEN": sandbox.app_token,
+    }
+
+
+async def doctor(
+    capsys: pytest.CaptureFixture[str], env: dict[str, str], *words: str
+) -> tuple[int, dict[str, tuple[str, str]]]:
+    """Run the doctor in a thread: it has an event loop of its own."""
+    capsys.readouterr()
+    code = await asyncio.to_thread(run, ["doctor", "--json", *words], env)
+    document = json.loads(capsys.readouterr().out)
+    assert document["ok"] is (code == 0)
+    checks = {row["name"]: (row["state"], row["text"]) for row in document["checks"]}
+    return code, checks
+
+
+async def test_the_doctor_is_content_when_everything_is_there(
+    home: Path, capsys: pytest.CaptureFixture[str], sandbox: Sandbox, valkey_url: str
+) -> None:
+    (home / "graph.py").write_text(GRAPH)
+    (home / "twokey.yml").write_text("agents: {support: {graph: 'graph.py:graph'}}")
+
+    code, checks = await doctor(capsys, environment(sandbox, valkey_url))
+
+    assert code == 0
+    assert {state for state, _ in checks.values()} == {State.GOOD, State.SKIPPED}
+    assert list(checks) == [
+        "python",
+        "packages",
+        "settings",
+        "policy",
+        "secret",
+        "store",
+        "checkpoints",
+        "agent support",
+        "Slack bot token",
+        "Slack scopes",
+        "Slack app token",
+        "channels",
+    ]
+    assert "twokey in Twokey Sandbox" in checks["Slack bot token"][1]
+
+
+async def test_the_doctor_posts_only_when_asked(
+    home: Path, capsys: pytest.CaptureFixture[str], sandbox: Sandbox, valkey_url: str
+) -> None:
+    env = environment(sandbox, valkey_url)
+
+    code, checks = await doctor(capsys, env, "--post")
+
+    assert checks["channel #agent-approvals"][0] == State.GOOD
+    assert checks["channel C0GENERAL"][0] == State.GOOD
+    state, text = checks["channel #random"]
+    assert state == State.BAD
+    assert "chat.postMessage with 'channel_not_found': there is no such" in text
+    assert code == 1
+
+
+async def test_the_doctor_names_what_is_wrong_with_the_tokens(
+    home: Path, capsys: pytest.CaptureFixture[str], sandbox: Sandbox, valkey_url: str
+) -> None:
+    env = environment(sandbox, valkey_url)
+    wrong = env | {"SLACK_BOT_TOKEN": "xoxb-wrong", "SLACK_APP_TOKEN": "xapp-wrong"}
+    absent = env | {"TWOKEY_SLACK_API_URL": "http://127.0.0.1:1/api/"}
+
+    _, app_token = await doctor(capsys, env | {"SLACK_APP_TOKEN": "xapp-wrong"})
+    _, bot_token = await doctor(capsys, wrong)
+    _, silent = await doctor(capsys, absent)
+
+    assert "connections.open with 'invalid_auth'" in app_token["Slack app token"][1]
+    assert "auth.test with 'invalid_auth': copy the" in bot_token["Slack bot token"][1]
+    assert "Slack scopes" not in bot_token
+    assert "Check the network, a proxy" in silent["Slack bot token"][1]
+
+
+@pytest.mark.parametrize(
+    ("granted", "state", "text"),
+    [
+        ("chat:write,commands", State.BAD, "the app lacks app_mentions:read, im:write"),
+        (",".join(SCOPES), State.GOOD, "all are granted"),
+        (",".join((*SCOPES, "files:read")), State.GOOD, "not needed: files:read"),
+        ("", State.SKIPPED, "Slack did not say"),
+    ],
+)
+async def test_the_doctor_compares_the_granted_scopes(
+    home: Path,
+    capsys: pytest.CaptureFixture[str],
+    valkey_url: str,
+    granted: str,
+    state: State,
+    text: str,
+) -> None:
+    async def answer(request: web.Request) -> web.Response:
+        headers = {"X-OAuth-Scopes": granted}
+        return web.json_response({"ok": True, "url": "wss://x"}, headers=headers)
+
+    app = web.Application()
+    app.router.add_post("/api/{method}", answer)
+    async with TestServer(app) as server:
+        env = {
+            "TWOKEY_REDIS_URL": valkey_url,
+            "TWOKEY_SLACK_API_URL": str(server.make_url("/api/")),
+            "SLACK_BOT_TOKEN": "xoxb-1",
+            "SLACK_APP_TOKEN": "xapp-1",
+        }
+        _, checks = await doctor(capsys, env)
+
+    assert checks["Slack scopes"][0] == state
+    assert text in checks["Slack scopes"][1]
+
+
+def test_the_doctor_says_what_is_missing_here(home: Path, tell: Any) -> None:
+    (home / "twokey.yml").write_text(
+        "agents: {a: {graph: 'nowhere.py:graph'}}\npolicy: other.yml\n"
+    )
+    (home / ".twokey").mkdir()
+    (home / ".twokey" / "secret.key").write_text("short")
+
+    code, out, _ = tell("doctor", TWOKEY_REDIS_URL="redis://127.0.0.1:1/0")
+
+    bad = [line for line in out.splitlines() if line.startswith("✖")]
+    assert code == 1
+    assert [line.split(": ")[0].removeprefix("✖ ") for line in bad] == [
+        "policy",
+        "secret",
+        "store",
+        "agent a",
+        "Slack secrets",
+        "Slack secrets",
+    ]
+
+
+def test_the_doctor_starts_the_embedded_store(home: Path, tell: Any) -> None:
+    _, out, _ = tell("doctor")
+
+    assert "✔ store: valkey 9." in out
+    assert "what it acknowledges is on its disk" in out
+
+
+def test_the_doctor_stops_at_settings_that_cannot_be_read(
+    home: Path, tell: Any
+) -> None:
+    (home / "twokey.yml").write_text("workerz: 1")
+
+    code, out, _ = tell("doctor")
+
+    assert code == 1
+    assert out.splitlines()[-1] == (
+        "✖ settings: twokey.yml:1: Unknown key 'workerz'; did you mean 'workers'?"
+    )

@@ -150,7 +150,8 @@ class Caller:
     ) -> ToolResult:
         item_id = verdict.item_id
         if not _is_alone(request):
-            return _closing(request, words.told(request.tool_call, words.NOT_ALONE))
+            told = words.told(request.tool_call, words.NOT_ALONE, item_id=item_id)
+            return _closing(request, told)
         args = strict_json.accept_object(request.tool_call["args"])
         answer = answers.ask(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:

@@ -195,5 +195,6 @@ def _update(
         return update
     # Each tool's own state update goes through the reducers by itself, as it would
     # have; LangGraph takes a list of updates, LangChain's annotation does not say so.
-    further = [Command[Any](update=members) for members in repair.updates]
-    return cast("dict[str, Any]", [Command[Any](update=update), *further])
+    updates: list[Command[Any]] = [Command(update=update)]
+    updates.extend(Command(update=members) for members in repair.updates)
+    return cast("dict[str, Any]", updates)

@@ -68,6 +68,7 @@ class FakeGateway:
         self.calls: Counter[str] = Counter()
         self.down: set[str] = set()
         self.before: dict[str, Callable[[], None]] = {}
+        self.recorded: Callable[[], None] = lambda: None
         self.beats: Counter[str] = Counter()
         self.tamper: Callable[[Claimed], Claimed] = lambda claimed: claimed
         self._lock = threading.Lock()
@@ -114,7 +115,8 @@ class FakeGateway:
                 return False
             move = Move.EXECUTE if result.ok else Move.FAIL
             self._move(item_id, move, result=result)
-            return True
+        self.recorded()
+        return True
 
     async def release(self, item_id: str, fence: int) -> None:
         with self._entered("release"):

@@ -1,0 +1,241 @@
+"""No answer but a good one runs anything, and none makes a thread unanswerable."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import is_invalid_resume
+from langgraph.types import Command
+from pydantic import ValidationError
+
+from gateway.agent import answers
+from gateway.approvals.record import Verb
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import (
+    FREE,
+    STRICT,
+    Effects,
+    Runner,
+    build,
+    by_call,
+    calling,
+    pay,
+)
+
+JUNK: list[Any] = [
+    None,
+    "",
+    "approve",
+    "yes",
+    True,
+    0,
+    1.5,
+    [],
+    {},
+    ["approve"],
+    [{"type": "accept"}],
+    {"decisions": [{"type": "approve"}]},
+    {"type": "approve"},
+    {"type": "APPROVE"},
+    {"x" * 32: 1},
+]
+FIELDS: dict[str, list[Any]] = {
+    "type": ["approve", "edit", "reject", "respond", "run", "", None, 7, ["approve"]],
+    "item_id": ["ap0.0", "ap1.0", "ap0", "", None, 0],
+    "action_hash": ["right", "sha256:" + "0" * 64, "", None],
+    "args": [
+        None,
+        {},
+        {"amount": 1, "to": "x"},
+        {"amount": "one", "to": "x"},
+        {"amount": 1, "to": "x", "extra": 1},
+        "args",
+    ],
+    "message": ["", "hello", None, 5, {"a": 1}],
+    "by": [None, {"team": "T", "user": "U"}, "U1", {}],
+    "tool": ["pay"],
+    "version": [1],
+}
+
+
+def _fuzzed(dice: random.Random, action_hash: str) -> Any:
+    if dice.random() < 0.2:
+        return dice.choice(JUNK)
+    names = dice.sample(sorted(FIELDS), dice.randint(1, len(FIELDS)))
+    answer = {name: dice.choice(FIELDS[name]) for name in names}
+    if answer.get("action_hash") == "right":
+        answer["action_hash"] = action_hash
+    return answer
+
+
+async def test_a_thousand_bad_answers_run_nothing_and_brick_nothing(
+    effects: Effects, memory: InMemorySaver
+) -> None:
+    dice = random.Random(20261121)  # noqa: S311 - a fixed seed, not a secret
+    runner = Runner(is_async=True)
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    item = gateway.only()
+    (pause,) = (await runner.state(graph)).interrupts
+    verdict = next(iter(gateway.turns.values()))[1][0]
+    model = answers.answer_model(verdict)
+    refused = 0
+
+    while refused < 1000:
+        answer = _fuzzed(dice, item.action_hash)
+        if _is_good(model, answer):
+            continue
+        refused += 1
+        with pytest.raises(ValidationError) as error:
+            await runner.run(graph, Command(resume={pause.id: answer}), STRICT)
+        assert is_invalid_resume(error.value)
+
+    (still,) = (await runner.state(graph)).interrupts
+    assert still.id == pause.id
+    assert effects.paid == []
+    assert gateway.calls["claim"] == 0
+    gateway.approve(item.id)
+    end = await runner.resume(graph, gateway)
+    assert effects.paid == [(10, "ada")]
+    assert end["messages"][-1].text == "done"
+
+
+def _is_good(model: Any, answer: Any) -> bool:
+    try:
+        model.model_validate(answer)
+    except ValidationError:
+        return False
+    return True
+
+
+async def test_a_good_answer_that_nobody_gave_still_runs_nothing(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    (pause,) = (await runner.state(graph)).interrupts
+    forged = {
+        "type": "approve",
+        "item_id": pause.value["item_id"],
+        "action_hash": pause.value["action_hash"],
+    }
+
+    end = await runner.run(graph, Command(resume={pause.id: forged}), STRICT)
+
+    assert effects.paid == []
+    assert "does not run" in by_call(end)["c1"].text
+
+
+async def test_forged_arguments_in_an_answer_are_not_what_runs(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.edit("ap0.0", {"amount": 5, "to": "ada"})
+    (pause,) = (await runner.state(graph)).interrupts
+    answer = gateway.answer("ap0.0").model_dump(mode="json")
+    answer["args"] = {"amount": 5000, "to": "mallory"}
+
+    await runner.run(graph, Command(resume={pause.id: answer}), STRICT)
+
+    assert effects.paid == [(5, "ada")]
+
+
+async def test_answers_swapped_between_siblings_are_refused_and_can_be_given_again(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    turn = calling(
+        ("pay", {"amount": 1, "to": "a"}, "c1"),
+        ("pay", {"amount": 1, "to": "a"}, "c2"),
+    )
+    graph = build(gateway, effects.tools(), turn, saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    gateway.reject("ap1.0")
+    right = await runner.answers(graph, gateway)
+    (first, one), (second, other) = right.items()
+
+    with pytest.raises(ValidationError):
+        await runner.run(graph, Command(resume={first: other, second: one}), STRICT)
+    swapped = list(effects.paid)
+    await runner.run(graph, Command(resume=right), STRICT)
+
+    assert swapped == []
+    assert effects.paid == [(1, "a")]
+
+
+async def test_a_good_answer_beside_a_bad_one_runs_once(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    turn = calling(
+        ("pay", {"amount": 1, "to": "a"}, "c1"),
+        ("pay", {"amount": 2, "to": "b"}, "c2"),
+    )
+    graph = build(gateway, effects.tools(), turn, saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    gateway.approve("ap1.0")
+    right = await runner.answers(graph, gateway)
+    (first, good), (second, _) = right.items()
+
+    with pytest.raises(ValidationError):
+        await runner.run(graph, Command(resume={first: good, second: "yes"}), STRICT)
+    again = await runner.answers(graph, gateway)
+    end = await runner.run(graph, Command(resume=again), STRICT)
+
+    assert sorted(effects.paid) == [(1, "a"), (2, "b")]
+    assert end["messages"][-1].text == "done"
+
+
+def test_the_model_of_an_answer_follows_what_policy_allows() -> None:
+    gateway = FakeGateway(allow=(Verb.APPROVE,))
+    base = {"item_id": "ap0.0", "action_hash": "sha256:" + "1" * 64}
+    verdict = _verdict(gateway, base["action_hash"])
+
+    model = answers.answer_model(verdict)
+
+    assert _is_good(model, {"type": "approve", **base})
+    assert _is_good(model, {"type": "expired", "message": "too late", **base})
+    assert not _is_good(model, {"type": "reject", **base})
+    assert not _is_good(model, {"type": "approve", "args": {}, **base})
+    assert answers.answer_model(verdict) is model
+
+
+def test_an_edit_has_to_fit_the_schema_and_a_response_has_to_say_something() -> None:
+    gateway = FakeGateway()
+    base = {"item_id": "ap0.0", "action_hash": "sha256:" + "1" * 64}
+    model = answers.answer_model(_verdict(gateway, base["action_hash"]))
+
+    assert _is_good(model, {"type": "edit", "args": {"amount": 1}, **base})
+    assert not _is_good(model, {"type": "edit", "args": {"amount": "1"}, **base})
+    assert not _is_good(model, {"type": "edit", "args": {"amount": 2**60}, **base})
+    assert not _is_good(model, {"type": "edit", "args": {"other": 1}, **base})
+    assert not _is_good(model, {"type": "edit", **base})
+    assert not _is_good(model, {"type": "respond", "message": "  ", **base})
+    assert _is_good(model, {"type": "respond", "message": "ok", **base})
+
+
+def _verdict(gateway: FakeGateway, action_hash: str) -> Any:
+    from_wire = {
+        "kind": "hold",
+        "tool": "pay",
+        "tool_call_id": "c1",
+        "tier": "approve",
+        "args_hash": "",
+        "item_id": "ap0.0",
+        "action_hash": action_hash,
+        "allow": [str(verb) for verb in gateway.allow],
+        "args_schema": {
+            "type": "object",
+            "properties": {"amount": {"type": "number"}},
+        },
+    }
+    return answers.Verdict.model_validate(from_wire)

@@ -1,0 +1,118 @@
+"""One core serves both kinds of agent, and an unreachable gateway is said to be so."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from gateway.agent import answers, bridge
+from gateway.agent.bridge import Awaiting, Blocking, drive, insistently, spawn
+from gateway.errors import NotAllowed, StoreUnavailable
+from gateway.wire import Turn
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import pay
+
+
+async def _fail(error: Exception) -> None:
+    raise error
+
+
+@pytest.mark.parametrize("error", [OSError("no route"), TimeoutError()])
+async def test_a_lost_connection_counts_as_an_unreachable_gateway(
+    error: Exception,
+) -> None:
+    with pytest.raises(StoreUnavailable):
+        await Awaiting().ask(lambda: _fail(error))
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(drive, Blocking().ask(lambda: _fail(error)))
+
+
+async def test_a_gateway_that_hangs_counts_as_unreachable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bridge, "PORT_TIMEOUT_S", 0.01)
+
+    with pytest.raises(StoreUnavailable):
+        await Awaiting().ask(lambda: asyncio.sleep(60))
+    with pytest.raises(StoreUnavailable):
+        await asyncio.to_thread(drive, Blocking().ask(lambda: asyncio.sleep(60)))
+
+
+async def test_a_question_is_put_again_until_it_is_answered_but_not_for_ever() -> None:
+    tries: list[int] = []
+
+    async def answer() -> str:
+        tries.append(1)
+        if len(tries) < bridge.PORT_TRIES:
+            raise StoreUnavailable("down")
+        return "yes"
+
+    assert await insistently(Awaiting(), answer) == "yes"
+    tries.clear()
+    with pytest.raises(StoreUnavailable):
+        await insistently(Awaiting(), lambda: _fail(StoreUnavailable("down")))
+
+
+async def test_a_refusal_is_final_at_once() -> None:
+    tries: list[int] = []
+
+    async def refuse() -> None:
+        tries.append(1)
+        raise NotAllowed("never")
+
+    with pytest.raises(NotAllowed):
+        await insistently(Awaiting(), refuse)
+
+    assert len(tries) == 1
+
+
+def test_a_blocking_coroutine_that_suspends_is_a_programming_error() -> None:
+    async def suspends() -> None:
+        await asyncio.sleep(0)
+
+    with pytest.raises(RuntimeError, match="suspended"):
+        drive(suspends())
+
+
+def test_the_background_loop_is_one_thread_apart_from_the_agents() -> None:
+    async def where() -> str:
+        return threading.current_thread().name
+
+    assert {spawn(where()).result(5) for _ in range(3)} == {"twokey-agent"}
+
+
+async def test_an_answer_that_came_through_unchecked_is_asked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gateway = FakeGateway()
+    asked: list[list[str]] = []
+    replies = [{"type": "approve"}, "yes", None]
+
+    def interrupt(question: dict[str, list[str]], **_: object) -> object:
+        asked.append(question["errors"])
+        reply = replies.pop(0)
+        return reply or gateway.answer("ap0.0").model_dump(mode="json")
+
+    monkeypatch.setattr(answers, "interrupt", interrupt)
+    from_message = pay().tool_calls[0]
+    turn = _turn(from_message["args"])
+    (verdict,) = await gateway.submit(turn)
+    gateway.approve("ap0.0")
+
+    answer = answers.ask(verdict, turn.calls[0].args)
+
+    assert answer.type == "approve"
+    assert asked[0] == []
+    assert len(asked) == 3
+    assert all(asked[1:])
+
+
+def _turn(args: dict[str, object]) -> Turn:
+    return Turn.model_validate(
+        {
+            "ref": {"agent": "a", "thread": "t", "message_id": "m"},
+            "calls": [{"tool": "pay", "args": args, "tool_call_id": "c1"}],
+        }
+    )

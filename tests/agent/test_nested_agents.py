@@ -1,0 +1,241 @@
+"""An agent inside an agent has its own approvals, and its edits reach the outer one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deepagents import create_deep_agent
+from langchain.agents import create_agent
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, MessagesState, StateGraph
+
+from gateway.agent import ApprovalMiddleware, edit_messages
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.tiers import Tier
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import (
+    Effects,
+    Runner,
+    Script,
+    by_call,
+    calling,
+    item_of,
+    pay,
+)
+
+TIERS = {"delegate": Tier.AUTO, "task": Tier.AUTO}
+DELEGATE = calling(
+    ("delegate", {"job": "pay ada"}, "d1"), ("delegate", {"job": "pay bob"}, "d2")
+)
+
+
+def _inner(
+    gateway: FakeGateway, effects: Effects, *replies: AIMessage
+) -> tuple[Any, Script]:
+    model = Script(replies=list(replies))
+    graph = create_agent(
+        model,
+        effects.tools(),
+        middleware=[ApprovalMiddleware("payer", gateway=gateway)],
+    )
+    return graph, model
+
+
+def _delegating(inners: dict[str, Any], *, is_async: bool) -> BaseTool:
+    async def adelegate(job: str) -> str:
+        """Let another agent do it."""
+        end = await inners[job].ainvoke({"messages": [("user", job)]})
+        return str(end["messages"][-1].text)
+
+    def delegate(job: str) -> str:
+        """Let another agent do it."""
+        end = inners[job].invoke({"messages": [("user", job)]})
+        return str(end["messages"][-1].text)
+
+    if is_async:
+        return tool("delegate")(adelegate)
+    return tool(delegate)
+
+
+def _outer(
+    gateway: FakeGateway, tools: list[BaseTool], saver: Any, *replies: AIMessage
+) -> tuple[Any, Script]:
+    model = Script(replies=list(replies))
+    graph = create_agent(
+        model,
+        tools,
+        middleware=[ApprovalMiddleware("boss", gateway=gateway)],
+        checkpointer=saver,
+    )
+    return graph, model
+
+
+async def test_agents_inside_tools_pause_apart_although_their_ids_are_equal(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(TIERS)
+    same_id = pay(1, "ada").model_copy(update={"id": "m1"})
+    also_same_id = pay(2, "bob").model_copy(update={"id": "m1"})
+    inners = {
+        "pay ada": _inner(gateway, effects, same_id, AIMessage("ada is paid"))[0],
+        "pay bob": _inner(gateway, effects, also_same_id, AIMessage("bob is paid"))[0],
+    }
+    delegate = _delegating(inners, is_async=runner.is_async)
+    graph, _ = _outer(gateway, [delegate], saver, DELEGATE)
+
+    await runner.say(graph, "pay them")
+    items = list(gateway.items.values())
+    namespaces = {item.ctx.ns for item in items}
+    gateway.approve(items[0].id)
+    await runner.resume(graph, gateway)
+    after_one = list(effects.paid)
+    gateway.approve(items[1].id)
+    end = await runner.resume(graph, gateway)
+
+    assert {(i.ctx.message_id, i.ctx.tool_call_id) for i in items} == {("m1", "c1")}
+    assert len(namespaces) == 2
+    assert all(ns.startswith("tools:") and "|" not in ns for ns in namespaces)
+    assert len(after_one) == 1
+    assert sorted(effects.paid) == [(1, "ada"), (2, "bob")]
+    assert by_call(end)["d1"].text == "ada is paid"
+    assert by_call(end)["d2"].text == "bob is paid"
+
+
+async def test_the_outer_agent_learns_of_an_edit_inside_its_tool(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(TIERS)
+    two_steps = [pay(1, "ada", "c1"), pay(2, "ada", "c2"), AIMessage("ada is paid")]
+    inner, _ = _inner(gateway, effects, *two_steps)
+    delegate = _delegating({"pay ada": inner}, is_async=runner.is_async)
+    graph, model = _outer(
+        gateway, [delegate], saver, calling(("delegate", {"job": "pay ada"}, "d1"))
+    )
+    await runner.say(graph, "pay ada")
+    gateway.edit(item_of(gateway, "c1").id, {"amount": 0.5, "to": "ada"}, "too much")
+    await runner.resume(graph, gateway)
+    gateway.approve(item_of(gateway, "c2").id)
+
+    end = await runner.resume(graph, gateway)
+
+    message = by_call(end)["d1"]
+    read = str(model.seen[-1])
+    (edit,) = edit_messages((await runner.state(graph)).values)
+    assert sorted(effects.paid) == [(0.5, "ada"), (2, "ada")]
+    assert "Inside this tool, about a call of 'pay'" in message.text
+    assert '"too much"' in message.text
+    assert message.text.endswith("ada is paid")
+    assert read.count("[twokey:edited]") == 1
+    assert edit.record.executed == {"amount": 0.5, "to": "ada"}
+
+
+async def test_a_gated_tool_with_an_agent_inside_is_asked_twice_and_runs_once(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    inner, _ = _inner(gateway, effects, pay(1, "ada"), AIMessage("ada is paid"))
+    delegate = _delegating({"pay ada": inner}, is_async=runner.is_async)
+    graph, _ = _outer(
+        gateway, [delegate], saver, calling(("delegate", {"job": "pay ada"}, "d1"))
+    )
+    await runner.say(graph, "pay ada")
+    gateway.approve(item_of(gateway, "d1").id)
+    await runner.resume(graph, gateway)
+    gateway.approve(item_of(gateway, "c1").id)
+    outer_state = item_of(gateway, "d1").state
+
+    end = await runner.resume(graph, gateway)
+
+    assert outer_state is ItemState.AUTHORIZED
+    assert effects.paid == [(1, "ada")]
+    assert item_of(gateway, "d1").state is ItemState.EXECUTED
+    assert by_call(end)["d1"].text == "ada is paid"
+
+
+async def test_a_subagent_of_deepagents_is_gated_and_its_parent_is_told(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(TIERS)
+    child = Script(replies=[pay(1, "ada"), AIMessage("I paid ada 1")])
+    parent = Script(
+        replies=[
+            calling(
+                ("task", {"description": "pay ada", "subagent_type": "payer"}, "t1")
+            )
+        ]
+    )
+    graph: Any = create_deep_agent(
+        model=parent,
+        tools=[],
+        subagents=[
+            {
+                "name": "payer",
+                "description": "pays",
+                "system_prompt": "pay",
+                "model": child,
+                "tools": effects.tools(),
+                "middleware": [ApprovalMiddleware("payer", gateway=gateway)],
+            }
+        ],
+        middleware=[ApprovalMiddleware("boss", gateway=gateway)],
+        checkpointer=saver,
+    )
+    await runner.say(graph, "pay ada")
+    gateway.edit(item_of(gateway, "c1").id, {"amount": 0.5, "to": "ada"})
+
+    end = await runner.resume(graph, gateway)
+
+    told = by_call(end)["t1"].text
+    assert effects.paid == [(0.5, "ada")]
+    assert '"amount": 0.5' in told
+    assert told.endswith("I paid ada 1")
+    assert str(parent.seen[-1]).count("[twokey:edited]") == 1
+
+
+async def test_an_agent_as_a_node_of_a_graph_is_gated_in_its_own_namespace(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(TIERS)
+    inner, _ = _inner(gateway, effects, pay(1, "ada"), AIMessage("ada is paid"))
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("payer", inner)
+    builder.add_edge(START, "payer")
+    builder.add_edge("payer", END)
+    graph = builder.compile(checkpointer=saver)
+    await runner.say(graph, "pay ada")
+    gateway.approve(gateway.only().id)
+
+    end = await runner.resume(graph, gateway)
+
+    assert gateway.only().ctx.ns.startswith("payer:")
+    assert effects.paid == [(1, "ada")]
+    assert end["messages"][-1].text == "ada is paid"
+
+
+@pytest.mark.parametrize("first", [0, 1])
+async def test_an_edit_is_not_told_twice_when_siblings_settle_one_by_one(
+    runner: Runner, memory: InMemorySaver, effects: Effects, first: int
+) -> None:
+    gateway = FakeGateway(TIERS)
+    inners = {
+        f"pay {to}": _inner(gateway, effects, pay(1, to), AIMessage(f"{to} is paid"))[0]
+        for to in ("ada", "bob")
+    }
+    delegate = _delegating(inners, is_async=runner.is_async)
+    graph, model = _outer(gateway, [delegate], memory, DELEGATE)
+    await runner.say(graph, "pay them")
+    items = list(gateway.items.values())
+    for item in (items[first], items[1 - first]):
+        gateway.edit(item.id, {**item.args, "amount": 7})
+        await runner.resume(graph, gateway)
+
+    read = model.seen[-1]
+
+    assert len(effects.paid) == 2
+    assert [m for m in read if isinstance(m, ToolMessage)][0].text.count(
+        "[twokey:"
+    ) == 1
+    assert str(read).count("[twokey:edited]") == 2

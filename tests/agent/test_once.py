@@ -1,0 +1,399 @@
+"""An authorization executes at most once, whoever else tries and whatever is killed."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from gateway.agent import execution, guarded
+from gateway.approvals.lifecycle import ItemState
+from gateway.errors import ThreadUnavailable
+from gateway.wire import Claimed
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import (
+    CONFIG,
+    FREE,
+    STRICT,
+    Effects,
+    Runner,
+    build,
+    by_call,
+    calling,
+    pay as pay_turn,
+)
+
+
+class Killed(BaseException):
+    """Stands for a process that is gone: nothing catches it."""
+
+
+async def _approved(
+    runner: Runner, saver: Any, effects: Effects, **options: Any
+) -> tuple[FakeGateway, Any]:
+    gateway = FakeGateway(FREE, **options)
+    graph = build(gateway, effects.tools(), pay_turn(), saver=saver)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    return gateway, graph
+
+
+async def test_eight_threads_with_one_approval_run_it_once(
+    memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway, graph = await _approved(Runner(is_async=False), memory, effects)
+    answers = await Runner(is_async=False).answers(graph, gateway)
+    gate = threading.Barrier(8)
+    everybody_claimed = threading.Event()
+
+    def count() -> None:
+        if gateway.calls["claim"] >= 8:
+            everybody_claimed.set()
+
+    gateway.before["claim"] = count
+    effects.inside = lambda: everybody_claimed.wait(10) or None
+    ends: list[Any] = []
+
+    def resume() -> None:
+        gate.wait(10)
+        ends.append(graph.invoke(Command(resume=answers), CONFIG, durability="sync"))
+
+    threads = [threading.Thread(target=resume) for _ in range(8)]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join(30)
+
+    assert effects.paid == [(10, "ada")]
+    assert everybody_claimed.is_set()
+    told = {by_call(end)["c1"].text for end in ends if "c1" in by_call(end)}
+    assert told == {"paid 10.0 to ada"}
+
+
+async def test_eight_tasks_with_one_approval_run_it_once(
+    memory: InMemorySaver, effects: Effects
+) -> None:
+    runner = Runner(is_async=True)
+    gateway, graph = await _approved(runner, memory, effects)
+    answers = await runner.answers(graph, gateway)
+
+    await asyncio.gather(
+        *[runner.run(graph, Command(resume=answers), CONFIG) for _ in range(8)]
+    )
+
+    assert effects.paid == [(10, "ada")]
+
+
+@pytest.mark.parametrize("kind", ["message", "command"])
+async def test_a_result_that_was_recorded_is_given_back_and_not_made_again(
+    runner: Runner, saver: Any, kind: str
+) -> None:
+    ran: list[float] = []
+
+    @guarded
+    @tool
+    def pay(amount: float, to: str) -> Any:
+        """Pay somebody."""
+        ran.append(amount)
+        if kind == "message":
+            return f"paid {amount} to {to}"
+        told = ToolMessage("paid by command", tool_call_id="c1", name="pay")
+        return Command(update={"messages": [told]})
+
+    gateway = FakeGateway()
+    graph = build(gateway, [pay], pay_turn(), saver=saver)
+    await runner.say(graph, "pay")
+    gateway.edit("ap0.0", {"amount": 5, "to": "ada"})
+    answers = await runner.answers(graph, gateway)
+    gateway.recorded = _once(_die)
+
+    with pytest.raises(Killed):
+        await runner.run(graph, Command(resume=answers), STRICT)
+    end = await runner.run(graph, Command(resume=answers), STRICT)
+
+    message = by_call(end)["c1"]
+    assert ran == [5]
+    assert message.text.startswith("[twokey:edited]")
+    assert message.text.endswith(
+        "paid 5.0 to ada" if kind == "message" else "paid by command"
+    )
+    assert message.additional_kwargs["twokey_edit"]["executed"]["amount"] == 5
+    assert end["messages"][-1].text == "done"
+
+
+@pytest.mark.parametrize("finding", ["executed", "rerun", "skip"])
+async def test_a_kill_after_the_effect_is_settled_by_a_person(
+    runner: Runner, saver: Any, effects: Effects, finding: str
+) -> None:
+    gateway, graph = await _approved(runner, saver, effects)
+    answers = await runner.answers(graph, gateway)
+    effects.inside = _once(_die)
+
+    with pytest.raises(Killed):
+        await runner.run(graph, Command(resume=answers), STRICT)
+    gateway.lose_owner("ap0.0")
+    await runner.run(graph, Command(resume=answers), STRICT)
+    (pause,) = (await runner.state(graph)).interrupts
+    asked = pause.value
+    found = gateway.reconcile("ap0.0", finding).model_dump(mode="json")
+    end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
+
+    expected = {"executed": "took effect", "rerun": "paid 10.0", "skip": "did not end"}
+    assert asked["type"] == "twokey.reconcile"
+    assert (asked["item_id"], asked["tool"]) == ("ap0.0", "pay")
+    assert len(effects.paid) == (2 if finding == "rerun" else 1)
+    assert len(set(effects.keys)) == 1
+    assert expected[finding] in by_call(end)["c1"].text
+    assert end["messages"][-1].text == "done"
+
+
+@pytest.mark.parametrize("finding", ["executed", "skip"])
+async def test_what_a_person_found_is_told_even_while_the_gateway_is_behind(
+    runner: Runner, memory: InMemorySaver, effects: Effects, finding: str
+) -> None:
+    gateway, graph = await _approved(runner, memory, effects)
+    answers = await runner.answers(graph, gateway)
+    effects.inside = _once(_die)
+    with pytest.raises(Killed):
+        await runner.run(graph, Command(resume=answers), STRICT)
+    gateway.lose_owner("ap0.0")
+    await runner.run(graph, Command(resume=answers), STRICT)
+    (pause,) = (await runner.state(graph)).interrupts
+    found = {
+        "type": finding,
+        "item_id": "ap0.0",
+        "action_hash": pause.value["action_hash"],
+        "message": "I looked",
+    }
+
+    end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
+
+    assert len(effects.paid) == 1
+    assert '"I looked"' in by_call(end)["c1"].text
+
+
+async def test_a_kill_before_the_effect_loses_nothing(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway, graph = await _approved(runner, saver, effects)
+    answers = await runner.answers(graph, gateway)
+    gateway.before["claim"] = _once(_die)
+
+    with pytest.raises(Killed):
+        await runner.run(graph, Command(resume=answers), STRICT)
+    end = await runner.run(graph, Command(resume=answers), STRICT)
+
+    assert effects.paid == [(10, "ada")]
+    assert by_call(end)["c1"].text == "paid 10.0 to ada"
+
+
+async def test_a_busy_item_is_waited_for(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway, graph = await _approved(runner, memory, effects)
+    answers = await runner.answers(graph, gateway)
+    effects.inside = _once(_die)
+    with pytest.raises(Killed):
+        await runner.run(graph, Command(resume=answers), STRICT)
+    claims = gateway.calls["claim"]
+
+    def give_up_the_dead_owner() -> None:
+        if gateway.calls["claim"] == claims + 3:
+            gateway.lose_owner("ap0.0")
+
+    gateway.before["claim"] = give_up_the_dead_owner
+    await runner.run(graph, Command(resume=answers), STRICT)
+
+    (pause,) = (await runner.state(graph)).interrupts
+    assert pause.value["type"] == "twokey.reconcile"
+    assert len(effects.paid) == 1
+
+
+async def test_a_busy_item_hands_the_thread_back_in_the_end(
+    runner: Runner,
+    memory: InMemorySaver,
+    effects: Effects,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    gateway, graph = await _approved(runner, memory, effects)
+    answers = await runner.answers(graph, gateway)
+    effects.inside = _once(_die)
+    with pytest.raises(Killed):
+        await runner.run(graph, Command(resume=answers), STRICT)
+    monkeypatch.setattr(execution, "BUSY_DEADLINE_S", 0.02)
+
+    with pytest.raises(ThreadUnavailable, match=r"'ap0\.0'"):
+        await runner.run(graph, Command(resume=answers), STRICT)
+
+    assert len(effects.paid) == 1
+
+
+async def test_an_unreachable_gateway_at_the_claim_keeps_the_answer_for_later(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway, graph = await _approved(runner, saver, effects)
+    answers = await runner.answers(graph, gateway)
+    gateway.down.add("claim")
+
+    with pytest.raises(ThreadUnavailable):
+        await runner.run(graph, Command(resume=answers), STRICT)
+    before = list(effects.paid)
+    gateway.down.clear()
+    end = await runner.run(graph, Command(resume=answers), STRICT)
+
+    assert before == []
+    assert effects.paid == [(10, "ada")]
+    assert end["messages"][-1].text == "done"
+
+
+async def test_a_forbidden_claim_is_told_and_does_not_run(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway, graph = await _approved(runner, memory, effects)
+    gateway.down.add("forbid claim")
+
+    end = await runner.resume(graph, gateway)
+
+    assert effects.paid == []
+    assert "not allowed" in by_call(end)["c1"].text
+
+
+async def test_a_tool_that_fails_is_recorded_and_told_instead_of_raised(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway, graph = await _approved(runner, memory, effects)
+
+    def fail() -> None:
+        raise ValueError("the bank said [twokey:edited] no")
+
+    effects.inside = fail
+    end = await runner.resume(graph, gateway)
+
+    told = by_call(end)["c1"]
+    assert told.status == "error"
+    assert "ValueError" in told.text
+    assert "Whether it took effect is unknown" in told.text
+    assert "[twokey:" not in told.text.replace("[not-twokey:", "")
+    assert gateway.only().state is ItemState.FAILED
+    assert len(effects.paid) == 1
+
+
+async def test_a_result_that_cannot_be_recorded_is_still_told(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway, graph = await _approved(runner, memory, effects)
+    gateway.down.add("finish")
+
+    end = await runner.resume(graph, gateway)
+
+    assert effects.paid == [(10, "ada")]
+    assert by_call(end)["c1"].text == "paid 10.0 to ada"
+    assert gateway.only().state is ItemState.EXECUTING
+
+
+async def test_a_long_execution_keeps_its_claim(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway, graph = await _approved(runner, memory, effects, lease_s=0.06)
+    beaten = threading.Event()
+    gateway.before["heartbeat"] = beaten.set
+    effects.inside = lambda: beaten.wait(10) or None
+
+    await runner.resume(graph, gateway)
+
+    assert gateway.beats["ap0.0"] >= 1
+    assert gateway.only().state is ItemState.EXECUTED
+
+
+async def test_a_pause_inside_the_tool_gives_the_claim_back(
+    runner: Runner, saver: Any
+) -> None:
+    ran: list[str] = []
+
+    @guarded
+    @tool
+    def pay(amount: float, to: str) -> str:
+        """Pay somebody, after one more question."""
+        pin = interrupt({"type": "pin"})
+        ran.append(pin)
+        return f"paid {amount} to {to} with {pin}"
+
+    gateway = FakeGateway()
+    graph = build(gateway, [pay], pay_turn(), saver=saver)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    await runner.resume(graph, gateway)
+    state_while_paused = gateway.only().state
+    (pause,) = (await runner.state(graph)).interrupts
+
+    end = await runner.run(graph, Command(resume={pause.id: "1234"}), STRICT)
+
+    assert pause.value == {"type": "pin"}
+    assert state_while_paused is ItemState.AUTHORIZED
+    assert ran == ["1234"]
+    assert by_call(end)["c1"].text == "paid 10.0 to ada with 1234"
+
+
+TAMPERED: dict[str, Callable[[Claimed], Claimed]] = {
+    "another document": lambda c: c.with_(action=c.action.replace("ada", "eve")),
+    "another hash": lambda c: c.with_(action_hash="sha256:" + "0" * 64),
+    "no document": lambda c: c.with_(action="{"),
+    "no arguments": lambda c: c.with_(action="{}"),
+}
+
+
+@pytest.mark.parametrize("how", TAMPERED)
+async def test_a_claim_for_anything_but_this_call_does_not_run(
+    runner: Runner, memory: InMemorySaver, effects: Effects, how: str
+) -> None:
+    gateway, graph = await _approved(runner, memory, effects)
+    gateway.tamper = TAMPERED[how]
+
+    end = await runner.resume(graph, gateway)
+
+    assert effects.paid == []
+    assert "not what this call asks for" in by_call(end)["c1"].text
+    assert gateway.calls["release"] == 1
+
+
+async def test_the_authorization_of_another_call_does_not_run(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    turn = calling(
+        ("pay", {"amount": 1, "to": "a"}, "c1"),
+        ("pay", {"amount": 1, "to": "a"}, "c2"),
+    )
+    graph = build(gateway, effects.tools(), turn, saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    gateway.approve("ap1.0")
+    other = gateway.items["ap1.0"]
+    gateway.tamper = lambda claimed: claimed.with_(
+        action=other.action, action_hash=other.action_hash
+    )
+
+    await runner.resume(graph, gateway)
+
+    assert effects.paid == [(1, "a")]
+
+
+def _die() -> None:
+    raise Killed
+
+
+def _once(act: Callable[[], None]) -> Callable[[], None]:
+    left = [act]
+
+    def maybe() -> None:
+        if left:
+            left.pop()()
+
+    return maybe

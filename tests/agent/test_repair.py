@@ -1,0 +1,211 @@
+"""New user input in the middle of a turn loses nothing that happened."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import pytest
+from deepagents.middleware.patch_tool_calls import PatchToolCallsMiddleware
+from langchain.agents.middleware import AgentMiddleware, AgentState
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from gateway.agent import edit_messages, guarded
+from gateway.approvals.lifecycle import ItemState, Move
+from gateway.approvals.tiers import Tier
+from tests.agent import providers
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import (
+    FREE,
+    STRICT,
+    Effects,
+    Runner,
+    Script,
+    build,
+    by_call,
+    calling,
+    item_of,
+    pay,
+)
+
+TURN = calling(
+    ("pay", {"amount": 1, "to": "ada"}, "edited"),
+    ("pay", {"amount": 2, "to": "bob"}, "rejected"),
+    ("pay", {"amount": 3, "to": "cleo"}, "waiting"),
+    ("pay", {"amount": 4, "to": "dora"}, "approved"),
+    ("look_up", {"query": "x"}, "free"),
+)
+
+
+async def _cut_off(
+    runner: Runner,
+    saver: Any,
+    effects: Effects,
+    before: Sequence[AgentMiddleware[Any, Any, Any]] = (),
+) -> tuple[FakeGateway, Any, Script]:
+    gateway = FakeGateway(FREE)
+    model = Script(replies=[TURN])
+    graph = build(gateway, effects.tools(), saver=saver, model=model, before=before)
+    await runner.say(graph, "pay them")
+    gateway.edit(item_of(gateway, "edited").id, {"amount": 0.5, "to": "ada"}, "less")
+    gateway.reject(item_of(gateway, "rejected").id, "not bob")
+    await runner.resume(graph, gateway)
+    gateway.approve(item_of(gateway, "approved").id)
+    return gateway, graph, model
+
+
+@pytest.mark.parametrize("beside", ["alone", "deepagents"])
+async def test_results_are_put_back_and_the_rest_is_superseded(
+    runner: Runner, saver: Any, effects: Effects, beside: str
+) -> None:
+    before = [PatchToolCallsMiddleware()] if beside == "deepagents" else []
+    gateway, graph, model = await _cut_off(runner, saver, effects, before)
+
+    end = await runner.say(graph, "stop, what did you do?")
+
+    told = by_call(end)
+    kinds = [type(message) for message in end["messages"]]
+    assert kinds == [
+        HumanMessage,
+        AIMessage,
+        *[ToolMessage] * 5,
+        HumanMessage,
+        AIMessage,
+    ]
+    assert set(told) == {"edited", "rejected", "waiting", "approved", "free"}
+    assert told["edited"].text.startswith("[twokey:edited]")
+    assert told["edited"].text.endswith("paid 0.5 to ada")
+    assert '"not bob"' in told["rejected"].text
+    assert "moved on" in told["waiting"].text
+    assert "approved, but the conversation moved on" in told["approved"].text
+    lost = "may have run" if beside == "alone" else "no result was recorded"
+    assert lost in told["free"].text
+    assert item_of(gateway, "waiting").state is ItemState.SUPERSEDED
+    assert effects.paid == [(0.5, "ada")]
+    for provider, payload in providers.payloads(model.seen[-1]).items():
+        assert providers.problems(provider, payload) == []
+        text = "\n".join(providers.texts(payload))
+        assert text.count("[twokey:edited]") == 1
+
+
+async def test_the_facts_of_a_repaired_edit_are_kept(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    _gateway, graph, _ = await _cut_off(runner, memory, effects)
+
+    await runner.say(graph, "stop")
+    await runner.say(graph, "and now?")
+
+    (edit,) = edit_messages((await runner.state(graph)).values)
+    assert edit.record.executed == {"amount": 0.5, "to": "ada"}
+
+
+async def test_a_whole_history_is_left_alone_and_nobody_is_asked(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    before = (await runner.resume(graph, gateway))["messages"]
+
+    end = await runner.say(graph, "thanks")
+
+    assert end["messages"][: len(before)] == before
+    assert gateway.calls["outcomes"] == 0
+
+
+async def test_a_turn_cut_off_while_a_tool_was_running_is_said_to_be_unknown(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    gateway.end("ap0.0", Move.CLAIM)
+
+    end = await runner.say(graph, "hurry")
+
+    assert "had been started" in by_call(end)["c1"].text
+    assert "unknown" in by_call(end)["c1"].text
+
+
+async def test_a_turn_whose_outcome_cannot_be_asked_is_said_to_be_unknown(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.down.add("supersede")
+
+    end = await runner.say(graph, "hurry")
+
+    assert "may have run" in by_call(end)["c1"].text
+    assert end["messages"][-1].text == "done"
+
+
+async def test_calls_that_were_never_submitted_are_said_not_to_have_run(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), saver=memory)
+    history = [HumanMessage("pay"), pay(), HumanMessage("hello?")]
+
+    end = await runner.run(graph, {"messages": history})
+
+    assert "did not run" in by_call(end)["c1"].text
+    assert [m.type for m in end["messages"]] == ["human", "ai", "tool", "human", "ai"]
+    assert effects.paid == []
+
+
+async def test_a_denied_call_keeps_its_reason_through_the_repair(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway({"look_up": Tier.DENY})
+    turn = calling(
+        ("pay", {"amount": 1, "to": "ada"}, "c1"), ("look_up", {"query": "x"}, "c2")
+    )
+    graph = build(gateway, effects.tools(), turn, saver=memory)
+    await runner.say(graph, "pay")
+
+    end = await runner.say(graph, "hurry")
+
+    assert by_call(end)["c2"].text == "Policy forbids it."
+
+
+class _Notebook(AgentState[Any]):
+    pages: Annotated[list[str], lambda old, new: [*old, *new]]
+
+
+class _Pages(AgentMiddleware[Any, Any, Any]):
+    state_schema = _Notebook
+
+
+async def test_what_a_tool_wrote_to_the_state_is_put_back_too(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    @guarded
+    @tool
+    def write(page: str) -> Any:
+        """Write a page."""
+        told = ToolMessage(f"wrote {page}", tool_call_id=page)
+        return Command(update={"messages": [told], "pages": [page]})
+
+    gateway = FakeGateway()
+    turn = calling(*[("write", {"page": name}, name) for name in ("a", "b", "c")])
+    graph = build(gateway, [write], turn, saver=memory, before=[_Pages()])
+    await runner.say(graph, "write")
+    gateway.approve(item_of(gateway, "a").id)
+    gateway.approve(item_of(gateway, "b").id)
+    await runner.run(
+        graph, Command(resume=await runner.answers(graph, gateway)), STRICT
+    )
+
+    end = await runner.say(graph, "enough")
+
+    assert end["pages"] == ["a", "b"]
+    assert by_call(end)["a"].text == "wrote a"
+    assert "did not run" in by_call(end)["c"].text

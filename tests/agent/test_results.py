@@ -1,0 +1,98 @@
+"""What a tool returned can be stored as JSON and given back as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage, ToolMessage
+from langgraph.types import Command, Send
+
+from gateway.agent import results
+from gateway.agent.results import ToolResult
+
+TOLD = ToolMessage("hello", tool_call_id="c1", name="pay", artifact={"a": [1]})
+PLAIN = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        TOLD,
+        ToolMessage([{"type": "text", "text": "x"}], tool_call_id="c1"),
+        Command(update={"messages": [TOLD], "files": {"a": ("b", None)}}, goto="x"),
+        Command(goto=[Send("node", {"x": HumanMessage("hi")})], graph=Command.PARENT),
+        Command(update={"$": "message", "is": 1}),
+        [TOLD, Command(update={"pages": ["a"]})],
+    ],
+)
+def test_a_result_comes_back_as_it_was(result: ToolResult) -> None:
+    stored = results.stored(result, [])
+
+    restored = results.restored(stored.payload)
+
+    assert restored == (result, [])
+
+
+@given(PLAIN)
+def test_any_plain_state_update_comes_back_as_it_was(value: Any) -> None:
+    result: ToolResult = Command(update={"x": value})
+
+    assert results.restored(results.stored(result, []).payload) == (result, [])
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        "",
+        "{",
+        "{}",
+        "[]",
+        '{"result": 1, "inside": []}',
+        '{"result": {"$": "eval", "is": []}, "inside": []}',
+        '{"result": {"$": "message", "is": {}}, "inside": []}',
+        '{"result": {"$": "command", "is": [1]}, "inside": []}',
+        '{"result": {"$": "command", "is": null}, "inside": []}',
+        '{"result": [], "inside": [{"v": 1}]}',
+    ],
+)
+def test_a_payload_that_is_not_ours_is_no_result(payload: str) -> None:
+    assert results.restored(payload) is None
+
+
+def test_a_result_that_is_not_plain_is_kept_without_its_payload() -> None:
+    stored = results.stored(Command(update={"x": object()}), [])
+
+    assert (stored.ok, stored.payload) == (True, "")
+
+
+def test_an_artifact_that_is_not_plain_is_left_out() -> None:
+    told = TOLD.model_copy(update={"artifact": object()})
+
+    restored = results.restored(results.stored(told, []).payload)
+
+    assert restored is not None
+    assert restored[0] == TOLD.model_copy(update={"artifact": None})
+
+
+def test_a_result_that_is_too_large_is_kept_without_its_payload() -> None:
+    stored = results.stored(ToolMessage("x" * 2**20, tool_call_id="c1"), [])
+
+    assert stored.payload == ""
+    assert len(stored.summary) == results.SUMMARY_CHARS
+
+
+def test_the_summary_is_short_printable_text_and_failure_is_marked() -> None:
+    bad = ToolMessage("\ud800" + "x" * 600, tool_call_id="c1", status="error")
+
+    stored = results.stored(bad, [])
+
+    assert not stored.ok
+    assert len(stored.summary) == 500
+    assert stored.summary.startswith("?x")

@@ -71,8 +71,8 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
         ),
         (
             "reviewers: support",
-            "reviewers: suport",
-            "policy.yml:2: 'defaults.reviewers' names the role 'suport', which is",
+            "reviewers: supporters",
+            "policy.yml:2: 'defaults.reviewers' names the role 'supporters', which is",
         ),
         (
             "expires_in: 30m",
@@ -95,7 +95,7 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
         ("{args.amount}", "{amount}", "'{amount}' in a description is not known"),
         ("{args.amount}", "{args.amount", "has a brace without its pair"),
         ("args.card_number", "card_number", "'card_number' is not a path"),
-        ("type: number", "type: numbr", "this is no JSON Schema 2020-12"),
+        ("type: number", "type: nmbr", "this is no JSON Schema 2020-12"),
         ("{type: number}", "{maximum: 9007199254740993}", "policy.yml:15: an integer"),
         ("tools: {look_up", "tools: {}\n    tools: {look_up", "appears twice"),
         ("[approve, edit, reject]", "[]", "name at least one decision"),

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -275,6 +276,19 @@ def test_a_folder_with_spaces_and_percent_signs_is_reached_by_its_url(
 ) -> None:
     with EmbeddedEngine(tmp_path / "a b%20c") as engine:
         assert client_of(engine).ping()
+
+
+def test_it_outlives_the_thread_that_started_it(folder: Path) -> None:
+    """The kernel's parent-death signal means the thread, not the process."""
+    engine = EmbeddedEngine(folder)
+    starter = threading.Thread(target=engine.__enter__)
+    starter.start()
+    starter.join()
+    try:
+        for _ in range(50):
+            assert client_of(engine).ping()
+    finally:
+        engine.__exit__(None, None, None)
 
 
 def test_ctrl_c_does_not_reach_the_server(folder: Path) -> None:

@@ -30,7 +30,7 @@ class BotConfig:
         tenant: whose approvals the cards are.
         agents: names that a person may put first in a message to the bot.
         default_agent: who is asked when no name comes first.
-        home_channel: named in the Home tab; where cards usually go.
+        home_channel: id or #name, said in the Home tab: where cards usually go.
         fallback_channel: takes a card that its own channel refuses; empty for none.
         api_url: of Slack's Web API.
         host: interface to listen on; health endpoints are there in both modes.

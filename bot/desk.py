@@ -17,6 +17,7 @@ from gateway.approvals.decisions import Reviewer
 from gateway.approvals.record import Item
 from gateway.approvals.tiers import Tier
 from gateway.service.reviews import ReviewService
+from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
@@ -64,13 +65,19 @@ class Desk:
     team: str
     bot_user: str
 
-    async def reviewer_of(self, user: str, user_team: str, item: Item) -> Reviewer:
-        """Return who somebody is with regard to one item."""
+    @property
+    def keys(self) -> Keys:
+        """Return the keys of the tenant's shard."""
+        return self.service.store.keys_of_tenant(self.config.tenant)
+
+    async def reviewer_of(self, user: str, user_team: str, *items: Item) -> Reviewer:
+        """Return who somebody is with regard to these items."""
+        groups = (groups_of(item.demand) for item in items)
         return await self.reviewers.resolve(
             user,
             user_team=user_team,
-            groups=groups_of(item.demand),
-            fresh=item.tier is Tier.ESCALATE,
+            groups=frozenset[str]().union(*groups),
+            fresh=any(item.tier is Tier.ESCALATE for item in items),
         )
 
     def tell(self, click: Clicked, said: Said) -> None:

@@ -21,6 +21,11 @@ class Clicked:
     digest: str
     is_home: bool = False
 
+    @property
+    def who(self) -> tuple[str, str]:
+        """Return user id and home team of whoever clicked."""
+        return self.action.user, self.action.user_team
+
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
@@ -28,3 +33,8 @@ class Submitted:
 
     view: ViewSubmission
     digest: str
+
+    @property
+    def who(self) -> tuple[str, str]:
+        """Return user id and home team of whoever submitted."""
+        return self.view.user, self.view.user_team

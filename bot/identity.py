@@ -5,20 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bot.config import BotConfig
+from bot.manifest import SCOPES
 from bot.web import Slack, SlackError, SlackRefused, text_at
 from gateway.errors import SettingsError
-
-SCOPES = frozenset(
-    {
-        "app_mentions:read",
-        "chat:write",
-        "commands",
-        "im:write",
-        "usergroups:read",
-        "users:read",
-    }
-)
-"""The bot scopes that are used; the manifest asks for exactly these."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +35,7 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
         ) from error
     except SlackError as error:
         raise no_slack(config, error) from error
-    missing = sorted(SCOPES - granted) if granted else []
+    missing = sorted(set(SCOPES) - granted) if granted else []
     if missing:
         raise SettingsError(
             f"The bot token lacks the scopes {', '.join(missing)}; add them on "

@@ -3,11 +3,40 @@
 from collections.abc import Callable
 from typing import Final
 
-from bot.listeners import approve, unknown
+from bot.listeners import (
+    approve,
+    approve_all,
+    command,
+    details,
+    details_submit,
+    edit,
+    edit_submit,
+    home,
+    mention,
+    reconcile,
+    reject,
+    reject_submit,
+    respond,
+    respond_submit,
+    unknown,
+)
 from bot.listeners.doors import Doors
 
 LISTENERS: Final[tuple[Callable[[Doors], None], ...]] = (
     approve.register,
+    approve_all.register,
+    command.register,
+    details.register,
+    details_submit.register,
+    edit.register,
+    edit_submit.register,
+    home.register,
+    mention.register,
+    reconcile.register,
+    reject.register,
+    reject_submit.register,
+    respond.register,
+    respond_submit.register,
     unknown.register,
 )
 """In the order in which they are asked; `unknown` takes what nobody took."""

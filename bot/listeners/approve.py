@@ -6,7 +6,7 @@ from bot.desk import Desk, Said
 from bot.gestures import Clicked
 from bot.ids import Action
 from bot.listeners.doors import Doors
-from bot.listeners.seeing import answered, decide, seen_on_card
+from bot.listeners.seeing import answered, decide, seen
 from gateway.approvals.decisions import Approve
 
 
@@ -16,7 +16,6 @@ def register(doors: Doors) -> None:
 
 
 async def _approve(desk: Desk, clicked: Clicked) -> Said | None:
-    seen = await seen_on_card(desk, clicked, Action.APPROVE)
-    who = clicked.action.user, clicked.action.user_team
-    outcome = await decide(desk, seen, Approve(), who, clicked.digest)
-    return answered(outcome, now_ms=seen.now_ms)
+    looked_at = await seen(desk, clicked, Action.APPROVE)
+    outcome = await decide(desk, looked_at, Approve(), clicked.who, clicked.digest)
+    return answered(outcome, now_ms=looked_at.now_ms)

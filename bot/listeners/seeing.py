@@ -10,7 +10,7 @@ from bot.blocks import label, template
 from bot.cards.outcome import explained
 from bot.desk import Calm, Desk, Said
 from bot.gestures import Clicked
-from bot.ids import BadSeal, Sealed, unseal, verify
+from bot.ids import Action, BadSeal, Sealed, unseal, verify
 from gateway.approvals.decisions import (
     Approve,
     Changed,
@@ -23,6 +23,7 @@ from gateway.approvals.decisions import (
 )
 from gateway.approvals.quorum import objection
 from gateway.approvals.record import Approval, Item, Verb
+from gateway.store.cards import ViewBinding
 from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -37,15 +38,21 @@ _NOT_OURS: LiteralString = (
 )
 
 
+Who = tuple[str, str]
+"""User id and home team of a reviewer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Seen:
     """What a reviewer looks at: proven to be ours, and the version that stands.
 
-    ``index`` is None when it is about the batch as a whole.
+    ``index`` is None when it is about the batch as a whole; ``purpose`` is what the
+    seal is good for.
     """
 
     approval: Approval
     index: int | None
+    purpose: str
     now_ms: int
     keys: Keys
 
@@ -65,45 +72,73 @@ class Seen:
         )
 
 
-async def seen_on_card(desk: Desk, clicked: Clicked, purpose: str) -> Seen:
-    """Return what a button of a card is about.
+async def seen(desk: Desk, clicked: Clicked, purpose: str) -> Seen:
+    """Return what a button on a card, or in a modal of ours, is about.
 
     The value must be sealed for this approval as it stands, this workspace and this
-    button, and the card must be the one usable copy. A copy that nobody registered
-    (the answer to its posting was lost) becomes that copy when there is none.
+    button. A card must be the one usable copy; a modal must be bound to this person
+    and this approval.
 
     Raises:
         Calm: says why this is no click to act on.
     """
-    seen = await seen_by_value(desk, clicked, purpose)
-    action = clicked.action
-    cards = desk.service.store.cards
-    place = await cards.place(seen.keys, seen.approval.id)
-    if place is None:
-        place = await cards.posted(
-            seen.keys, seen.approval.id, channel=action.channel, ts=action.message_ts
-        )
+    looked_at = await opened(desk, _sealed(desk, clicked), purpose)
+    await proven_place(desk, clicked, looked_at)
+    return looked_at
+
+
+async def proven_place(desk: Desk, clicked: Clicked, looked_at: Seen) -> None:
+    """Refuse a click from anywhere but where we put its button; raises `Calm`."""
+    action, approval = clicked.action, looked_at.approval
+    if clicked.is_home and looked_at.purpose == Action.VIEW_ALL:
+        return  # nothing is decided there: it opens what can be read
+    if action.view_id:
+        binding = await bound(desk, action.view_id)
+        if binding is None or (binding.user, binding.approval) != (
+            action.user,
+            approval.id,
+        ):
+            logger.warning("click.refused why=other_view approval=%s", approval.id)
+            raise Calm(template(_NOT_OURS))
+        return
+    # A copy that nobody registered (the answer to its posting was lost) becomes the
+    # usable one when there is none; `posted` never replaces a registered one.
+    place = await desk.service.store.cards.posted(
+        looked_at.keys, approval.id, channel=action.channel, ts=action.message_ts
+    )
     if (place.channel, place.ts) != (action.channel, action.message_ts):
-        logger.warning("click.refused why=other_copy approval=%s", seen.approval.id)
+        logger.warning("click.refused why=other_copy approval=%s", approval.id)
         raise Calm(template(_OTHER_COPY))
-    return seen
 
 
-async def seen_by_value(desk: Desk, clicked: Clicked, purpose: str) -> Seen:
-    """Return what a button is about, wherever it stands; raises `Calm`."""
+async def bound(desk: Desk, view_id: str) -> ViewBinding | None:
+    """Return what a modal was opened for; None when it is none of ours."""
+    return await desk.service.store.cards.bound_view(desk.keys, view_id)
+
+
+def _sealed(desk: Desk, clicked: Clicked) -> Sealed:
     if clicked.action.team != desk.team:
         logger.warning("click.refused why=other_team")
         raise Calm(template(_NOT_OURS))
+    return read_seal(clicked.action.value)
+
+
+def read_seal(text: str) -> Sealed:
+    """Read a seal without believing it; raises `Calm` when it is none."""
     try:
-        sealed = unseal(clicked.action.value)
+        return unseal(text)
     except BadSeal:
         logger.warning("click.refused why=no_seal")
         raise Calm(template(_NOT_OURS)) from None
-    return await opened(desk, sealed, purpose)
 
 
-async def opened(desk: Desk, sealed: Sealed, purpose: str) -> Seen:
+async def opened(desk: Desk, sealed: Sealed, *purposes: str) -> Seen:
     """Return what a seal stands for, if we made it for the record as it stands.
+
+    Args:
+        desk: what the listener works with.
+        sealed: the parts of the seal.
+        purposes: what it may be good for; one of them has to be it.
 
     Raises:
         Calm: says what became of it, or that it is not ours.
@@ -115,55 +150,55 @@ async def opened(desk: Desk, sealed: Sealed, purpose: str) -> Seen:
     approval, now_ms = loaded.approval, loaded.now_ms
     if sealed.version != approval.version:
         raise Calm(await _what_became(desk, approval, sealed, now_ms))
-    if not verify(
-        sealed, approval, key=desk.config.seal_key, team=desk.team, purpose=purpose
-    ):
+    key, team = desk.config.seal_key, desk.team
+    proven = [
+        purpose
+        for purpose in purposes
+        if verify(sealed, approval, key=key, team=team, purpose=purpose)
+    ]
+    if not proven:
         logger.warning("click.refused why=bad_seal approval=%s", approval.id)
         raise Calm(template(_NOT_OURS))
-    return Seen(approval=approval, index=sealed.index, now_ms=now_ms, keys=keys)
+    return Seen(approval, sealed.index, proven[0], now_ms, keys)
 
 
 async def decide(
-    desk: Desk, seen: Seen, decision: Decision, who: tuple[str, str], digest: str
+    desk: Desk, looked_at: Seen, decision: Decision, who: Who, digest: str
 ) -> Outcome:
     """Let the gateway decide.
 
     Args:
         desk: what the listener works with.
-        seen: what the reviewer looked at.
+        looked_at: what the reviewer looked at.
         decision: what they said.
         who: user id and home team of the reviewer.
         digest: of the signed request.
     """
-    reviewer = await desk.reviewer_of(*who, seen.item)
-    outcome = await desk.service.decide(seen.click(digest), decision, reviewer)
-    log_outcome(seen, outcome, decision.kind, reviewer)
+    reviewer = await desk.reviewer_of(*who, looked_at.item)
+    outcome = await desk.service.decide(looked_at.click(digest), decision, reviewer)
+    log_outcome(looked_at, outcome, decision.kind, reviewer)
     return outcome
 
 
-async def permitted(
-    desk: Desk, seen: Seen, verb: Verb, who: tuple[str, str]
-) -> Reviewer:
-    """Return the reviewer when opening a modal for this verb makes sense for them.
+async def permitted(desk: Desk, looked_at: Seen, verb: Verb, who: Who) -> None:
+    """Refuse to open a form that could only be refused when it is submitted.
 
     The gateway asks all of this again when they decide; here it spares them a form.
 
     Raises:
         Calm: says why not.
     """
-    item = seen.item
-    if not item.is_pending or seen.now_ms >= seen.approval.expires_at_ms:
-        sealed = Sealed(seen.approval.id, seen.approval.version, item.index, b"")
-        raise Calm(await _what_became(desk, seen.approval, sealed, seen.now_ms))
+    approval, item = looked_at.approval, looked_at.item
+    if not item.is_pending or looked_at.now_ms >= approval.expires_at_ms:
+        sealed = Sealed(approval.id, approval.version, item.index, b"")
+        raise Calm(await _what_became(desk, approval, sealed, looked_at.now_ms))
     reviewer = await desk.reviewer_of(*who, item)
-    principals = (*seen.approval.principals, *item.principals)
-    reason = objection(reviewer, item.demand, principals)
+    reason = objection(reviewer, item.demand, (*approval.principals, *item.principals))
     if reason is not None:
-        logger.info("click.refused why=forbidden approval=%s", seen.approval.id)
+        logger.info("click.refused why=forbidden approval=%s", approval.id)
         raise Calm(label(reason))
     if verb not in item.allow:
         raise Calm(template("The policy does not allow this for this tool."))
-    return reviewer
 
 
 def answered(outcome: Outcome, *, now_ms: int) -> Said | None:
@@ -173,14 +208,16 @@ def answered(outcome: Outcome, *, now_ms: int) -> Said | None:
     return explained(outcome, now_ms=now_ms)
 
 
-def log_outcome(seen: Seen, outcome: Outcome, kind: str, reviewer: Reviewer) -> None:
+def log_outcome(
+    looked_at: Seen, outcome: Outcome, kind: str, reviewer: Reviewer
+) -> None:
     """Write one line about what came of a decision, ids only."""
     logger.info(
         "click.decided decision=%s outcome=%s approval=%s index=%s user=%s",
         kind,
         outcome.kind,
-        seen.approval.id,
-        seen.index,
+        looked_at.approval.id,
+        looked_at.index,
         reviewer.user,
     )
 

@@ -1,0 +1,56 @@
+"""Approve every call of a batch that still waits."""
+
+from __future__ import annotations
+
+from bot.blocks import Template, joined, template
+from bot.cards.batch import needs_full_view
+from bot.cards.outcome import explained
+from bot.desk import Calm, Desk, Said
+from bot.gestures import Clicked
+from bot.ids import Action
+from bot.listeners.doors import Doors
+from bot.listeners.seeing import answered, log_outcome, seen
+from gateway.approvals.decisions import Approve, Outcome, Settled, Voted
+
+
+def register(doors: Doors) -> None:
+    """Answer the button that approves all of a batch."""
+    doors.on_action(Action.APPROVE_ALL, _approve_all)
+
+
+async def _approve_all(desk: Desk, clicked: Clicked) -> Said | None:
+    looked_at = await seen(desk, clicked, Action.APPROVE_ALL)
+    approval = looked_at.approval
+    waiting = [item for item in approval.items if item.is_pending]
+    if any(needs_full_view(approval, item.index) for item in waiting):
+        raise Calm(template("Not every call is shown whole here: decide each alone."))
+    decision = Approve()
+    reviewer = await desk.reviewer_of(*clicked.who, *approval.items)
+    outcomes = await desk.service.decide_pending(
+        looked_at.click(clicked.digest), approval.digest, decision, reviewer
+    )
+    for outcome in outcomes:
+        log_outcome(looked_at, outcome, decision.kind, reviewer)
+    return _summed_up(outcomes, now_ms=looked_at.now_ms)
+
+
+def _summed_up(outcomes: list[Outcome], *, now_ms: int) -> Said | None:
+    """Say what the card does not show: votes that count, and what was refused."""
+    refused = [each for each in outcomes if not isinstance(each, Settled | Voted)]
+    voted = [each for each in outcomes if isinstance(each, Voted)]
+    if len(outcomes) == 1 or not (refused or voted):
+        return answered(outcomes[0], now_ms=now_ms)
+    if not refused:
+        return template(
+            "Your approval of {all} calls is recorded; {more} of them need more "
+            "people.",
+            all=len(outcomes),
+            more=len(voted),
+        )
+    first = explained(refused[0], now_ms=now_ms)
+    done = template(
+        "{done} of {all} calls are recorded.",
+        done=len(outcomes) - len(refused),
+        all=len(outcomes),
+    )
+    return joined(" ", [done, first]) if isinstance(first, Template) else first

@@ -1,0 +1,43 @@
+"""Answer the slash command, to the person who typed it alone."""
+
+from __future__ import annotations
+
+import logging
+
+from bot.blocks import template
+from bot.cards.approval import fallback
+from bot.cards.outcome import explained
+from bot.desk import Desk, spoken
+from bot.ids import COMMAND
+from bot.listeners.doors import Doors, Reply
+from bot.payload import Command
+from gateway.approvals.decisions import Unknown
+
+logger = logging.getLogger(__name__)
+
+_HELP = template(
+    "*What I do:* I show what an AI agent wants to do, and it happens only if one of "
+    "you approves it.\n"
+    "• `/approvals show ap_…` says where an approval stands; its id is on the card.\n"
+    "• `/approvals help` says this.\n"
+    "Mention me in a channel to ask an agent for something."
+)
+
+
+def register(doors: Doors) -> None:
+    """Answer /approvals."""
+    doors.on_command(COMMAND, _command)
+
+
+async def _command(desk: Desk, command: Command) -> Reply:
+    verb, _, rest = command.text.strip().partition(" ")
+    if verb.lower() == "show" and rest.strip():
+        return {"text": await _shown(desk, rest.strip().strip("`"))}
+    return {"text": spoken(_HELP)}
+
+
+async def _shown(desk: Desk, approval_id: str) -> str:
+    loaded = await desk.service.read(approval_id)
+    if loaded is None:
+        return spoken(explained(Unknown(), now_ms=0))
+    return fallback(loaded.approval)

@@ -1,0 +1,123 @@
+"""Open modals, and know again which call a modal was opened for.
+
+What a modal is about stands on the server, bound to its ``view.id``: a submission
+counts for the person, the item, the version and the hash that it was opened for, and
+for no other, whatever the submission itself says (threat T12).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import LiteralString
+
+from bot.blocks import Block, ensure_valid_view, label, template
+from bot.cards.outcome import explained
+from bot.desk import Calm, Desk
+from bot.gestures import Clicked, Submitted
+from bot.ids import View
+from bot.listeners.doors import Reply
+from bot.listeners.seeing import Seen, bound, opened, read_seal
+from bot.modals.message import notice
+from bot.web import SlackError, text_at
+from gateway.approvals.decisions import Outcome, Settled, Voted
+from gateway.store.cards import ViewBinding
+
+logger = logging.getLogger(__name__)
+
+_NOT_OPENED: LiteralString = (
+    "Slack did not open the window in time. Nothing was recorded; please click again."
+)
+_NOT_BOUND: LiteralString = (
+    "This window is not known any more, so nothing was recorded. Please open it again "
+    "from the card."
+)
+
+
+async def open_view(desk: Desk, clicked: Clicked, seen: Seen, view: Block) -> None:
+    """Open a modal for whoever clicked, bound to what they look at.
+
+    From inside a modal it opens on top of that one.
+
+    Raises:
+        Calm: Slack did not open it.
+    """
+    ensure_valid_view(view)
+    action = clicked.action
+    is_in_modal = bool(action.view_id) and not clicked.is_home
+    method = "views.push" if is_in_modal else "views.open"
+    try:
+        reply = await desk.slack.call(method, trigger_id=action.trigger_id, view=view)
+    except SlackError as error:
+        logger.warning("view.not_opened why=%s", error)
+        raise Calm(template(_NOT_OPENED)) from None
+    await bind(desk, text_at(reply, "view", "id"), action.user, seen, view)
+
+
+async def turn_view(desk: Desk, clicked: Clicked, seen: Seen, view: Block) -> None:
+    """Show another page in the modal in which somebody clicked; raises `Calm`."""
+    ensure_valid_view(view)
+    action = clicked.action
+    try:
+        await desk.slack.call(
+            "views.update",
+            view_id=action.view_id,
+            hash=action.view_hash or None,
+            view=view,
+        )
+    except SlackError as error:
+        logger.warning("view.not_turned why=%s", error)
+        raise Calm(template(_NOT_OPENED)) from None
+    await bind(desk, action.view_id, action.user, seen, view)
+
+
+async def bind(desk: Desk, view_id: str, user: str, seen: Seen, view: Block) -> None:
+    """Remember what a modal is opened for."""
+    binding = ViewBinding(
+        user=user,
+        approval=seen.approval.id,
+        index=seen.item.index,
+        version=seen.approval.version,
+        action_hash=seen.item.action_hash,
+        purpose=str(view["callback_id"]),
+    )
+    await desk.service.store.cards.bind_view(desk.keys, view_id, binding)
+
+
+async def seen_in_view(desk: Desk, submitted: Submitted, *purposes: View) -> Seen:
+    """Return what a submitted modal is about.
+
+    Its seal has to be ours, and its binding has to name this person and this item.
+
+    Raises:
+        Calm: says why it cannot count.
+    """
+    view = submitted.view
+    sealed = read_seal(view.private_metadata)
+    binding = await bound(desk, view.view_id)
+    wanted = (view.user, sealed.approval, sealed.index, sealed.version)
+    if binding is None or view.team != desk.team:
+        logger.warning("view.refused why=not_bound")
+        raise Calm(template(_NOT_BOUND))
+    if wanted != (binding.user, binding.approval, binding.index, binding.version):
+        logger.warning("view.refused why=other_binding approval=%s", binding.approval)
+        raise Calm(template(_NOT_BOUND))
+    seen = await opened(desk, sealed, *purposes)
+    if (binding.action_hash, binding.purpose) != (seen.item.action_hash, seen.purpose):
+        logger.warning("view.refused why=other_hash approval=%s", binding.approval)
+        raise Calm(template(_NOT_BOUND))
+    return seen
+
+
+def concluded(outcome: Outcome, *, now_ms: int) -> Reply:
+    """Return what becomes of a modal after a decision: gone, or a calm sentence."""
+    if isinstance(outcome, Settled):
+        return {"response_action": "clear"}
+    title = "Recorded" if isinstance(outcome, Voted) else "Not done"
+    view = notice(label(title), explained(outcome, now_ms=now_ms))
+    return {"response_action": "update", "view": view}
+
+
+def rejected_inputs(errors: Mapping[str, str]) -> Reply:
+    """Return the answer that keeps a modal open, with sentences under its inputs."""
+    return {"response_action": "errors", "errors": dict(errors)}

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, JsonValue, PlainSerializer
 
-from gateway.approvals.edits import schema_problem
 from gateway.approvals.strict_json import JsonObject
+from gateway.policy.schemas import unusable
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>[smhd])", re.ASCII)
@@ -129,9 +129,9 @@ def _template(text: str) -> str:
 
 
 def _schema(value: dict[str, JsonValue]) -> JsonObject:
-    problem = schema_problem(value)
+    problem = unusable(value, {})
     if problem is not None:
-        raise ValueError(f"this is no JSON Schema 2020-12: {problem}.")
+        raise ValueError(f"this is no usable JSON Schema 2020-12: {problem}.")
     return value
 
 

@@ -20,7 +20,7 @@ def unusable(schema: JsonObject, args: JsonObject) -> str | None:
     would fail later, while a person waits; here it fails early.
 
     Args:
-        schema: what the agent declares.
+        schema: what an agent declares or a policy says.
         args: arguments to try it on; whether they fit does not matter here.
     """
     problem = schema_problem(schema)

@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
 
-from bench import decision_to_tool
+from bench import click_to_ack, decision_to_tool
 from bench.stats import Figure, table
 
 
@@ -24,6 +24,7 @@ class _Measure(Protocol):
 
 
 FIGURES: dict[str, _Measure] = {
+    "click_to_ack": click_to_ack.measure,
     "decision_to_tool": decision_to_tool.measure,
 }
 """Every figure by its name on the command line."""

@@ -1,0 +1,162 @@
+"""Prepare clicks that are real and valid: each decides an approval of its own.
+
+The approvals are opened by an agent's submit, their cards stand in the sandbox's
+channel and are registered as posted, and every request holds what Slack would send for
+a click on Approve, signed.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from bench.load import Request
+from bot.cards.approval import card
+from bot.config import BotConfig
+from bot.ids import Action
+from bot.sandbox import messages, payloads
+from bot.sandbox.payloads import Gesture
+from bot.sandbox.server import Sandbox
+from bot.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Person, approval_of
+from gateway.config import SlackMode
+from gateway.policy.load import load_policy
+from gateway.service.agents import AgentService
+from gateway.store.store import Store
+from gateway.store.threads import ThreadFacts
+from gateway.wire import ProposedCall, Turn, TurnRef
+
+POLICY = load_policy(
+    """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0ANA]}
+tools:
+  process_refund: {tier: approve}
+""",
+    "bench.yml",
+)
+CHANNEL, CLICKER = "C0APPROVALS", "U0ANA"
+
+_AGENT, _TENANT = "support", "default"
+_SCHEMA = {
+    "type": "object",
+    "properties": {
+        "order_id": {"type": "string"},
+        "customer": {"type": "string"},
+        "amount": {"type": "number"},
+        "reason": {"type": "string"},
+    },
+    "required": ["order_id", "amount"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedClick:
+    """A signed request, and the approval that it will settle."""
+
+    approval: str
+    request: Request
+
+
+def bot_config(sandbox: Sandbox) -> BotConfig:
+    """Return the settings of a bot that is served by this sandbox over HTTP."""
+    return BotConfig(
+        bot_token=sandbox.bot_token,
+        mode=SlackMode.HTTP,
+        signing_secret=sandbox.signing_secret,
+        api_url=sandbox.api_url,
+        port=0,
+    )
+
+
+async def prepare(store: Store, sandbox: Sandbox, count: int) -> list[PreparedClick]:
+    """Empty the store and open approvals in it, with their cards and clicks."""
+    await store.conn.command("FLUSHALL")
+    agents = AgentService(store, lambda: POLICY)
+    prepared: list[PreparedClick] = []
+    for number in range(count):
+        approval = await _opened(store, agents, f"thread-{number}")
+        prepared.append(await _click(store, sandbox, approval))
+    # The cards hang already: nothing is left to publish when the bot starts.
+    await store.conn.command("DEL", store.keys_of_tenant(_TENANT).outbox)
+    return prepared
+
+
+async def ensure_settled(store: Store, clicks: list[PreparedClick]) -> None:
+    """Check that every click settled its approval, by the right person, once.
+
+    Raises:
+        AssertionError: when one did not.
+    """
+    for click in clicks:
+        loaded = await store.approvals.load(click.approval)
+        assert loaded is not None, click.approval
+        [item] = loaded.approval.items
+        assert item.state is ItemState.AUTHORIZED, (click.approval, item.state)
+        assert item.settlement is not None, click.approval
+        assert item.settlement.by.user == CLICKER, item.settlement
+    jobs = await store.queue(store.keys_of_tenant(_TENANT)).depth()
+    assert jobs == len(clicks), f"{jobs} resume jobs for {len(clicks)} clicks"
+
+
+async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
+    keys = store.keys_of_tenant(_TENANT)
+    dan = Person(team="T0SANDBOX", user="U0DAN", name="Dan")
+    facts = ThreadFacts(requester=dan)
+    await store.threads.remember(keys, _AGENT, thread, facts)
+    call = ProposedCall(
+        tool="process_refund",
+        tool_call_id="call-1",
+        args={
+            "order_id": "78291",
+            "customer": "Maria Lopez <maria@example.com>",
+            "amount": 899.5,
+            "reason": "The parcel was lost on its way; the carrier confirmed it.",
+        },
+    )
+    ref = TurnRef(agent=_AGENT, thread=thread, ns="", message_id="message-1")
+    turn = Turn(ref=ref, calls=(call,), schemas={"process_refund": _SCHEMA})
+    [verdict] = await agents.submit(turn)
+    approval_id, _ = approval_of(verdict.item_id)
+    loaded = await store.approvals.load(approval_id)
+    assert loaded is not None, approval_id
+    return loaded.approval
+
+
+async def _click(store: Store, sandbox: Sandbox, approval: Approval) -> PreparedClick:
+    config, slack = bot_config(sandbox), sandbox.slack
+    team = sandbox.workspace.team_id
+    shown = card(approval, key=config.seal_key, team=team, now_ms=0)
+    channel = sandbox.workspace.channels[CHANNEL]
+    content = {"blocks": [*shown.blocks], "text": shown.text}
+    message = messages.post(slack, channel, content)
+    keys = store.keys_of_tenant(_TENANT)
+    place = {"channel": message.channel, "ts": message.ts}
+    await store.cards.posted(keys, approval.id, **place)
+    await store.cards.shown(keys, approval.id, rev=approval.rev, display_digest="")
+    user = sandbox.workspace.user(CLICKER)
+    gesture = Gesture(user, slack.triggers.issue(user.id))
+    button = {**_approve_button(message.blocks), "action_ts": slack.clock.next_ts()}
+    parcel = payloads.on_message(slack, gesture, message, button, {})
+    body = urlencode({"payload": json.dumps(parcel.payload)})
+    return PreparedClick(approval.id, _signed(body, sandbox.signing_secret))
+
+
+def _approve_button(blocks: object) -> dict[str, object]:
+    """Return the entry of ``actions`` for the card's button Approve."""
+    assert isinstance(blocks, tuple), "the card has no blocks"
+    for block in blocks:
+        for element in block.get("elements", []):
+            if element.get("action_id") == Action.APPROVE:
+                return {**element, "block_id": block["block_id"]}
+    raise AssertionError("The card has no button Approve.")
+
+
+def _signed(body: str, secret: str) -> Request:
+    timestamp = str(int(time.time()))  # noqa: TID251 - what Slack's clock says
+    signature = sign(secret, timestamp, body.encode())
+    headers = {"Content-Type": FORM, TIMESTAMP: timestamp, SIGNATURE: signature}
+    return Request(headers, body)

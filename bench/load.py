@@ -1,0 +1,138 @@
+"""Send prepared requests over a few connections and time every answer.
+
+The generator is a process of its own, so that it takes no time from the server it
+measures, and it speaks just enough HTTP/1.1 over a socket: a client library would cost
+more than some servers do. One JSON document goes in, one comes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from urllib.parse import urlsplit
+
+ANSWER_S = 10.0
+"""How long one answer may take; a slower one fails the measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One POST; the body is ASCII, as every form is."""
+
+    headers: dict[str, str]
+    body: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What came back.
+
+    Attributes:
+        taken_ms: of each request, in the order of the answers.
+        seconds: from the first request to the last answer.
+        statuses: how often each HTTP status was answered, by its number as text.
+    """
+
+    taken_ms: list[float]
+    seconds: float
+    statuses: dict[str, int]
+
+    @property
+    def per_second(self) -> float:
+        """Return the throughput."""
+        return len(self.taken_ms) / self.seconds
+
+
+async def fire(url: str, requests: Sequence[Request], *, connections: int) -> Report:
+    """Send every request once, from a process of its own.
+
+    Raises:
+        RuntimeError: when the server hung up or was too slow.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bench.load",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    order = {
+        "url": url,
+        "connections": connections,
+        "requests": [asdict(one) for one in requests],
+    }
+    told, _ = await process.communicate(json.dumps(order).encode())
+    if process.returncode:
+        raise RuntimeError(f"The load generator failed at {url!r}; see above for why.")
+    return Report(**json.loads(told))
+
+
+def main() -> None:
+    """Do what standard input says."""
+    order = json.load(sys.stdin)
+    requests = [Request(**one) for one in order["requests"]]
+    report = asyncio.run(_fired(order["url"], requests, order["connections"]))
+    json.dump(asdict(report), sys.stdout)
+
+
+async def _fired(url: str, requests: list[Request], connections: int) -> Report:
+    place = urlsplit(url)
+    host, port = place.hostname or "", place.port or 80
+    waiting = iter([_on_the_wire(place.path, host, one) for one in requests])
+    opened = [await asyncio.open_connection(host, port) for _ in range(connections)]
+    taken_ms: list[float] = []
+    statuses: Counter[str] = Counter()
+    started = time.perf_counter()
+    await asyncio.gather(
+        *(
+            _client(reader, writer, waiting, taken_ms, statuses)
+            for reader, writer in opened
+        )
+    )
+    seconds = time.perf_counter() - started
+    for _, writer in opened:
+        writer.close()
+    return Report(taken_ms, seconds, dict(statuses))
+
+
+async def _client(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    waiting: Iterator[bytes],
+    taken_ms: list[float],
+    statuses: Counter[str],
+) -> None:
+    for request in waiting:
+        began = time.perf_counter()
+        writer.write(request)
+        async with asyncio.timeout(ANSWER_S):
+            status = await _status(reader)
+        taken_ms.append((time.perf_counter() - began) * 1000)
+        statuses[status] += 1
+
+
+async def _status(reader: asyncio.StreamReader) -> str:
+    """Read one whole answer; return its status."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+    first, *lines = head.rstrip().split("\r\n")
+    for line in lines:
+        name, _, value = line.partition(":")
+        if name.lower() == "content-length":
+            await reader.readexactly(int(value))
+    return first.split(" ")[1]
+
+
+def _on_the_wire(path: str, host: str, request: Request) -> bytes:
+    body = request.body.encode("ascii")
+    headers = {"Host": host, "Content-Length": str(len(body)), **request.headers}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"POST {path} HTTP/1.1\r\n{lines}\r\n".encode("latin-1") + body
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Run one of the two web servers that are compared, as a process of its own.
+
+One line of JSON comes in on standard input, the request URL goes out in one line, and
+the server stops when standard input ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from aiohttp import web
+from slack_bolt.app.async_app import AsyncApp
+from slack_sdk.web.async_client import AsyncWebClient
+
+from bench.clicks import POLICY
+from bot.app import SlackBot
+from bot.config import BotConfig
+from bot.ids import Action
+from bot.ingress import EVENTS_PATH
+from gateway.config import SlackMode
+from gateway.service.reviews import ReviewService
+from gateway.store.store import Store
+
+Name = Literal["twokey", "bolt"]
+
+_START_S = 30.0
+_STOP_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What a server has to know: which one it is, its store, and its Slack."""
+
+    name: Name
+    store_url: str
+    api_url: str
+    bot_token: str
+    signing_secret: str
+
+
+@asynccontextmanager
+async def serving(told: Told) -> AsyncGenerator[str]:
+    """Run a server in a process of its own while the block runs.
+
+    Yields:
+        Its request URL.
+
+    Raises:
+        RuntimeError: when it did not start.
+    """
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "bench.serve",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(json.dumps(asdict(told)).encode() + b"\n")
+        async with asyncio.timeout(_START_S):
+            url = (await process.stdout.readline()).decode().strip()
+        if not url:
+            raise RuntimeError(f"The server {told.name!r} did not start; see above.")
+        yield url
+    finally:
+        process.stdin.close()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+
+async def main() -> None:
+    """Serve what standard input names until it ends."""
+    told = Told(**json.loads(sys.stdin.readline()))
+    run = _twokey if told.name == "twokey" else _bolt
+    async with run(told) as url:
+        print(url, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+@asynccontextmanager
+async def _twokey(told: Told) -> AsyncGenerator[str]:
+    """Serve our bot, whole: ingress, listeners, publisher."""
+    store = Store(told.store_url)
+    config = BotConfig(
+        bot_token=told.bot_token,
+        mode=SlackMode.HTTP,
+        signing_secret=told.signing_secret,
+        api_url=told.api_url,
+        port=0,
+    )
+    try:
+        async with SlackBot(config, ReviewService(store, lambda: POLICY)) as bot:
+            yield bot.url
+    finally:
+        await store.close()
+
+
+@asynccontextmanager
+async def _bolt(told: Told) -> AsyncGenerator[str]:
+    """Serve Bolt as its documentation shows it, with a listener that only answers."""
+    # Bolt is typed in part only.
+    app: Any = AsyncApp(
+        client=AsyncWebClient(token=told.bot_token, base_url=told.api_url),
+        signing_secret=told.signing_secret,
+    )
+
+    async def acknowledge(ack: Callable[[], Awaitable[object]]) -> None:
+        await ack()
+
+    app.action(Action.APPROVE.value)(acknowledge)
+    runner = web.AppRunner(app.server(path=EVENTS_PATH).web_app)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}{EVENTS_PATH}"
+    finally:
+        await runner.cleanup()
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.middleware.types import (
+    AgentState,
     ModelRequest,
     ModelResponse,
     ToolCallRequest,
@@ -36,7 +37,7 @@ logger = logging.getLogger(__name__)
 Update = dict[str, Any]
 
 
-class ApprovalMiddleware(AgentMiddleware[TwokeyState, Any, Any]):
+class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     """Let no tool call of an agent run that the gateway has not cleared.
 
     List it last, so that nothing changes a call after it was cleared; wrap tools that
@@ -82,7 +83,7 @@ class ApprovalMiddleware(AgentMiddleware[TwokeyState, Any, Any]):
 
     def before_agent(
         self,
-        state: TwokeyState,
+        state: AgentState[Any],
         runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
     ) -> Update | None:
         """Put back what a new user message cut off."""
@@ -90,7 +91,7 @@ class ApprovalMiddleware(AgentMiddleware[TwokeyState, Any, Any]):
 
     async def abefore_agent(
         self,
-        state: TwokeyState,
+        state: AgentState[Any],
         runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
     ) -> Update | None:
         """Put back what a new user message cut off."""
@@ -98,7 +99,7 @@ class ApprovalMiddleware(AgentMiddleware[TwokeyState, Any, Any]):
 
     def after_model(
         self,
-        state: TwokeyState,
+        state: AgentState[Any],
         runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
     ) -> Update | None:
         """Submit all calls of the model's message at once; keep the verdicts."""
@@ -106,7 +107,7 @@ class ApprovalMiddleware(AgentMiddleware[TwokeyState, Any, Any]):
 
     async def aafter_model(
         self,
-        state: TwokeyState,
+        state: AgentState[Any],
         runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
     ) -> Update | None:
         """Submit all calls of the model's message at once; keep the verdicts."""
@@ -156,7 +157,7 @@ class ApprovalMiddleware(AgentMiddleware[TwokeyState, Any, Any]):
 
     def after_agent(
         self,
-        state: TwokeyState,
+        state: AgentState[Any],
         runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
     ) -> None:
         """Report the edits of this run to an agent whose tool this agent is."""
@@ -164,7 +165,7 @@ class ApprovalMiddleware(AgentMiddleware[TwokeyState, Any, Any]):
 
     async def aafter_agent(
         self,
-        state: TwokeyState,
+        state: AgentState[Any],
         runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
     ) -> None:
         """Report the edits of this run to an agent whose tool this agent is."""
@@ -173,10 +174,12 @@ class ApprovalMiddleware(AgentMiddleware[TwokeyState, Any, Any]):
     def _caller(self, shell: Shell) -> Caller:
         return Caller(self.agent, self.gateway, shell, self._book, self._tools)
 
-    async def _before_agent(self, shell: Shell, state: TwokeyState) -> Update | None:
+    async def _before_agent(
+        self, shell: Shell, state: AgentState[Any]
+    ) -> Update | None:
         return await repair.repaired(self._caller(shell), state)
 
-    async def _after_model(self, shell: Shell, state: TwokeyState) -> Update | None:
+    async def _after_model(self, shell: Shell, state: AgentState[Any]) -> Update | None:
         found = turns.asking(state["messages"])
         if found is None or found[0].id is None:
             # A message without an id never gets a verdict, so its calls do not run.

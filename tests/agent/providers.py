@@ -7,7 +7,7 @@ No request is sent: the rules are those that the providers answer with errors ab
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, cast
 
 from langchain_anthropic import ChatAnthropic
 from langchain_core.messages import BaseMessage
@@ -22,9 +22,8 @@ def payloads(messages: Sequence[BaseMessage]) -> dict[str, Any]:
     """Return the payload of each provider for these messages."""
     chat: Any = ChatOpenAI(model="gpt-5", api_key=KEY)
     responses: Any = ChatOpenAI(model="gpt-5", api_key=KEY, use_responses_api=True)
-    anthropic: Any = ChatAnthropic(
-        model_name="claude-sonnet-4-5", api_key=KEY, timeout=None, stop=None
-    )
+    claude: dict[str, Any] = {"model": "claude-sonnet-4-5", "api_key": KEY}
+    anthropic: Any = ChatAnthropic(**claude)
     google: Any = ChatGoogleGenerativeAI(model="gemini-2.5-pro", api_key=KEY)
     given = list(messages)
     contents = google._prepare_request(given)["contents"]
@@ -52,10 +51,10 @@ def texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
-        for member in value.values():
+        for member in cast("dict[str, Any]", value).values():
             yield from texts(member)
     elif isinstance(value, list | tuple):
-        for element in value:
+        for element in cast("list[Any]", value):
             yield from texts(element)
 
 
@@ -99,7 +98,7 @@ def _anthropic(payload: Any) -> Iterator[str]:
             yield f"two messages of {last} in a row"
         last = message["role"]
         content = message["content"]
-        blocks = content if isinstance(content, list) else []
+        blocks: list[Any] = content if isinstance(content, list) else []
         first = [b for b in blocks[: len(awaited)] if b["type"] == "tool_result"]
         if sorted(b["tool_use_id"] for b in first) != sorted(awaited):
             yield f"the results of {awaited} do not come first and at once"

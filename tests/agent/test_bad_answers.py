@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from gateway.agent import answers
 from gateway.approvals.record import Verb
+from gateway.wire import Verdict
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import (
     FREE,
@@ -223,7 +224,7 @@ def test_an_edit_has_to_fit_the_schema_and_a_response_has_to_say_something() -> 
     assert _is_good(model, {"type": "respond", "message": "ok", **base})
 
 
-def _verdict(gateway: FakeGateway, action_hash: str) -> Any:
+def _verdict(gateway: FakeGateway, action_hash: str) -> Verdict:
     from_wire = {
         "kind": "hold",
         "tool": "pay",
@@ -238,4 +239,4 @@ def _verdict(gateway: FakeGateway, action_hash: str) -> Any:
             "properties": {"amount": {"type": "number"}},
         },
     }
-    return answers.Verdict.model_validate(from_wire)
+    return Verdict.model_validate(from_wire)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from langchain.agents import create_agent
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents.middleware import AgentMiddleware, hook_config
 from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -28,6 +27,12 @@ from tests.agent.world import (
 )
 
 
+def _bare(effects: Effects, saver: Any) -> Any:
+    """Return the agent as it is without the approval middleware."""
+    build_bare: Any = create_agent
+    return build_bare(Script(replies=[]), effects.tools(), checkpointer=saver)
+
+
 async def _paused(
     runner: Runner, saver: Any, effects: Effects, *replies: AIMessage
 ) -> tuple[FakeGateway, Any]:
@@ -41,7 +46,7 @@ async def test_a_removed_middleware_runs_nothing_and_loses_nothing(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
     gateway, graph = await _paused(runner, saver, effects)
-    bare = create_agent(Script(replies=[]), effects.tools(), checkpointer=saver)
+    bare = _bare(effects, saver)
     gateway.approve("ap0.0")
     answers = await runner.answers(graph, gateway)
 
@@ -202,7 +207,7 @@ async def test_another_middleware_cannot_change_what_was_cleared(
 
     for place in ("before", "after"):
         gateway = FakeGateway(FREE)
-        where: dict[str, Sequence[AgentMiddleware[Any, Any, Any]]] = {place: [Swap()]}
+        where: dict[str, Any] = {place: [Swap()]}
         graph = build(gateway, effects.tools(), pay(), saver=InMemorySaver(), **where)
         await runner.say(graph, "pay")
         gateway.approve("ap0.0")
@@ -228,7 +233,7 @@ async def test_retrying_around_and_inside_runs_once(
 
     for place in ("before", "after"):
         gateway = FakeGateway(FREE)
-        where: dict[str, Sequence[AgentMiddleware[Any, Any, Any]]] = {place: [Twice()]}
+        where: dict[str, Any] = {place: [Twice()]}
         graph = build(gateway, effects.tools(), pay(), saver=InMemorySaver(), **where)
         await runner.say(graph, "pay")
         gateway.approve("ap0.0")

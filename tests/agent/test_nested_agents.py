@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from deepagents import create_deep_agent
-from langchain.agents import create_agent
+from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
@@ -167,19 +167,18 @@ async def test_a_subagent_of_deepagents_is_gated_and_its_parent_is_told(
             )
         ]
     )
+    payer: Any = {
+        "name": "payer",
+        "description": "pays",
+        "system_prompt": "pay",
+        "model": child,
+        "tools": effects.tools(),
+        "middleware": [ApprovalMiddleware("payer", gateway=gateway)],
+    }
     graph: Any = create_deep_agent(
         model=parent,
         tools=[],
-        subagents=[
-            {
-                "name": "payer",
-                "description": "pays",
-                "system_prompt": "pay",
-                "model": child,
-                "tools": effects.tools(),
-                "middleware": [ApprovalMiddleware("payer", gateway=gateway)],
-            }
-        ],
+        subagents=[payer],
         middleware=[ApprovalMiddleware("boss", gateway=gateway)],
         checkpointer=saver,
     )
@@ -235,7 +234,6 @@ async def test_an_edit_is_not_told_twice_when_siblings_settle_one_by_one(
     read = model.seen[-1]
 
     assert len(effects.paid) == 2
-    assert [m for m in read if isinstance(m, ToolMessage)][0].text.count(
-        "[twokey:"
-    ) == 1
+    result = next(message for message in read if isinstance(message, ToolMessage))
+    assert result.text.count("[twokey:") == 1
     assert str(read).count("[twokey:edited]") == 2

@@ -27,6 +27,8 @@ from tests.agent.world import (
     build,
     by_call,
     calling,
+)
+from tests.agent.world import (
     pay as pay_turn,
 )
 
@@ -58,7 +60,7 @@ async def test_eight_threads_with_one_approval_run_it_once(
             everybody_claimed.set()
 
     gateway.before["claim"] = count
-    effects.inside = lambda: everybody_claimed.wait(10) or None
+    effects.inside = lambda: everybody_claimed.wait(10)
     ends: list[Any] = []
 
     def resume() -> None:
@@ -304,7 +306,7 @@ async def test_a_long_execution_keeps_its_claim(
     gateway, graph = await _approved(runner, memory, effects, lease_s=0.06)
     beaten = threading.Event()
     gateway.before["heartbeat"] = beaten.set
-    effects.inside = lambda: beaten.wait(10) or None
+    effects.inside = lambda: beaten.wait(10)
 
     await runner.resume(graph, gateway)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import pytest
 from deepagents.middleware.patch_tool_calls import PatchToolCallsMiddleware
 from langchain.agents.middleware import AgentMiddleware, AgentState
-from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
@@ -67,14 +67,8 @@ async def test_results_are_put_back_and_the_rest_is_superseded(
     end = await runner.say(graph, "stop, what did you do?")
 
     told = by_call(end)
-    kinds = [type(message) for message in end["messages"]]
-    assert kinds == [
-        HumanMessage,
-        AIMessage,
-        *[ToolMessage] * 5,
-        HumanMessage,
-        AIMessage,
-    ]
+    roles = [message.type for message in end["messages"]]
+    assert roles == ["human", "ai", *["tool"] * 5, "human", "ai"]
     assert set(told) == {"edited", "rejected", "waiting", "approved", "free"}
     assert told["edited"].text.startswith("[twokey:edited]")
     assert told["edited"].text.endswith("paid 0.5 to ada")
@@ -176,8 +170,12 @@ async def test_a_denied_call_keeps_its_reason_through_the_repair(
     assert by_call(end)["c2"].text == "Policy forbids it."
 
 
+def _joined(old: list[str], new: list[str]) -> list[str]:
+    return [*old, *new]
+
+
 class _Notebook(AgentState[Any]):
-    pages: Annotated[list[str], lambda old, new: [*old, *new]]
+    pages: Annotated[list[str], _joined]
 
 
 class _Pages(AgentMiddleware[Any, Any, Any]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
@@ -30,9 +30,9 @@ SCHEMA: Any = {
 }
 
 
-class State(TypedDict, total=False):
+class State(TypedDict):
     amount: float
-    outcome: Any
+    outcome: NotRequired[Any]
 
 
 def _graph(
@@ -52,12 +52,14 @@ def _graph(
     def node(state: State) -> State:
         args = {"amount": state["amount"], "to": "ada"}
         options: Any = {"agent": "bank", "schema": SCHEMA, "gateway": gateway}
-        return {"outcome": require_approval("wire", args, run=wire, **options)}
+        outcome = require_approval("wire", args, run=wire, **options)
+        return {**state, "outcome": outcome}
 
     async def anode(state: State) -> State:
         args = {"amount": state["amount"], "to": "ada"}
         options: Any = {"agent": "bank", "schema": SCHEMA, "gateway": gateway}
-        return {"outcome": await arequire_approval("wire", args, run=awire, **options)}
+        outcome = await arequire_approval("wire", args, run=awire, **options)
+        return {**state, "outcome": outcome}
 
     builder: Any = StateGraph(State)
     builder.add_node("bank", anode if runner.is_async else node)
@@ -219,20 +221,21 @@ async def test_steps_of_a_fan_out_wait_apart(
     async def awire(args: Any) -> Any:
         wire(args)
 
-    def node(state: State) -> State:
+    def node(state: State) -> dict[str, Any]:
         require_approval("wire", {"amount": state["amount"]}, run=wire, gateway=gateway)
         return {}
 
-    async def anode(state: State) -> State:
+    async def anode(state: State) -> dict[str, Any]:
         args = {"amount": state["amount"]}
         await arequire_approval("wire", args, run=awire, gateway=gateway)
         return {}
 
+    def fan_out(state: State) -> list[Send]:
+        return [Send("bank", {**state, "amount": amount}) for amount in (1, 2, 3)]
+
     builder: Any = StateGraph(State)
     builder.add_node("bank", anode if runner.is_async else node)
-    builder.add_conditional_edges(
-        START, lambda _: [Send("bank", {"amount": amount}) for amount in (1, 2, 3)]
-    )
+    builder.add_conditional_edges(START, fan_out)
     graph = builder.compile(checkpointer=memory)
     await runner.run(graph, {"amount": 0})
     waiting = [item.state for item in gateway.items.values()]

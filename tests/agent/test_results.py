@@ -21,17 +21,17 @@ PLAIN = st.recursive(
 )
 
 
-@pytest.mark.parametrize(
-    "result",
-    [
-        TOLD,
-        ToolMessage([{"type": "text", "text": "x"}], tool_call_id="c1"),
-        Command(update={"messages": [TOLD], "files": {"a": ("b", None)}}, goto="x"),
-        Command(goto=[Send("node", {"x": HumanMessage("hi")})], graph=Command.PARENT),
-        Command(update={"$": "message", "is": 1}),
-        [TOLD, Command(update={"pages": ["a"]})],
-    ],
-)
+RESULTS: list[Any] = [
+    TOLD,
+    ToolMessage([{"type": "text", "text": "x"}], tool_call_id="c1"),
+    Command(update={"messages": [TOLD], "files": {"a": ("b", None)}}, goto="x"),
+    Command(goto=[Send("node", {"x": HumanMessage("hi")})], graph=Command.PARENT),
+    Command(update={"$": "message", "is": 1}),
+    [TOLD, Command(update={"pages": ["a"]})],
+]
+
+
+@pytest.mark.parametrize("result", RESULTS)
 def test_a_result_comes_back_as_it_was(result: ToolResult) -> None:
     stored = results.stored(result, [])
 

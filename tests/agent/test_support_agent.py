@@ -101,12 +101,24 @@ async def test_an_approved_refund_is_told_plainly(
     assert "reviewer" not in words
 
 
+def _reject(gateway: FakeGateway, item_id: str) -> None:
+    gateway.reject(item_id, "not damaged")
+
+
+def _respond(gateway: FakeGateway, item_id: str) -> None:
+    gateway.respond(item_id, "ask for a photo")
+
+
+def _expire(gateway: FakeGateway, item_id: str) -> None:
+    gateway.end(item_id, Move.EXPIRE)
+
+
 @pytest.mark.parametrize(
     ("act", "said"),
     [
-        (lambda g, i: g.reject(i, "not damaged"), "said no to the refund"),
-        (lambda g, i: g.respond(i, "ask for a photo"), "ask for a photo"),
-        (lambda g, i: g.end(i, Move.EXPIRE), "Nobody decided in time"),
+        (_reject, "said no to the refund"),
+        (_respond, "ask for a photo"),
+        (_expire, "Nobody decided in time"),
     ],
 )
 async def test_a_refund_that_did_not_happen_is_told_as_such(
@@ -127,7 +139,7 @@ async def test_several_calls_of_one_turn_end_each_in_its_own_way(
         runner,
         "refund order 78291, change the address and send an email",
         process_refund=_halve,
-        change_address=lambda g, i: g.reject(i, "wrong town"),
+        change_address=_reject,
         send_email=_approve,
     )
 

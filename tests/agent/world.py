@@ -89,7 +89,7 @@ class Effects:
         self.paid: list[tuple[float, str]] = []
         self.keys: list[str] = []
         self.looked: list[str] = []
-        self.inside: Callable[[], None] = lambda: None
+        self.inside: Callable[[], object] = lambda: None
 
     def tools(self, *, is_guarded: bool = True) -> list[BaseTool]:
         def pay(amount: float, to: str) -> str:

@@ -27,6 +27,7 @@ from bot.cards.rich import box, line, stacked
 from bot.cards.states import counted, headline
 from bot.ids import CARD_EVENT
 from bot.text import excerpt, fit
+from gateway.approvals.lifecycle import ApprovalState
 from gateway.approvals.record import Approval
 from gateway.approvals.tiers import Tier, join
 
@@ -63,12 +64,13 @@ def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
 def fallback(approval: Approval) -> str:
     """Return the text for notifications and screen readers: ids and words of ours."""
     tier = join(Tier.AUTO, *(item.tier for item in approval.items))
-    until = f"{utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC"
+    until = f" Expires {utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC."
+    is_open = approval.state is ApprovalState.OPEN
     calls = len(approval.items)
     what = "1 call" if calls == 1 else f"{calls} calls"
     return (
-        f"Approval {approval.id}, tier {tier}, {what}: {counted(approval)}. "
-        f"Time to decide: until {until}."
+        f"Approval {approval.id}, tier {tier}, {what}: {counted(approval)}."
+        f"{until if is_open else ''}"
     )
 
 
@@ -99,11 +101,12 @@ def _origin(frame: Frame) -> Block:
         version=approval.version,
         hash=hash_ref(shown),
     )
+    is_open = approval.state is ApprovalState.OPEN
     until = template("Expires {at}.", at=when(approval.expires_at_ms))
     return context(
         asked,
         untrusted(fit(approval.agent, _AGENT)),
-        *([until] if approval.is_batch else []),
+        *([until] if approval.is_batch and is_open else []),
         ids,
         block_id=frame.block_id("origin"),
     )

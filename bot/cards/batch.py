@@ -20,7 +20,7 @@ from bot.blocks import (
 from bot.cards import buttons
 from bot.cards.diff import diff
 from bot.cards.frame import Frame, room, rows_of
-from bot.cards.listing import Listing, all_text, fits, listing
+from bot.cards.listing import Listing, all_text, fits, listing, summary
 from bot.cards.refs import hash_ref, who
 from bot.cards.rich import box, line, stacked
 from bot.cards.states import BECAUSE, TIERS, WORDS, lacking, sentence
@@ -96,7 +96,7 @@ def _is_approvable(approval: Approval, item: Item) -> bool:
 
 
 def _title(frame: Frame, item: Item) -> list[Block]:
-    text = item.description
+    text = summary(item)
     if frame.approval.is_batch:
         text = f"{item.index + 1}. {text or item.tool}"
     if not text:

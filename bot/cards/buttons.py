@@ -110,8 +110,13 @@ def _question(item: Item) -> Block:
 
 
 def asked(item: Item) -> Untrusted:
-    """Return one line that tells a call from others: its description, or its tool."""
-    return untrusted(fit(item.description or item.tool, _ASKED))
+    """Return one line that tells a call from others: its description, or its tool.
+
+    A description is of what was asked for first, so an edited call has none.
+    """
+    is_edited = item.edit is not None
+    text = f"{item.tool}, as edited" if is_edited else item.description or item.tool
+    return untrusted(fit(text, _ASKED))
 
 
 def _view_all(frame: Frame, item: Item, *, is_shown_whole: bool) -> Block:

@@ -19,6 +19,7 @@ from bot.blocks import (
 from bot.blocks import (
     home as home_view,
 )
+from bot.cards.listing import summary
 from bot.cards.refs import when
 from bot.ids import Action, View, block_id, seal
 from bot.text import fit
@@ -77,7 +78,7 @@ def _row(approval: Approval, place: int, *, key: bytes, team: str) -> list[Block
     )
     return [
         section(
-            untrusted(fit(item.description or item.tool, _LINE)),
+            untrusted(fit(summary(item) or item.tool, _LINE)),
             block_id=block_id(approval, f"{name}.line"),
         ),
         context(facts, block_id=block_id(approval, f"{name}.facts")),

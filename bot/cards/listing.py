@@ -91,6 +91,13 @@ def is_misleading(item: Item) -> bool:
     return has_hidden(text) or bool(mixed_script_warnings(text))
 
 
+def summary(item: Item) -> str:
+    """Return the policy's description of a call; it is of what was asked for first."""
+    if item.edit is not None and item.description:
+        return f"Asked for at first: {item.description}"
+    return item.description
+
+
 def one_line(text: str) -> str:
     """Return a name on one line; one with line breaks or odd edges is quoted."""
     return reveal(_one_line(text))

@@ -9,7 +9,7 @@ from bot.blocks import Ref, Template, code, joined, moment, template, user
 from gateway.approvals.digest import short
 from gateway.approvals.record import Person
 
-_LAST_MS = 253_402_300_799_000  # 9999-12-31T23:59:59Z
+_LAST_MS = 99_999_999_999_000  # Slack writes a moment in at most eleven digits
 _MAX_PEOPLE = 5
 
 

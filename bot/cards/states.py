@@ -64,24 +64,26 @@ BECAUSE: dict[Tier, LiteralString] = {
 """The same, when the policy's reasons stand behind it."""
 
 _TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
-    _S.AUTHORIZED: ("🔑 *Approved*", "{at}. Waiting to run."),
-    _S.EXECUTING: ("🔄 *Approved*", "and running since {at}."),
-    _S.EXECUTED: ("✅ *Approved*", "and done {at}."),
-    _S.FAILED: ("❌ *Approved*", "but it failed {at}."),
+    _S.AUTHORIZED: ("🔑 *Approved*", ", {at}. Waiting to run."),
+    _S.EXECUTING: ("🔄 *Approved*", ", running since {at}."),
+    _S.EXECUTED: ("✅ *Approved*", ", done {at}."),
+    _S.FAILED: ("❌ *Approved*", ", but it failed {at}."),
     _S.IN_DOUBT: (
         "❓ *In doubt*",
-        "since {at}: the worker stopped while this ran. Please check, then say below.",
+        " since {at}: the worker stopped while this ran. Please check, then say below.",
     ),
-    _S.REJECTED: ("🚫 *Rejected*", "{at}. Nothing ran."),
-    _S.ANSWERED: ("💬 *Answered*", "{at}. Nothing ran."),
-    _S.EXPIRED: ("⌛ *Expired*", "{at}. Nothing ran."),
+    _S.REJECTED: ("🚫 *Rejected*", ", {at}. Nothing ran."),
+    _S.ANSWERED: ("💬 *Answered*", ", {at}. Nothing ran."),
+    _S.EXPIRED: ("⌛ *Expired*", " {at}. Nothing ran."),
     _S.SUPERSEDED: (
         "⏩ *Superseded*",
-        "{at}, because the conversation moved on. Nothing ran.",
+        " {at}, because the conversation moved on. Nothing ran.",
     ),
-    _S.WITHDRAWN: ("↩ *Withdrawn* by the agent", "{at}. Nothing ran."),
-    _S.LAPSED: ("⌛ *Approved*", "but not run in time; it lapsed {at}. Nothing ran."),
+    _S.WITHDRAWN: ("↩ *Withdrawn* by the agent", " {at}. Nothing ran."),
+    _S.LAPSED: ("⌛ *Approved*", ", but not run in time; it lapsed {at}. Nothing ran."),
 }
+"""What is said of a state before and after the names of who brought it there."""
+
 _DECIDED = frozenset(
     {
         _S.AUTHORIZED,
@@ -144,8 +146,8 @@ def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
         is_editor = item.edit is not None and [item.edit.by] == by
         if is_editor:
             head = head.replace("*Approved*", "*Edited and approved*")
-        return joined(" ", [template(head), template("by"), people(by), told])
-    return joined(" ", [template(head), told])
+        return joined("", [template(head), template(" by "), people(by), told])
+    return joined("", [template(head), told])
 
 
 def approvers(item: Item) -> list[Person]:
@@ -154,9 +156,7 @@ def approvers(item: Item) -> list[Person]:
     if settlement is not None and settlement.verb in {Verb.REJECT, Verb.RESPOND}:
         return [settlement.by]
     voters = [vote.by for vote in item.votes if vote.action_hash == item.action_hash]
-    if settlement is not None and not any(settlement.by.is_same(v) for v in voters):
-        return [*voters, settlement.by]
-    return voters
+    return voters or ([settlement.by] if settlement else [])
 
 
 def lacking(item: Item) -> str:

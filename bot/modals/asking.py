@@ -24,7 +24,7 @@ from bot.blocks import (
 from bot.ids import VALUE
 from bot.modals.fields import Field
 from bot.modals.schema import ABSENT, Kind, is_same
-from bot.modals.texts import json_text, number_text, path_label, shown_option
+from bot.modals.texts import json_text, number_text, option_labels, path_label
 from bot.text import fit
 
 UNSET = "unset"
@@ -144,8 +144,8 @@ def _flag(field: Field, one: str | None) -> Block:
 
 def _options(field: Field) -> list[Block]:
     choices = [
-        option(untrusted(shown_option(value)), str(place))
-        for place, value in enumerate(field.plan.options)
+        option(untrusted(words), str(place))
+        for place, words in enumerate(option_labels(field.plan.options))
     ]
     is_menu_of_one = field.plan.kind is Kind.CHOICE
     return [*choices, _unset()] if is_menu_of_one and has_unset(field) else choices

@@ -74,6 +74,7 @@ def view(
     """
     item = approval.items[index]
     purpose = View.EDIT if raised is None else View.EDIT_RAISED
+    is_raised = raised is not None and raised.tier is not Tier.DENY
     made = form(item)
     blocks = [
         *(_raised(approval, item, raised) if raised else []),
@@ -85,7 +86,7 @@ def view(
         label("Edit and approve"),
         blocks,
         callback_id=purpose,
-        submit=label("Approve edit" if raised is None else "Submit anyway"),
+        submit=label("Submit anyway" if is_raised else "Approve edit"),
         close=label("Cancel"),
         private_metadata=seal(approval, index, key=key, team=team, purpose=purpose),
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import LiteralString
 
 from bot.blocks import Block, context, joined, section, template, untrusted
-from bot.cards.listing import listing
+from bot.cards.listing import listing, summary
 from bot.cards.rich import box, stacked
 from bot.cards.states import BECAUSE, TIERS
 from bot.ids import block_id
@@ -13,6 +13,7 @@ from bot.text import fit
 from gateway.approvals.record import Approval, Item
 
 _TITLE = 300
+_TOOL = 80
 _CALL = 1_200
 
 REASONS = 200
@@ -27,14 +28,17 @@ def heading(approval: Approval, item: Item, *, with_call: bool = True) -> list[B
     why = " · ".join(item.reasons)
     parts = [untrusted(fit(why, REASONS))] if why else []
     blocks: list[Block] = []
-    if item.description:
-        blocks.append(section(untrusted(fit(item.description, _TITLE))))
+    title = summary(item)
     if with_call:
+        if title:
+            blocks.append(section(untrusted(fit(title, _TITLE))))
         shown = listing(item.tool, item.args, item.redact, room=_CALL)
         boxes = [box(text) for text in shown.boxes]
         blocks.append(stacked(*boxes, block_id=block_id(approval, "heading.call")))
-    elif not item.description:
-        blocks.append(section(untrusted(fit(item.tool, _TITLE))))
+    else:
+        tool = fit(item.tool, _TOOL)
+        named = f"{fit(title, _TITLE)} ({tool})" if title else tool
+        blocks.append(section(untrusted(named)))
     blocks.append(context(tier, *parts))
     return blocks
 

@@ -17,7 +17,7 @@ from pydantic import JsonValue
 
 from bot.blockkit.forms import day, number
 from bot.blockkit.limits import OPTION, SELECT_OPTIONS
-from bot.modals.texts import number_text, shown_option, slack_length
+from bot.modals.texts import number_text, option_labels, slack_length
 from bot.text import reveal
 from gateway.approvals.strict_json import JsonObject
 
@@ -196,7 +196,7 @@ def _enumerated(node: JsonObject) -> tuple[JsonValue, ...]:
     if not isinstance(listed, list):
         return ()
     options = tuple(option for option in listed if option is not None)
-    labels = [shown_option(option) for option in options]
+    labels = option_labels(options)
     are_short = all(0 < len(label) <= OPTION for label in labels)
     # One place is kept for "not set".
     is_menu = 0 < len(options) < SELECT_OPTIONS and len(set(labels)) == len(labels)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Sequence
 from decimal import Decimal
 
 from pydantic import JsonValue
 
-from bot.hidden import has_hidden
+from bot.hidden import has_hidden, mark
 from bot.text import reveal
 from gateway.approvals.evidence import as_text
 
@@ -38,9 +39,15 @@ def json_text(value: JsonValue, *, room: int) -> str | None:
     return None
 
 
-def shown_option(value: JsonValue) -> str:
-    """Write a choice of a menu: text bare, everything else as JSON."""
-    return reveal(as_text(value)).replace("\n", "⟦U+000A⟧").replace("\t", "⟦U+0009⟧")
+def option_labels(values: Sequence[JsonValue]) -> list[str]:
+    """Write the choices of a menu: texts bare, everything else as JSON.
+
+    Where two would read alike, such as 1 and "1", all of them are written as JSON.
+    """
+    labels = [reveal(as_text(value)) for value in values]
+    if len(set(labels)) < len(labels):
+        labels = [reveal(json.dumps(value, ensure_ascii=False)) for value in values]
+    return [_one_line(label) for label in labels]
 
 
 def slack_length(text: str) -> int:
@@ -51,3 +58,7 @@ def slack_length(text: str) -> int:
 def path_label(path: tuple[str, ...]) -> str:
     """Name a nested argument by the keys that lead to it; untrusted text."""
     return PATH_MARK.join(path)
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", mark("\n")).replace("\t", mark("\t"))

@@ -93,6 +93,32 @@ def test_every_flipped_bit_of_the_mac_is_noticed(bit: int) -> None:
     assert not _is_good(replace(sealed, mac=number.to_bytes(ids.MAC_BYTES, "big")))
 
 
+@given(st.integers(0, 200), st.characters(codec="ascii"))
+def test_every_altered_character_is_noticed(place: int, character: str) -> None:
+    text = _seal()
+    place %= len(text)
+    altered = text[:place] + character + text[place + 1 :]
+
+    try:
+        is_good = _is_good(unseal(altered))
+    except BadSeal:
+        is_good = False
+
+    assert is_good == (altered == text)
+
+
+def test_a_mac_has_one_spelling_only() -> None:
+    spellings = [_seal()[:-1] + last for last in "ABCDEFGHIJKLMNOPQRSTUVWXYZ"]
+
+    def is_seal(text: str) -> bool:
+        try:
+            return _is_good(unseal(text))
+        except BadSeal:
+            return False
+
+    assert sum(map(is_seal, spellings)) <= 1
+
+
 @given(st.text(max_size=300))
 def test_any_text_is_a_seal_or_a_bad_seal(text: str) -> None:
     try:

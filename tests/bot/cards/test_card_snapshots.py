@@ -1,0 +1,162 @@
+"""A card in each state reads as in the text files beside this test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bot.cards.approval import card
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Result, Verb
+from gateway.approvals.tiers import Tier
+from tests.bot.readable import readable
+from tests.bot.samples import (
+    ANA,
+    BEN,
+    KEY,
+    LATER,
+    NOW,
+    REFUND,
+    TEAM,
+    TWO,
+    a_refund,
+    a_vote,
+    an_approval,
+    an_item,
+    edited,
+    settled,
+)
+from tests.bot.snapshots import assert_same
+
+FOLDER = Path(__file__).parent / "snapshots"
+HALF = REFUND | {"amount": 449.5}
+ESCALATED = a_refund(
+    tier=Tier.ESCALATE,
+    demand=TWO,
+    reasons=("refund over 500", "over 100 for this customer in 24 h"),
+)
+EDITED = edited(a_refund(), HALF, reason="Only half of it was broken")
+EMAIL = an_item(
+    {
+        "to": "kim@example.com",
+        "subject": "Your refund",
+        "body": "Dear Kim,\n\nall well.",
+    },
+    tool="send_email",
+    index=1,
+    description="Write to kim@example.com",
+)
+DONE = Result(ok=True, summary="Refund R-1 of 449.50 GBP booked")
+BROKEN = Result(ok=False, summary="payment provider: 503")
+
+CARDS: dict[str, Approval] = {
+    "pending": an_approval(),
+    "no_requester": an_approval(a_refund(), requester=None, says=""),
+    "only_reject": an_approval(a_refund(allow=(Verb.REJECT,))),
+    "escalated": an_approval(ESCALATED),
+    "one_of_two": an_approval(ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),))),
+    "raised_by_edit": an_approval(
+        edited(ESCALATED, REFUND | {"amount": 1200.0}, reason="Plus a voucher"),
+        version=2,
+    ),
+    "authorized": an_approval(settled(a_refund(), ItemState.AUTHORIZED)),
+    "executing": an_approval(settled(a_refund(), ItemState.EXECUTING)),
+    "edited_done": an_approval(settled(EDITED, ItemState.EXECUTED, result=DONE)),
+    "edited_by_another": an_approval(
+        settled(
+            EDITED.with_(votes=(a_vote(EDITED, ANA), a_vote(EDITED, BEN))),
+            ItemState.AUTHORIZED,
+            by=BEN,
+        )
+    ),
+    "failed": an_approval(settled(a_refund(), ItemState.FAILED, result=BROKEN)),
+    "in_doubt": an_approval(settled(a_refund(), ItemState.IN_DOUBT)),
+    "in_doubt_idempotent": an_approval(
+        settled(a_refund(idempotent=True), ItemState.IN_DOUBT)
+    ),
+    "rejected": an_approval(
+        settled(a_refund(), ItemState.REJECTED, text="Already done, ticket 412")
+    ),
+    "answered": an_approval(
+        settled(a_refund(), ItemState.ANSWERED, text="Ask for a photo first")
+    ),
+    "expired": an_approval(settled(a_refund(), ItemState.EXPIRED)),
+    "superseded": an_approval(settled(a_refund(), ItemState.SUPERSEDED)),
+    "withdrawn": an_approval(settled(a_refund(), ItemState.WITHDRAWN)),
+    "lapsed": an_approval(settled(a_refund(), ItemState.LAPSED)),
+    "redacted": an_approval(
+        an_item({"amount": 5, "card": {"number": "4111"}}, redact=("args.card.number",))
+    ),
+    "hostile": an_approval(
+        an_item(
+            {
+                "url": "https://p\u0430ypal.com/x\u202egpj.exe",
+                "note": "*bold* <!channel>\n  amount  1.00",
+                "": " ",
+            },
+            tool="open\nurl",
+            description="<@U0ANA> *look*",
+        )
+    ),
+    "too_long": an_approval(an_item({"to": "kim@example.com", "body": "abc " * 2000})),
+    "batch": an_approval(
+        a_refund(),
+        EMAIL,
+        settled(an_item({"n": 3}, index=2), ItemState.REJECTED, text="Ask first"),
+    ),
+    "batch_mixed": an_approval(
+        settled(a_refund(), ItemState.EXECUTED, result=DONE),
+        settled(EMAIL, ItemState.IN_DOUBT),
+    ),
+    "batch_done": an_approval(
+        settled(a_refund(), ItemState.EXECUTED),
+        settled(EMAIL, ItemState.REJECTED),
+    ),
+    "batch_of_nine": an_approval(*[an_item({"n": n}, index=n) for n in range(9)]),
+}
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_card_reads_as_written_down(name: str) -> None:
+    message = card(CARDS[name], key=KEY, team=TEAM, now_ms=NOW)
+
+    assert_same(FOLDER, name, readable(message.blocks, message.text))
+
+
+def test_a_card_past_its_time_says_so_and_has_no_buttons() -> None:
+    message = card(an_approval(), key=KEY, team=TEAM, now_ms=LATER)
+
+    assert_same(FOLDER, "late", readable(message.blocks, message.text))
+
+
+def test_the_kinds_of_blocks_stay_the_same_over_the_life_of_a_card() -> None:
+    kinds = {
+        name: {str(block["type"]) for block in _blocks(approval)} - {"actions"}
+        for name, approval in CARDS.items()
+        if not approval.is_batch
+    }
+
+    always = {"header", "context", "rich_text", "section"}
+    assert all(found == always for found in kinds.values()), kinds
+
+
+def _blocks(approval: Approval) -> list[dict[str, object]]:
+    message = card(approval, key=KEY, team=TEAM, now_ms=NOW)
+    return [dict(block) for block in message.blocks]
+
+
+def test_every_block_has_a_new_id_after_a_change() -> None:
+    before = {block["block_id"] for block in _blocks(an_approval())}
+    after = {block["block_id"] for block in _blocks(an_approval(rev=2))}
+
+    assert not before & after
+
+
+def test_metadata_holds_ids_only() -> None:
+    message = card(an_approval(), key=KEY, team=TEAM, now_ms=NOW)
+
+    assert message.metadata == {
+        "event_type": "twokey_card",
+        "event_payload": {"approval": "ap_7f3k", "version": 1, "rev": 1},
+    }

@@ -1,0 +1,149 @@
+"""The thread under a card tells its history, one line an event."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bot.cards.history import thread_note
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Item, Result
+from gateway.approvals.tiers import Tier
+from tests.bot.readable import readable
+from tests.bot.samples import (
+    ANA,
+    BEN,
+    REFUND,
+    TWO,
+    a_refund,
+    a_vote,
+    an_approval,
+    an_item,
+    edited,
+    settled,
+)
+
+N = EventName
+ESCALATED = a_refund(tier=Tier.ESCALATE, demand=TWO)
+EDITED = edited(a_refund(), REFUND | {"amount": 449.5}, reason="half was broken")
+OWN_EDIT = """m:✏️ Edited and approved by <@U0ANA>.
++--
+| amount  899 → 449.5
++--
++--
+| half was broken
++--
+"""
+
+
+def _note(name: EventName, approval: Approval, **changes: Any) -> str | None:
+    event = Event(
+        name=name, tenant="acme", approval=approval.id, item=approval.items[0].id
+    )
+    note = thread_note(event.with_(**changes), approval)
+    return None if note is None else readable(note.blocks)
+
+
+NOTES: list[tuple[EventName, Item, str]] = [
+    (
+        N.ITEM_VOTED,
+        ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),)),
+        "m:👍 <@U0ANA> approved: 1 of 2.\n",
+    ),
+    (
+        N.ITEM_EDITED,
+        settled(EDITED, ItemState.EXECUTED),
+        OWN_EDIT,
+    ),
+    (
+        N.ITEM_EDITED,
+        edited(ESCALATED, REFUND | {"amount": 1200}),
+        "m:✏️ Edited by <@U0ANA>.\n+--\n| amount  899 → 1200\n+--\n",
+    ),
+    (
+        N.ITEM_AUTHORIZED,
+        settled(a_refund(), ItemState.AUTHORIZED),
+        "m:🔑 Approved by <@U0ANA>.\n",
+    ),
+    (
+        N.ITEM_AUTHORIZED,
+        settled(EDITED, ItemState.AUTHORIZED, by=BEN),
+        "m:🔑 Approved by <@U0BEN>.\n",
+    ),
+    (
+        N.ITEM_REJECTED,
+        settled(a_refund(), ItemState.REJECTED, text="*no*"),
+        "m:🚫 Rejected by <@U0ANA>.\n+--\n| *no*\n+--\n",
+    ),
+    (
+        N.ITEM_ANSWERED,
+        settled(a_refund(), ItemState.ANSWERED, text="ask first"),
+        "m:💬 Answered by <@U0ANA>.\n+--\n| ask first\n+--\n",
+    ),
+    (
+        N.ITEM_EXPIRED,
+        settled(a_refund(), ItemState.EXPIRED),
+        "m:⌛ Nobody decided in time. Nothing ran.\n",
+    ),
+    (
+        N.ITEM_EXECUTED,
+        settled(a_refund(), ItemState.EXECUTED, result=Result(ok=True, summary="R-1")),
+        "m:✅ It ran.\n+--\n| R-1\n+--\n",
+    ),
+    (
+        N.ITEM_FAILED,
+        settled(a_refund(), ItemState.FAILED, result=Result(ok=False)),
+        "m:❌ It ran and failed.\n",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "item", "text"), NOTES)
+def test_each_event_has_its_line(name: EventName, item: Item, text: str) -> None:
+    assert _note(name, an_approval(item)) == text
+
+
+@pytest.mark.parametrize(
+    ("reason", "text"),
+    [
+        ("executed", "m:🔎 <@U0BEN> checked: it ran.\n"),
+        ("rerun", "m:🔎 <@U0BEN> checked: it runs again.\n"),
+        ("skip", "m:🔎 <@U0BEN> checked and left it as it is.\n"),
+        ("else", None),
+    ],
+)
+def test_what_a_person_found_out_is_told(reason: str, text: str | None) -> None:
+    approval = an_approval(settled(a_refund(), ItemState.EXECUTED))
+
+    found = _note(N.ITEM_RECONCILED, approval, actor="T0TWOKEY/U0BEN", reason=reason)
+
+    assert found == text
+
+
+def test_a_batch_names_the_call() -> None:
+    approval = an_approval(
+        settled(an_item({}), ItemState.EXPIRED), an_item({}, index=1)
+    )
+
+    assert (_note(N.ITEM_EXPIRED, approval) or "").startswith("m:*Call 1:* ⌛")
+
+
+@pytest.mark.parametrize(
+    ("name", "item"),
+    [
+        (N.APPROVAL_OPENED, a_refund()),
+        (N.ITEM_EXECUTING, settled(a_refund(), ItemState.EXECUTING)),
+        (N.ITEM_VOTED, a_refund()),
+        (N.ITEM_EDITED, a_refund()),
+        (N.ITEM_AUTHORIZED, a_refund()),
+        (N.ITEM_AUTHORIZED, settled(EDITED, ItemState.AUTHORIZED)),
+    ],
+)
+def test_what_is_no_news_has_no_line(name: EventName, item: Item) -> None:
+    assert _note(name, an_approval(item)) is None
+
+
+def test_an_event_about_another_approval_has_no_line() -> None:
+    assert _note(N.ITEM_EXPIRED, an_approval(), item="ap_other.0") is None

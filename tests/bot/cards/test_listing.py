@@ -1,0 +1,110 @@
+"""A call is written so that no value can pass for another, and nothing gets lost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot.cards.chunks import chunks
+from bot.cards.diff import changes
+from bot.cards.listing import boxes, listing
+from bot.text import reveal
+from tests.bot.strategies import hostile
+
+
+def test_short_arguments_stand_aligned_and_sorted_under_the_tool() -> None:
+    found = boxes("refund", {"order_id": "78291", "amount": 899.5, "ok": True}, ())
+
+    assert found == ("refund\n  amount    899.5\n  ok        true\n  order_id  78291",)
+
+
+def test_a_call_without_arguments_says_so() -> None:
+    assert boxes("ping", {}, ()) == ("ping\n  (no arguments)",)
+
+
+@pytest.mark.parametrize(
+    "value", ["line\n  amount    1.00", "a" * 61, "a    b", "a\tb", {"a": 1}]
+)
+def test_what_could_draw_another_line_gets_a_box_of_its_own(value: Any) -> None:
+    first, second = boxes("refund", {"note": value, "amount": 5}, ())
+
+    assert first == "refund\n  amount  5"
+    assert second.startswith("note\n")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [("", '""'), (" a", '" a"'), ("a ", '"a "'), ('"', '"\\""'), ("plain", "plain")],
+)
+def test_a_text_that_would_be_misread_bare_is_quoted(value: str, shown: str) -> None:
+    assert boxes("t", {"n": value}, ()) == (f"t\n  n  {shown}",)
+
+
+def test_a_redacted_value_is_not_in_any_box() -> None:
+    found = boxes("pay", {"card": "4111", "n": 1}, ("args.card",))
+
+    assert found == ("pay\n  card  •••••• (hidden by policy)\n  n     1",)
+
+
+def test_a_call_that_does_not_fit_says_how_much_is_shown() -> None:
+    found = listing("mail", {"to": "kim", "body": "x" * 5_000}, (), room=3_000)
+
+    assert not found.is_complete
+    assert found.shown < found.total == 5_000 + len("mail\n  to  kim" + "body\n")
+    assert "characters not shown here" in found.boxes[0]
+    assert found.boxes[0].startswith("mail\n  to  kim\n  body\n  │ xxx")
+
+
+@given(hostile, st.integers(100, 400))
+def test_a_listing_is_complete_or_says_that_it_is_not(text: str, room: int) -> None:
+    found = listing(text or "t", {"a": text, "b": text * 9}, (), room=room)
+
+    whole = boxes(text or "t", {"a": text, "b": text * 9}, ())
+    assert found.is_complete == (found.boxes == whole)
+    assert sum(map(len, found.boxes)) <= max(room, 80)
+
+
+@given(st.lists(hostile, max_size=20).map("".join), st.integers(101, 300))
+def test_chunks_of_a_text_are_the_text(text: str, size: int) -> None:
+    shown = reveal(text)
+
+    parts = chunks(shown, size)
+
+    assert "".join(parts) == shown
+    assert all(len(part) <= size for part in parts)
+    assert all(reveal(part) == part for part in parts)
+
+
+def test_a_chunk_ends_at_a_line_break_and_never_inside_a_mark() -> None:
+    assert chunks("a" * 100 + "\n" + "b" * 60, 120) == ["a" * 100 + "\n", "b" * 60]
+    assert chunks("a" * 116 + "⟦U+202E⟧" + "b", 120) == ["a" * 116, "⟦U+202E⟧b"]
+    assert chunks("a" * 119 + "e\u0301", 120) == ["a" * 119, "e\u0301"]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "shown"),
+    [
+        ({"n": 1}, {"n": 2}, "n  1 → 2"),
+        ({"n": 1}, {"n": "1"}, 'n  1 → "1"'),
+        ({"n": 1}, {}, "n  1 → (not there)"),
+        ({}, {"n": ""}, 'n  (not there) → ""'),
+        ({"n": 1, "m": 2}, {"n": 1, "m": 2}, ""),
+        (
+            {"n": "a\n+ x"},
+            {"n": "b"},
+            "n\n- a\n- + x\n+ b",
+        ),
+        (
+            {"card": "1", "n": 1},
+            {"card": "2", "n": 1},
+            'card  changed, "•••••• (hidden by policy)"',
+        ),
+    ],
+)
+def test_a_difference_is_shown_argument_by_argument(
+    before: Any, after: Any, shown: str
+) -> None:
+    assert changes(before, after, ("args.card",), room=500) == shown

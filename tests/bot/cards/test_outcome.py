@@ -1,0 +1,99 @@
+"""Whoever clicks reads one calm sentence that says what happened and what to do."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+
+from bot.blocks import Label
+from bot.cards.outcome import agent_words, explained, refusal, run_failed
+from gateway.approvals.decisions import (
+    Changed,
+    Expired,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Settled,
+    Stale,
+    Unknown,
+    Voted,
+)
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Settlement, Verb
+from tests.bot.samples import ANA, LATER, NOW, an_approval
+from tests.bot.strategies import CANARY, hostile
+
+BY_ANA = Settlement(verb=Verb.APPROVE, by=ANA, at_ms=NOW, text=CANARY)
+
+SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
+    (Settled(approval=an_approval(), index=0), ("Recorded, thank you.",)),
+    (Voted(approval=an_approval(), index=0, have=1, need=2), ("1 of 2",)),
+    (
+        Voted(approval=an_approval(), index=0, have=0, need=2),
+        ("others have to approve",),
+    ),
+    (
+        Stale(state=ItemState.EXECUTED, settlement=BY_ANA, at_ms=NOW),
+        ("already approved by <@U0ANA> <!date^1795255200^", "changed nothing"),
+    ),
+    (
+        Stale(
+            state=ItemState.REJECTED,
+            settlement=BY_ANA.with_(verb=Verb.REJECT),
+            at_ms=NOW,
+        ),
+        ("already rejected by <@U0ANA>",),
+    ),
+    (Stale(state=ItemState.SUPERSEDED, at_ms=NOW), ("moved on", "<!date^1795255200^")),
+    (Stale(state=ItemState.WITHDRAWN), ("withdrew this", "nothing ran.")),
+    (Changed(seen_version=1, version=2), ("saw version 1", "version 2 now")),
+    (Expired(expires_at_ms=LATER), ("expired", "12 seconds", "nothing ran")),
+    (Forbidden(reason="You asked for this one yourself."), ("You asked for this",)),
+    (Invalid(errors={"": CANARY, "/a": CANARY}), ("nothing was recorded",)),
+    (Unknown(), ("not known any more",)),
+]
+
+
+@pytest.mark.parametrize(("outcome", "parts"), SENTENCES)
+def test_each_outcome_has_its_sentence(
+    outcome: Outcome, parts: tuple[str, ...]
+) -> None:
+    sentence = refusal(outcome, now_ms=LATER + 12_000)
+
+    assert all(part in sentence for part in parts), sentence
+    assert CANARY not in sentence
+
+
+@pytest.mark.parametrize("state", ItemState)
+def test_every_state_that_came_first_is_told(state: ItemState) -> None:
+    sentence = refusal(Stale(state=state), now_ms=NOW)
+
+    assert sentence.endswith("Your click changed nothing.")
+
+
+def test_a_reason_of_the_gateway_is_shown_as_plain_text_or_escaped() -> None:
+    forbidden = Forbidden(reason="Only <!channel> & co can decide this.")
+
+    assert explained(forbidden, now_ms=NOW) == Label(forbidden.reason)
+    assert "<!channel>" not in refusal(forbidden, now_ms=NOW)
+
+
+@given(hostile)
+def test_an_agents_words_are_all_there(text: str) -> None:
+    message = agent_words(text)
+
+    assert message.text == "The agent answered."
+    assert len(message.blocks) >= 1
+
+
+def test_long_words_of_an_agent_take_several_blocks() -> None:
+    message = agent_words("word " * 1_000)
+
+    shown = "".join(str(block["text"]) for block in message.blocks)
+    assert len(message.blocks) == 2
+    assert shown.count("word") == 1_000
+
+
+def test_a_failed_resume_is_told_calmly() -> None:
+    assert run_failed(an_approval()).text.startswith("Approval ap_7f3k:")
+    assert run_failed().text == "A run: the agent could not be resumed."

@@ -1,0 +1,229 @@
+"""Each modal reads as written down, and its submission as it was meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bot.blocks import label, template
+from bot.ids import Action, Input, View, page, unseal, verify
+from bot.modals import details, edit, reject, respond
+from bot.modals.message import notice
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Result, Verb
+from gateway.approvals.tiers import Tier
+from tests.bot.readable import view as as_text
+from tests.bot.samples import (
+    KEY,
+    LATER,
+    NOW,
+    REFUND,
+    TEAM,
+    a_refund,
+    an_approval,
+    an_item,
+    edited,
+    settled,
+)
+from tests.bot.slack_state import chosen, typed, untouched
+from tests.bot.snapshots import assert_same
+from tests.bot.tame import objects
+
+FOLDER = Path(__file__).parent / "snapshots"
+REFUNDS = an_approval()
+LONG = an_approval(
+    an_item({"body": "line\n" * 4_000}, tier=Tier.ESCALATE), an_item({}, index=1)
+)
+EDITED = an_approval(
+    settled(
+        edited(a_refund(), REFUND | {"amount": 1.5}, reason="too much"),
+        ItemState.EXECUTED,
+        result=Result(ok=True, summary="booked"),
+    )
+)
+
+
+def _page(approval: Approval, number: int = 1, now_ms: int = NOW) -> Any:
+    return details.view(approval, 0, number, key=KEY, team=TEAM, now_ms=now_ms)
+
+
+VIEWS: dict[str, Any] = {
+    "edit": edit.view(REFUNDS, 0, key=KEY, team=TEAM),
+    "edit_raised": edit.view(
+        REFUNDS,
+        0,
+        key=KEY,
+        team=TEAM,
+        raised=edit.Raised(Tier.ESCALATE, REFUND | {"amount": 1200}),
+    ),
+    "edit_denied": edit.view(
+        REFUNDS,
+        0,
+        key=KEY,
+        team=TEAM,
+        raised=edit.Raised(Tier.DENY, REFUND | {"amount": 2000}),
+    ),
+    "reject": reject.view(REFUNDS, 0, key=KEY, team=TEAM),
+    "reject_with_reason": reject.view(
+        an_approval(a_refund(requires_reason=True)), 0, key=KEY, team=TEAM
+    ),
+    "respond_in_batch": respond.view(LONG, 1, key=KEY, team=TEAM),
+    "details": _page(REFUNDS),
+    "details_late": _page(REFUNDS, now_ms=LATER),
+    "details_edited": _page(EDITED),
+    "details_last_page": _page(LONG, 99),
+    "notice": notice(label("Not done"), template("It is over.")),
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_a_modal_reads_as_written_down(name: str) -> None:
+    assert_same(FOLDER, name, as_text(VIEWS[name]))
+
+
+@pytest.mark.parametrize(
+    ("name", "purpose"),
+    [
+        ("edit", View.EDIT),
+        ("edit_raised", View.EDIT_RAISED),
+        ("reject", View.REJECT),
+        ("details", View.DETAILS),
+    ],
+)
+def test_a_modal_is_sealed_for_what_its_submission_does(
+    name: str, purpose: View
+) -> None:
+    view = VIEWS[name]
+    sealed = unseal(view["private_metadata"])
+
+    assert view["callback_id"] == purpose
+    assert verify(sealed, REFUNDS, key=KEY, team=TEAM, purpose=purpose)
+    assert not verify(sealed, REFUNDS, key=KEY, team=TEAM, purpose=View.RESPOND)
+
+
+def test_pages_lead_to_each_other_and_the_last_one_approves() -> None:
+    count = details.page_count(LONG, 0)
+    number, seen = 1, [1]
+
+    while number < count:
+        button = _button(_page(LONG, number), Action.PAGE_NEXT)
+        number += 1
+        sealed = unseal(button["value"])
+        assert verify(sealed, LONG, key=KEY, team=TEAM, purpose=page(number))
+        assert "submit" not in _page(LONG, number - 1)
+        seen.append(number)
+
+    assert len(seen) == count > 2
+    assert _page(LONG, count)["submit"]["text"] == "Approve"
+    back = _button(_page(LONG, count), Action.PAGE_BACK)
+    purpose = page(count - 1)
+    assert verify(unseal(back["value"]), LONG, key=KEY, team=TEAM, purpose=purpose)
+
+
+def test_the_last_page_of_a_batch_leads_to_the_next_call() -> None:
+    button = _button(_page(LONG, 99), Action.VIEW_ALL)
+
+    sealed = unseal(button["value"])
+
+    assert sealed.index == 1
+    assert verify(sealed, LONG, key=KEY, team=TEAM, purpose=Action.VIEW_ALL)
+
+
+@pytest.mark.parametrize(
+    ("approval", "now_ms"),
+    [
+        (REFUNDS, LATER),
+        (EDITED, NOW),
+        (an_approval(a_refund(allow=(Verb.REJECT,))), NOW),
+    ],
+)
+def test_what_cannot_be_approved_any_more_has_no_submit(
+    approval: Approval, now_ms: int
+) -> None:
+    assert "submit" not in _page(approval, now_ms=now_ms)
+
+
+def test_an_escalated_call_wants_a_tick_before_approval() -> None:
+    item = LONG.items[0]
+    state = untouched(_page(LONG, 99)["blocks"])
+
+    assert list(details.submitted(item, state)) == [Input.READ_ALL]
+    assert details.submitted(item, {}) != {}
+    assert details.submitted(item, chosen(state, Input.READ_ALL, "yes")) == {}
+    assert details.submitted(a_refund(), {}) == {}
+
+
+def test_an_edit_brings_arguments_and_reason() -> None:
+    item = a_refund()
+    state = untouched(VIEWS["edit"]["blocks"])
+    state = typed(state, "field:1", "449.50")
+    state = typed(state, Input.REASON, "  half was broken ")
+
+    found = edit.submitted(item, state)
+
+    assert found.args == REFUND | {"amount": 449.5}
+    assert (found.reason, found.errors, found.changed) == ("half was broken", {}, True)
+
+
+def test_a_tool_that_requires_a_reason_gets_one_with_every_change() -> None:
+    item = a_refund(requires_reason=True)
+    state = untouched(VIEWS["edit"]["blocks"])
+
+    assert edit.submitted(item, state).errors == {}
+    changed = edit.submitted(item, typed(state, "field:1", "1"))
+    assert list(changed.errors) == [Input.REASON]
+
+
+@pytest.mark.parametrize(
+    ("preset", "text", "reason"),
+    [
+        (None, None, ""),
+        ("duplicate", None, "Already done"),
+        (None, " ask Kim ", "ask Kim"),
+        ("duplicate", "see 412", "Already done: see 412"),
+        ("unheard_of", None, ""),
+    ],
+)
+def test_a_rejection_joins_the_chosen_reason_and_the_words(
+    preset: str | None, text: str | None, reason: str
+) -> None:
+    state = typed(untouched(VIEWS["reject"]["blocks"]), Input.REASON, text)
+    if preset:
+        state = chosen(state, Input.PRESET, preset)
+
+    found = reject.submitted(a_refund(), state)
+
+    assert (found.reason, found.errors) == (reason, {})
+
+
+def test_a_rejection_without_a_reason_is_asked_for_one_where_it_is_required() -> None:
+    state = untouched(VIEWS["reject"]["blocks"])
+
+    found = reject.submitted(a_refund(requires_reason=True), state)
+
+    assert list(found.errors) == [Input.REASON]
+
+
+def test_a_choice_of_another_shape_is_refused() -> None:
+    state: Any = {Input.PRESET: {Input.PRESET: {"selected_option": 7}}}
+
+    assert list(reject.submitted(a_refund(), state).errors) == [Input.PRESET]
+
+
+@pytest.mark.parametrize("text", [None, "", "  \n"])
+def test_an_answer_of_nothing_is_none(text: str | None) -> None:
+    state = typed(untouched(VIEWS["respond_in_batch"]["blocks"]), Input.MESSAGE, text)
+
+    assert list(respond.submitted(state).errors) == [Input.MESSAGE]
+
+
+def test_an_answer_is_sent_without_blanks_at_its_ends() -> None:
+    state = typed(untouched(VIEWS["respond_in_batch"]["blocks"]), Input.MESSAGE, " a ")
+
+    assert respond.submitted(state).message == "a"
+
+
+def _button(view: Any, action: Action) -> Any:
+    return next(each for each in objects(view) if each.get("action_id") == action)

@@ -1,0 +1,102 @@
+"""A schema gets its own input only where nothing can be lost in it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bot.modals.reading import Unreadable, seen
+from bot.modals.schema import ABSENT, Kind, is_same, plan, required, resolved
+
+ROOT: Any = {
+    "$defs": {
+        "name": {"type": "string", "maxLength": 5},
+        "loop": {"$ref": "#/$defs/loop"},
+        "again": {"$ref": "#/$defs/name"},
+        "a/b": {"type": "integer"},
+        "text": "no schema",
+    }
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value", "kind"),
+    [
+        ({"$ref": "#/$defs/name"}, "x", Kind.TEXT),
+        ({"$ref": "#/$defs/again"}, "x", Kind.TEXT),
+        ({"$ref": "#/$defs/a~1b"}, 1, Kind.INTEGER),
+        ({"$ref": "#/$defs/loop"}, "x", Kind.JSON),
+        ({"$ref": "#/$defs/none"}, "x", Kind.JSON),
+        ({"$ref": "#/$defs/text"}, "x", Kind.JSON),
+        ({"$ref": "#/$defs/text/deeper"}, "x", Kind.JSON),
+        ({"$ref": "https://example.com/s.json"}, "x", Kind.JSON),
+        ({"$ref": 7}, "x", Kind.JSON),
+        (True, "x", Kind.JSON),
+        ({}, "x", Kind.JSON),
+        ({"type": "string", "not": {"const": "x"}}, "y", Kind.JSON),
+        ({"type": ["string", "number"]}, "x", Kind.JSON),
+        ({"type": ["string", "null"]}, None, Kind.TEXT),
+        ({"type": "string"}, None, Kind.JSON),
+        ({"type": "string"}, ABSENT, Kind.TEXT),
+        ({"type": "string"}, "x" * 81, Kind.LONG_TEXT),
+        ({"type": "integer"}, 2.5, Kind.JSON),
+        ({"type": "number"}, True, Kind.JSON),
+        ({"type": "number"}, 1e-30, Kind.NUMBER),
+        ({"type": "number"}, 5e-324, Kind.JSON),
+        ({"type": "boolean"}, 1, Kind.JSON),
+        ({"type": "string", "format": "date"}, "2026-02-30", Kind.JSON),
+        ({"const": "x"}, "x", Kind.CHOICE),
+        ({"enum": ["x", None]}, None, Kind.CHOICE),
+        ({"enum": []}, "x", Kind.JSON),
+        ({"enum": "x"}, "x", Kind.JSON),
+        ({"enum": ["x"]}, "y", Kind.JSON),
+        ({"enum": ["x" * 76, "y"]}, "y", Kind.JSON),
+        ({"enum": list(range(100))}, 5, Kind.JSON),
+        ({"enum": list(range(99))}, 5, Kind.CHOICE),
+        ({"type": "array", "items": {"enum": ["a"]}}, ["a", "a"], Kind.JSON),
+        ({"type": "array", "items": {"enum": ["a"]}}, ["b"], Kind.JSON),
+        ({"type": "array", "items": {"type": "string"}}, ["b"], Kind.JSON),
+        ({"anyOf": [{"type": "number"}, {"type": "string"}]}, "x", Kind.TEXT),
+        ({"anyOf": [{"type": "number"}, {"type": "string"}]}, True, Kind.JSON),
+        ({"oneOf": [{"type": "object"}, {"type": "null"}]}, {}, Kind.JSON),
+    ],
+)
+def test_the_input_fits_schema_and_value(schema: Any, value: Any, kind: Kind) -> None:
+    assert plan(schema, value, ROOT).kind is kind
+
+
+def test_what_stands_beside_a_reference_holds_too() -> None:
+    found = resolved({"$ref": "#/$defs/name", "maxLength": 3}, ROOT)
+
+    assert found == {"type": "string", "maxLength": 3}
+
+
+def test_required_names_are_names_only() -> None:
+    assert required({"required": ["a", 1]}, {}, {}) == {"a"}
+    assert required({"required": "a"}, {}, {}) == frozenset()
+
+
+def test_true_is_not_one() -> None:
+    assert not is_same(True, 1)  # noqa: FBT003 - the value is the point
+    assert is_same(1, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "kind"),
+    [
+        ({"value": 1}, Kind.TEXT),
+        ({"selected_option": "x"}, Kind.CHOICE),
+        ({"selected_options": "x"}, Kind.CHOICES),
+        ({"selected_options": [1]}, Kind.CHOICES),
+        ({"selected_date": 1}, Kind.DATE),
+    ],
+)
+def test_a_state_of_another_shape_is_answered(state: Any, kind: Kind) -> None:
+    with pytest.raises(Unreadable, match="submit again"):
+        seen(state, kind)
+
+
+def test_no_choices_at_all_are_an_empty_input() -> None:
+    assert seen({"selected_options": []}, Kind.CHOICES) is None
+    assert seen({"selected_options": None}, Kind.CHOICES) is None

@@ -171,9 +171,10 @@ class Twokey:
         """Run a graph and wait, durably, until its thread is finished.
 
         Call it again with the same thread after a crash, a time-out or a
-        cancellation: while the thread is not finished, no input or the same input
-        goes on waiting, and another input supersedes what waits. On a finished
-        thread an input begins a new turn, and no input returns what it came to.
+        cancellation: no input, or the same input, goes on where the thread stands and
+        returns what it came to, whoever brought it there. The thread's last input is
+        never given twice: to repeat the same words, give their message another
+        ``id``. Another input begins a new turn and supersedes what waits.
 
         Args:
             graph: a compiled graph, a `StateGraph`, or a function that returns one;
@@ -212,27 +213,22 @@ class Twokey:
         self, at: Place, runner: LangGraphLocal, given: object
     ) -> ThreadState:
         advancer = Advancer(self.store, self.service.home)
-        prefix = "" if given is None else _key(given)
-        mine = ""
+        key = "" if given is None else _key(given)
 
         async def work() -> ThreadState:
-            nonlocal mine
             state = await runner.probe(at.thread)
             if given is None and not state.exists:
                 raise ThreadUnavailable(
                     f"There is no thread {at.thread!r} of {at.agent!r} to go on with; "
                     "give it an input."
                 )
-            is_same = state.taken.startswith(prefix) and not state.is_finished
-            if given is None or (state.exists and (is_same or state.taken == mine)):
+            if given is None or state.taken == key:
                 return await advancer.forward(at, runner)
-            # The same input to the same thread once more is another turn.
-            mine = f"{prefix}{state.checkpoint}"
-            return await advancer.begin(at, runner, give)
-
-        async def give() -> None:
             # A copy, because LangGraph writes ids into the messages it is given.
-            await runner.give(at.thread, copy.deepcopy(given), key=mine)
+            fresh = copy.deepcopy(given)
+            return await advancer.begin(
+                at, runner, lambda: runner.give(at.thread, fresh, key=key)
+            )
 
         while True:
             try:
@@ -298,7 +294,7 @@ def _rests_for_good(state: ThreadState) -> bool:
 
 def _key(given: object) -> str:
     kind, body = strict_serializer().dumps_typed(given)
-    return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}@"
+    return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}"
 
 
 def _policy(settings: Settings | None, policy: Policy | Path | None) -> Policy:

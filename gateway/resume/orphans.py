@@ -25,6 +25,7 @@ READER = "orphans"
 REST_MS = 20_000
 """How long after an event its thread is looked at: longer than a lease lives."""
 _BATCH = 500
+_ROUNDS = 20
 _NO_WAIT_MS = 1
 _IGNORED = {EventName.RUN_FAILED}
 """A thread that was given up stays so until something else happens to it."""
@@ -62,14 +63,21 @@ class OrphanFinder:
             if keys.shard not in self._prepared:
                 await outbox.prepare()
                 self._prepared.add(keys.shard)
-            await outbox.take(self._consumer, block_ms=_NO_WAIT_MS, limit=_BATCH)
-            found += await self._look_at_rested(keys, outbox)
+            for _ in range(_ROUNDS):
+                taken = await outbox.take(
+                    self._consumer, block_ms=_NO_WAIT_MS, limit=_BATCH
+                )
+                rested = await outbox.unfinished(
+                    self._consumer, idle_ms=self._rest_ms, limit=_BATCH
+                )
+                found += await self._look_at(keys, outbox, rested)
+                if len(taken) < _BATCH and len(rested) < _BATCH:
+                    break
         return found
 
-    async def _look_at_rested(self, keys: Keys, outbox: Outbox) -> int:
-        events = await outbox.unfinished(
-            self._consumer, idle_ms=self._rest_ms, limit=_BATCH
-        )
+    async def _look_at(
+        self, keys: Keys, outbox: Outbox, events: Sequence[Event]
+    ) -> int:
         found = 0
         for job in _threads(events):
             runner = self._runners.get(job.agent)

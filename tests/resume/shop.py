@@ -61,7 +61,7 @@ def _answer(messages: list[BaseMessage]) -> AIMessage:
         if isinstance(message, ToolMessage):
             results.append(str(message.text))
     if results:
-        return AIMessage(" | ".join(reversed(results)))
+        return AIMessage(after_tools(results[::-1]))
     last = str(messages[-1].text)
     if last == "break" and is_broken:
         raise RuntimeError("the model is down")
@@ -72,6 +72,11 @@ def _answer(messages: list[BaseMessage]) -> AIMessage:
         for index, (name, args) in enumerate(json.loads(last))
     ]
     return AIMessage("", tool_calls=calls)  # pyright: ignore[reportArgumentType] - plain dicts are tool calls
+
+
+def after_tools(results: list[str]) -> str:
+    """Say what every call of the turn came to."""
+    return " | ".join(results)
 
 
 def note(line: str) -> None:
@@ -95,7 +100,7 @@ def die_at(point: str) -> None:
 @tool
 def refund(order: str, amount: float) -> str:
     """Give money back."""
-    note(f"refund {order} {amount:g} {grant().idempotency_key[:8]}")
+    note(f"refund {order} {amount:g} {grant().idempotency_key[-12:]}")
     die_at("inside")
     return f"refunded {order} {amount:g}"
 
@@ -103,7 +108,7 @@ def refund(order: str, amount: float) -> str:
 @tool
 def email(to: str) -> str:
     """Write to somebody; the mail system knows a key that it has seen."""
-    note(f"email {to} {grant().idempotency_key[:8]}")
+    note(f"email {to} {grant().idempotency_key[-12:]}")
     die_at("inside")
     return f"mailed {to}"
 

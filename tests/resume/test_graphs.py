@@ -10,10 +10,11 @@ from pydantic import BaseModel
 
 from gateway.errors import GraphError
 from gateway.resume.graphs import attached, load_graph
+from gateway.resume.langgraph_local import LangGraphLocal
 from gateway.resume.strict_state import allowed_types, strict_serializer
 from tests.resume import shop
 
-FILE = '''
+FILE = """
 from typing import TypedDict
 from langgraph.graph import StateGraph
 
@@ -38,7 +39,7 @@ def needy(settings):
 
 def broken():
     raise RuntimeError("no database")
-'''
+"""
 
 
 class Undeclared(BaseModel):
@@ -59,11 +60,10 @@ def folder(tmp_path: Path) -> Path:
 async def test_a_graph_is_found_in_every_form(folder: Path, name: str) -> None:
     graph = await load_graph(f"agents/shop.py:{name}", folder)
 
-    kept = attached(graph, InMemorySaver())
-    config = {"configurable": {"thread_id": "t"}}
-    assert (await kept.ainvoke({"n": 1}, config))["n"] == 2
-    assert kept.checkpointer is not None
-    assert graph.checkpointer is None
+    runner = LangGraphLocal(attached(graph, InMemorySaver()))
+    await runner.give("t", {"n": 1}, key="k")
+    assert await runner.values("t") == {"n": 2}
+    assert (await runner.probe("t")).taken == "k"
 
 
 async def test_a_module_is_found_by_its_name() -> None:
@@ -96,7 +96,7 @@ async def test_a_file_that_does_not_import_says_why_and_can_be_mended(
 ) -> None:
     file = tmp_path / "agent.py"
     file.write_text(body, encoding="utf-8")
-    with pytest.raises(GraphError, match="Importing 'agent.py:graph' raised"):
+    with pytest.raises(GraphError, match=r"Importing 'agent\.py:graph' raised"):
         await load_graph("agent.py:graph", tmp_path)
 
     file.write_text(FILE, encoding="utf-8")

@@ -159,9 +159,7 @@ async def test_a_run_that_fails_again_and_again_is_given_up_visibly(
 async def test_a_job_of_an_agent_that_runs_elsewhere_is_left_to_it(
     house: House,
 ) -> None:
-    await house.reviews.ask_agent(
-        "other", "t9", "hi", requester=DAN, origin=None
-    )
+    await house.reviews.ask_agent("other", "t9", "hi", requester=DAN, origin=None)
     async with house.working():
         await house.say("hello")
         await house.words()

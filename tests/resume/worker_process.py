@@ -37,17 +37,23 @@ async def finish(self: EveryLoop, item_id: str, fence: int, result: Result) -> b
     return is_ours
 
 
+def _say(word: str) -> None:
+    sys.stdout.write(f"{word}\n")
+    sys.stdout.flush()
+
+
 async def main(url: str, checkpoints: str, lease_ms: int) -> None:
     """Work until SIGTERM."""
-    EveryLoop.claim, EveryLoop.finish = claim, finish
+    EveryLoop.claim = claim  # type: ignore[method-assign]  # the process is the test's own
+    EveryLoop.finish = finish  # type: ignore[method-assign]  # as above
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = Store(url, lease_ms=lease_ms)
     async with open_house(store, Path(checkpoints)) as house, house.working():
-        print("ready", flush=True)
+        _say("ready")
         await stop.wait()
     await store.close()
-    print("stopped", flush=True)
+    _say("stopped")
 
 
 if __name__ == "__main__":

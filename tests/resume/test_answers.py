@@ -1,0 +1,119 @@
+"""A question is the agent's word: only our own record makes an answer of it."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from gateway.approvals import digest
+from gateway.approvals.decisions import Edit
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Item, Result
+from gateway.approvals.strict_json import JsonObject
+from gateway.resume.answers import Answers, answers_for
+from gateway.resume.runner import PendingInterrupt
+from gateway.wire import RECONCILE_INTERRUPT
+from tests.resume.house import House
+
+REFUND = ("refund", {"order": "78291", "amount": 899.0})
+
+
+async def decided(house: House) -> tuple[Item, PendingInterrupt]:
+    """Return a decided item and the thread's question about it."""
+    async with house.working():
+        await house.ask(REFUND)
+        await house.asked()
+    [question] = (await house.runner.probe("t1")).pending
+    [item] = await house.items()
+    await house.decide(item, Edit(args={"order": "78291", "amount": 1}, reason="less"))
+    return (await house.items())[0], question
+
+
+async def answered(house: House, *asked: PendingInterrupt, thread: str) -> Answers:
+    """Return what these questions of a thread can be answered with."""
+    return await answers_for(house.store, "shop", thread, asked)
+
+
+async def test_a_settled_item_answers_the_question_about_it(house: House) -> None:
+    _, question = await decided(house)
+
+    answers = await answered(house, question, thread="t1")
+
+    answer = answers.ready[question.id]
+    assert (answer["type"], answer["args"]) == ("edit", {"order": "78291", "amount": 1})
+    assert answers.without(set(answers.fingerprint.values())).ready == {}
+
+
+async def test_questions_that_are_not_about_this_call_get_no_answer(
+    house: House,
+) -> None:
+    item, question = await decided(house)
+    asked = cast("dict[str, object]", question.value)
+
+    def forged(**changes: object) -> PendingInterrupt:
+        return PendingInterrupt("f" * 32, {**asked, **changes})
+
+    for thread, pending in [
+        ("t2", question),
+        ("t1", forged(action_hash=item.action_hash)),  # the edited, not the asked
+        ("t1", forged(item_id=item.id.replace(".0", ".1"))),
+        ("t1", forged(item_id="ap_s0_" + "0" * 32 + ".0")),
+        ("t1", forged(item_id="nonsense")),
+        ("t1", forged(item_id=7)),
+        ("t1", forged(type="tool_approval")),
+        ("t1", PendingInterrupt("f" * 32, "what is your name?")),
+    ]:
+        answers = await answered(house, pending, thread=thread)
+        assert (answers.ready, answers.unfit) == ({}, [])
+
+
+async def test_an_answer_that_the_agent_would_refuse_is_never_sent(
+    house: House,
+) -> None:
+    item, question = await decided(house)
+    narrow: JsonObject = {"type": "object", "required": ["more"]}
+    broken: JsonObject = {"type": 7}
+
+    unfit = PendingInterrupt(question.id, question.value, narrow)
+    assert (await answered(house, unfit, thread="t1")).unfit == [item.id]
+
+    odd = PendingInterrupt(question.id, question.value, broken)
+    assert (await answered(house, odd, thread="t1")).ready
+
+
+async def test_a_doubt_is_answered_by_what_became_of_the_item(house: House) -> None:
+    item, _ = await decided(house)
+    question = PendingInterrupt(
+        "f" * 32,
+        {
+            "type": RECONCILE_INTERRUPT,
+            "item_id": item.id,
+            "action_hash": digest.action_hash(item.requested),
+        },
+    )
+    words: dict[str, str] = {}
+    for state in ItemState:
+        await house.store.conn.command(
+            "HSET", house.keys.head(item.id.rpartition(".")[0]), "0:s", state.value
+        )
+        answers = await answered(house, question, thread="t1")
+        if answers.ready:
+            words[state] = str(answers.ready[question.id]["type"])
+
+    assert words == {
+        ItemState.AUTHORIZED: "rerun",
+        ItemState.EXECUTING: "rerun",
+        ItemState.EXECUTED: "executed",
+        ItemState.FAILED: "skip",
+        ItemState.LAPSED: "skip",
+    }
+
+    # With a result the claim gives it back; nothing runs.
+    body = Result(ok=True, payload="{}").model_dump_json()
+    blobs = house.keys.blobs(item.id.rpartition(".")[0])
+    await house.store.conn.command("HSET", blobs, "0:r", body)
+    for state in (ItemState.EXECUTED, ItemState.FAILED):
+        await house.store.conn.command(
+            "HSET", house.keys.head(item.id.rpartition(".")[0]), "0:s", state.value
+        )
+        answers = await answered(house, question, thread="t1")
+        assert answers.ready[question.id]["type"] == "rerun"

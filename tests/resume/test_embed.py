@@ -1,0 +1,256 @@
+"""Run an agent inside any program, and wait durably."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import StateGraph
+from langgraph.types import interrupt
+from typing_extensions import TypedDict
+
+from gateway.approvals.decisions import Approve, Click, Edit, Forbidden, Settled
+from gateway.approvals.record import Item, approval_of
+from gateway.embed import Twokey
+from gateway.errors import GraphError, SettingsError, ThreadUnavailable
+from gateway.resume.graphs import attached
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import ANA, RULES
+
+
+class Name(TypedDict):
+    """A state with a name in it."""
+
+    name: str
+
+
+def _ask(state: Name) -> Name:
+    return {"name": f"{state['name']}{interrupt('your name?')}"}
+
+
+Open = Callable[[], AbstractAsyncContextManager[Twokey]]
+
+
+@pytest.fixture
+def opened(store: Store, tmp_path: Path) -> Open:
+    """Open a Twokey on the test's store, again and again on the same data."""
+
+    @asynccontextmanager
+    async def one() -> AsyncGenerator[Twokey]:
+        async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
+            yield tk
+
+    return one
+
+
+def refund(amount: float = 899.0) -> dict[str, Any]:
+    """Return an input that makes the agent ask for a refund."""
+    calls = [("refund", {"order": "78291", "amount": amount})]
+    return {"messages": [{"role": "user", "content": json.dumps(calls)}]}
+
+
+async def test_a_run_waits_for_the_approval_and_returns_the_final_state(
+    opened: Open,
+) -> None:
+    async with opened() as tk:
+        run = asyncio.create_task(
+            tk.run(shop.graph, refund(), thread_id="t1", agent="shop")
+        )
+        item = await asked(tk)
+        assert not run.done()
+
+        edit = Edit(args={"order": "78291", "amount": 449.5}, reason="half")
+        assert isinstance(await decide(tk, item, edit), Settled)
+
+        final = await run
+        assert "refunded 78291 449.5" in final["messages"][-1].text
+        assert len(shop.ledger()) == 1
+
+
+async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
+    opened: Open,
+) -> None:
+    async with opened() as tk:
+        run = asyncio.create_task(
+            tk.run(shop.graph, refund(), thread_id="t1", agent="shop")
+        )
+        item = await asked(tk)
+        run.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await run
+        await decide(tk, item)
+
+    async with opened() as tk:
+        final = await tk.run(
+            shop.graph, refund(), thread_id="t1", agent="shop", timeout_s=20
+        )
+        assert final["messages"][-1].text == "refunded 78291 899"
+        same = await tk.run(shop.graph, thread_id="t1", agent="shop")
+
+    assert same["messages"] == final["messages"]
+    assert len(shop.ledger()) == 1
+
+
+async def test_another_input_supersedes_what_waits(opened: Open) -> None:
+    async with opened() as tk:
+        first = asyncio.create_task(
+            tk.run(shop.graph, refund(), thread_id="t1", agent="shop")
+        )
+        await asked(tk)
+
+        hello = {"messages": [{"role": "user", "content": "hello"}]}
+        final = await tk.run(shop.graph, hello, thread_id="t1", agent="shop")
+
+        assert final["messages"][-1].text == "You said hello"
+        assert (await first)["messages"][-1].text == "You said hello"
+        assert shop.ledger() == []
+
+
+async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
+    opened: Open,
+) -> None:
+    def hello(**more: str) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": "hello", **more}]}
+
+    async with opened() as tk:
+        for given in (hello(), hello()):
+            final = await tk.run(shop.graph, given, thread_id="t1", agent="shop")
+            assert len(final["messages"]) == 2
+        final = await tk.run(shop.graph, hello(id="2"), thread_id="t1", agent="shop")
+
+    assert [one.text for one in final["messages"]] == ["hello", "You said hello"] * 2
+
+
+async def test_a_wait_can_be_bounded_and_taken_up_again(opened: Open) -> None:
+    async with opened() as tk:
+        with pytest.raises(TimeoutError):
+            await tk.run(
+                shop.graph, refund(), thread_id="t1", agent="shop", timeout_s=0.5
+            )
+        await decide(tk, await asked(tk))
+        final = await tk.run(shop.graph, thread_id="t1", agent="shop")
+
+    assert final["messages"][-1].text == "refunded 78291 899"
+
+
+async def test_who_asked_cannot_approve(opened: Open) -> None:
+    async with opened() as tk:
+        run = asyncio.create_task(
+            tk.run(
+                shop.graph, refund(), thread_id="t1", agent="shop", requester=ANA.person
+            )
+        )
+        outcome = await decide(tk, await asked(tk))
+        run.cancel()
+
+    assert isinstance(outcome, Forbidden)
+
+
+async def test_an_error_of_the_graph_reaches_the_caller(opened: Open) -> None:
+    broken = {"messages": [{"role": "user", "content": "break"}]}
+    async with opened() as tk:
+        with pytest.raises(RuntimeError, match="the model is down"):
+            await tk.run(shop.graph, broken, thread_id="t1", agent="shop")
+
+
+async def test_a_thread_that_is_given_up_ends_the_wait(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.resume.worker.BACK_OFF_MS", 1)
+    monkeypatch.setattr(shop, "after_tools", _down)
+    async with opened() as tk:
+        run = asyncio.create_task(
+            tk.run(shop.graph, refund(), thread_id="t1", agent="shop")
+        )
+        await decide(tk, await asked(tk))
+
+        with pytest.raises(GraphError, match="was given up"):
+            await run
+    assert len(shop.ledger()) == 1
+
+
+async def test_an_agent_that_calls_itself_otherwise_is_named(opened: Open) -> None:
+    async with opened() as tk:
+        with pytest.raises(GraphError, match=r"ApprovalMiddleware\('store'\)"):
+            await tk.run(shop.graph, refund(), thread_id="t1", agent="store")
+
+
+async def test_without_thread_and_input_there_is_nothing_to_wait_for(
+    opened: Open,
+) -> None:
+    async with opened() as tk:
+        with pytest.raises(ThreadUnavailable, match="no thread 'new'"):
+            await tk.run(shop.graph, thread_id="new", agent="shop")
+
+
+async def test_a_question_that_is_not_ours_is_handed_to_the_caller(
+    opened: Open,
+) -> None:
+    builder: StateGraph[Name] = StateGraph(Name)
+    builder.add_node("ask", _ask)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
+    builder.set_entry_point("ask")
+    async with opened() as tk:
+        state = await tk.run(builder, {"name": ""}, thread_id="t1", agent="asker")
+
+    assert [one.value for one in state["__interrupt__"]] == ["your name?"]
+
+
+async def test_a_synchronous_agent_asks_the_same_gateway(opened: Open) -> None:
+    graph = cast("Any", attached(shop.graph(), InMemorySaver()))
+    config: Any = {"configurable": {"thread_id": "t1"}}
+
+    async with opened() as tk:
+        with tk.connected():
+            await asyncio.to_thread(graph.invoke, refund(), config)
+        [waiting] = graph.get_state(config).interrupts
+
+    assert waiting.value["type"] == "twokey.approval"
+
+
+async def test_a_twokey_needs_a_policy(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="either settings or a policy"):
+        Twokey()
+    with pytest.raises(SettingsError, match="cannot be read"):
+        Twokey(policy=tmp_path / "policy.yml")
+    with pytest.raises(SettingsError, match="async with"):
+        await Twokey(policy=RULES).run(shop.graph, thread_id="t1")
+
+
+async def asked(tk: Twokey) -> Item:
+    """Wait for the one pending item."""
+    found: list[Item] = []
+
+    async def is_so() -> bool:
+        keys = tk.store.keys_of_tenant("default")
+        found.clear()
+        for one in await tk.store.approvals.of_thread(keys, "shop", "t1"):
+            loaded = await tk.reviews.read(one)
+            assert loaded
+            found.extend(item for item in loaded.approval.items if item.is_pending)
+        return len(found) == 1
+
+    await eventually(is_so)
+    return found[0]
+
+
+async def decide(tk: Twokey, item: Item, decision: Any = None) -> object:
+    """Decide an item as it was seen."""
+    click = Click(
+        approval=approval_of(item.id)[0],
+        index=item.index,
+        version=1,
+        action_hash=item.action_hash,
+    )
+    return await tk.reviews.decide(click, decision or Approve(), ANA)
+
+
+def _down(_results: list[str]) -> str:
+    raise RuntimeError("the model is down")

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from gateway.errors import NotAllowed, StoreUnavailable, TwokeyError
 
-PORT_TIMEOUT_S = 30.0
+PORT_TIMEOUT_S = 10.0
 """How long one question to the gateway may take before it counts as unreachable."""
 
 PORT_TRIES = 4

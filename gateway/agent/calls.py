@@ -128,7 +128,12 @@ class Caller:
         if known is None:
             calls = turns.open_calls(message, state["messages"])
             known = (await self.submit(ref, calls, str(message.text))).verdicts
-        return known.get(verdict.tool_call_id) == verdict
+        word = known.get(verdict.tool_call_id)
+        return (
+            word is not None
+            and word.kind is VerdictKind.RUN
+            and _is_same(word, verdict)
+        )
 
     async def _unasked(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
@@ -219,6 +224,10 @@ def given_back(
         return found
     text = words.RESULT_LOST if result.ok else words.UNKNOWN_RESULT
     return words.told(call, text, is_error=not result.ok), []
+
+
+def _is_same(word: Verdict, verdict: Verdict) -> bool:
+    return (word.tool, word.args_hash) == (verdict.tool, verdict.args_hash)
 
 
 def _cleaned(result: ToolResult) -> ToolResult:

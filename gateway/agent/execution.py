@@ -18,7 +18,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeVar, assert_never
 
-from langgraph.errors import GraphBubbleUp, is_invalid_resume
+from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from gateway import wire
 from gateway.agent import bridge, words
@@ -208,6 +208,10 @@ async def _run_once(
     with collecting() as inside, granted(grant), _kept_alive(held, claimed, gateway):
         try:
             result = await work.run(args)
+        except ParentCommand:
+            # Not a pause: the tool is done and hands over to a graph around this one.
+            await _finish(held, claimed, gateway, shell, Result(ok=True))
+            raise
         except GraphBubbleUp:
             await _release(held, claimed, gateway, shell)
             raise

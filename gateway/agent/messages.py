@@ -202,7 +202,16 @@ def _cleaned(message: AnyMessage, records: Iterable[EditRecord]) -> AnyMessage:
             text = text.replace(known, "")
         return edits.defuse(text)
 
-    return message.model_copy(update={"content": _each_text(content, clean)})
+    cleaned = _each_text(content, clean)
+    if isinstance(cleaned, list):
+        # A block that held nothing but a notice is gone: providers refuse empty text.
+        blocks = zip(content, cast("list[object]", cleaned), strict=True)
+        cleaned = [new for old, new in blocks if not _is_emptied(old, new)]
+    return message.model_copy(update={"content": cleaned})
+
+
+def _is_emptied(old: object, new: object) -> bool:
+    return old != new and new in ("", {"type": "text", "text": ""})
 
 
 def _noted(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessage]:

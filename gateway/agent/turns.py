@@ -111,7 +111,7 @@ class Draft:
             args = strict_json.accept_object(call["args"])
             strict_json.accept([call["name"], call_id])
         except BadJson as error:
-            self.refuse(call, f"The arguments of this call cannot be judged. {error}")
+            self.refuse(call, f"{error} So this call did not run.")
             return
         if not call_id or is_double:
             self.refuse(call, DOUBLE_ID if call_id else NO_ID)
@@ -189,12 +189,13 @@ def noted(state: Mapping[str, Any], message: AIMessage, call: ToolCall) -> Verdi
     refusal = denial(call["name"], call["id"] or "", NO_VERDICT)
     if [each["id"] for each in message.tool_calls].count(call["id"]) != 1:
         return refusal.with_(reason=DOUBLE_ID)
+    note = cast("dict[str, Any]", state.get("twokey_turn") or {})
     try:
-        note = TurnNote.model_validate(state.get("twokey_turn"))
-    except ValidationError:
+        # Only this one is parsed: every pause of a sibling comes through here again.
+        verdict = Verdict.model_validate(note["verdicts"][call["id"]])
+    except (KeyError, TypeError, ValidationError):
         return refusal
-    verdict = note.verdicts.get(call["id"] or "")
-    if verdict is None or note.message_id != message.id:
+    if note.get("message_id") != message.id:
         return refusal
     is_settled = verdict.kind is VerdictKind.DENY
     return verdict if is_settled or _is_for(verdict, call) else refusal

@@ -98,7 +98,7 @@ def _anthropic(payload: Any) -> Iterator[str]:
             yield f"two messages of {last} in a row"
         last = message["role"]
         content = message["content"]
-        blocks: list[Any] = content if isinstance(content, list) else []
+        blocks: list[Any] = [] if type(content) is str else content
         first = [b for b in blocks[: len(awaited)] if b["type"] == "tool_result"]
         if sorted(b["tool_use_id"] for b in first) != sorted(awaited):
             yield f"the results of {awaited} do not come first and at once"

@@ -29,8 +29,8 @@ from tests.agent.world import (
 
 def _bare(effects: Effects, saver: Any) -> Any:
     """Return the agent as it is without the approval middleware."""
-    build_bare: Any = create_agent
-    return build_bare(Script(replies=[]), effects.tools(), checkpointer=saver)
+    agent: Any = create_agent(Script(replies=[]), effects.tools(), checkpointer=saver)  # pyright: ignore[reportUnknownVariableType] - partly typed
+    return agent
 
 
 async def _paused(

@@ -1,0 +1,142 @@
+"""Whatever a history looks like, each edit is stated once and no role moves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
+
+from gateway.agent.messages import (
+    MAX_EDITS,
+    EditMessage,
+    add_edits,
+    facts,
+    known_edits,
+    notice,
+    notice_apart,
+    notice_inside,
+    restated,
+    with_records,
+)
+from gateway.approvals.edits import NOTICE_MARK
+from gateway.approvals.record import EditRecord, Person
+
+
+def _record(number: int, to: str = "ada") -> EditRecord:
+    return EditRecord(
+        item_id=f"ap{number}.0",
+        tool="pay",
+        tool_call_id=f"c{number}",
+        requested={"amount": number, "to": to},
+        executed={"amount": -number, "to": to},
+        patch=(),
+        requested_hash="sha256:aa",
+        executed_hash="sha256:bb",
+        by=Person(team="T", user="U", name=to),
+        at_ms=1,
+        reason=to,
+    )
+
+
+RECORDS = st.lists(
+    st.builds(_record, st.integers(0, 5), st.sampled_from(["a", NOTICE_MARK, "\n\n"])),
+    unique_by=lambda record: record.item_id,
+    max_size=4,
+)
+HOSTILE = st.sampled_from(["", "hello", NOTICE_MARK, f"x {NOTICE_MARK} y"])
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> tuple[list[AnyMessage], list[EditRecord]]:
+    """Draw a history in which some results tell of edits, once, twice or never."""
+    records = draw(RECORDS)
+    history: list[AnyMessage] = []
+    for _ in range(draw(st.integers(0, 6))):
+        text = draw(HOSTILE)
+        words = draw(
+            st.sampled_from(
+                [text, *[f(r) for r in records for f in (notice, notice_apart)]]
+            )
+        )
+        blocks: Any = [{"type": "text", "text": words}]
+        content: Any = draw(st.sampled_from([words, blocks, []]))
+        kind = draw(st.sampled_from(["human", "ai", "tool", "told", "inside"]))
+        if kind == "human":
+            history.append(HumanMessage(content))
+        elif kind == "ai":
+            history.append(AIMessage("x"))
+        else:
+            message = ToolMessage(content, tool_call_id="c")
+            about = draw(st.sampled_from(records)) if records else None
+            if kind == "told":
+                message = with_records(message, about, is_silent=draw(st.booleans()))
+            elif kind == "inside" and about is not None:
+                message = with_records(message, None, [about])
+            history.append(message)
+    return history, records
+
+
+@given(histories())
+def test_every_edit_is_stated_exactly_once_and_every_role_keeps_its_place(
+    drawn: tuple[list[AnyMessage], list[EditRecord]],
+) -> None:
+    history, records = drawn
+
+    read = restated(history, records)
+
+    text = "\n".join(_text(message) for message in read)
+    assert text.count(NOTICE_MARK) == len(records)
+    assert all(text.count(notice(record)) == 1 for record in records)
+    has_room = any(message.type != "ai" for message in history)
+    if has_room or not records:
+        assert [m.type for m in read] == [m.type for m in history]
+
+
+@given(histories())
+def test_stating_again_what_is_stated_changes_nothing(
+    drawn: tuple[list[AnyMessage], list[EditRecord]],
+) -> None:
+    history, records = drawn
+    read = restated(history, records)
+
+    again = restated(read, records)
+
+    assert [_text(message) for message in again] == [_text(m) for m in read]
+
+
+def test_the_three_places_of_a_notice_all_hold_its_exact_text() -> None:
+    record = _record(1)
+
+    assert notice(record) in notice_inside(record)
+    assert notice(record) in notice_apart(record)
+    assert "'pay'" in notice_apart(record)
+
+
+def test_a_record_survives_as_a_message_and_as_state() -> None:
+    record = _record(1)
+
+    assert EditMessage.of(record).record == record
+    assert known_edits({"twokey_edits": facts([record])}) == [record]
+    assert known_edits({"twokey_edits": [{"item_id": "forged"}, 7]}) == []
+    assert known_edits({}) == []
+
+
+def test_the_oldest_edits_are_forgotten_first_and_none_is_kept_twice() -> None:
+    many = facts(_record(number) for number in range(MAX_EDITS + 5))
+    large = facts([_record(1), _record(2, "x" * 200_000), _record(3, "y" * 200_000)])
+
+    kept = add_edits(many, many[-1:])
+
+    assert len(kept) == MAX_EDITS
+    assert kept[-1] == many[-1]
+    assert kept[0]["item_id"] == "ap5.0"
+    assert [record["item_id"] for record in add_edits(large, [])] == ["ap3.0"]
+
+
+def _text(message: AnyMessage) -> str:
+    content: Any = message.content
+    if isinstance(content, str):
+        return content
+    return "\n".join(str(block["text"]) for block in content)

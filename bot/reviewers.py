@@ -158,12 +158,12 @@ class Reviewers:
 
 def groups_of(demand: Demand) -> frozenset[str]:
     """Return the user groups that matter for a demand."""
-    return frozenset(group for role in demand.of for group in role.usergroups)
+    return frozenset(group for role in demand.roles for group in role.usergroups)
 
 
 def users_of(demand: Demand) -> frozenset[str]:
     """Return the people a demand lists by id."""
-    return frozenset(user for role in demand.of for user in role.users)
+    return frozenset(user for role in demand.roles for user in role.users)
 
 
 class _Kept(Generic[T]):

@@ -77,7 +77,7 @@ def process_refund(
     order_id: str,
     customer_id: str,
     amount: Annotated[float, Field(gt=0, le=10_000, description="In euros")],
-    reason: Annotated[str, Field(description="Why the customer gets money back")],
+    cause: Annotated[str, Field(description="Why the customer gets money back")],
 ) -> str:
     """Pay money back to a customer."""
     record_effect(
@@ -85,7 +85,7 @@ def process_refund(
         order_id=order_id,
         customer_id=customer_id,
         amount=amount,
-        reason=reason,
+        cause=cause,
     )
     return f"Refunded {amount:.2f} for order {order_id}."
 
@@ -202,7 +202,7 @@ def _gated_step(request: str, order_id: str, found: str, seed: int) -> AIMessage
         order_id=order_id,
         customer_id=order["customer_id"],
         amount=order["amount"],
-        reason=f"The {order['item']} arrived damaged.",
+        cause=f"The {order['item']} arrived damaged",
     )
     further = _further_calls(request, order_id, seed)
     text = f"Order {order_id} is a {order['item']} for {order['amount']:.2f}; it "
@@ -253,7 +253,7 @@ def last_words(result: ToolMessage) -> str:
         words = _edited_words(what, text, requested, executed)
     elif "said no" in text:
         reason = _json_after(text, "Their reason: ") or "no reason given"
-        words = f"A reviewer said no to {what}, so it was not done: {reason}."
+        words = f"A reviewer said no to {what}, so it was not done: {_stop(reason)}"
     elif "answered it instead" in text:
         words = f"About {what}, a reviewer says: {_json_after(text, 'instead: ')}"
     elif "in time" in text:
@@ -292,7 +292,11 @@ def _edited_words(
     why = _json_after(text, "Their reason: ")
     because = f", because: {why}" if why else ""
     outcome = text.rpartition("\n\n")[2]
-    return f"{outcome} A reviewer ({who}) changed {what}: {changes}{because}."
+    return _stop(f"{outcome} A reviewer ({who}) changed {what}: {changes}{because}")
+
+
+def _stop(sentence: str) -> str:
+    return sentence if sentence.endswith((".", "!", "?")) else f"{sentence}."
 
 
 def _shown(name: str, args: dict[str, Any]) -> str:

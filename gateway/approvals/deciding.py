@@ -36,7 +36,6 @@ from gateway.approvals.record import (
     Item,
     Person,
     Record,
-    Role,
     Settlement,
     Verb,
     Vote,
@@ -104,40 +103,6 @@ def decide(
     )
 
 
-def stricter(first: Demand, second: Demand) -> Demand:
-    """Return a demand that meets both: the higher numbers, the people of both.
-
-    A role counts when both name it, with the users and user groups that both list;
-    with no role in common nobody may vote, which is the closed side.
-    """
-    if first == second:
-        return first
-    names = first.at_least.keys() | second.at_least.keys()
-    return Demand(
-        approvals=max(first.approvals, second.approvals),
-        of=tuple(
-            _shared(role, other)
-            for role in first.of
-            for other in second.of
-            if role.name == other.name
-        ),
-        at_least={
-            name: max(first.at_least.get(name, 0), second.at_least.get(name, 0))
-            for name in names
-        },
-    )
-
-
-def _shared(role: Role, other: Role) -> Role:
-    return Role(
-        name=role.name,
-        users=tuple(user for user in role.users if user in other.users),
-        usergroups=tuple(
-            group for group in role.usergroups if group in other.usergroups
-        ),
-    )
-
-
 @dataclass(frozen=True)
 class _Frame:
     approval: Approval
@@ -191,7 +156,7 @@ def _not_permitted(
     frame: _Frame, decision: Approve | Edit | Reject | Respond
 ) -> Refusal | None:
     item, judged = frame.item, frame.judged
-    demand = stricter(item.demand, judged.demand) if judged else item.demand
+    demand = quorum.stricter(item.demand, judged.demand) if judged else item.demand
     principals = (*frame.approval.principals, *item.principals)
     objection = quorum.objection(frame.reviewer, demand, principals)
     if objection is not None:
@@ -246,7 +211,7 @@ def _raised(item: Item, judged: Judgement | None) -> Item:
     tier = join(item.tier, judged.tier)
     reasons = tuple(dict.fromkeys((*item.reasons, *judged.reasons)))
     return item.with_(
-        tier=tier, reasons=reasons, demand=stricter(item.demand, judged.demand)
+        tier=tier, reasons=reasons, demand=quorum.stricter(item.demand, judged.demand)
     )
 
 
@@ -267,7 +232,7 @@ def _vote(frame: _Frame, item: Item, verb: Verb, text: str) -> Change:
     version = frame.approval.version + (1 if is_edited else 0)
     vote = Vote(
         by=frame.reviewer.person,
-        roles=quorum.roles_of(frame.reviewer, item.demand.of),
+        roles=quorum.roles_of(frame.reviewer, item.demand.roles),
         action_hash=item.action_hash,
         at_ms=frame.now_ms,
     )
@@ -356,7 +321,7 @@ def _event(frame: _Frame, item: Item, name: EventName, version: int) -> Event:
             frame.judged.policy_digest if frame.judged else frame.approval.policy_digest
         ),
         actor=f"{actor.team}/{actor.user}",
-        roles=quorum.roles_of(frame.reviewer, item.demand.of),
+        roles=quorum.roles_of(frame.reviewer, item.demand.roles),
         channel=frame.approval.channel,
         reason=text,
         request_digest=frame.click.request_digest,

@@ -19,16 +19,19 @@ _STANDING_REASONS = {
 
 
 class Tally(Record):
-    """How far a quorum is: ``have`` of ``need`` votes, and which roles still lack."""
+    """How far a quorum is.
+
+    Attributes:
+        have: distinct people whose votes count.
+        need: how many are needed at least.
+        lacking: role, or roles joined by "or", to votes that are still missing.
+        is_met: everyone who must agree has agreed.
+    """
 
     have: int
     need: int
     lacking: dict[str, int]
-
-    @property
-    def is_met(self) -> bool:
-        """Say whether everyone who must agree has agreed."""
-        return self.have >= self.need and not self.lacking
+    is_met: bool
 
 
 def roles_of(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
@@ -50,39 +53,119 @@ def objection(
             "You asked for this one yourself (or your edit raised what it needs), "
             "so somebody else has to decide it."
         )
-    if not any(role.users or role.usergroups for role in demand.of):
+    roles = demand.roles
+    if not any(role.users or role.usergroups for role in roles):
         return "No reviewers are set for this call, so nobody can approve it."
-    if roles_of(reviewer, demand.of):
+    if roles_of(reviewer, roles):
         return None
-    if reviewer.usergroups is None and any(role.usergroups for role in demand.of):
+    if reviewer.usergroups is None and any(role.usergroups for role in roles):
         return (
             "Slack did not say which user groups you are in, so nothing was "
             "recorded. Please try again in a moment."
         )
-    names = " or ".join(role.name for role in demand.of)
+    names = " or ".join(role.name for role in roles)
     return f"Only {names} can decide this, and you are not on that list."
 
 
 def tally(demand: Demand, votes: Sequence[Vote], action_hash: str) -> Tally:
-    """Count the distinct people whose vote is for exactly this action hash."""
+    """Count the distinct people whose vote is for exactly this action hash.
+
+    A demand inside the demand counts only the votes of its own roles; what it lacks
+    is named by those roles.
+    """
     counted = {
-        (vote.by.team, vote.by.user): vote
+        (vote.by.team, vote.by.user): frozenset(vote.roles)
         for vote in votes
         if vote.action_hash == action_hash and vote.roles
     }
-    held = Counter(name for vote in counted.values() for name in set(vote.roles))
-    lacking = {
-        role: needed - held[role]
-        for role, needed in demand.at_least.items()
-        if held[role] < needed
-    }
-    return Tally(have=len(counted), need=demand.approvals, lacking=lacking)
+    held = list(counted.values())
+    lacking: dict[str, int] = {}
+    for part in demand.parts:
+        for name, missing in _lacking(part, held).items():
+            lacking[name] = max(missing, lacking.get(name, 0))
+    return Tally(
+        have=len(counted),
+        need=max(part.approvals for part in demand.parts),
+        lacking=lacking,
+        is_met=all(_is_met(part, held) for part in demand.parts),
+    )
+
+
+def stricter(first: Demand, second: Demand) -> Demand:
+    """Return a demand that is met only when both are.
+
+    A role that both name is held by those whom both list. Demands of the same roles
+    become one with the higher numbers; others stand beside each other.
+    """
+    if first == second:
+        return first
+    merged: dict[tuple[str, ...], Demand] = {}
+    for part in (*first.parts, *second.parts):
+        shared = part.with_(
+            of=tuple(_shared(role, (first, second)) for role in part.of)
+        )
+        names = tuple(sorted(role.name for role in shared.of))
+        merged[names] = _joined(merged.get(names, shared), shared)
+    head, *rest = sorted(merged.values(), key=lambda part: -part.approvals)
+    return head.with_(also=tuple(rest))
 
 
 def has_voted(votes: Sequence[Vote], person: Person, action_hash: str) -> bool:
     """Say whether this person already voted for this action hash."""
     return any(
         vote.by.is_same(person) and vote.action_hash == action_hash for vote in votes
+    )
+
+
+def _own(part: Demand, held: list[frozenset[str]]) -> list[frozenset[str]]:
+    names = {role.name for role in part.of}
+    return [roles for roles in held if roles & names]
+
+
+def _is_met(part: Demand, held: list[frozenset[str]]) -> bool:
+    own = _own(part, held)
+    enough = len(own) >= part.approvals
+    return enough and all(
+        sum(role in roles for roles in own) >= needed
+        for role, needed in part.at_least.items()
+    )
+
+
+def _lacking(part: Demand, held: list[frozenset[str]]) -> dict[str, int]:
+    own = _own(part, held)
+    seen = Counter(name for roles in own for name in roles)
+    lacking = {
+        role: needed - seen[role]
+        for role, needed in part.at_least.items()
+        if seen[role] < needed
+    }
+    if len(own) < min(part.approvals, len(held)):
+        names = " or ".join(sorted(role.name for role in part.of))
+        lacking[names] = part.approvals - len(own)
+    return lacking
+
+
+def _shared(role: Role, demands: tuple[Demand, Demand]) -> Role:
+    for demand in demands:
+        for other in demand.roles:
+            if other.name == role.name:
+                role = role.with_(
+                    users=tuple(user for user in role.users if user in other.users),
+                    usergroups=tuple(
+                        group for group in role.usergroups if group in other.usergroups
+                    ),
+                )
+    return role
+
+
+def _joined(one: Demand, other: Demand) -> Demand:
+    return Demand(
+        approvals=max(one.approvals, other.approvals),
+        of=one.of,
+        at_least={
+            name: max(one.at_least.get(name, 0), other.at_least.get(name, 0))
+            for name in one.at_least.keys() | other.at_least.keys()
+        },
     )
 
 

@@ -89,11 +89,25 @@ class Demand(Record):
         approvals: how many distinct people.
         of: a vote counts when its person holds one of these roles; empty: none does.
         at_least: role name to the number of votes that must hold it.
+        also: demands that have to be met as well, by the same votes.
     """
 
     approvals: int = Field(ge=1)
     of: tuple[Role, ...]
     at_least: dict[str, int] = Field(default_factory=dict)
+    also: tuple[Demand, ...] = ()
+
+    @property
+    def parts(self) -> tuple[Demand, ...]:
+        """Return every demand that has to be met, none of them with another inside."""
+        own = self.with_(also=())
+        return (own, *(part for other in self.also for part in other.parts))
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Return every role whose holders may vote, each name once."""
+        named = {role.name: role for part in self.parts for role in part.of}
+        return tuple(named.values())
 
 
 class Vote(Record):

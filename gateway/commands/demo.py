@@ -25,7 +25,7 @@ from gateway.commands.demo_world import (
 )
 from gateway.commands.session import Session, session_of
 from gateway.commands.stopping import until_stopped
-from gateway.config import DEFAULT_FILE
+from gateway.config import DEFAULT_FILE, SlackMode
 from gateway.errors import SettingsError, TwokeyError
 
 PORT = 8765
@@ -48,6 +48,9 @@ def demo(
         ),
     ] = None,
     port: Annotated[int, typer.Option(help="Port of the page; 0: any free.")] = PORT,
+    mode: Annotated[
+        SlackMode, typer.Option(help="How the sandbox reaches the bot.")
+    ] = SlackMode.SOCKET,
     *,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON line a step.")
@@ -70,21 +73,25 @@ def demo(
             "or name a settings file with 'twokey --config FILE demo'."
         )
     if script is None:
-        asyncio.run(_show(session, config, port, is_fresh=fresh))
+        asyncio.run(_show(session, config, port, mode, is_fresh=fresh))
         return
     if script not in SCRIPTS:
         known = ", ".join(SCRIPTS)
         raise SettingsError(f"There is no story {script!r}; choose one of {known}.")
-    raise typer.Exit(asyncio.run(_play(session, config, script, as_json=as_json)))
+    played = _play(session, config, script, mode, as_json=as_json)
+    raise typer.Exit(asyncio.run(played))
 
 
-async def _show(session: Session, config: Path, port: int, *, is_fresh: bool) -> None:
+async def _show(
+    session: Session, config: Path, port: int, mode: SlackMode, *, is_fresh: bool
+) -> None:
     folder = FOLDER
     if is_fresh and folder.exists():
         folder.rename(folder.with_name(f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}"))
     os.environ.setdefault(LEDGER, str(folder / "effects.jsonl"))
     typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
-    async with open_world(config, folder, port=port, env=session.env) as world:
+    env = session.env
+    async with open_world(config, folder, port=port, mode=mode, env=env) as world:
         await _ask_first(world)
         url = f"{world.sandbox.url}/?user={REVIEWER}"
         typer.echo(f"\n  {typer.style(url, bold=True)}\n")
@@ -101,7 +108,9 @@ async def _ask_first(world: World) -> None:
         await person.say(CHANNEL, FIRST_WORDS)
 
 
-async def _play(session: Session, config: Path, name: str, *, as_json: bool) -> int:
+async def _play(
+    session: Session, config: Path, name: str, mode: SlackMode, *, as_json: bool
+) -> int:
     def say(event: str, **fields: object) -> None:
         at = datetime.now(UTC).isoformat(timespec="milliseconds")
         row = {"event": event, "at": at, **fields}
@@ -117,7 +126,9 @@ async def _play(session: Session, config: Path, name: str, *, as_json: bool) -> 
             env["TWOKEY_POLICY"] = str(_impatient(config, folder))
         say("story.started", script=name)
         try:
-            async with open_world(config, folder, env=env, is_kept=False) as world:
+            async with open_world(
+                config, folder, mode=mode, env=env, is_kept=False
+            ) as world:
                 await SCRIPTS[name](Stage(world, say, ledger))
         except (TwokeyError, TimeoutError) as error:
             say("story.ended", script=name, ok=False, why=str(error))

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bot.cards.outcome import agent_words
 from bot.ids import CARD_EVENT, Action, Input
 from bot.sandbox.client import Person
 from bot.sandbox.json_types import JsonObject, as_object, as_objects
@@ -127,10 +128,13 @@ class Stage:
 
         def spoken(message: JsonObject) -> bool:
             is_reply = message.get("thread_ts") == self.asked_at
-            return bool(is_reply and message["bot"] and "agent" in _all_text(message))
+            return is_reply and message["text"] == agent_words("").text
 
         reply = await self.ana.message_with(CHANNEL, spoken, PATIENCE_S)
-        words = _all_text(reply)
+        words = " ".join(
+            str(as_object(block.get("text")).get("text", ""))
+            for block in as_objects(reply["blocks"])
+        )
         self.say("agent.said", text=words)
         return words
 
@@ -144,17 +148,23 @@ class Stage:
     async def _block_of(
         self, ts: str, action: Action, approval: Approval, n: int
     ) -> str | None:
-        """Return the block of the n-th button of this kind, from the top."""
-        shown = [m for m in await self.ana.messages(CHANNEL) if m["ts"] == ts]
-        blocks = as_objects(shown[0]["blocks"]) if shown else []
-        pending = [item.index for item in approval.items if item.is_pending]
-        found = [
-            str(block["block_id"])
-            for block in blocks
-            for element in as_objects(block.get("elements"))
-            if element.get("action_id") == action
-        ]
-        return found[pending.index(n)] if len(found) > 1 else None
+        """Wait until a card shows one such button a pending item; return the n-th's."""
+        now = await self.approval(approval.id)
+        pending = [item.index for item in now.items if item.is_pending]
+
+        def found(state: JsonObject) -> list[str]:
+            shown = [
+                str(block["block_id"])
+                for channel in as_objects(state["channels"])
+                for message in as_objects(channel["messages"])
+                if message["ts"] == ts
+                for block in as_objects(message["blocks"])
+                for element in as_objects(block.get("elements"))
+                if element.get("action_id") == action
+            ]
+            return shown if len(shown) == len(pending) else []
+
+        return (await self.ana.wait_for(found, PATIENCE_S))[pending.index(n)]
 
     async def _until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
         sandbox = self.world.sandbox
@@ -293,7 +303,3 @@ def _amounts(stage: Stage) -> list[object]:
         for effect in stage.effects()
         if effect["tool"] == "process_refund"
     ]
-
-
-def _all_text(message: JsonObject) -> str:
-    return json.dumps(message.get("blocks"), ensure_ascii=False) + str(message["text"])

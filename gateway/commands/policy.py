@@ -122,7 +122,7 @@ def _explained(ruling: Ruling) -> list[tuple[str, str]]:
 
 
 def _who(demand: Demand) -> str:
-    held = [role for role in demand.of if role.users or role.usergroups]
+    held = [role for role in demand.roles if role.users or role.usergroups]
     if not held:
         return "nobody: no reviewers are set, so it can only expire"
     people = "one person" if demand.approvals == 1 else f"{demand.approvals} people"
@@ -150,4 +150,4 @@ def _without_reviewers(policy: Policy) -> list[str]:
 
 
 def _holds_anybody(demand: Demand) -> bool:
-    return any(role.users or role.usergroups for role in demand.of)
+    return any(role.users or role.usergroups for role in demand.roles)

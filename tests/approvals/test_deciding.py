@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.deciding import Change, Judgement, decide, stricter
+from gateway.approvals.deciding import Change, Judgement, decide
 from gateway.approvals.decisions import (
     Approve,
     Changed,
@@ -310,16 +310,6 @@ def test_a_looser_policy_never_lowers_what_was_frozen() -> None:
 
     assert change.item.tier is Tier.ESCALATE
     assert change.voted
-
-
-def test_the_stricter_of_two_demands_keeps_only_people_in_both() -> None:
-    smaller = Role(name="support", users=("U0BEN",))
-
-    both = stricter(Demand(approvals=1, of=(SUPPORT,)),
-                    Demand(approvals=2, of=(smaller, SENIOR)))  # fmt: skip
-
-    assert both.approvals == 2
-    assert both.of == (smaller,)
 
 
 def test_a_reason_longer_than_slack_can_hold_is_refused() -> None:

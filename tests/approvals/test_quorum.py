@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from gateway.approvals.quorum import roles_of, tally
-from gateway.approvals.record import Demand, Person, Vote
+from gateway.approvals.quorum import roles_of, stricter, tally
+from gateway.approvals.record import Demand, Person, Role, Vote
 from tests.approvals.builders import ANA, BEN, CHLOE, SENIOR, SUPPORT, TWO, reviewer
 
 HASH = "sha256:" + "a" * 64
@@ -53,3 +55,61 @@ def test_roles_come_from_ids_and_groups_and_never_from_names() -> None:
 
     assert roles_of(impostor, [SUPPORT, SENIOR]) == ()
     assert roles_of(reviewer(CHLOE), [SUPPORT, SENIOR]) == ("senior",)
+
+
+def test_of_two_lists_of_one_role_only_people_on_both_count() -> None:
+    smaller = Role(name="support", users=("U0BEN",))
+
+    both = stricter(
+        Demand(approvals=1, of=(SUPPORT,)), Demand(approvals=2, of=(smaller,))
+    )
+
+    assert both == Demand(approvals=2, of=(smaller,))
+
+
+def test_an_escalation_asks_for_what_was_frozen_and_for_more() -> None:
+    both = stricter(Demand(approvals=1, of=(SUPPORT,)), TWO)
+
+    seniors = [vote(CHLOE, "senior"), vote(BEN, "senior")]
+    mixed = [vote(CHLOE, "senior"), vote(ANA, "support")]
+    assert not tally(both, seniors, HASH).is_met
+    assert tally(both, seniors, HASH).lacking == {"support": 1}
+    assert tally(both, mixed, HASH).is_met
+
+
+def test_roles_without_anybody_in_common_leave_nobody() -> None:
+    others = Role(name="support", users=("U0EVE",))
+
+    both = stricter(Demand(approvals=1, of=(SUPPORT,)),
+                    Demand(approvals=1, of=(others,)))  # fmt: skip
+
+    assert roles_of(reviewer(ANA), both.roles) == ()
+
+
+ROLES = st.builds(
+    Role,
+    name=st.sampled_from("abc"),
+    users=st.lists(st.sampled_from(["U1", "U2", "U3"]), unique=True).map(tuple),
+)
+DEMANDS = st.builds(
+    Demand,
+    approvals=st.integers(1, 3),
+    of=st.lists(ROLES, max_size=3, unique_by=lambda role: role.name).map(tuple),
+    at_least=st.dictionaries(st.sampled_from("abc"), st.integers(1, 2), max_size=2),
+)
+
+
+@given(DEMANDS, DEMANDS, st.sets(st.sampled_from(["U1", "U2", "U3"])))
+def test_no_votes_meet_a_stricter_demand_and_not_both_of_its_parents(
+    first: Demand, second: Demand, voters: set[str]
+) -> None:
+    both = stricter(first, second)
+    people = [Person(team="T0", user=user) for user in sorted(voters)]
+
+    def is_met(demand: Demand, roles: tuple[Role, ...]) -> bool:
+        votes = [vote(person, *roles_of(reviewer(person), roles)) for person in people]
+        return tally(demand, votes, HASH).is_met
+
+    if is_met(both, both.roles):
+        assert is_met(first, first.roles)
+        assert is_met(second, second.roles)

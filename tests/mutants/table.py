@@ -87,15 +87,15 @@ TABLE = (
     Mutant(
         "two people means two people",
         QUORUM,
-        "(vote.by.team, vote.by.user): vote",
-        "(vote.at_ms, vote.by.user, id(vote)): vote",
+        "(vote.by.team, vote.by.user): frozenset(vote.roles)",
+        "(vote.at_ms, vote.by.user, id(vote)): frozenset(vote.roles)",
         "tests/approvals tests/races/test_lifecycle_machine.py",
     ),
     Mutant(
         "a role that has to be there is there",
         QUORUM,
-        "return self.have >= self.need and not self.lacking",
-        "return self.have >= self.need",
+        "sum(role in roles for roles in own) >= needed",
+        "True",
     ),
     Mutant(
         "an edit voids earlier votes",

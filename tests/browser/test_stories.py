@@ -1,0 +1,204 @@
+"""Reviewers' stories in a real browser, against the real bot over both transports."""
+
+from __future__ import annotations
+
+import pytest
+from selenium.webdriver import Chrome, Keys
+
+from tests.browser.demo_process import Demo
+from tests.sandbox.page.screen import Screen
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+CHANNEL = "C0APPROVALS"
+REASON = "Only half of it was damaged."
+CARD = ".message:has([data-action-id])"
+
+
+def words_on(screen: Screen, *expected: str) -> str:
+    """Wait until the channel shows all of these words; return its text."""
+
+    def shown() -> str:
+        text = str(screen.run("return document.querySelector('main').innerText"))
+        return text if all(word in text for word in expected) else ""
+
+    return screen.wait(shown, f"the words {expected}")
+
+
+def amount_field(screen: Screen) -> str:
+    """Return the selector of the input whose label is "amount"."""
+    block = screen.wait(
+        lambda: screen.run(
+            "const labels = [...document.querySelectorAll('.dialog [data-block-id]')];"
+            "const found = labels.find((n) => /^amount/.test(n.innerText.trim()));"
+            "return found ? found.dataset.blockId : null"
+        ),
+        "the field of the amount",
+    )
+    return f'.dialog [data-block-id="{block}"] .control'
+
+
+def last_words(screen: Screen) -> str:
+    """Open the thread of the first request and return what is said there."""
+    screen.click(".replies")
+    return screen.wait(lambda: screen.one("#thread").text, "the thread")
+
+
+def test_approve(screen: Screen, demo: Demo) -> None:
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, "Approval needed", "78291")
+
+    screen.click('[data-action-id="approve"]')
+    words_on(screen, "Executed")
+
+    assert [effect["args"]["amount"] for effect in demo.effects()] == [899]
+    assert not screen.problems()
+
+
+def test_edit_with_an_inline_error_first(screen: Screen, demo: Demo) -> None:
+    screen.open("U0ANA", CHANNEL)
+    screen.click('[data-action-id="edit"]')
+    amount = amount_field(screen)
+    screen.type(amount, "0")
+    screen.type('.dialog [data-block-id="reason"] .control', REASON)
+    screen.click(".modal-submit")
+    error = screen.one(".dialog .error").text
+
+    screen.type(amount, "449.50")
+    screen.click(".modal-submit")
+    screen.gone(".dialog")
+    text = words_on(screen, "Executed", "449.5", REASON)
+
+    assert error
+    assert "899" in text, "the card keeps what was requested"
+    assert [effect["args"]["amount"] for effect in demo.effects()] == [449.5]
+    screen.wait(
+        lambda: "449.50 instead of 899.00" in last_words(screen), "the last words"
+    )
+
+
+def test_reject_with_a_reason(screen: Screen, demo: Demo) -> None:
+    screen.open("U0ANA", CHANNEL)
+    screen.click('[data-action-id="reject"]')
+    screen.type('.dialog [data-block-id="reason"] .control', REASON)
+    screen.click(".modal-submit")
+    screen.gone(".dialog")
+
+    words_on(screen, "Rejected", REASON)
+
+    assert not demo.effects()
+
+
+def test_respond(screen: Screen, demo: Demo) -> None:
+    screen.open("U0ANA", CHANNEL)
+    screen.click('[data-action-id="respond"]')
+    screen.type('.dialog [data-block-id="message"] .control', "Ask for a photo.")
+    screen.click(".modal-submit")
+    screen.gone(".dialog")
+
+    words_on(screen, "Answered", "Ask for a photo.")
+
+    assert not demo.effects()
+
+
+def test_the_old_button_works_after_a_restart(screen: Screen, demo: Demo) -> None:
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, "Approval needed")
+
+    demo.stop()
+    demo.start()
+    screen.open("U0ANA", CHANNEL)
+    screen.click('[data-action-id="approve"]')
+    words_on(screen, "Executed")
+
+    assert len(demo.effects()) == 1
+
+
+def test_the_old_button_works_after_everything_was_killed(
+    screen: Screen, demo: Demo
+) -> None:
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, "Approval needed")
+
+    demo.kill()
+    demo.start()
+    screen.open("U0ANA", CHANNEL)
+    screen.click('[data-action-id="approve"]')
+    words_on(screen, "Executed")
+
+    assert len(demo.effects()) == 1
+
+
+def test_several_calls_on_one_card_are_decided_one_by_one(
+    screen: Screen, demo: Demo
+) -> None:
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, "Approval needed")
+    screen.click('[data-hook="suggestion-1"]')
+    words_on(screen, "3 calls")
+
+    screen.click('[data-action-id="approve_all"]')
+    for confirm in screen.all(".confirm-agree"):
+        confirm.click()
+    screen.wait(lambda: len(demo.effects()) == 3, "three effects")
+
+    tools = sorted(effect["tool"] for effect in demo.effects())
+    assert tools == ["change_address", "process_refund", "send_email"]
+
+
+def test_of_two_reviewers_one_wins_and_the_other_is_told(
+    screen: Screen, demo: Demo, chrome: Chrome
+) -> None:
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, "Approval needed")
+    act = (
+        "const state = await (await fetch('/sandbox/state?user=U0ANA')).json();"
+        "const card = state.channels.flatMap((c) => c.messages.map((m) => [c, m]))"
+        "  .find(([, m]) => JSON.stringify(m.blocks || []).includes('\"approve\"'));"
+        "const block = card[1].blocks.find((b) => b.type === 'actions');"
+        "const click = (user, action_id) => fetch('/sandbox/act', {method: 'POST',"
+        "  headers: {'content-type': 'application/json'}, body: JSON.stringify({user,"
+        "  type: 'block_actions', channel: card[0].id, ts: card[1].ts,"
+        "  block_id: block.block_id, action_id})});"
+        "await Promise.all([click('U0ANA', 'approve'), click('U0BEN', 'approve')]);"
+        "return true"
+    )
+
+    screen.run(act)
+    words_on(screen, "Executed")
+
+    def told() -> bool:
+        texts: list[str] = []
+        for user in ("U0ANA", "U0BEN"):
+            screen.open(user, CHANNEL)
+            texts.append(str(screen.run("return document.body.innerText")))
+        return sum("Only visible to you" in text for text in texts) == 1
+
+    screen.wait(told, "exactly one of them to be told privately")
+    assert len(demo.effects()) == 1
+
+
+def test_an_outsider_and_the_requester_are_refused_in_private(
+    screen: Screen, demo: Demo
+) -> None:
+    for user, why in (("U0EVE", "not on that list"), ("U0DAN", "yourself")):
+        screen.open(user, CHANNEL)
+        screen.click('[data-action-id="approve"]')
+        words_on(screen, "Only visible to you", why)
+
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, "Waiting for a reviewer")
+    assert not demo.effects()
+
+
+def test_everything_works_with_the_keyboard_alone(screen: Screen, demo: Demo) -> None:
+    screen.open("U0ANA", CHANNEL)
+    button = screen.one('[data-action-id="reject"]')
+    screen.run("arguments[0].focus()", button)
+    screen.press(Keys.ENTER)
+    screen.one(".dialog")
+    screen.press(Keys.ESCAPE)
+    screen.gone(".dialog")
+
+    assert screen.has_focus('[data-action-id="reject"]')
+    assert not demo.effects()

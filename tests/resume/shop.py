@@ -18,7 +18,7 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.tools import tool
+from langchain_core.tools import BaseTool, tool
 from langgraph.pregel import Pregel
 from typing_extensions import override
 
@@ -129,11 +129,11 @@ def look_up(order: str) -> str:
     return f"found {order}"
 
 
-def graph() -> Pregel[Any, Any, Any, Any]:
-    """Make the agent."""
+def graph(*more: BaseTool) -> Pregel[Any, Any, Any, Any]:
+    """Make the agent, perhaps with more tools."""
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
         Obedient(),
-        tools=[guarded(refund), guarded(email), guarded(slow), look_up],
+        tools=[guarded(refund), guarded(email), guarded(slow), look_up, *more],
         middleware=[ApprovalMiddleware("shop")],
     )

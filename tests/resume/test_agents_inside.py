@@ -1,0 +1,64 @@
+"""An agent inside a tool asks too; the tool outside waits for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from langchain_core.tools import tool
+
+from gateway.agent import guarded
+from gateway.approvals.lifecycle import ItemState
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.store.store import Store
+from tests.resume import shop
+from tests.resume.house import House
+
+TWO = [["refund", {"order": "1", "amount": 5}], ["refund", {"order": "2", "amount": 6}]]
+
+
+@tool
+async def delegate(task: str) -> str:
+    """Let another agent do something."""
+    shop.note(f"delegate {len(task)}")
+    inner = shop.graph()
+    given = {"messages": [{"role": "user", "content": task}]}
+    state = await inner.ainvoke(given)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
+    return str(state["messages"][-1].text)
+
+
+@pytest.fixture
+async def house(store: Store, tmp_path: Path) -> AsyncGenerator[House]:
+    """Give a house whose agent can delegate."""
+    async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
+        graph = shop.graph(guarded(delegate))
+        yield House(store, LangGraphLocal(attached(graph, saver)))
+
+
+async def test_the_tool_outside_keeps_its_authorization_while_the_inside_asks(
+    house: House,
+) -> None:
+    async with house.working():
+        await house.ask(("delegate", {"task": json.dumps(TWO)}))
+        [outer] = await house.asked()
+        await house.decide(outer)
+
+        first, second = await house.asked(2)
+        await house.idle()
+        assert (await house.states())[0] is ItemState.AUTHORIZED
+
+        await house.decide(second)
+        await house.asked(1)
+        await house.idle()
+        await house.decide(first)
+
+        assert await house.words() == "refunded 1 5 | refunded 2 6"
+        await house.idle()
+
+    assert await house.states() == [ItemState.EXECUTED] * 3
+    refunds = sorted(line.split()[1] for line in shop.ledger() if line[0] == "r")
+    assert refunds == ["1", "2"]

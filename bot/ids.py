@@ -31,7 +31,6 @@ class Action(StrEnum):
     REJECT = "reject"
     RESPOND = "respond"
     VIEW_ALL = "view_all"
-    PICK_ITEM = "pick_item"
     RECONCILE_EXECUTED = "reconcile_executed"
     RECONCILE_RERUN = "reconcile_rerun"
     RECONCILE_SKIP = "reconcile_skip"

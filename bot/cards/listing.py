@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from bot.hidden import mark
 from bot.text import excerpt, has_hidden, mixed_script_warnings, reveal
 from gateway.approvals.evidence import Argument, arguments, as_text, redacted
 from gateway.approvals.record import Item
@@ -45,7 +46,7 @@ class Listing:
 
 def boxes(tool: str, args: JsonObject, redact: Iterable[str]) -> tuple[str, ...]:
     """Return a whole call as boxes, in fixed order: short arguments, then long ones."""
-    shown = [_quoted_if_odd(argument) for argument in arguments(args, redact)]
+    shown = [_shown(argument) for argument in arguments(args, redact)]
     short = [argument for argument in shown if _is_short(argument)]
     long = [argument for argument in shown if not _is_short(argument)]
     width = min(_COLUMN, max((len(argument.name) for argument in short), default=0))
@@ -103,18 +104,30 @@ def one_line(text: str) -> str:
     return reveal(_one_line(text))
 
 
-def _quoted_if_odd(argument: Argument) -> Argument:
-    """Quote a text that would be misread bare: empty, or with spaces at its edges."""
+def _shown(argument: Argument) -> Argument:
+    """Return an argument as it is read: nothing hidden, and no edge unseen."""
     text = argument.text
-    if not argument.is_redacted and (
-        not text or text.strip() != text or text.startswith('"')
-    ):
-        text = json.dumps(text, ensure_ascii=False)
+    if not argument.is_redacted:
+        is_line = len(text) <= _SHORT_VALUE and not _GAP.search(text)
+        text = _quoted_if_odd(text) if is_line else _with_edges(text)
     return Argument(
         name=_one_line(argument.name),
         text=reveal(text),
         is_redacted=argument.is_redacted,
     )
+
+
+def _quoted_if_odd(text: str) -> str:
+    """Quote a short text that would be misread bare, such as an empty one."""
+    is_odd = not text or text.strip() != text or text.startswith('"')
+    return json.dumps(text, ensure_ascii=False) if is_odd else text
+
+
+def _with_edges(text: str) -> str:
+    """Mark a blank at either end of a longer text, where nobody would see it."""
+    first = mark(text[0]) if text[0].isspace() else text[0]
+    last = mark(text[-1]) if text[-1].isspace() else text[-1]
+    return first + text[1:-1] + last
 
 
 def _one_line(name: str) -> str:

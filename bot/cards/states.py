@@ -116,7 +116,7 @@ def headline(approval: Approval, *, now_ms: int) -> Label:
 
 
 def _one(item: Item) -> Label:
-    need = item.demand.approvals
+    need = quorum.tally(item.demand, item.votes, item.action_hash).need
     if item.is_pending and need > 1:
         return label(f"⏳ Approval needed from {need} people")
     return label(HEADLINES[item.state])

@@ -16,7 +16,7 @@ PAGE = 9_000
 PART = 2_900
 """How many characters a box holds."""
 
-MAX_PARTS = 30
+MAX_PARTS = 80
 """How many boxes a page holds: each has a title, and a view takes 100 blocks."""
 
 

@@ -19,7 +19,7 @@ from tests.bot.strategies import CANARY, approvals, hostile, moments
 from tests.bot.tame import assert_tame, objects
 
 _quick = settings(
-    max_examples=60,
+    max_examples=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

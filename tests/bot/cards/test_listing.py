@@ -43,6 +43,12 @@ def test_a_text_that_would_be_misread_bare_is_quoted(value: str, shown: str) -> 
     assert boxes("t", {"n": value}, ()) == (f"t\n  n  {shown}",)
 
 
+def test_a_blank_at_the_edge_of_a_long_text_is_marked() -> None:
+    _, body = boxes("mail", {"body": " Dear Kim,\nall well.\n"}, ())
+
+    assert body == "body\n⟦U+0020⟧Dear Kim,\nall well.⟦U+000A⟧"
+
+
 def test_a_redacted_value_is_not_in_any_box() -> None:
     found = boxes("pay", {"card": "4111", "n": 1}, ("args.card",))
 

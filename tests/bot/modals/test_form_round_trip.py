@@ -18,7 +18,7 @@ from tests.bot.strategies import arguments, hostile, json_values, numbers
 from tests.bot.tame import assert_tame
 
 _quick = settings(
-    max_examples=150,
+    max_examples=100,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -20,7 +20,7 @@ from tests.bot.strategies import approvals, arguments, moments
 from tests.bot.tame import assert_tame, objects
 
 _quick = settings(
-    max_examples=50,
+    max_examples=30,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

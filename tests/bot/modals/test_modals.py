@@ -34,7 +34,7 @@ from tests.bot.tame import objects
 FOLDER = Path(__file__).parent / "snapshots"
 REFUNDS = an_approval()
 LONG = an_approval(
-    an_item({"body": "line\n" * 4_000}, tier=Tier.ESCALATE), an_item({}, index=1)
+    an_item({"body": "abcdefg " * 2_300}, tier=Tier.ESCALATE), an_item({}, index=1)
 )
 EDITED = an_approval(
     settled(

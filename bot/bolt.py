@@ -98,6 +98,9 @@ class Dispatch:
             # Listeners let nothing out; this would be Bolt's own.
             logger.exception("bot.dispatch_failed")
             return Answer(HTTPStatus.BAD_REQUEST)
+        if response.status == HTTPStatus.INTERNAL_SERVER_ERROR:
+            # Bolt could not read it. To Slack that is a refusal, not a fault of ours.
+            return Answer(HTTPStatus.BAD_REQUEST)
         kind = "application/json" if response.body.startswith("{") else "text/plain"
         return Answer(response.status, response.body, kind)
 

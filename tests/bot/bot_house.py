@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from bot.app import SlackBot
 from bot.config import BotConfig
@@ -14,7 +14,7 @@ from bot.ids import Action
 from bot.sandbox.client import Person as Actor
 from bot.sandbox.json_types import JsonObject, as_objects
 from bot.sandbox.server import Sandbox
-from gateway.approvals.record import Approval, Origin, Person, approval_of
+from gateway.approvals.record import Approval, Origin, Person, Result, approval_of
 from gateway.approvals.strict_json import JsonObject as Args
 from gateway.config import SlackMode
 from gateway.policy.load import load_policy
@@ -92,10 +92,9 @@ class House:
         )
 
     @asynccontextmanager
-    async def running(self, **changes: object) -> AsyncGenerator[SlackBot]:
+    async def running(self, **changes: Any) -> AsyncGenerator[SlackBot]:
         """Run the bot, and let the sandbox deliver to it."""
-        values = {name: getattr(self.config, name) for name in BotConfig.__slots__}
-        config = BotConfig(**(values | changes))
+        config = replace(self.config, **changes)
         async with SlackBot(config, self.reviews) as bot:
             self.bot = bot
             if config.mode is SlackMode.HTTP:
@@ -171,8 +170,6 @@ class House:
 
     async def execute(self, verdict: Verdict, *, ok: bool = True) -> None:
         """Let an agent claim and run an authorized call."""
-        from gateway.approvals.record import Result  # noqa: PLC0415 - one use
-
         item = (await self.approval(verdict)).items[approval_of(verdict.item_id)[1]]
         ctx = item.ctx
         claim = await self.agents.claim(
@@ -212,6 +209,6 @@ def has_button(message: JsonObject, action: Action) -> bool:
 
 def says(text: str) -> Callable[[JsonObject], bool]:
     """Return a condition: these words are somewhere in a message."""
-    return lambda message: text in str(message["blocks"]) or text in str(
-        message["text"]
+    return lambda message: (
+        text in str(message["blocks"]) or text in str(message["text"])
     )

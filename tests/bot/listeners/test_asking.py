@@ -1,0 +1,161 @@
+"""A person asks an agent, the bot about an approval, or opens the Home tab."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.listeners.mention import Asked, asked
+from gateway.approvals.record import Person, approval_of
+from gateway.store.jobs import Job, JobKind
+from tests.bot.bot_house import CHANNEL, TEAM, House
+from tests.bot.signed import post_signed
+from tests.conftest import eventually
+
+
+async def next_job(house: House) -> Job:
+    queue = house.store.queue(house.keys)
+    await queue.prepare()
+    delivery = await queue.take("test", block_ms=2000)
+    assert delivery is not None
+    return delivery.job
+
+
+async def test_a_mention_starts_the_default_agent_in_its_thread(
+    each_house: House,
+) -> None:
+    house = each_house
+    async with house.running():
+        ts = await house.actor("U0DAN").say("#general", "@twokey refund 78291 & tell")
+
+        job = await next_job(house)
+
+        assert (job.kind, job.agent, job.input) == (
+            JobKind.START,
+            "support",
+            "refund 78291 & tell",
+        )
+        assert job.thread == f"slack:{TEAM}:C0GENERAL:{ts}"
+        facts = await house.store.threads.facts(house.keys, "support", job.thread)
+        assert facts.requester == Person(team=TEAM, user="U0DAN", name="dan")
+        assert facts.origin is not None
+        assert (facts.origin.channel, facts.origin.thread_ts) == ("C0GENERAL", ts)
+
+
+async def test_who_asked_may_not_approve_what_comes_of_it(house: House) -> None:
+    async with house.running():
+        await house.actor("U0ANA").say("#general", "@twokey refund")
+        thread = (await next_job(house)).thread
+        facts = await house.store.threads.facts(house.keys, "support", thread)
+        verdict = (
+            await house.submit(
+                ("send_email", {"to": "x"}), thread=thread, requester=facts.requester
+            )
+        )[0]
+        card = await house.card(verdict)
+
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), "approve")
+
+        await house.told("U0ANA", "You asked for this one yourself")
+
+
+async def test_an_event_that_slack_repeats_starts_the_agent_once(
+    house: House,
+) -> None:
+    async with house.running() as bot:
+        await house.actor("U0DAN").say("#general", "@twokey refund")
+        sent = house.sandbox.requests[-1]
+
+        status = await post_signed(
+            bot.url, house.sandbox.signing_secret, sent.body, kind="application/json"
+        )
+
+        assert status == 200
+        assert await house.store.queue(house.keys).depth() == 1
+
+
+async def test_a_mention_without_words_is_answered_with_what_to_do(
+    house: House,
+) -> None:
+    async with house.running():
+        await house.actor("U0DAN").say("#general", "@twokey")
+
+        await house.told("U0DAN", "Tell me what to do", "C0GENERAL")
+        assert await house.store.queue(house.keys).depth() == 0
+
+
+async def test_a_guest_is_told_that_only_members_can_ask(house: House) -> None:
+    async with house.running():
+        await house.actor("U0GUEST").say("#agent-approvals", "@twokey refund")
+
+        await house.told("U0GUEST", "Only members")
+        assert await house.store.queue(house.keys).depth() == 0
+
+
+async def test_without_an_agent_the_person_is_told_so(house: House) -> None:
+    async with house.running(agents=(), default_agent=""):
+        await house.actor("U0DAN").say("#general", "@twokey refund")
+
+        await house.told("U0DAN", "No agent is set up", "C0GENERAL")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("<@UBOT> refund it", Asked("support", "refund it")),
+        ("<@UBOT> ops restart", Asked("ops", "restart")),
+        ("<@UBOT|twokey> Ops: restart", Asked("ops", "restart")),
+        ("ops, restart <@UBOT>", Asked("ops", "restart")),
+        ("<@UBOT> a &lt; b &amp;&amp; c", Asked("support", "a < b && c")),
+        ("<@UBOT> <@U0ANA> asked", Asked("support", "<@U0ANA> asked")),
+        ("<@UBOT> ops", Asked("ops", "")),
+    ],
+)
+def test_the_first_word_may_name_the_agent(text: str, expected: Asked) -> None:
+    found = asked(
+        text, bot_user="UBOT", agents=("support", "ops"), default_agent="support"
+    )
+
+    assert found == expected
+
+
+async def test_the_command_says_where_an_approval_stands(each_house: House) -> None:
+    house = each_house
+    async with house.running():
+        verdict = await house.refund()
+        await house.card(verdict)
+        approval_id = approval_of(verdict.item_id)[0]
+
+        await house.actor("U0EVE").command(
+            "/approvals", f"show {approval_id}", "#general"
+        )
+
+        told = await house.told("U0EVE", approval_id, "C0GENERAL")
+        assert "tier approve" in told
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it happens only if"),
+        ("help", "it happens only if"),
+        ("show ap_none", "not known any more"),
+    ],
+)
+async def test_the_command_explains_itself(house: House, text: str, words: str) -> None:
+    async with house.running():
+        await house.actor("U0EVE").command("/approvals", text, "#general")
+
+        await house.told("U0EVE", words, "C0GENERAL")
+
+
+@pytest.mark.parametrize("place", ["", "#agent-approvals", "C0APPROVALS"])
+async def test_the_home_tab_says_how_it_works(house: House, place: str) -> None:
+    async with house.running(home_channel=place):
+        eve = house.actor("U0EVE")
+        await eve.open_home()
+
+        async def is_there() -> bool:
+            return await eve.home() is not None
+
+        await eventually(is_there)
+        assert (place or "the policy names") in str(await eve.home())

@@ -1,0 +1,139 @@
+"""Several calls share a card; a call in doubt is settled by a person who looked."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.ids import Action
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import approval_of
+from gateway.approvals.strict_json import JsonObject
+from gateway.wire import ClaimRequest, TurnRef, Verdict
+from tests.bot.bot_house import CHANNEL, REFUND, House, has_button, says
+
+MAIL: JsonObject = {"to": "a@example.com", "body": "hello"}
+
+
+async def test_approve_all_authorizes_every_call_that_waits(house: House) -> None:
+    async with house.running():
+        first, _ = await house.submit(("process_refund", REFUND), ("send_email", MAIL))
+        card = await house.card(first)
+
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+
+        approval = await house.approval(first)
+        assert [item.state for item in approval.items] == [ItemState.AUTHORIZED] * 2
+        await house.card(first, lambda m: not has_button(m, Action.APPROVE_ALL))
+
+
+async def test_approve_all_tells_which_calls_need_more_people(house: House) -> None:
+    async with house.running():
+        first, _ = await house.submit(("wire_money", {"n": 1}), ("send_email", MAIL))
+        card = await house.card(first)
+
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+
+        await house.told("U0ANA", "1 of them need more people")
+        states = [item.state for item in (await house.approval(first)).items]
+        assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
+
+
+async def test_who_may_not_approve_one_call_may_not_approve_all(house: House) -> None:
+    async with house.running():
+        first, _ = await house.submit(("process_refund", REFUND), ("send_email", MAIL))
+        card = await house.card(first)
+
+        await house.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+
+        await house.told("U0DAN", "You asked for this one yourself")
+        assert (await house.approval(first)).rev == 1
+
+
+async def test_one_call_of_a_batch_is_decided_alone(house: House) -> None:
+    async with house.running():
+        _, second = await house.submit(("process_refund", REFUND), ("send_email", MAIL))
+        card = await house.card(second)
+        approval = await house.approval(second)
+        block = f"{approval.id}:1.1:1.actions"
+
+        await house.actor("U0ANA").click(
+            CHANNEL, str(card["ts"]), Action.APPROVE, block
+        )
+
+        states = [item.state for item in (await house.approval(second)).items]
+        assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
+
+
+async def test_two_of_two_people_authorize_an_escalated_call(house: House) -> None:
+    async with house.running():
+        (verdict,) = await house.submit(("wire_money", {"n": 1}))
+        ts = str((await house.card(verdict))["ts"])
+
+        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await house.told("U0ANA", "1 of 2")
+        await house.card(verdict, says("1 of 2"))
+        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await house.told("U0ANA", "already counted")
+        await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
+
+        item = (await house.approval(verdict)).items[0]
+        assert item.state is ItemState.AUTHORIZED
+
+
+async def test_membership_is_asked_anew_for_an_escalated_call(house: House) -> None:
+    async with house.running():
+        (verdict,) = await house.submit(("wire_money", {"n": 1}))
+        ts = str((await house.card(verdict))["ts"])
+        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        house.sandbox.control.set_group("S0SENIOR", [])
+
+        await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
+
+        await house.told("U0CHLOE", "you are not on that list")
+        assert (await house.approval(verdict)).items[0].is_pending
+
+
+@pytest.mark.parametrize(
+    ("action", "state"),
+    [
+        (Action.RECONCILE_EXECUTED, ItemState.EXECUTED),
+        (Action.RECONCILE_RERUN, ItemState.AUTHORIZED),
+        (Action.RECONCILE_SKIP, ItemState.FAILED),
+    ],
+)
+async def test_a_call_in_doubt_is_settled_by_what_a_person_found(
+    house: House, action: Action, state: ItemState
+) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        ts = str((await house.card(verdict))["ts"])
+        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await worker_dies(house, verdict)
+        await house.card(verdict, lambda m: has_button(m, action))
+
+        await house.actor("U0ANA").click(CHANNEL, ts, action)
+
+        assert (await house.approval(verdict)).items[0].state is state
+        await house.card(verdict, lambda m: not has_button(m, action))
+
+
+async def worker_dies(house: House, verdict: Verdict) -> None:
+    """Claim a call, and let the claim's lease have passed."""
+    approval_id, index = approval_of(verdict.item_id)
+    ctx = (await house.approval(verdict)).items[index].ctx
+    ref = TurnRef(agent=ctx.agent, thread=ctx.thread, message_id=ctx.message_id)
+    claim = await house.agents.claim(
+        ClaimRequest(
+            item_id=verdict.item_id,
+            ref=ref,
+            tool=verdict.tool,
+            tool_call_id=ctx.tool_call_id,
+            owner="worker-1",
+        )
+    )
+    assert claim.kind == "new"
+    await house.store.conn.together(
+        ["HSET", house.keys.head(approval_id), f"{index}:u", 1],
+        ["ZADD", house.keys.expiry, 1, approval_id],
+    )
+    await house.sweeper.sweep()

@@ -1,0 +1,82 @@
+"""Threads are kept in SQLite or Postgres; what cannot be opened says so."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import SettingsError
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.store.store import Store
+from tests.resume import shop
+from tests.resume.house import House
+
+POSTGRES = os.environ.get("TWOKEY_TEST_POSTGRES", "")
+"""URL of a Postgres database that the test may fill, where there is one."""
+
+
+async def test_sqlite_is_made_ready_for_several_processes(tmp_path: Path) -> None:
+    place = tmp_path / "deep" / "checkpoints.db"
+
+    async with open_checkpoints(str(place)):
+        pass
+
+    with sqlite3.connect(place) as connection:
+        [mode] = connection.execute("PRAGMA journal_mode").fetchone()
+    assert mode == "wal"
+    assert place.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
+    junk = tmp_path / "junk.db"
+    junk.write_text("this is no database at all, whatever it is called" * 100)
+
+    for place in (junk, tmp_path, junk / "below"):
+        with pytest.raises(SettingsError, match="cannot be opened"):
+            async with open_checkpoints(str(place)):
+                pass
+
+
+@pytest.mark.skipif(
+    importlib.util.find_spec("langgraph.checkpoint.postgres") is not None,
+    reason="the packages of the extra are installed",
+)
+async def test_postgres_without_its_packages_names_the_extra() -> None:
+    with pytest.raises(SettingsError, match=r"pip install 'twokey\[postgres\]'"):
+        async with open_checkpoints("postgresql://user:hunter2@db.example/twokey"):
+            pass
+
+
+@pytest.mark.skipif(not POSTGRES, reason="TWOKEY_TEST_POSTGRES names no database")
+async def test_postgres_keeps_threads(store: Store) -> None:
+    for amount in (1, 2):  # the second time the tables are there
+        thread = f"pg-{os.getpid()}-{amount}"
+        async with open_checkpoints(POSTGRES) as saver:
+            house = House(store, LangGraphLocal(attached(shop.graph(), saver)))
+            async with house.working():
+                call = ("refund", {"order": "1", "amount": amount})
+                await house.ask(call, thread=thread)
+                [item] = await house.asked(thread=thread)
+        async with open_checkpoints(POSTGRES) as saver:
+            house = House(store, LangGraphLocal(attached(shop.graph(), saver)))
+            async with house.working():
+                await house.decide(item)
+                words = await house.words(thread=thread)
+        assert words == f"refunded 1 {amount}"
+
+
+@pytest.mark.skipif(not POSTGRES, reason="TWOKEY_TEST_POSTGRES names no database")
+async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.resume.postgres._CONNECT_S", 0.2)
+    with pytest.raises(SettingsError, match=r"at '127\.0\.0\.1'") as caught:
+        async with open_checkpoints("postgresql://user:hunter2@127.0.0.1:1/twokey"):
+            pass
+    assert "hunter2" not in str(caught.value)

@@ -280,3 +280,98 @@ async def test_a_step_without_gateway_thread_or_json_is_refused(
         )
 
     assert effects.paid == []
+
+
+@pytest.mark.parametrize("fault", ["forbid submit", "forbid claim"])
+async def test_a_step_that_the_gateway_forbids_is_not_approved(
+    runner: Runner, memory: InMemorySaver, effects: Effects, fault: str
+) -> None:
+    gateway = FakeGateway()
+    graph = _graph(runner, effects, memory, gateway)
+    if fault == "forbid claim":
+        await runner.run(graph, {"amount": 5})
+        gateway.approve("ap0.0")
+    gateway.down.add(fault)
+
+    end = (
+        await runner.resume(graph, gateway)
+        if gateway.items
+        else await runner.run(graph, {"amount": 5})
+    )
+
+    assert isinstance(end["outcome"], NotApproved)
+    assert end["outcome"].kind == "deny"
+    assert "not allowed" in end["outcome"].message
+    assert effects.paid == []
+
+
+async def test_a_step_whose_arguments_change_while_it_waits_does_not_run(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    graph = _graph(runner, effects, memory, gateway)
+    await runner.run(graph, {"amount": 5})
+    ((key, (turn, verdicts)),) = gateway.turns.items()
+    gateway.turns[key] = (turn, (verdicts[0].with_(args_hash="sha256:other"),))
+    gateway.approve("ap0.0")
+
+    end = await runner.resume(graph, gateway)
+
+    assert effects.paid == []
+    assert "not cleared" in end["outcome"].message
+
+
+async def test_a_person_settles_a_step_in_doubt_while_the_gateway_is_behind(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    graph = _graph(runner, effects, memory, gateway)
+    await runner.run(graph, {"amount": 5})
+    gateway.approve("ap0.0")
+    gateway.end("ap0.0", Move.CLAIM)
+    gateway.lose_owner("ap0.0")
+    await runner.resume(graph, gateway)
+    (pause,) = (await runner.state(graph)).interrupts
+    found = {
+        "type": "skip",
+        "item_id": "ap0.0",
+        "action_hash": pause.value["action_hash"],
+    }
+
+    end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
+
+    assert isinstance(end["outcome"], Unsure)
+    assert effects.paid == []
+
+
+async def test_a_result_that_is_not_plain_is_given_once_and_then_said_to_be_lost(
+    memory: InMemorySaver,
+) -> None:
+    runner = Runner(is_async=True)
+    gateway = FakeGateway()
+    outcomes: list[Any] = []
+
+    async def work(args: Any) -> Any:
+        return {1, 2}
+
+    async def node(state: State) -> dict[str, Any]:
+        outcomes.append(await arequire_approval("x", {}, run=work, gateway=gateway))
+        if len(outcomes) == 1:
+            raise Killed
+        return {}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("bank", node)
+    builder.add_edge(START, "bank")
+    graph = builder.compile(checkpointer=memory)
+    await runner.run(graph, {"amount": 1})
+    gateway.approve("ap0.0")
+    answers = await runner.answers(graph, gateway)
+    with pytest.raises(Killed):
+        await runner.run(graph, Command(resume=answers), STRICT)
+
+    await runner.run(graph, Command(resume=answers), STRICT)
+
+    assert outcomes[0] == Approved({1, 2}, {})
+    assert isinstance(outcomes[1], Unsure)
+    assert "took effect" in outcomes[1].message

@@ -96,3 +96,37 @@ def test_the_summary_is_short_printable_text_and_failure_is_marked() -> None:
     assert not stored.ok
     assert len(stored.summary) == 500
     assert stored.summary.startswith("?x")
+
+
+def test_an_update_of_the_state_goes_along_with_any_result() -> None:
+    plain: Any = Command(update={"x": 1})
+    upwards: Any = Command(update={"x": 1}, graph=Command.PARENT)
+    pairs: Any = Command(update=[("x", 1)])
+    extra = {"facts": [1]}
+
+    assert results.carrying(TOLD, extra) == Command(
+        update={"messages": [TOLD], "facts": [1]}
+    )
+    assert results.carrying(plain, extra) == Command(update={"x": 1, "facts": [1]})
+    for whole in (upwards, pairs):
+        assert results.carrying(whole, extra) == [whole, Command(update=extra)]
+    assert results.carrying([TOLD], extra) == [TOLD, Command(update=extra)]
+
+
+def test_only_what_a_result_changes_here_besides_messages_is_put_back() -> None:
+    here: Any = Command(update={"messages": [TOLD], "x": 1})
+    upwards: Any = Command(update={"y": 1}, graph=Command.PARENT)
+
+    assert results.other_updates([here, upwards, TOLD]) == [{"x": 1}]
+
+
+def test_a_message_is_found_wherever_it_stands() -> None:
+    shapes: list[Any] = [TOLD, [TOLD], Command(update={"messages": [TOLD, "x"]})]
+
+    assert [results.answering(shape) for shape in shapes] == [TOLD] * 3
+    without: list[Any] = [Command(update={"messages": "x"}), Command(update=[("a", 1)])]
+    assert [results.answering(shape) for shape in without] == [None, None]
+
+
+def test_a_state_update_with_keys_that_are_no_strings_is_not_kept() -> None:
+    assert results.stored(Command(update={"x": {1: 2}}), []).payload == ""

@@ -1,0 +1,351 @@
+"""Odd shapes and bad moments end in a refusal or a truth, never in a surprise."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
+from langchain.agents.middleware.types import ToolCallRequest
+from langchain.agents.structured_output import ToolStrategy
+from langchain_core.messages import AIMessage, SystemMessage, ToolMessage
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.errors import ParentCommand
+from langgraph.types import Command, interrupt
+from pydantic import BaseModel, ValidationError
+
+from gateway.agent import ApprovalMiddleware, connected, guarded
+from gateway.agent.calls import BOOK_SIZE, Book
+from gateway.agent.notes import with_note
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.tiers import Tier
+from gateway.wire import AgentNote, TurnRef
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import (
+    FREE,
+    STRICT,
+    Effects,
+    Runner,
+    Script,
+    build,
+    by_call,
+    calling,
+    item_of,
+    pay,
+)
+
+
+class Report(BaseModel):
+    """What the agent has to end with."""
+
+    text: str
+
+
+async def test_a_structured_answer_is_no_call_and_is_not_submitted(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    both = calling(
+        ("pay", {"amount": 1, "to": "ada"}, "c1"), ("Report", {"text": "x"}, "r1")
+    )
+    graph: Any = create_agent(
+        Script(replies=[both]),
+        effects.tools(),
+        middleware=[ApprovalMiddleware("support", gateway=gateway)],
+        response_format=ToolStrategy(Report),
+        checkpointer=memory,
+    )
+    await runner.say(graph, "pay and report")
+    gateway.approve("ap0.0")
+
+    await runner.resume(graph, gateway)
+
+    assert [item.ctx.tool_call_id for item in gateway.items.values()] == ["c1"]
+    assert effects.paid == [(1, "ada")]
+
+
+async def test_an_approval_resumed_without_a_gateway_does_not_run(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(None, effects.tools(), pay(), saver=memory)
+    with connected(gateway):
+        await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+
+    end = await runner.resume(graph, gateway)
+
+    assert effects.paid == []
+    assert "No approval gateway is connected" in by_call(end)["c1"].text
+
+
+async def test_a_rejected_direct_tool_beside_another_needs_no_detour(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    @tool(return_direct=True)
+    def quote(price: float) -> str:
+        """Quote a price."""
+        return f"It costs {price}."
+
+    gateway = FakeGateway(FREE)
+    turn = calling(("quote", {"price": 1}, "c1"), ("look_up", {"query": "x"}, "c2"))
+    model = Script(replies=[turn])
+    graph = build(gateway, [quote, *effects.tools()], saver=memory, model=model)
+    await runner.say(graph, "quote")
+    gateway.reject(item_of(gateway, "c1").id)
+
+    end = await runner.resume(graph, gateway)
+
+    assert len(model.seen) == 2
+    assert end["messages"][-1].text == "done"
+
+
+async def test_a_claim_that_was_lost_while_running_changes_nothing_for_the_model(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE, lease_s=0.06)
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    second_beat = threading.Event()
+
+    def stumble_then_lose() -> None:
+        beats = gateway.calls["heartbeat"]
+        gateway.down = {"heartbeat"} if beats == 1 else set()
+        if beats == 2:
+            gateway.lose_owner("ap0.0")
+            second_beat.set()
+
+    gateway.before["heartbeat"] = stumble_then_lose
+    effects.inside = lambda: second_beat.wait(10)
+    end = await runner.resume(graph, gateway)
+
+    assert second_beat.is_set()
+    assert by_call(end)["c1"].text == "paid 10.0 to ada"
+    assert gateway.only().state is ItemState.IN_DOUBT
+
+
+async def test_a_bad_answer_to_a_question_inside_the_tool_gives_the_claim_back(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    class Pin(BaseModel):
+        digits: int
+
+    @guarded
+    @tool
+    def unlock(door: str) -> str:
+        """Unlock a door."""
+        pin = interrupt({"type": "pin"}, response_schema=Pin)
+        return f"{door} unlocked with {pin.digits}"
+
+    gateway = FakeGateway()
+    turn = calling(("unlock", {"door": "a"}, "c1"))
+    graph = build(gateway, [unlock], turn, saver=memory)
+    await runner.say(graph, "unlock")
+    gateway.approve("ap0.0")
+    await runner.resume(graph, gateway)
+    (pause,) = (await runner.state(graph)).interrupts
+
+    with pytest.raises(ValidationError):
+        await runner.run(graph, Command(resume={pause.id: "no"}), STRICT)
+    between = gateway.only().state
+    end = await runner.run(graph, Command(resume={pause.id: {"digits": 7}}), STRICT)
+
+    assert between is ItemState.AUTHORIZED
+    assert by_call(end)["c1"].text == "a unlocked with 7"
+
+
+async def test_a_release_that_fails_does_not_hide_the_pause(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    @guarded
+    @tool
+    def unlock(door: str) -> str:
+        """Unlock a door."""
+        return f"{door} {interrupt('pin?')}"
+
+    gateway = FakeGateway()
+    turn = calling(("unlock", {"door": "a"}, "c1"))
+    graph = build(gateway, [unlock], turn, saver=memory)
+    await runner.say(graph, "unlock")
+    gateway.approve("ap0.0")
+    gateway.down.add("release")
+
+    await runner.resume(graph, gateway)
+
+    (pause,) = (await runner.state(graph)).interrupts
+    assert pause.value == "pin?"
+
+
+async def test_a_tool_that_hands_over_to_an_outer_graph_is_recorded_as_done(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    ran: list[str] = []
+
+    @guarded
+    @tool
+    def hand_over(to: str) -> str:
+        """Hand over to somebody outside."""
+        ran.append(to)
+        raise ParentCommand(Command(graph=Command.PARENT, goto=to))
+
+    gateway = FakeGateway()
+    turn = calling(("hand_over", {"to": "boss"}, "c1"))
+    graph = build(gateway, [hand_over], turn, saver=memory)
+    await runner.say(graph, "hand over")
+    gateway.approve("ap0.0")
+    answers = await runner.answers(graph, gateway)
+
+    with pytest.raises(ParentCommand):
+        await runner.run(graph, Command(resume=answers), STRICT)
+
+    assert ran == ["boss"]
+    assert gateway.only().state is ItemState.EXECUTED
+
+
+async def test_an_asynchronous_tool_is_guarded_as_well(memory: InMemorySaver) -> None:
+    ran: list[float] = []
+
+    @guarded
+    @tool
+    async def pay(amount: float, to: str) -> str:
+        """Pay somebody."""
+        ran.append(amount)
+        return f"paid {to}"
+
+    runner = Runner(is_async=True)
+    gateway = FakeGateway()
+    turn = calling(("pay", {"amount": 1, "to": "ada"}, "c1"))
+    graph = build(gateway, [pay], turn, saver=memory)
+    await runner.say(graph, "pay")
+    gateway.edit("ap0.0", {"amount": 2, "to": "ada"})
+
+    end = await runner.resume(graph, gateway)
+
+    assert ran == [2]
+    assert by_call(end)["c1"].text.endswith("paid ada")
+
+
+async def test_a_call_that_no_message_asks_for_does_not_run(effects: Effects) -> None:
+    middleware = ApprovalMiddleware("support", gateway=FakeGateway(FREE))
+    tools: list[BaseTool] = effects.tools()
+    nobody: Any = None  # the runtime is never looked at
+
+    def handler(request: ToolCallRequest) -> Any:
+        raise AssertionError(request)
+
+    for messages in ([], [AIMessage("no calls", id="m1")], [pay()]):
+        request = ToolCallRequest(
+            tool_call=pay().tool_calls[0],
+            tool=tools[0],
+            state={"messages": messages},
+            runtime=nobody,
+        )
+        told = middleware.wrap_tool_call(request, handler)
+        assert isinstance(told, ToolMessage)
+        assert "not cleared" in told.text
+
+
+async def test_an_edit_of_a_tool_that_returns_several_things_is_told(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    @guarded
+    @tool
+    def split(amount: float) -> Any:
+        """Answer with a message and a command."""
+        told = ToolMessage(f"split {amount}", tool_call_id="c1")
+        return [Command(update={"messages": [told]}), Command(update={})]
+
+    gateway = FakeGateway()
+    model = Script(replies=[calling(("split", {"amount": 2}, "c1"))])
+    graph = build(gateway, [split], saver=memory, model=model)
+    await runner.say(graph, "split")
+    gateway.edit("ap0.0", {"amount": 1})
+
+    end = await runner.resume(graph, gateway)
+
+    assert by_call(end)["c1"].text.endswith("split 1.0")
+    assert str(model.seen[-1]).count("[twokey:edited]") == 1
+
+
+async def test_a_tool_whose_schema_is_no_json_schema_is_still_judged(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    class Strange(BaseModel):
+        model_config = {"arbitrary_types_allowed": True}
+        lock: threading.Event | None = None
+        amount: float
+
+    @tool(args_schema=Strange)
+    def odd(amount: float, lock: Any = None) -> str:
+        """Do something odd."""
+        return f"odd {amount}"
+
+    gateway = FakeGateway()
+    turn = calling(("odd", {"amount": 1}, "c1"))
+    graph = build(gateway, [odd], turn, saver=memory)
+    await runner.say(graph, "go")
+    gateway.approve("ap0.0")
+
+    end = await runner.resume(graph, gateway)
+
+    (submitted, _) = next(iter(gateway.turns.values()))
+    assert submitted.schemas == {}
+    assert by_call(end)["c1"].text == "odd 1.0"
+
+
+def test_a_process_remembers_the_newest_turns_only() -> None:
+    book = Book()
+    refs = [
+        TurnRef(agent="a", thread="t", message_id=str(number))
+        for number in range(BOOK_SIZE + 1)
+    ]
+
+    for ref in refs:
+        book.put(ref, {})
+
+    assert book.get(refs[0]) is None
+    assert book.get(refs[-1]) == {}
+
+
+@pytest.mark.parametrize("content", ["You help.", [{"type": "text", "text": "You"}]])
+def test_the_note_is_added_to_a_system_message_of_either_shape(content: Any) -> None:
+    note = AgentNote(gated_tools=("pay",), other_tools_are_gated=True)
+
+    system = with_note(SystemMessage(content), note)
+
+    assert system is not None
+    assert system.text.startswith("You")
+    assert "approval: pay. Other tools may need it too." in system.text
+    assert type(system.content) is type(content)
+
+
+def test_an_agent_that_needs_nobody_gets_no_note() -> None:
+    note = AgentNote(gated_tools=(), other_tools_are_gated=False)
+
+    assert with_note(None, note) is None
+
+
+async def test_the_state_of_the_middleware_is_plain_json(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway({"look_up": Tier.DENY})
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay")
+    gateway.edit("ap0.0", {"amount": 1, "to": "ada"})
+    await runner.resume(graph, gateway)
+
+    values = (await runner.state(graph)).values
+
+    for name in ("twokey_turn", "twokey_edits"):
+        assert _is_plain(values[name]), name
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(_is_plain(member) for member in value.values())  # pyright: ignore[reportUnknownVariableType] - JSON
+    if isinstance(value, list):
+        return all(_is_plain(element) for element in value)  # pyright: ignore[reportUnknownVariableType] - JSON
+    return value is None or type(value) in {str, int, float, bool}

@@ -214,6 +214,7 @@ class _Guarded(web.Server):
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=75.0,
+            lingering_time=1.0,
         )
         self._silent: dict[object, asyncio.TimerHandle] = {}
 

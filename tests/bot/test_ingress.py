@@ -1,0 +1,376 @@
+"""What Slack did not sign just now, and once, reaches no listener; nothing is a 500."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import aiohttp
+import pytest
+from aiohttp import web
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bot import ingress
+from bot.ids import Action
+from bot.ingress import Answer, Ingress, SignedRequest, signature_problem
+from bot.sandbox.signed_http import Forgery
+from gateway.approvals.lifecycle import ItemState
+from gateway.errors import StoreUnavailable
+from tests.bot.bot_house import CHANNEL, House
+from tests.bot.signed import FORM, post, signed_headers
+
+SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
+BODY = b"payload=%7B%7D"
+
+
+@dataclass
+class Door:
+    """An ingress without a bot behind it: it counts what comes through."""
+
+    url: str = ""
+    seen: list[SignedRequest] = field(default_factory=list[SignedRequest])
+    nonces: set[str] = field(default_factory=set[str])
+    problems: list[str] = field(default_factory=list[str])
+    is_store_down: bool = False
+
+    async def is_first(self, digest: str) -> bool:
+        if self.is_store_down:
+            raise StoreUnavailable("The store does not answer.")
+        is_new = digest not in self.nonces
+        self.nonces.add(digest)
+        return is_new
+
+    async def handle(self, request: SignedRequest) -> Answer:
+        self.seen.append(request)
+        json.loads('{"a": 1}' if request.body != "junk" else "junk")
+        return Answer(body='{"ok": 1}', content_type="application/json")
+
+    async def ready(self) -> list[str]:
+        return self.problems
+
+
+@asynccontextmanager
+async def opened(secret: str = SECRET) -> AsyncGenerator[Door]:
+    door = Door()
+    gate = Ingress(
+        signing_secret=secret, nonces=door, handle=door.handle, ready=door.ready
+    )
+    runner = web.ServerRunner(gate.server(), shutdown_timeout=0.5)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    door.url = f"http://127.0.0.1:{runner.addresses[0][1]}/slack/events"
+    try:
+        yield door
+    finally:
+        await runner.cleanup()
+
+
+def changed(name: str, value: str | None) -> Callable[[dict[str, str]], None]:
+    def change(headers: dict[str, str]) -> None:
+        headers.pop(name)
+        if value is not None:
+            headers[name] = value
+
+    return change
+
+
+TIMESTAMP, SIGNATURE = "X-Slack-Request-Timestamp", "X-Slack-Signature"
+NOW = 1_700_000_000
+ARABIC = "\u0661\u0667" + "\u0660" * 8
+WIDE = "\uff21"
+EXAMPLE = "a2114d57b48eac39b9ad189dd8316235a7b4a8d21a10bd27519666489c69b503"
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        changed(TIMESTAMP, None),
+        changed(TIMESTAMP, "abc"),
+        changed(TIMESTAMP, "1_700_000_000"),
+        changed(TIMESTAMP, " 1700000000"),
+        changed(TIMESTAMP, "+170000000"),
+        changed(TIMESTAMP, ARABIC),
+        changed(TIMESTAMP, "17000000000"),
+        changed(TIMESTAMP, "-1"),
+        changed(TIMESTAMP, ""),
+        changed(SIGNATURE, None),
+        changed(SIGNATURE, ""),
+        changed(SIGNATURE, "v0=" + "0" * 64),
+        changed(SIGNATURE, "v0=" + "0" * 63),
+        changed(SIGNATURE, "v1=" + "0" * 64),
+        changed(SIGNATURE, "v0=ünïcode"),
+        changed(SIGNATURE, "v0=" + WIDE * 64),
+    ],
+)
+async def test_a_malformed_or_wrong_signature_is_401(
+    spoil: Callable[[dict[str, str]], None],
+) -> None:
+    async with opened() as door:
+        headers = signed_headers(SECRET, BODY)
+        spoil(headers)
+
+        status, _ = await post(door.url, headers, BODY)
+
+        assert (status, door.seen) == (401, [])
+
+
+@pytest.mark.parametrize(("shift_s", "status"), [(-299, 200), (-302, 401), (302, 401)])
+async def test_a_request_counts_for_five_minutes(shift_s: int, status: int) -> None:
+    async with opened() as door:
+        at = str(int(time.time()) + shift_s)  # noqa: TID251 - Slack's clock
+
+        found, _ = await post(
+            door.url, signed_headers(SECRET, BODY, timestamp=at), BODY
+        )
+
+        assert found == status
+
+
+async def test_the_raw_bytes_are_what_is_signed() -> None:
+    async with opened() as door:
+        headers = signed_headers(SECRET, BODY)
+
+        status, _ = await post(door.url, headers, BODY + b" ")
+
+        assert status == 401
+
+
+@given(st.text(max_size=80), st.text(max_size=80), st.binary(max_size=80))
+def test_no_header_makes_the_check_fail_with_an_exception(
+    timestamp: str, signature: str, body: bytes
+) -> None:
+    headers = {TIMESTAMP: timestamp, SIGNATURE: signature}
+
+    assert signature_problem(SECRET, headers, body, now_s=NOW) != ""
+
+
+def test_slacks_own_example_verifies() -> None:
+    # https://docs.slack.dev/authentication/verifying-requests-from-slack
+    body = (
+        b"token=xyzz0WbapA4vBCDEFasx0q6G&team_id=T1DC2JH3J&team_domain=testteamnow"
+        b"&channel_id=G8PSS9T3V&channel_name=foobar&user_id=U2CERLKJA"
+        b"&user_name=roadrunner&command=%2Fwebhook-collect&text="
+        b"&response_url=https%3A%2F%2Fhooks.slack.com%2Fcommands%2FT1DC2JH3J"
+        b"%2F397700885554%2F96rGlfmibIGlgcZRskXaIFfN"
+        b"&trigger_id=398738663015.47445629121.803a0bc887a14d10d2c447fce8b6703c"
+    )
+    headers = {
+        TIMESTAMP: "1531420618",
+        SIGNATURE: f"v0={EXAMPLE}",
+    }
+
+    assert signature_problem(SECRET, headers, body, now_s=1531420618) == ""
+
+
+async def test_a_replay_runs_nothing_and_gets_a_calm_answer(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with opened() as door:
+        headers = signed_headers(SECRET, BODY)
+        first = await post(door.url, headers, BODY)
+
+        with caplog.at_level(logging.WARNING):
+            again = await asyncio.gather(
+                *(post(door.url, headers, BODY) for _ in range(5))
+            )
+
+        assert first == (200, '{"ok": 1}')
+        assert again == [(200, "")] * 5
+        assert len(door.seen) == 1
+        assert "ingress.replayed" in caplog.text
+
+
+async def test_without_the_store_a_request_is_marked_and_not_lost() -> None:
+    async with opened() as door:
+        door.is_store_down = True
+
+        status, _ = await post(door.url, signed_headers(SECRET, BODY), BODY)
+
+        assert status == 200
+        assert [request.is_recorded for request in door.seen] == [False]
+
+
+@pytest.mark.parametrize("body", [b"\xff\xfe", b"junk"])
+async def test_a_signed_body_that_cannot_be_read_is_400(body: bytes) -> None:
+    async with opened() as door:
+        status, _ = await post(door.url, signed_headers(SECRET, body), body)
+
+        assert status == 400
+
+
+async def test_too_large_a_body_is_413() -> None:
+    async with opened() as door:
+        body = b"x" * 1_100_000
+
+        status, _ = await post(door.url, signed_headers(SECRET, body), body)
+
+        assert (status, door.seen) == (413, [])
+
+
+@pytest.mark.parametrize(
+    ("body", "extra", "status"),
+    [
+        (b"ssl_check=1&token=legacy", {}, 200),
+        (b"token=legacy&ssl_check=1", {}, 200),
+        (b"ssl_check=1&token=legacy", {SIGNATURE: "v0=junk"}, 401),
+        (b"payload=%7B%22ssl_check%22%3A%221%22%7D", {}, 401),
+        (b"ssl_check=2", {}, 401),
+    ],
+)
+async def test_an_unsigned_ssl_check_is_answered_and_runs_nothing(
+    body: bytes, extra: dict[str, str], status: int
+) -> None:
+    async with opened() as door:
+        found, _ = await post(door.url, {"Content-Type": FORM, **extra}, body)
+
+        assert (found, door.seen) == (status, [])
+
+
+async def test_health_is_always_told_and_readiness_with_its_reasons() -> None:
+    async with opened() as door, aiohttp.ClientSession() as session:
+        base = door.url.removesuffix("/slack/events")
+        async with session.get(f"{base}/healthz") as healthy:
+            assert (healthy.status, await healthy.text()) == (200, "ok\n")
+        async with session.get(f"{base}/readyz") as ready:
+            assert ready.status == 200
+        door.problems = ["The store does not answer."]
+        async with session.get(f"{base}/readyz") as unready:
+            assert unready.status == 503
+            assert (await unready.json())["problems"] == door.problems
+        async with session.get(f"{door.url}?ssl_check=1") as checked:
+            assert checked.status == 200
+        async with session.get(f"{base}/admin") as other:
+            assert other.status == 404
+
+
+async def test_in_socket_mode_nobody_is_let_in_by_http() -> None:
+    async with opened(secret="") as door:
+        status, _ = await post(door.url, signed_headers("", BODY), BODY)
+
+        assert (status, door.seen) == (404, [])
+
+
+async def test_a_client_that_never_ends_its_header_is_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ingress, "HEADER_TIMEOUT_S", 0.2)
+    async with opened() as door:
+        port = int(door.url.split(":")[2].split("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"POST /slack/events HTTP/1.1\r\nHost: x\r\nX-Slow: ")
+
+        with pytest.raises(ConnectionError):
+            await read_to_the_end(reader)
+
+        writer.close()
+
+
+async def test_a_client_that_never_ends_its_body_is_told_408(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ingress, "BODY_TIMEOUT_S", 0.2)
+    async with opened() as door:
+        port = int(door.url.split(":")[2].split("/")[0])
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(
+            b"POST /slack/events HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nslow"
+        )
+
+        answer = await read_to_the_end(reader)
+
+        assert answer.startswith(b"HTTP/1.1 408")
+        writer.close()
+
+
+async def test_more_connections_than_fit_are_cut_off(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ingress, "MAX_CONNECTIONS", 3)
+    async with opened() as door:
+        port = int(door.url.split(":")[2].split("/")[0])
+        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        with pytest.raises(ConnectionError):
+            await read_to_the_end(reader)
+
+        for _, other in [*held, (reader, writer)]:
+            other.close()
+
+
+async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
+    """Read until the other side closes; a bare close counts as cut off."""
+    async with asyncio.timeout(5):
+        data = await reader.read()
+    if not data:
+        raise ConnectionResetError
+    return data
+
+
+@pytest.mark.parametrize("forgery", [f for f in Forgery if f is not Forgery.NONE])
+async def test_forged_clicks_decide_nothing(house: House, forgery: Forgery) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        await house.actor("U0EVE").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await house.told("U0EVE", "not on that list")
+
+        answer = await house.sandbox.control.resend(forgery)
+
+        expected = 200 if forgery is Forgery.FRESH else 401
+        assert answer["status"] == expected
+        assert (await house.approval(verdict)).rev == 1
+
+
+async def test_a_replayed_click_decides_once(house: House) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        answers = [await house.sandbox.control.resend() for _ in range(3)]
+
+        assert [(each["status"], each["body"]) for each in answers] == [(200, "")] * 3
+        item = (await house.approval(verdict)).items[0]
+        assert (item.state, len(item.votes)) == (ItemState.AUTHORIZED, 1)
+        assert await house.actor("U0ANA").ephemerals(CHANNEL) == []
+
+
+async def test_url_verification_and_ssl_check_pass(house: House) -> None:
+    async with house.running():
+        assert await house.sandbox.control.verify_url()
+        assert await house.sandbox.control.check_ssl()
+
+
+async def test_no_body_and_no_token_reaches_a_log(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    canary = "CANARY-4711"
+    with caplog.at_level(logging.DEBUG):
+        async with house.running() as bot:
+            logging.getLogger("slack_bolt").setLevel(logging.WARNING)
+            verdict = await house.refund(note=canary)
+            card = await house.card(verdict)
+            ana = house.actor("U0ANA")
+            await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
+            await ana.wait_for_view()
+            await ana.submit({"reason": canary})
+            body = f"payload={canary}".encode()
+            headers = signed_headers("wrong", body)
+            assert (await post(bot.url, headers, body))[0] == 401
+
+    ours = [
+        record.getMessage()
+        for record in caplog.records
+        if record.name.startswith(("bot.", "slack_bolt", "slack_sdk"))
+    ]
+    assert ours
+    secrets = (canary, house.sandbox.bot_token, house.sandbox.signing_secret)
+    for text in ours:
+        assert not any(secret in text for secret in secrets), text

@@ -117,11 +117,15 @@ class Notice:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A button on the page that says `text` in `channel` for the person."""
+    """A button on the page that says `text` in `channel`.
+
+    `user` says it, whoever looks at the page; "" is the person who looks.
+    """
 
     label: str
     text: str
     channel: str
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

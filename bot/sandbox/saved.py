@@ -1,6 +1,5 @@
 """Keep a workspace in a file, so that its cards outlive the process."""
 
-import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,7 +29,6 @@ class Saved:
 
 
 SAVED = TypeAdapter(Saved)
-SAVE_AFTER_S = 0.05
 
 
 def save(path: Path, slack: StandIn) -> None:
@@ -94,30 +92,22 @@ def restore(saved: Saved | None, slack: StandIn) -> None:
 
 
 class Keeper:
-    """Save the workspace shortly after each change, and once more at the end.
+    """Save the workspace with each change, before anybody is told of it.
 
-    A process that is killed loses at most the last fraction of a second.
+    A message that Slack has accepted is there for good, even when the process that
+    stands in for Slack is killed in the next moment.
     """
 
     def __init__(self, path: Path, slack: StandIn) -> None:
         self._path = path
         self._slack = slack
-        self._planned: asyncio.TimerHandle | None = None
-        slack.workspace.watchers.append(self._note)
+        slack.workspace.watchers.insert(0, self._note)
 
     def close(self) -> None:
-        """Save now, and watch no longer."""
+        """Save once more, and watch no longer."""
         self._slack.workspace.watchers.remove(self._note)
-        if self._planned is not None:
-            self._planned.cancel()
-        self._save()
+        save(self._path, self._slack)
 
     def _note(self, seen_by: frozenset[str]) -> None:
         del seen_by
-        if self._planned is None:
-            loop = asyncio.get_running_loop()
-            self._planned = loop.call_later(SAVE_AFTER_S, self._save)
-
-    def _save(self) -> None:
-        self._planned = None
         save(self._path, self._slack)

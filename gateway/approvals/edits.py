@@ -9,6 +9,8 @@ import jsonpatch
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 from pydantic import JsonValue
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from gateway.approvals import digest
 from gateway.approvals.record import EditRecord, Item, Person
@@ -86,11 +88,15 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
     """
     if schema is None:
         return {}
-    validator = Draft202012Validator(closed(schema))
-    found = cast(
-        "list[ValidationError]",
-        list(validator.iter_errors(args)),  # pyright: ignore[reportUnknownMemberType] - jsonschema ships partial types
-    )
+    # An empty registry resolves nothing from outside: no schema makes us fetch a URL.
+    validator = Draft202012Validator(closed(schema), registry=Registry())
+    try:
+        found = cast(
+            "list[ValidationError]",
+            list(validator.iter_errors(args)),  # pyright: ignore[reportUnknownMemberType] - jsonschema ships partial types
+        )
+    except Unresolvable:
+        return {"": "The tool's schema refers to another one, so this is not checked."}
     errors: dict[str, str] = {}
     for error in found:
         errors.setdefault(_pointer(error), error.message[:300])

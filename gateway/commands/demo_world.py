@@ -20,7 +20,8 @@ SECOND_REVIEWER = "U0BEN"
 FIRST_WORDS = "@twokey refund order 78291"
 
 SUGGESTIONS = tuple(
-    Suggestion(label=label, text=f"@twokey {text}", channel=CHANNEL)
+    # Dan asks, so that whoever looks at the page may decide.
+    Suggestion(label=label, text=f"@twokey {text}", channel=CHANNEL, user=REQUESTER)
     for label, text in (
         ("refund order 78291", "refund order 78291"),
         ("do several things at once", "refund order 78291 and do everything else"),

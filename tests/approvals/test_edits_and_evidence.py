@@ -84,3 +84,9 @@ def test_every_difference_is_shown_and_nothing_else(
     }
 
     assert shown == different
+
+
+def test_a_schema_that_points_elsewhere_is_never_fetched() -> None:
+    schema: JsonObject = {"type": "object", "$ref": "http://127.0.0.1:9/schema.json"}
+
+    assert list(edits.argument_errors(schema, {"a": 1})) == [""]

@@ -33,7 +33,12 @@ async def test_the_state_has_everything_the_page_draws(client: Any) -> None:
     assert state["bot"] == {"user_id": "U0TWOKEY", "name": "Twokey", "connected": False}
     assert state["commands"] == ["/approvals"]
     assert state["suggestions"] == [
-        {"label": "Refund", "text": "@twokey refund order 78291", "channel": APPROVALS}
+        {
+            "label": "Refund",
+            "text": "@twokey refund order 78291",
+            "channel": APPROVALS,
+            "user": "",
+        }
     ]
     assert {group["id"] for group in state["usergroups"]} == {"S0SUPPORT", "S0SENIOR"}
     names = {channel["id"]: channel["name"] for channel in state["channels"]}

@@ -4,13 +4,14 @@ import { el, fill } from "./dom.js";
 import { explain } from "./api.js";
 import { press } from "./elements.js";
 
-/** Draw a button for each suggestion; a click says its text as the current person. */
+/** Draw a button for each suggestion; a click says its text as its own person, or
+ * as the current one where it names nobody. */
 export function renderSuggestions(app) {
   const { suggestions, me } = app.state;
   const root = document.getElementById("suggestions");
   root.hidden = app.place.home || suggestions.length === 0;
   fill(root, JSON.stringify([suggestions, me.id]), () => [
-    el("span", { class: "suggestions-title", id: "suggestions-title" }, "Ask the agent to"),
+    el("span", { class: "suggestions-title", id: "suggestions-title" }, title(app)),
     el(
       "div",
       { class: "suggestions", role: "group", "aria-labelledby": "suggestions-title" },
@@ -19,14 +20,22 @@ export function renderSuggestions(app) {
   ]);
 }
 
-function button({ label, text, channel: reference }, at, app) {
+/** Say who asks: somebody else where all suggestions name the same person. */
+function title({ state: { suggestions, me, users } }) {
+  const asker = suggestions[0].user;
+  const same = suggestions.every((suggestion) => suggestion.user === asker);
+  const other = same && asker !== me.id && users.find((user) => user.id === asker);
+  return other ? `Let ${other.real_name} ask the agent to` : "Ask the agent to";
+}
+
+function button({ label, text, channel: reference, user }, at, app) {
   const ask = async () => {
     const channel = app.workspace.channelNamed(reference);
     if (channel === null) {
       app.toast(`There is no channel ${reference} here for you.`, "error");
       return;
     }
-    const body = { type: "message", channel: channel.id, text };
+    const body = { type: "message", channel: channel.id, text, ...(user && { user }) };
     const answer = await app.act(body);
     if (answer.ok) app.go({ home: false, channel: channel.id, thread: null });
     else app.toast(explain(answer), "error");

@@ -235,7 +235,9 @@ def suggestions() -> list[Json]:
         ("change an address", "Change the address of order 78291."),
         ("do three things at once", "Refund, write and change the address."),
     ]
-    return [{"label": a, "text": b, "channel": "C0GENERAL"} for a, b in asks]
+    return [
+        {"label": a, "text": b, "channel": "C0GENERAL", "user": ""} for a, b in asks
+    ]
 
 
 def workspace(messages: list[Json] | None = None) -> Json:

@@ -47,9 +47,11 @@ class Screen:
     def _tell(self, command: str, arguments: dict[str, Any]) -> None:
         self._untyped.execute_cdp_cmd(command, arguments)
 
-    def wait(self, found: Callable[[], T | None], what: str) -> T:
+    def wait(
+        self, found: Callable[[], T | None], what: str, within_s: float = PATIENCE_S
+    ) -> T:
         """Return the first true answer of `found`, or fail naming `what`."""
-        deadline = time.monotonic() + PATIENCE_S
+        deadline = time.monotonic() + within_s
         while True:
             try:
                 result = found()
@@ -58,7 +60,7 @@ class Screen:
             if result:
                 return result
             if time.monotonic() > deadline:
-                raise AssertionError(f"Waited {PATIENCE_S} s for {what}.")
+                raise AssertionError(f"Waited {within_s} s for {what}.")
             time.sleep(POLL_S)
 
     def all(self, css: str) -> list[WebElement]:

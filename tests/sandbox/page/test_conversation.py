@@ -126,6 +126,20 @@ def test_a_suggestion_is_said_in_its_channel_and_leads_there(
     screen.wait(lambda: screen.text("#heading h2") == "general", "the channel")
 
 
+def test_a_suggestion_that_names_somebody_is_said_by_them(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    for suggestion in slack.state["suggestions"]:
+        suggestion["user"] = "U0DAN"
+    screen.open("U0ANA")
+
+    assert screen.text(".suggestions-title") == "Let Dan Díaz ask the agent to"
+    screen.click(".suggestion")
+
+    screen.wait(lambda: slack.acts, "the message")
+    assert slack.acts[0]["user"] == "U0DAN"
+
+
 def test_a_thread_opens_beside_and_replies_go_into_it(
     screen: Screen, slack: FakeSlack
 ) -> None:

@@ -157,7 +157,7 @@ class House:
 
     async def notes(self, card: JsonObject) -> list[JsonObject]:
         """Return the thread under a card."""
-        messages = await self.actor("U0ANA").messages(str(card["channel"]))
+        messages = await self.actor("U0ANA").messages(CHANNEL)
         ts = card["ts"]
         return [m for m in messages if m.get("thread_ts") == ts and m["ts"] != ts]
 

@@ -1,0 +1,437 @@
+"""Every event reaches Slack, through restarts, refusals and lost answers."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import cast
+
+import aiohttp
+import pytest
+
+from bot import posting, saying
+from bot.cards.message import Message
+from bot.ids import Action
+from bot.limits import Limits
+from bot.posting import Wall
+from bot.sandbox.json_types import JsonObject
+from bot.web import Slack
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ItemState
+from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
+from tests.bot.tampering import expire
+from tests.conftest import eventually
+
+POST, UPDATE = "chat.postMessage", "chat.update"
+
+
+def calls(house: House, method: str, *, ok: bool = True) -> list[JsonObject]:
+    """Return the arguments of the calls of a method that had an effect."""
+    return [
+        call.arguments
+        for call in house.sandbox.calls
+        if call.method == method and (call.error is None) == ok
+    ]
+
+
+async def nothing_is_left(house: House) -> None:
+    """Wait until every event is read, said and acknowledged."""
+
+    async def is_done() -> bool:
+        command = house.store.conn.command
+        reply = await command("XINFO", "GROUPS", house.keys.outbox)
+        for group in cast("list[list[object]]", reply):
+            facts = dict(zip(group[::2], group[1::2], strict=True))
+            if facts[b"name"] == b"slack:default":
+                return facts[b"pending"] == 0 and facts[b"lag"] == 0
+        return False
+
+    await eventually(is_done)
+
+
+async def test_a_card_waits_through_a_restart_and_its_button_works(
+    each_house: House,
+) -> None:
+    house = each_house
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+    async with house.running():
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert len(await house.cards(verdict)) == 1
+
+
+async def test_what_happened_while_the_bot_was_away_is_said_once(house: House) -> None:
+    verdict = await house.refund()
+    approval = await house.approval(verdict)
+    await expire(house, approval)
+    await house.sweeper.sweep()
+
+    async with house.running():
+        card = await house.card(verdict, says("xpired"))
+        await nothing_is_left(house)
+
+    assert not has_button(card, Action.APPROVE)
+    assert (len(calls(house, UPDATE)), len(await house.cards(verdict))) == (0, 1)
+
+
+async def test_an_event_that_a_dead_publisher_took_is_said_by_the_next(
+    house: House,
+) -> None:
+    verdict = await house.refund()
+    outbox = house.store.outbox(house.keys, reader="slack:default")
+    await outbox.prepare()
+    assert await outbox.take("dead", block_ms=1)
+
+    async with house.running():
+        await house.card(verdict)
+        await nothing_is_left(house)
+
+
+async def test_a_card_whose_posting_got_no_answer_is_posted_again_and_one_counts(
+    house: House,
+) -> None:
+    house.sandbox.faults.plan("lost_response", POST)
+    async with house.running():
+        verdict = await house.refund()
+
+        async def are_two() -> bool:
+            return len(await house.cards(verdict)) == 2
+
+        await eventually(are_two)
+        lost, registered = await house.cards(verdict)
+        await nothing_is_left(house)
+        await house.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.APPROVE)
+        await house.told("U0ANA", "not the newest copy")
+        assert (await house.approval(verdict)).items[0].is_pending
+
+        await house.actor("U0ANA").click(CHANNEL, str(registered["ts"]), Action.APPROVE)
+        assert not (await house.approval(verdict)).items[0].is_pending
+
+
+async def test_a_click_on_a_card_whose_answer_was_lost_makes_it_the_card(
+    house: House,
+) -> None:
+    house.sandbox.faults.plan("lost_response", POST)
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        await nothing_is_left(house)
+
+        assert not (await house.approval(verdict)).items[0].is_pending
+        assert len(await house.cards(verdict)) == 1
+
+
+async def test_a_surplus_copy_is_taken_down(house: House) -> None:
+    verdict = await house.refund()
+    approval = await house.approval(verdict)
+    first = await house.store.cards.posted(
+        house.keys, approval.id, channel=CHANNEL, ts="1.000001"
+    )
+    async with aiohttp.ClientSession() as session:
+        wall = Wall(
+            slack=Slack(
+                house.sandbox.bot_token, api_url=house.sandbox.api_url, session=session
+            ),
+            limits=Limits(time.monotonic),
+            cards=house.store.cards,
+            team=TEAM,
+            seal_key=house.config.seal_key,
+        )
+
+        place = await wall.post_card(house.keys, approval, channel=CHANNEL, now_ms=0)
+
+    assert place == first
+    assert len(calls(house, POST)) == len(calls(house, "chat.delete")) == 1
+    assert await house.cards(verdict) == []
+
+
+@pytest.mark.parametrize("fault", ["http_500", "reset"])
+async def test_an_outage_of_slack_loses_nothing(house: House, fault: str) -> None:
+    house.sandbox.faults.plan(fault, POST, calls=2)
+    async with house.running():
+        first, second = await house.refund(), await house.refund(thread="t2")
+
+        await house.card(first)
+        await house.card(second)
+
+
+async def test_slack_is_left_alone_for_as_long_as_it_asks(house: House) -> None:
+    house.sandbox.faults.plan("rate_limit", POST, seconds=1)
+    async with house.running():
+        verdict = await house.refund()
+
+        await house.card(verdict)
+
+        posts = [call.at for call in house.sandbox.calls if call.method == POST]
+        assert len(posts) == 2
+        assert posts[1] - posts[0] >= 1
+
+
+async def test_several_changes_are_one_update(house: House) -> None:
+    house.sandbox.faults.plan("rate_limit", UPDATE, seconds=1)
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await house.execute(verdict)
+
+        await house.card(verdict, says("refund 12 done"))
+        await nothing_is_left(house)
+
+        assert len(calls(house, UPDATE)) == 1
+
+
+async def test_the_history_stands_in_the_thread(house: House) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await house.execute(verdict)
+
+        async def is_written() -> bool:
+            return len(await house.notes(card)) == 2
+
+        await eventually(is_written)
+        approved, ran = await house.notes(card)
+        assert "Approved by <@U0ANA>" in str(approved["blocks"])
+        assert "It ran" in str(ran["blocks"])
+
+
+async def test_no_message_lets_slack_interpret_what_others_wrote(
+    house: House,
+) -> None:
+    async with house.running():
+        evil = "<!channel> <https://evil.example|click> <@U0ANA>"
+        verdict = await house.refund(note=evil)
+        card = await house.card(verdict)
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        await nothing_is_left(house)
+
+    sent = [*calls(house, POST), *calls(house, UPDATE)]
+    assert sent
+    for arguments in sent:
+        assert "evil" not in str(arguments["text"])
+        assert (arguments["parse"], arguments["link_names"]) == ("none", False)
+    for arguments in calls(house, POST):
+        assert arguments["unfurl_links"] is False
+        assert arguments["unfurl_media"] is False
+
+
+async def test_a_card_that_its_channel_refuses_is_told_to_who_asked(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO):
+        async with house.running():
+            (verdict,) = await house.submit(("lonely", {}))
+
+            dan = house.actor("U0DAN")
+            await dan.message_with("D0DAN", says("cannot be shown"))
+            await nothing_is_left(house)
+            # The others are not held up by it.
+            await house.card(await house.refund(thread="t2"))
+
+    assert "card.undeliverable" in caplog.text
+    assert (await house.approval(verdict)).items[0].is_pending
+
+
+async def test_a_card_that_its_channel_refuses_goes_to_the_fallback(
+    house: House,
+) -> None:
+    async with house.running(fallback_channel="#general"):
+        (verdict,) = await house.submit(("lonely", {}))
+
+        card = await house.card(verdict, channel="C0GENERAL")
+        await house.actor("U0ANA").click("C0GENERAL", str(card["ts"]), Action.APPROVE)
+
+        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+def archive(house: House, card: JsonObject) -> None:
+    del card
+    house.sandbox.control.archive(CHANNEL)
+
+
+def remove(house: House, card: JsonObject) -> None:
+    workspace = house.sandbox.workspace
+    workspace.drop_message(workspace.messages[CHANNEL][str(card["ts"])])
+
+
+def close_window(house: House, card: JsonObject) -> None:
+    del card
+    house.sandbox.control.edit_window(0.0)
+
+
+@pytest.mark.parametrize(
+    ("harm", "place"),
+    [(archive, "D0DAN"), (remove, "D0DAN"), (close_window, CHANNEL)],
+)
+async def test_a_card_that_cannot_change_any_more_is_told_where_it_can_be(
+    house: House, harm: Callable[[House, JsonObject], None], place: str
+) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        await nothing_is_left(house)
+        harm(house, card)
+        await expire(house, await house.approval(verdict))
+        await house.sweeper.sweep()
+
+        await house.actor("U0DAN").message_with(place, says("cannot be shown"))
+        await nothing_is_left(house)
+
+
+async def test_a_card_that_we_cannot_show_can_be_rejected_and_nothing_else(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: object, **__: object) -> Message:
+        return Message(blocks=({"type": "nonsense"},), text="x")
+
+    monkeypatch.setattr(posting, "card", broken)
+    async with house.running():
+        verdict = await house.refund()
+
+        card = await house.card(verdict, says("cannot be displayed"))
+        assert not has_button(card, Action.APPROVE)
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
+        await house.actor("U0ANA").wait_for_view()
+        await house.actor("U0ANA").submit({"reason": "unreadable"})
+
+        assert (await house.approval(verdict)).items[0].state is ItemState.REJECTED
+
+
+async def test_blocks_that_slack_alone_refuses_become_the_plain_card(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unchecked(*_: object, **__: object) -> None:
+        """Let everything pass, so that only Slack refuses."""
+
+    def broken(*_: object, **__: object) -> Message:
+        return Message(blocks=({"type": "nonsense"},), text="x")
+
+    monkeypatch.setattr(posting, "card", broken)
+    monkeypatch.setattr(posting, "ensure_valid_message", unchecked)
+    async with house.running():
+        verdict = await house.refund()
+
+        await house.card(verdict, says("cannot be displayed"))
+
+
+async def test_a_topic_that_breaks_us_is_put_aside_after_a_while(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: object, **__: object) -> Message:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(saying, "GIVE_UP_AFTER", 1)
+    monkeypatch.setattr(posting, "card", broken)
+    async with house.running():
+        await house.refund()
+
+        await nothing_is_left(house)
+
+    assert "publisher.gave_up" in caplog.text
+
+
+async def test_two_bots_post_one_card(house: House) -> None:
+    async with house.running(), house.running():
+        verdict = await house.refund()
+        await house.card(verdict)
+        await nothing_is_left(house)
+
+        assert len(await house.cards(verdict)) == 1
+
+
+async def test_when_the_leading_bot_stops_the_other_takes_over(house: House) -> None:
+    async with house.running():
+        async with house.running():
+            pass
+        verdict = await house.refund()
+
+        await house.card(verdict)
+
+
+async def put(house: House, name: EventName, **data: object) -> None:
+    given = {key: str(value) for key, value in data.items() if key != "tier"}
+    event = Event(
+        name=name,
+        tenant="default",
+        agent="support",
+        thread="t1",
+        tool="post_notice",
+        tier=str(data.get("tier", "")),
+        channel=given.get("channel", ""),
+        data=given,
+    )
+    await house.store.outbox(house.keys, reader="").put(event)
+
+
+async def test_an_agents_last_words_stand_as_plain_text_where_it_was_asked(
+    house: House,
+) -> None:
+    async with house.running():
+        ts = await house.actor("U0DAN").say("#general", "@twokey refund")
+
+        place = {"channel": "C0GENERAL", "thread_ts": ts}
+        await put(house, EventName.RUN_STARTED, **place)
+        dan = house.actor("U0DAN")
+        await dan.message_with("#general", says("working on it"))
+        await put(house, EventName.RUN_FINISHED, text="*Done* <!channel>", **place)
+
+        found = await dan.message_with("#general", says("Done"))
+        assert found["thread_ts"] == ts
+        assert "mrkdwn" not in str(found["blocks"])
+        assert "Done" not in str(found["text"])
+
+
+async def test_a_run_that_failed_is_told_calmly(house: House) -> None:
+    async with house.running():
+        ts = await house.actor("U0DAN").say("#general", "@twokey refund")
+
+        await put(house, EventName.RUN_FAILED, channel="C0GENERAL", thread_ts=ts)
+
+        dan = house.actor("U0DAN")
+        await dan.message_with("#general", says("could not be resumed"))
+
+
+async def test_a_run_without_a_place_is_acknowledged_in_silence(house: House) -> None:
+    async with house.running():
+        await put(house, EventName.RUN_FINISHED, text="words")
+        await nothing_is_left(house)
+
+    assert calls(house, POST) == []
+
+
+async def test_a_tool_of_the_tier_notify_is_told_and_one_of_auto_is_not(
+    house: House,
+) -> None:
+    async with house.running():
+        await house.submit(("post_notice", {}), ("look_up_order", {}))
+
+        ana = house.actor("U0ANA")
+        await ana.message_with(CHANNEL, says("post_notice"))
+        await nothing_is_left(house)
+
+    assert len(calls(house, POST)) == 1
+
+
+async def test_events_of_another_tenant_are_left_to_its_own_bot(house: House) -> None:
+    event = Event(
+        name=EventName.RUN_FINISHED,
+        tenant="other",
+        data={"channel": "C0GENERAL", "text": "secret"},
+    )
+    await house.store.outbox(house.keys, reader="").put(event)
+    async with house.running():
+        await house.card(await house.refund())
+        await nothing_is_left(house)
+
+    assert "secret" not in str(calls(house, POST))

@@ -222,8 +222,7 @@ def given_back(
     found = results.restored(result.payload)
     if found is not None:
         return found
-    text = words.RESULT_LOST if result.ok else words.UNKNOWN_RESULT
-    return words.told(call, text, is_error=not result.ok), []
+    return words.told(call, words.lost(result), is_error=not result.ok), []
 
 
 def _is_same(word: Verdict, verdict: Verdict) -> bool:

@@ -45,6 +45,8 @@ from gateway.wire import (
 BUSY_DEADLINE_S = 120.0
 """How long to wait for another live owner before the thread is handed back."""
 
+HANDED_OVER = Result(ok=True, summary="Handed over to a graph around this one.")
+
 logger = logging.getLogger(__name__)
 R = TypeVar("R")
 
@@ -210,7 +212,7 @@ async def _run_once(
             result = await work.run(args)
         except ParentCommand:
             # Not a pause: the tool is done and hands over to a graph around this one.
-            await _finish(held, claimed, gateway, shell, Result(ok=True))
+            await _finish(held, claimed, gateway, shell, HANDED_OVER)
             raise
         except GraphBubbleUp:
             await _release(held, claimed, gateway, shell)

@@ -260,18 +260,17 @@ def _kept(outcome: Approved[R] | Unsure, inside: list[EditRecord]) -> Result:
         payload = json.dumps(row, allow_nan=False)
     except (TypeError, ValueError):
         payload = ""
-    summary = "" if outcome.result is None else str(outcome.result)
-    return Result(ok=True, summary=summary[:500], payload=payload)
+    return Result(ok=True, summary=str(outcome.result)[:500] or "-", payload=payload)
 
 
 def _given_back(result: Result) -> Approved[Any] | Unsure:
-    if not result.ok:
-        return Unsure(words.UNKNOWN_RESULT)
+    if not (result.ok and result.payload):
+        return Unsure(words.lost(result))
     try:
         row = strict_json.parse_object(result.payload)
         return Approved(row["result"], cast("JsonObject", row["args"]))
     except (TwokeyError, KeyError):
-        return Unsure(words.RESULT_LOST)
+        return Unsure(words.lost(result))
 
 
 def _with_edit(

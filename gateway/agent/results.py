@@ -27,6 +27,8 @@ ToolResult = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 
 MAX_PAYLOAD_CHARS = 1024 * 1024
 SUMMARY_CHARS = 500
+NO_TEXT = "(no text)"
+"""Stands where a result has none; only a person's finding leaves a summary empty."""
 
 
 def stored(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
@@ -46,7 +48,7 @@ def stored(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
         payload = ""
     return Result(
         ok=message is None or message.status != "error",
-        summary="" if message is None else _summary(str(message.text)),
+        summary=_summary("" if message is None else str(message.text)),
         payload=payload if len(payload) <= MAX_PAYLOAD_CHARS else "",
     )
 
@@ -128,7 +130,7 @@ def carrying(result: ToolResult, update: dict[str, Any]) -> ToolResult:
 
 
 def _summary(text: str) -> str:
-    flat = text.encode("utf-8", "replace").decode("utf-8")
+    flat = (text or NO_TEXT).encode("utf-8", "replace").decode("utf-8")
     return flat if len(flat) <= SUMMARY_CHARS else flat[: SUMMARY_CHARS - 1] + "…"
 
 

@@ -13,7 +13,7 @@ from langchain_core.messages import ToolCall, ToolMessage
 from gateway.agent.messages import ITEM_KEY
 from gateway.approvals import edits
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Person
+from gateway.approvals.record import Person, Result
 from gateway.errors import NotAllowed
 from gateway.wire import Answer, AnswerKind, ReconcileAnswer
 
@@ -27,6 +27,14 @@ RESULT_LOST = (
     "the user that it is done."
 )
 UNKNOWN_RESULT = f"This call was started and did not end well. {UNKNOWN_EFFECT}"
+CONFIRMED = (
+    "This call was cut off while it ran. A person checked and confirmed that it took "
+    "effect; its output is lost. Do not repeat it; tell the user that it is done."
+)
+LEFT_BE = (
+    "This call was cut off while it ran, and a person decided to leave it be. Treat it "
+    "as not done, although it may have taken effect. Do not repeat it; tell the user."
+)
 NEVER_SUBMITTED = (
     "This call did not run, because the conversation moved on before it was cleared."
 )
@@ -90,6 +98,17 @@ def ended(answer: Answer) -> str:
         )
     reason = answer.message or "This call did not run."
     return f"{reason} {NOT_AGAIN} Tell the user, who may ask for it anew."
+
+
+def lost(result: Result) -> str:
+    """Word a result that cannot be given back.
+
+    A person who settled a doubt leaves a result without any text; every other result
+    has a summary.
+    """
+    if not result.summary:
+        return CONFIRMED if result.ok else LEFT_BE
+    return RESULT_LOST if result.ok else UNKNOWN_RESULT
 
 
 def reconciled(answer: ReconcileAnswer) -> str:

@@ -280,3 +280,51 @@ async def _rewrite(
         await graph.aupdate_state(config, values, as_node=node)
     else:
         graph.update_state(config, values, as_node=node)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        {},
+        {"verdicts": 7},
+        {"message_id": "another", "verdicts": {}},
+        {"message_id": "another"},
+        {"message_id": None, "verdicts": {"c1": {"kind": "run"}}},
+    ],
+)
+async def test_notes_of_a_turn_that_make_no_sense_clear_nothing(
+    runner: Runner, memory: InMemorySaver, effects: Effects, note: dict[str, Any]
+) -> None:
+    _gateway, graph = await _paused(runner, memory, effects)
+    kept = (await runner.state(graph)).values["twokey_turn"]
+    forged = {**kept, **note} if note else None
+
+    await _rewrite(
+        runner, graph, {"twokey_turn": forged}, "ApprovalMiddleware.after_model"
+    )
+    end = await runner.run(graph, None)
+
+    assert effects.paid == []
+    assert "not cleared" in by_call(end)["c1"].text
+
+
+async def test_arguments_that_become_no_json_after_the_verdict_do_not_run(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    class Spoil(AgentMiddleware[Any, Any, Any]):
+        """Make the arguments unreadable, after they were judged."""
+
+        def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
+            message: BaseMessage = state["messages"][-1]
+            if not isinstance(message, AIMessage) or not message.tool_calls:
+                return None
+            spoilt = pay(float("nan"), "ada").model_copy(update={"id": message.id})
+            return {"messages": [spoilt]}
+
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=memory, before=[Spoil()])
+
+    end = await runner.say(graph, "pay")
+
+    assert effects.paid == []
+    assert "not cleared" in by_call(end)["c1"].text

@@ -147,7 +147,11 @@ async def test_a_kill_after_the_effect_is_settled_by_a_person(
     found = gateway.reconcile("ap0.0", finding).model_dump(mode="json")
     end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
 
-    expected = {"executed": "took effect", "rerun": "paid 10.0", "skip": "did not end"}
+    expected = {
+        "executed": "confirmed that it took effect",
+        "rerun": "paid 10.0",
+        "skip": "decided to leave it be",
+    }
     assert asked["type"] == "twokey.reconcile"
     assert (asked["item_id"], asked["tool"]) == ("ap0.0", "pay")
     assert len(effects.paid) == (2 if finding == "rerun" else 1)

@@ -32,7 +32,7 @@ from gateway.approvals.record import Approval
 from gateway.approvals.tiers import Tier, join
 
 _AGENT = 60
-_SAYS = 700
+_SAYS = {False: 700, True: 300}
 
 
 def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
@@ -117,5 +117,5 @@ def _says(frame: Frame) -> list[Block]:
     if not says:
         return []
     title = line(bold(label("Agent says (unverified):")))
-    text = box(excerpt(says, _SAYS).text)
+    text = box(excerpt(says, _SAYS[frame.approval.is_batch]).text)
     return [stacked(title, text, block_id=frame.block_id("says"))]

@@ -28,17 +28,15 @@ from bot.hidden import has_hidden
 from bot.text import excerpt, fit, mixed_script_warnings
 from gateway.approvals.record import Approval, Item, Person, Verb
 
-_LEAST_ROOM = 80
-_REASONS = 160
-_MIXED = 120
 _MAX_MIXED = 2
-_OTHERS = 500
+_OTHERS = 300
 
 
 def needs_full_view(approval: Approval, index: int) -> bool:
     """Say whether a call is too long for its card, so that View all has Approve."""
     item = approval.items[index]
-    return item not in rows_of(approval) or not fits(
+    has_row = any(each.index == index for each in rows_of(approval))
+    return not has_row or not fits(
         item.tool, item.args, item.redact, room=room(approval).call
     )
 
@@ -66,7 +64,8 @@ def tail(frame: Frame) -> list[Block]:
     """Return what concerns the batch as a whole; nothing for a single call."""
     approval = frame.approval
     waiting = [item for item in approval.items if item.is_pending]
-    others = [item for item in approval.items if item not in rows_of(approval)]
+    listed = {item.index for item in rows_of(approval)}
+    others = [item for item in approval.items if item.index not in listed]
     blocks: list[Block] = []
     if others:
         lines = [f"{i.index + 1}. {i.tool}: {WORDS[i.state]}" for i in others]
@@ -101,7 +100,7 @@ def _title(frame: Frame, item: Item) -> list[Block]:
         text = f"{item.index + 1}. {text or item.tool}"
     if not text:
         return []
-    cut = excerpt(text, max(frame.room.title, _LEAST_ROOM)).text
+    cut = excerpt(text, frame.room.title).text
     return [section(untrusted(cut), block_id=frame.block_id(f"{item.index}.title"))]
 
 
@@ -125,7 +124,7 @@ def _call(frame: Frame, item: Item, shown: Listing) -> Block:
 def _quoted(title: str, text: str, frame: Frame) -> list[list[JSON]]:
     if not text:
         return []
-    cut = excerpt(text, max(frame.room.text, _LEAST_ROOM)).text
+    cut = excerpt(text, frame.room.text).text
     return [line(bold(label(title))), box(cut)]
 
 
@@ -144,11 +143,10 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
         told.append(template("⚠️ *Look-alike letters* of several alphabets are in it:"))
     if not told:
         return []
-    words_ = [untrusted(fit(str(each), _MIXED)) for each in mixed[:_MAX_MIXED]]
+    most = 1 if frame.approval.is_batch else _MAX_MIXED
+    names = [untrusted(fit(str(each), frame.room.note)) for each in mixed[:most]]
     return [
-        context(
-            joined(" ", told), *words_, block_id=frame.block_id(f"{item.index}.odd")
-        )
+        context(joined(" ", told), *names, block_id=frame.block_id(f"{item.index}.odd"))
     ]
 
 
@@ -156,8 +154,8 @@ def _why(frame: Frame, item: Item) -> Block:
     tier = template(BECAUSE[item.tier] if item.reasons else TIERS[item.tier])
     text = " · ".join(item.reasons)
     lack = lacking(item) if item.is_pending else ""
-    parts = [untrusted(fit(text, _REASONS))] if text else []
-    need = [label(fit(f"Needs {lack}", _REASONS))] if lack else []
+    parts = [untrusted(fit(text, frame.room.note))] if text else []
+    need = [label(fit(f"Needs {lack}", frame.room.note))] if lack else []
     return context(tier, *parts, *need, block_id=frame.block_id(f"{item.index}.why"))
 
 

@@ -10,8 +10,6 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Item, Verb
 from gateway.approvals.tiers import Tier
 
-_ASKED = 120
-
 
 def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
     """Return the buttons under one call: only what may be said of it now.
@@ -96,27 +94,27 @@ def _approve(frame: Frame, item: Item) -> Block:
         value=frame.value(item.index, Action.APPROVE),
         style="primary",
         accessibility_label=label(f"Approve {_nth(frame, item)}"),
-        confirm=_question(item) if item.tier is Tier.ESCALATE else None,
+        confirm=_question(frame, item) if item.tier is Tier.ESCALATE else None,
     )
 
 
-def _question(item: Item) -> Block:
+def _question(frame: Frame, item: Item) -> Block:
     return confirm(
         label("Approve an escalated call?"),
-        asked(item),
+        asked(item, room=frame.room.note),
         yes=label("Approve"),
         no=label("Back"),
     )
 
 
-def asked(item: Item) -> Untrusted:
+def asked(item: Item, *, room: int) -> Untrusted:
     """Return one line that tells a call from others: its description, or its tool.
 
     A description is of what was asked for first, so an edited call has none.
     """
     is_edited = item.edit is not None
     text = f"{item.tool}, as edited" if is_edited else item.description or item.tool
-    return untrusted(fit(text, _ASKED))
+    return untrusted(fit(text, room))
 
 
 def _view_all(frame: Frame, item: Item, *, is_shown_whole: bool) -> Block:

@@ -14,21 +14,36 @@ from bot.blockkit.limits import TEXT_IN_ALL_BLOCKS
 from bot.ids import block_id, seal
 from gateway.approvals.record import Approval, Item
 
-MAX_ROWS = 6
+MAX_ROWS = 5
 """How many calls of a batch have rows of their own on the card."""
 
-_HEAD_AND_TAIL = 1_700
-_ROW_WORDS = 560  # sentence, why, warnings, buttons and their questions
+# What surrounds the rows, and in a row the sentence, the reasons, the warnings and
+# the buttons with their questions; measured at their longest by a test.
+_HEAD_AND_TAIL = {False: 1_200, True: 1_300}
+_ROW_WORDS = {False: 900, True: 520}
+
+
+LEAST = 80
+"""The least that an excerpt takes, with its gap named."""
 
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """How many characters each part of one call's row may take."""
+    """How many characters each part of one call's row may take.
+
+    Attributes:
+        title: the policy's description.
+        call: the tool and its arguments.
+        change: what an edit changed.
+        text: each of the words of people and tools; a row has two of them at most.
+        note: each of the small notes: reasons, warnings, what a button asks.
+    """
 
     title: int
     call: int
     change: int
     text: int
+    note: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +84,15 @@ class Frame:
 def room(approval: Approval) -> Room:
     """Return the room of one row on the card of this approval."""
     rows = min(len(approval.items), MAX_ROWS)
-    free = (TEXT_IN_ALL_BLOCKS - _HEAD_AND_TAIL) // rows - _ROW_WORDS
+    is_batch = approval.is_batch
+    free = TEXT_IN_ALL_BLOCKS - _HEAD_AND_TAIL[is_batch]
+    free = free // rows - _ROW_WORDS[is_batch]
     return Room(
-        title=free * 6 // 100,
-        call=free * 50 // 100,
-        change=free * 22 // 100,
-        text=free * 11 // 100,
+        title=max(LEAST, free * 6 // 100),
+        call=free * 45 // 100,
+        change=max(LEAST, free * 18 // 100),
+        text=max(LEAST, free * 12 // 100),
+        note=LEAST if is_batch else 2 * LEAST,
     )
 
 

@@ -1,0 +1,79 @@
+"""A card stays inside the budget of text when everything on it is at its longest."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.blockkit import validate_message
+from bot.cards.approval import card
+from bot.cards.frame import MAX_ROWS, room, rows_of
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Item, Person, Result
+from gateway.approvals.tiers import Tier
+from tests.bot.samples import (
+    KEY,
+    NOW,
+    TEAM,
+    TWO,
+    a_vote,
+    an_approval,
+    an_item,
+    edited,
+    settled,
+)
+
+ODD = "\u0430b\u200b c\u0430 " * 6
+VOTERS = [Person(team=TEAM, user=f"U{'0' * 20}{n}") for n in range(8)]
+
+
+def _fullest(filler: str, index: int, count: int, state: ItemState) -> Item:
+    call = room(an_approval(*[an_item({}, index=n) for n in range(count)])).call
+    args = {"body": ("word " * 1_000)[: call - 300], "odd": ODD}
+    long = filler * 2_000
+    item = an_item(
+        {**args},
+        index=index,
+        tool="t" * 60,
+        description=long,
+        reasons=(long, long),
+        tier=Tier.ESCALATE,
+        demand=TWO.with_(approvals=9, at_least={"r" * 200: 3}),
+    )
+    after = {**args, "z": long} if index % 2 else {**args, "body": args["body"][1:]}
+    item = edited(item, {**after}, reason=long)
+    item = item.with_(votes=tuple(a_vote(item, voter) for voter in VOTERS))
+    return settled(item, state, text=long, result=Result(ok=True, summary=long))
+
+
+def _card_problems(approval: Approval) -> list[str]:
+    message = card(approval, key=KEY, team=TEAM, now_ms=NOW)
+    problems = validate_message([*message.blocks], message.text, update=True)
+    return [str(problem) for problem in problems]
+
+
+@pytest.mark.parametrize("filler", ["x", "\u200b"])
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
+def test_the_fullest_card_is_still_accepted(count: int, filler: str) -> None:
+    for state in ItemState:
+        items = [_fullest(filler, index, count, state) for index in range(count)]
+        approval = an_approval(
+            *items,
+            says=filler * 3_000,
+            agent=filler * 300,
+            requester=Person(team=TEAM, user="U" + "0" * 29),
+        )
+
+        assert _card_problems(approval) == [], state
+
+
+def test_calls_that_wait_get_the_rows_of_a_card() -> None:
+    items = [an_item({}, index=n) for n in range(MAX_ROWS + 2)]
+    items[0] = settled(items[0], ItemState.REJECTED)
+
+    shown = rows_of(an_approval(*items))
+
+    assert [item.index for item in shown] == [1, 2, 3, 4, 5]
+
+
+def test_a_refund_fits_on_a_card_of_five() -> None:
+    assert room(an_approval(*[an_item({}, index=n) for n in range(5)])).call > 400

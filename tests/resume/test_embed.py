@@ -17,13 +17,14 @@ from typing_extensions import TypedDict
 
 from gateway.approvals.decisions import Approve, Click, Edit, Forbidden, Settled
 from gateway.approvals.record import Item, approval_of
+from gateway.config import Settings
 from gateway.embed import Twokey
 from gateway.errors import GraphError, SettingsError, ThreadUnavailable
 from gateway.resume.graphs import attached
 from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
-from tests.resume.house import ANA, RULES
+from tests.resume.house import ANA, DAN, POLICY, RULES
 
 
 class Name(TypedDict):
@@ -36,6 +37,7 @@ def _ask(state: Name) -> Name:
     return {"name": f"{state['name']}{interrupt('your name?')}"}
 
 
+CALL = json.dumps([("refund", {"order": "78291", "amount": 1})])
 Open = Callable[[], AbstractAsyncContextManager[Twokey]]
 
 
@@ -215,6 +217,69 @@ async def test_a_synchronous_agent_asks_the_same_gateway(opened: Open) -> None:
     assert waiting.value["type"] == "twokey.approval"
 
 
+async def test_settings_bring_their_policy_and_their_agents(
+    store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "agent.py").write_text(
+        "from tests.resume.shop import graph\n", encoding="utf-8"
+    )
+    (tmp_path / "policy.yml").write_text(POLICY, encoding="utf-8")
+    file = tmp_path / "twokey.yml"
+    file.write_text(f"""
+agents: {{shop: {{graph: "agent.py:graph"}}}}
+redis_url: "{store.conn.url}"
+workers: 2
+""")
+    async with Twokey(Settings.load(file, {})) as tk:
+        await tk.reviews.ask_agent("shop", "t1", CALL, requester=DAN, origin=None)
+        await decide(tk, await asked(tk))
+        final = await tk.run(shop.graph, thread_id="t1", agent="shop")
+
+    assert final["messages"][-1].text == "refunded 78291 1"
+    assert (tmp_path / ".twokey" / "checkpoints.sqlite").exists()
+
+
+async def test_without_an_address_the_store_is_in_the_data_folder(
+    tmp_path: Path,
+) -> None:
+    hello = {"messages": [{"role": "user", "content": "hello"}]}
+    async with Twokey(policy=RULES, data_dir=tmp_path) as tk:
+        final = await tk.run(shop.graph, hello, thread_id="t1", agent="shop")
+
+    assert final["messages"][-1].text == "You said hello"
+    assert (tmp_path / "valkey").is_dir()
+
+
+async def test_a_thread_that_another_process_runs_is_waited_for(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.embed.POLL_S", 0.02)
+    hello = {"messages": [{"role": "user", "content": "hello"}]}
+    async with opened() as tk:
+        keys = tk.store.keys_of_tenant("default")
+        async with tk.store.threads.lease(keys, "shop", "t1"):
+            with pytest.raises(TimeoutError):
+                await tk.run(
+                    shop.graph, hello, thread_id="t1", agent="shop", timeout_s=0.2
+                )
+            with pytest.raises(ThreadUnavailable):
+                await tk.run(shop.graph, thread_id="t1", agent="shop")
+
+        final = await tk.run(shop.graph, hello, thread_id="t1", agent="shop")
+
+    assert len(final["messages"]) == 2
+
+
+async def test_a_graph_may_keep_its_own_checkpointer(opened: Open) -> None:
+    mine = InMemorySaver()
+    graph = attached(shop.graph(), mine)
+    hello = {"messages": [{"role": "user", "content": "hello"}]}
+    async with opened() as tk:
+        await tk.run(graph, hello, thread_id="t1", agent="shop")
+
+    assert mine.get_tuple({"configurable": {"thread_id": "t1"}})
+
+
 async def test_a_twokey_needs_a_policy(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="either settings or a policy"):
         Twokey()
@@ -225,12 +290,14 @@ async def test_a_twokey_needs_a_policy(tmp_path: Path) -> None:
 
 
 async def asked(tk: Twokey) -> Item:
-    """Wait for the one pending item."""
+    """Wait for the one pending item, and until its thread rests."""
     found: list[Item] = []
 
     async def is_so() -> bool:
         keys = tk.store.keys_of_tenant("default")
         found.clear()
+        if await tk.store.conn.command("EXISTS", keys.lease("shop", "t1")):
+            return False
         for one in await tk.store.approvals.of_thread(keys, "shop", "t1"):
             loaded = await tk.reviews.read(one)
             assert loaded

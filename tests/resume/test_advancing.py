@@ -1,0 +1,203 @@
+"""Bring a thread forward by what its runner says of it, whatever runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from gateway.approvals.decisions import Approve
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.strict_json import JsonObject
+from gateway.resume.advancing import MAX_NUDGES, MAX_STALE, Advancer, ThreadStuck
+from gateway.resume.announcing import MAX_WORDS, Announcer, Place
+from gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from gateway.wire import APPROVAL_INTERRUPT, Verdict
+from tests.service.desk import ANA, Desk
+
+FINISHED = ThreadState(exists=True, checkpoint="c1", last_words="done")
+CUT_OFF = ThreadState(exists=True, has_tasks=True)
+
+
+@dataclass
+class Scripted:
+    """A runner whose threads stand where the test says; it notes what is asked."""
+
+    state: ThreadState
+    react: Callable[[Scripted], None] = lambda _: None
+    asked: list[str] = field(default_factory=list[str])
+
+    async def probe(self, thread: str) -> ThreadState:
+        """Say where the thread stands."""
+        return self.state
+
+    async def start(self, thread: str, text: str, *, key: str) -> None:
+        """Note a start."""
+        self._note("start")
+
+    async def resume(self, thread: str, answers: Mapping[str, JsonObject]) -> None:
+        """Note the answers."""
+        self._note(f"resume {len(answers)}")
+
+    async def nudge(self, thread: str) -> None:
+        """Note a nudge."""
+        self._note("nudge")
+
+    def _note(self, what: str) -> None:
+        self.asked.append(what)
+        self.react(self)
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    """Give agents and reviewers without any graph."""
+    return Desk(store)
+
+
+@pytest.fixture
+def at(store: Store) -> Place:
+    """Give the thread of the tests."""
+    return Place(store.keys_of_tenant("default"), "default", "support", "t1")
+
+
+@pytest.fixture
+def advancer(desk: Desk) -> Advancer:
+    """Give an advancer."""
+    return Advancer(desk.store, desk.agents)
+
+
+def asking(verdicts: Sequence[Verdict]) -> ThreadState:
+    """Return a thread that asks about these held calls."""
+    pending = [
+        PendingInterrupt(
+            f"{index:032x}",
+            {
+                "type": APPROVAL_INTERRUPT,
+                "item_id": one.item_id,
+                "action_hash": one.action_hash,
+            },
+        )
+        for index, one in enumerate(verdicts)
+    ]
+    return ThreadState(exists=True, pending=tuple(pending), has_tasks=True)
+
+
+async def test_a_thread_that_does_not_exist_is_never_resumed(
+    advancer: Advancer, at: Place
+) -> None:
+    runner = Scripted(ThreadState(exists=False))
+
+    await advancer.forward(at, runner)
+
+    assert runner.asked == []
+
+
+async def test_a_thread_that_stops_again_and_again_is_stuck(
+    advancer: Advancer, at: Place
+) -> None:
+    runner = Scripted(CUT_OFF)
+
+    with pytest.raises(ThreadStuck, match="stops again and again"):
+        await advancer.forward(at, runner)
+
+    assert runner.asked == ["nudge"] * MAX_NUDGES
+
+
+async def test_an_answer_that_comes_back_as_a_question_is_not_sent_twice(
+    desk: Desk, advancer: Advancer, at: Place
+) -> None:
+    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
+    await desk.reviews.decide(await desk.click(verdicts[0]), Approve(), ANA)
+    runner = Scripted(asking(verdicts))
+
+    with pytest.raises(ThreadStuck, match="does not take the answer"):
+        await advancer.forward(at, runner)
+
+    assert runner.asked == ["resume 1"]
+
+
+@pytest.mark.parametrize(("is_stale", "times"), [(True, MAX_STALE + 1), (False, 1)])
+async def test_a_refused_answer_is_read_again_before_it_is_given_up(
+    desk: Desk, advancer: Advancer, at: Place, *, is_stale: bool, times: int
+) -> None:
+    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
+    await desk.reviews.decide(await desk.click(verdicts[0]), Approve(), ANA)
+
+    def refuse(_: Scripted) -> None:
+        raise AnswerRefused("no", is_stale=is_stale)
+
+    runner = Scripted(asking(verdicts), react=refuse)
+
+    with pytest.raises(ThreadStuck):
+        await advancer.forward(at, runner)
+
+    assert runner.asked == ["resume 1"] * times
+
+
+async def test_an_item_that_the_agent_dropped_is_withdrawn(
+    desk: Desk, advancer: Advancer, at: Place
+) -> None:
+    _, verdicts = await desk.submit(
+        ("process_refund", {"amount": 1}), ("process_refund", {"amount": 2})
+    )
+
+    await advancer.forward(at, Scripted(asking(verdicts[:1])))
+
+    states = [(await desk.item(one.item_id)).state for one in verdicts]
+    assert states == [ItemState.PENDING, ItemState.WITHDRAWN]
+
+
+async def test_an_authorization_that_a_finished_thread_never_used_lapses(
+    desk: Desk, advancer: Advancer, at: Place
+) -> None:
+    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
+    await desk.reviews.decide(await desk.click(verdicts[0]), Approve(), ANA)
+
+    await advancer.forward(at, Scripted(FINISHED))
+
+    assert (await desk.item(verdicts[0].item_id)).state is ItemState.LAPSED
+
+
+async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
+    desk: Desk, advancer: Advancer, at: Place
+) -> None:
+    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
+
+    def finish(runner: Scripted) -> None:
+        runner.state = FINISHED
+
+    runner = Scripted(asking(verdicts), react=finish)
+    await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"))
+
+    assert (await desk.item(verdicts[0].item_id)).state is ItemState.SUPERSEDED
+
+
+async def test_a_stuck_thread_still_takes_a_new_message(
+    advancer: Advancer, at: Place
+) -> None:
+    def finish(runner: Scripted) -> None:
+        if runner.asked[-1] == "start":
+            runner.state = FINISHED
+
+    runner = Scripted(CUT_OFF, react=finish)
+    await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"))
+
+    assert runner.asked == ["nudge"] * MAX_NUDGES + ["start"]
+
+
+async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(
+    store: Store, at: Place
+) -> None:
+    announcer = Announcer(store)
+
+    assert await announcer.finished(at, "c1", "x" * (MAX_WORDS + 5))
+    assert not await announcer.finished(at, "c1", "again")
+    assert await announcer.finished(at, "c2", "more")
+
+    first, second = await audit_entries(store.conn, at.keys)
+    assert len(first.data["text"]) == MAX_WORDS
+    assert first.data["text"].endswith("more characters)")
+    assert second.data["text"] == "more"

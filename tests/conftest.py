@@ -7,11 +7,12 @@ import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
+from typing import cast
 
 import pytest
-from gateway.store.engine import EmbeddedEngine
 
-from gateway.store.connection import Connection, text
+from gateway.store.connection import Connection, Reply, text
+from gateway.store.engine import EmbeddedEngine
 from gateway.store.keys import is_permanent
 from gateway.store.store import Store
 
@@ -40,14 +41,18 @@ async def store(valkey_url: str) -> AsyncGenerator[Store]:
 
 async def leaked_keys(conn: Connection) -> list[str]:
     """Return keys that live for ever and are not declared permanent."""
-    reply = await conn.command("KEYS", "*")
-    assert isinstance(reply, list)
-    names = [text(name) for name in reply]
+    names = [text(name) for name in listed(await conn.command("KEYS", "*"))]
     return [
         name
         for name in names
         if not is_permanent(name) and await conn.command("PTTL", name) == -1
     ]
+
+
+def listed(reply: Reply) -> list[Reply]:
+    """Return a reply that is a list."""
+    assert isinstance(reply, list)
+    return cast("list[Reply]", reply)
 
 
 async def eventually(

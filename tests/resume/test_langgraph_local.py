@@ -1,0 +1,138 @@
+"""What LangGraph says is passed on in our words."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import MessagesState, StateGraph
+
+from gateway.agent import connected
+from gateway.approvals.strict_json import JsonObject
+from gateway.resume.every_loop import EveryLoop
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.resume.runner import AnswerRefused
+from gateway.wire import answer_for
+from tests.resume import shop
+from tests.resume.house import RULES, House
+
+
+@pytest.fixture
+async def waiting(house: House) -> AsyncGenerator[LangGraphLocal]:
+    """Give a runner whose thread t1 asks about a refund."""
+    with connected(EveryLoop(house.store, lambda: RULES)):
+        call = '[["refund", {"order": "1", "amount": 2}]]'
+        await house.runner.start("t1", call, key="k")
+        yield house.runner
+
+
+async def test_a_question_that_is_not_open_is_refused_as_stale(
+    waiting: LangGraphLocal,
+) -> None:
+    with pytest.raises(AnswerRefused, match="asks something else") as caught:
+        await waiting.resume("t1", {"f" * 32: {"type": "approve"}})
+
+    assert caught.value.is_stale
+    assert len((await waiting.probe("t1")).pending) == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"type": "approve"},
+        {"type": "approve", "item_id": "other", "action_hash": "other"},
+        {"decisions": [{"type": "approve"}]},
+    ],
+)
+async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
+    house: House, waiting: LangGraphLocal, answer: JsonObject
+) -> None:
+    [question] = (await waiting.probe("t1")).pending
+    with pytest.raises(AnswerRefused, match="does not fit") as caught:
+        await waiting.resume("t1", {question.id: answer})
+    assert not caught.value.is_stale
+    assert shop.ledger() == []
+
+    [item] = await house.items()
+    await house.decide(item)
+    [item] = await house.items()
+    good = answer_for(item)
+    assert good
+    [question] = (await waiting.probe("t1")).pending
+    await waiting.resume("t1", {question.id: good.model_dump(mode="json")})
+
+    assert (await waiting.probe("t1")).last_words == "refunded 1 2"
+
+
+async def test_an_error_of_the_graph_is_not_taken_for_a_refused_answer(
+    house: House, waiting: LangGraphLocal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def down(_results: list[str]) -> str:
+        raise RuntimeError("the model is down")
+
+    monkeypatch.setattr(shop, "after_tools", down)
+    [item] = await house.items()
+    await house.decide(item)
+    [item] = await house.items()
+    good = answer_for(item)
+    assert good
+    [question] = (await waiting.probe("t1")).pending
+
+    with pytest.raises(RuntimeError, match="model is down"):
+        await waiting.resume("t1", {question.id: good.model_dump(mode="json")})
+
+    state = await waiting.probe("t1")
+    assert (state.is_cut_off, state.taken) == (True, "k")
+
+
+async def test_a_thread_that_nobody_began_does_not_exist(house: House) -> None:
+    assert not (await house.runner.probe("new")).exists
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ([HumanMessage("hi"), AIMessage("hello")], "hello"),
+        ([AIMessage("old"), HumanMessage("hi"), AIMessage("")], ""),
+        (
+            [
+                HumanMessage("hi"),
+                AIMessage("let me see"),
+                ToolMessage("42", tool_call_id="c"),
+                AIMessage([{"type": "text", "text": "it is 42"}]),
+            ],
+            "it is 42",
+        ),
+        (
+            [
+                HumanMessage("hi"),
+                AIMessage("", tool_calls=[{"name": "t", "args": {}, "id": "c"}]),
+                ToolMessage("returned directly", tool_call_id="c"),
+            ],
+            "returned directly",
+        ),
+        ([], ""),
+    ],
+)
+async def test_the_last_words_are_those_since_the_person_spoke(
+    messages: list[Any], words: str
+) -> None:
+    builder: StateGraph[MessagesState] = StateGraph(MessagesState)
+    builder.add_node("say", _nothing)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
+    builder.set_entry_point("say")
+    compiled: Any = builder.compile()  # pyright: ignore[reportUnknownMemberType] - as above
+    runner = LangGraphLocal(attached(compiled, InMemorySaver()))
+
+    await runner.give("t", {"messages": messages}, key="k")
+
+    state = await runner.probe("t")
+    assert (state.is_finished, state.last_words) == (True, words)
+
+
+def _nothing(state: MessagesState) -> dict[str, object]:
+    return {}

@@ -1,0 +1,98 @@
+"""A worker survives what goes wrong around it, and lets time pass whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.errors import StoreUnavailable
+from gateway.resume.runner import ThreadState
+from gateway.resume.sweeping import repeat
+from gateway.store.jobs import JobQueue
+from tests.conftest import eventually
+from tests.resume.house import House
+
+
+async def test_reading_jobs_goes_on_after_anything(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.resume.worker.FIRST_PAUSE_S", 0.01)
+    troubles: list[Exception] = [
+        StoreUnavailable("gone"),
+        RuntimeError("never seen before"),
+        StoreUnavailable("gone"),
+    ]
+    take = JobQueue.take
+
+    async def troubled(self: JobQueue, consumer: str, *, block_ms: int) -> object:
+        if troubles:
+            raise troubles.pop(0)
+        return await take(self, consumer, block_ms=block_ms)
+
+    monkeypatch.setattr(JobQueue, "take", troubled)
+    async with house.working():
+        await house.say("hello")
+        assert await house.words() == "You said hello"
+
+    assert troubles == []
+
+
+async def test_a_job_that_cannot_be_put_away_is_delivered_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubles: list[Exception] = [StoreUnavailable("gone"), RuntimeError("a bug")]
+    done = JobQueue.done
+
+    async def troubled(self: JobQueue, delivery: object) -> None:
+        if troubles:
+            raise troubles.pop(0)
+        await done(self, delivery)  # type: ignore[arg-type]  # passed on as it came
+
+    monkeypatch.setattr(JobQueue, "done", troubled)
+    monkeypatch.setattr(house.store, "lease_ms", 300)
+    async with house.working():
+        await house.say("hello")
+        assert await house.words() == "You said hello"
+        await house.idle()
+
+    assert troubles == []
+
+
+async def test_a_store_that_fails_in_the_middle_leaves_the_job_to_be_tried_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    troubles: list[Exception] = [StoreUnavailable("gone")]
+    probe = house.runner.probe
+
+    async def troubled(thread: str) -> ThreadState:
+        if troubles:
+            raise troubles.pop(0)
+        return await probe(thread)
+
+    monkeypatch.setattr(house.runner, "probe", troubled)
+    monkeypatch.setattr(house.store, "lease_ms", 300)
+    async with house.working():
+        await house.say("hello")
+        assert await house.words() == "You said hello"
+
+
+async def test_time_passes_whatever_fails() -> None:
+    stop = asyncio.Event()
+    troubles: list[Exception] = [StoreUnavailable("gone"), RuntimeError("a bug")]
+    calls: list[int] = []
+
+    async def work() -> None:
+        calls.append(len(troubles))
+        if troubles:
+            raise troubles.pop(0)
+
+    async def is_enough() -> bool:
+        return len(calls) >= 4
+
+    passing = asyncio.create_task(repeat(work, stop, every_s=0.01))
+    await eventually(is_enough)
+    stop.set()
+    await passing
+
+    assert calls[:4] == [2, 1, 0, 0]

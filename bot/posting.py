@@ -25,7 +25,7 @@ from bot.cards.approval import card, fallback
 from bot.cards.message import Message
 from bot.ids import Action, block_id, seal
 from bot.limits import POST, UPDATE, Limits
-from bot.web import RateLimited, Reply, Slack, text_at
+from bot.web import RateLimited, Reply, Slack, SlackError, text_at
 from gateway.approvals import digest
 from gateway.approvals.record import Approval, Verb
 from gateway.store.cards import CardPlace, CardStore
@@ -90,7 +90,7 @@ class Wall:
         place = await self.cards.posted(keys, approval.id, channel=channel, ts=ts)
         if (place.channel, place.ts) != (channel, ts):
             logger.warning("card.surplus approval=%s", approval.id)
-            await self.slack.call("chat.delete", channel=channel, ts=ts)
+            await self._take_down(channel, ts)
             return place
         shown = _display_digest(message.blocks)
         await self.cards.shown(
@@ -98,6 +98,13 @@ class Wall:
         )
         logger.info("card.posted approval=%s rev=%d", approval.id, approval.rev)
         return place.with_(rev=approval.rev, display_digest=shown)
+
+    async def _take_down(self, channel: str, ts: str) -> None:
+        try:
+            await self.slack.call("chat.delete", channel=channel, ts=ts)
+        except SlackError as error:
+            # It stays there and is of no use: its buttons refuse.
+            logger.warning("card.surplus_stays why=%s", error)
 
     async def update_card(
         self,

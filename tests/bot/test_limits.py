@@ -1,0 +1,184 @@
+"""Calls go out as fast as Slack promises to take them, and no faster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from bot.board import Board, Urgency
+from bot.limits import POST, UPDATE, Limits
+from bot.sandbox.clock import Clock
+from bot.sandbox.rates import Rates
+from gateway.approvals.events import Event, EventName
+
+
+@dataclass
+class Hands(Clock):
+    """A clock that a test moves."""
+
+    at: float = 1000.0
+
+    def now(self) -> float:
+        return self.at
+
+
+def limits_at(clock: Hands) -> Limits:
+    return Limits(clock.now)
+
+
+def event(approval: str, name: EventName, seq: int = 0) -> Event:
+    return Event(name=name, tenant="default", approval=approval, seq=f"{seq}-0")
+
+
+def test_a_burst_goes_out_at_once_and_the_rest_in_time() -> None:
+    clock = Hands()
+    limits = limits_at(clock)
+
+    burst = 0
+    while limits.take(UPDATE) == 0:
+        burst += 1
+    wait_s = limits.wait_s(UPDATE)
+    clock.at += wait_s
+
+    assert burst == 6
+    assert 1.3 < wait_s < 1.4
+    assert limits.take(UPDATE) == 0
+    assert limits.take(UPDATE) > 0
+
+
+def test_posting_is_counted_by_channel_and_updating_is_not() -> None:
+    limits = limits_at(Hands())
+    while limits.take(POST, "C1") == 0:
+        pass
+    while limits.take(UPDATE, "C1") == 0:
+        pass
+
+    assert limits.take(POST, "C2") == 0
+    assert limits.take(UPDATE, "C2") > 0
+
+
+def test_after_a_429_only_its_method_and_channel_stand_still() -> None:
+    clock = Hands()
+    limits = limits_at(clock)
+
+    limits.refused(POST, "C1", 30)
+
+    assert limits.wait_s(POST, "C1") == 30
+    assert limits.wait_s(POST, "C2") == limits.wait_s(UPDATE) == 0
+    clock.at += 30
+    assert limits.take(POST, "C1") == 0
+    assert limits.take(POST, "C1") > 0
+
+
+def test_a_second_429_never_shortens_the_wait() -> None:
+    limits = limits_at(Hands())
+    limits.refused(UPDATE, "", 30)
+
+    limits.refused(UPDATE, "", 1)
+
+    assert limits.wait_s(UPDATE) == 30
+
+
+@pytest.mark.parametrize(("method", "channel"), [(POST, "C1"), (UPDATE, "")])
+def test_slack_never_has_to_refuse_a_storm(method: str, channel: str) -> None:
+    clock = Hands()
+    limits, slack = limits_at(clock), Rates(clock)
+
+    for _ in range(300):
+        clock.at += limits.wait_s(method, channel)
+        assert limits.take(method, channel) == 0
+        assert slack.take(method, channel) is None
+
+
+@dataclass
+class Shown:
+    """What a simulated wall shows, and when each card became final."""
+
+    final_at: dict[str, float] = field(default_factory=dict[str, float])
+    updates: int = 0
+
+
+def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
+    clock, board, shown = Hands(), Board(), Shown()
+    limits, slack = limits_at(clock), Rates(clock)
+    start, decided = clock.at, 0
+
+    while len(shown.final_at) < 200:
+        while decided < 200 and clock.at >= start + decided * 0.3:
+            # Each decision is two events: authorized, and soon after executed.
+            board.add(event(f"ap{decided}", EventName.ITEM_AUTHORIZED))
+            board.add(event(f"ap{decided}", EventName.ITEM_EXECUTED))
+            decided += 1
+        topic = board.most_urgent(clock.at)
+        if topic is None or limits.take(UPDATE) > 0:
+            clock.at += 0.1
+            continue
+        assert slack.take(UPDATE) is None
+        shown.updates += 1
+        topic.shown, topic.events = topic.wanted, []
+        shown.final_at[topic.key] = clock.at - start
+        board.drop_done(topic)
+
+    assert shown.updates == 200
+    assert max(shown.final_at.values()) < 300
+
+
+def test_new_cards_come_before_updates_and_updates_before_history() -> None:
+    board = Board()
+    board.add(event("settled", EventName.ITEM_EXECUTED))
+    board.add(event("voted", EventName.ITEM_VOTED))
+    board.add(event("", EventName.RUN_FINISHED))
+    board.add(event("new", EventName.APPROVAL_OPENED))
+    history = board.most_urgent(0)
+    assert history is not None
+
+    order: list[str] = []
+    while topic := board.most_urgent(0):
+        order.append(topic.key.strip() or "words")
+        topic.is_busy = True
+
+    assert order == ["new", "words", "voted", "settled"]
+    assert history.urgency is Urgency.NEW_CARD
+
+
+def test_a_topic_that_waits_is_tried_at_its_time_or_when_there_is_news() -> None:
+    board = Board()
+    board.add(event("ap1", EventName.APPROVAL_OPENED))
+    topic = board.most_urgent(0)
+    assert topic is not None
+    topic.not_before = 50.0
+
+    assert board.most_urgent(49) is None
+    assert board.next_at() == 50
+    assert board.most_urgent(50) is topic
+    board.add(event("ap1", EventName.ITEM_AUTHORIZED))
+    assert board.most_urgent(0) is topic
+
+
+def test_news_does_not_hurry_a_topic_that_fails() -> None:
+    board = Board()
+    board.add(event("ap1", EventName.APPROVAL_OPENED))
+    topic = next(iter(board))
+    topic.failures, topic.not_before = 3, 50.0
+
+    board.add(event("ap1", EventName.ITEM_AUTHORIZED))
+
+    assert board.most_urgent(49) is None
+
+
+def test_a_topic_stays_while_anything_about_it_is_unsaid() -> None:
+    board = Board()
+    board.add(event("ap1", EventName.APPROVAL_OPENED))
+    topic = next(iter(board))
+
+    board.drop_done(topic)
+    assert len(board) == 1
+    topic.events, topic.shown = [], topic.wanted
+    topic.is_busy = True
+    board.drop_done(topic)
+    assert len(board) == 1
+    topic.is_busy = False
+    board.drop_done(topic)
+    assert len(board) == 0
+    assert board.next_at() is None

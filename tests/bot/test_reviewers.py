@@ -1,0 +1,220 @@
+"""Who clicked is what Slack says now, and nobody when Slack does not say."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bot import reviewers as reviewers_module
+from bot.reviewers import Reviewers
+from bot.sandbox.server import Sandbox
+from bot.web import Slack
+from gateway.approvals.decisions import Standing
+from tests.bot.bot_house import REFUND, TEAM, House
+
+SUPPORT, SENIOR = "S0SUPPORT", "S0SENIOR"
+MINE: frozenset[str] = frozenset({SUPPORT})
+
+
+@dataclass
+class Desk:
+    sandbox: Sandbox
+    reviewers: Reviewers
+    times: list[float] = field(default_factory=lambda: [0.0])
+
+    def calls(self) -> int:
+        return len(self.sandbox.calls)
+
+
+@asynccontextmanager
+async def opened(*, enterprise: str = "") -> AsyncGenerator[Desk]:
+    async with Sandbox() as sandbox, aiohttp.ClientSession() as session:
+        slack = Slack(sandbox.bot_token, api_url=sandbox.api_url, session=session)
+        times = [0.0]
+        reviewers = Reviewers(
+            slack, team=TEAM, enterprise=enterprise, clock=lambda: times[0]
+        )
+        yield Desk(sandbox, reviewers, times)
+
+
+@pytest.mark.parametrize(
+    ("user", "standing"),
+    [
+        ("U0ANA", Standing.MEMBER),
+        ("U0GUEST", Standing.GUEST),
+        ("U0GONE", Standing.DEACTIVATED),
+        ("U0STRANGER", Standing.STRANGER),
+        ("U0TWOKEY", Standing.BOT),
+        ("U0NOBODY", Standing.STRANGER),
+    ],
+)
+async def test_only_a_member_is_a_member(user: str, standing: Standing) -> None:
+    async with opened() as desk:
+        reviewer = await desk.reviewers.resolve(user, user_team=TEAM)
+
+        assert reviewer.standing is standing
+        assert reviewer.team == TEAM
+
+
+@pytest.mark.parametrize(
+    ("change", "standing"),
+    [
+        ({"is_restricted": True}, Standing.GUEST),
+        ({"is_ultra_restricted": True}, Standing.GUEST),
+        ({"is_stranger": True}, Standing.STRANGER),
+        ({"team_id": "T0OTHER"}, Standing.STRANGER),
+        ({"is_bot": True}, Standing.BOT),
+        ({"deleted": True}, Standing.DEACTIVATED),
+    ],
+)
+async def test_each_flag_alone_is_enough_to_be_no_member(
+    change: dict[str, Any], standing: Standing
+) -> None:
+    async with opened() as desk:
+        workspace = desk.sandbox.workspace
+        workspace.put_user(replace(workspace.user("U0ANA"), **change))
+
+        reviewer = await desk.reviewers.resolve("U0ANA", user_team=TEAM)
+
+        assert reviewer.standing is standing
+
+
+async def test_an_account_of_another_workspace_is_a_stranger_whatever_slack_says() -> (
+    None
+):
+    async with opened() as desk:
+        reviewer = await desk.reviewers.resolve("U0ANA", user_team="T0OTHER")
+
+        assert reviewer.standing is Standing.STRANGER
+
+
+async def test_a_colleague_of_the_same_organization_is_a_member() -> None:
+    async with opened(enterprise="E0") as desk:
+        reviewer = await desk.reviewers.resolve("U0ANA", user_team="T0OTHER")
+
+        assert reviewer.standing is Standing.MEMBER
+
+
+async def test_only_the_groups_that_matter_are_asked_about() -> None:
+    async with opened() as desk:
+        nobody = await desk.reviewers.resolve("U0ANA", user_team=TEAM)
+        member = await desk.reviewers.resolve(
+            "U0ANA", user_team=TEAM, groups=[SUPPORT, SENIOR]
+        )
+
+        assert nobody.usergroups == frozenset()
+        assert member.usergroups == MINE
+        assert member.name == "ana"
+
+
+async def test_answers_are_kept_for_a_minute_and_then_asked_again() -> None:
+    async with opened() as desk:
+        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        first = desk.calls()
+        desk.sandbox.control.set_group(SUPPORT, [])
+        desk.times[0] = 59.9
+        kept = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        assert (desk.calls(), kept.usergroups) == (first, MINE)
+
+        desk.times[0] = 60.0
+        asked = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+
+        assert (desk.calls(), asked.usergroups) == (first + 2, frozenset())
+
+
+async def test_a_fresh_answer_is_always_asked_for() -> None:
+    async with opened() as desk:
+        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        desk.sandbox.control.set_group(SUPPORT, [])
+        desk.sandbox.control.deactivate("U0ANA")
+
+        reviewer = await desk.reviewers.resolve(
+            "U0ANA", user_team=TEAM, groups=[SUPPORT], fresh=True
+        )
+
+        assert reviewer.standing is Standing.DEACTIVATED
+        assert reviewer.usergroups == frozenset()
+
+
+@pytest.mark.parametrize("fault", ["http_500", "reset", "rate_limit"])
+async def test_what_slack_does_not_say_is_unknown_and_not_kept(fault: str) -> None:
+    async with opened() as desk:
+        desk.sandbox.faults.plan(fault, calls=99)
+
+        unknown = await desk.reviewers.resolve(
+            "U0ANA", user_team=TEAM, groups=[SUPPORT]
+        )
+        desk.sandbox.faults.clear()
+        known = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+
+        assert (unknown.standing, unknown.usergroups) == (Standing.UNKNOWN, None)
+        assert (known.standing, known.usergroups) == (Standing.MEMBER, MINE)
+
+
+async def test_one_group_that_stays_unknown_leaves_all_of_them_open() -> None:
+    async with opened() as desk:
+        reviewer = await desk.reviewers.resolve(
+            "U0ANA", user_team=TEAM, groups=[SUPPORT, "S0NONE"]
+        )
+
+        assert reviewer.usergroups is None
+
+
+async def test_a_slow_slack_costs_the_answer_and_not_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reviewers_module, "PATIENCE_S", 0.05)
+    async with opened() as desk:
+        desk.sandbox.faults.plan("slow", calls=2, seconds=0.3)
+
+        reviewer = await desk.reviewers.resolve(
+            "U0ANA", user_team=TEAM, groups=[SUPPORT]
+        )
+
+        assert (reviewer.standing, reviewer.usergroups) == (Standing.UNKNOWN, None)
+
+
+async def test_a_storm_of_clicks_asks_once() -> None:
+    async with opened() as desk:
+        await asyncio.gather(
+            *(
+                desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+                for _ in range(50)
+            )
+        )
+
+        assert desk.calls() == 2
+
+
+async def test_the_kept_answers_do_not_grow_for_ever(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reviewers_module, "_MAX_KEPT", 1)
+    async with opened() as desk:
+        for user in ("U0ANA", "U0BEN"):
+            await desk.reviewers.resolve(user, user_team=TEAM)
+
+        await desk.reviewers.resolve("U0ANA", user_team=TEAM)
+
+        assert desk.calls() == 3
+
+
+async def test_who_may_decide_is_known_before_anybody_clicks(house: House) -> None:
+    async with opened() as desk:
+        (verdict,) = await house.submit(("process_refund", REFUND))
+        approval = await house.approval(verdict)
+
+        await desk.reviewers.warm(approval)
+        asked = desk.calls()
+        reviewer = await desk.reviewers.resolve(
+            "U0DAN", user_team=TEAM, groups=[SUPPORT]
+        )
+
+        assert reviewer.standing is Standing.MEMBER
+        assert desk.calls() == asked == 2

@@ -91,7 +91,7 @@ class Advancer:
             found = await answers_for(self._store, at.agent, at.thread, state.pending)
             fresh = found.without(sent)
             if fresh.ready:
-                if await self._answer(at, runner, fresh):
+                if await self._answer(at, runner, fresh, state.taken):
                     sent.update(fresh.fingerprint.values())
                 elif (stale := stale + 1) > MAX_STALE:
                     raise ThreadStuck(f"Thread {at.thread!r} changes all the time.")
@@ -103,7 +103,7 @@ class Advancer:
             elif state.is_cut_off:
                 if (nudges := nudges + 1) > MAX_NUDGES:
                     raise ThreadStuck(f"Thread {at.thread!r} stops again and again.")
-                await runner.nudge(at.thread)
+                await runner.nudge(at.thread, key=state.taken)
             else:
                 return state
 
@@ -117,10 +117,12 @@ class Advancer:
             if not any(item.id in asked for item in approval.items):
                 await self._agents.supersede(_turn(approval))
 
-    async def _answer(self, at: Place, runner: Runner, answers: Answers) -> bool:
+    async def _answer(
+        self, at: Place, runner: Runner, answers: Answers, key: str
+    ) -> bool:
         """Send answers; False when a question was no longer open."""
         try:
-            await runner.resume(at.thread, answers.ready)
+            await runner.resume(at.thread, answers.ready, key=key)
         except AnswerRefused as refused:
             logger.warning(
                 "answer.refused agent=%s thread=%s stale=%s",

@@ -65,7 +65,9 @@ class LangGraphLocal:
         """Give a thread any input that its graph takes and run until it rests."""
         await self._run(thread, given, key)
 
-    async def resume(self, thread: str, answers: Mapping[str, JsonObject]) -> None:
+    async def resume(
+        self, thread: str, answers: Mapping[str, JsonObject], *, key: str
+    ) -> None:
         """Answer open questions by interrupt id and run until the thread rests.
 
         Raises:
@@ -74,7 +76,7 @@ class LangGraphLocal:
         """
         try:
             # LangGraph takes a map whose keys are not all interrupt ids as one answer.
-            await self._run(thread, Command(resume=dict(answers)), None)
+            await self._run(thread, Command(resume=dict(answers)), key)
         except UnknownInterruptError as error:
             raise AnswerRefused(
                 f"Thread {thread!r} asks something else by now.", is_stale=True
@@ -87,14 +89,11 @@ class LangGraphLocal:
                 is_stale=False,
             ) from error
 
-    async def nudge(self, thread: str) -> None:
+    async def nudge(self, thread: str, *, key: str) -> None:
         """Go on with a thread that was cut off."""
-        await self._run(thread, None, None)
+        await self._run(thread, None, key)
 
-    async def _run(self, thread: str, given: object, key: str | None) -> None:
-        if key is None:
-            # Later checkpoints of the turn have to carry the key as well.
-            key = (await self.probe(thread)).taken
+    async def _run(self, thread: str, given: object, key: str) -> None:
         config = _config(thread)
         config["configurable"] = {**config.get("configurable", {}), _STRICT: True}
         config["metadata"] = {INPUT_KEY: key}

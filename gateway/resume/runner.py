@@ -81,14 +81,21 @@ class Runner(Protocol):
         """
         ...
 
-    async def resume(self, thread: str, answers: Mapping[str, JsonObject]) -> None:
+    async def resume(
+        self, thread: str, answers: Mapping[str, JsonObject], *, key: str
+    ) -> None:
         """Answer open questions by interrupt id and run until the thread rests.
+
+        ``key`` is what `ThreadState.taken` was, and is kept.
 
         Raises:
             AnswerRefused: when one of them is not open or the answer does not fit.
         """
         ...
 
-    async def nudge(self, thread: str) -> None:
-        """Go on with a thread that was cut off; never while a question is open."""
+    async def nudge(self, thread: str, *, key: str) -> None:
+        """Go on with a thread that was cut off; never while a question is open.
+
+        ``key`` is what `ThreadState.taken` was, and is kept.
+        """
         ...

@@ -38,11 +38,13 @@ class Scripted:
         """Note a start."""
         self._note("start")
 
-    async def resume(self, thread: str, answers: Mapping[str, JsonObject]) -> None:
+    async def resume(
+        self, thread: str, answers: Mapping[str, JsonObject], *, key: str
+    ) -> None:
         """Note the answers."""
         self._note(f"resume {len(answers)}")
 
-    async def nudge(self, thread: str) -> None:
+    async def nudge(self, thread: str, *, key: str) -> None:
         """Note a nudge."""
         self._note("nudge")
 

@@ -34,7 +34,7 @@ async def test_a_question_that_is_not_open_is_refused_as_stale(
     waiting: LangGraphLocal,
 ) -> None:
     with pytest.raises(AnswerRefused, match="asks something else") as caught:
-        await waiting.resume("t1", {"f" * 32: {"type": "approve"}})
+        await waiting.resume("t1", {"f" * 32: {"type": "approve"}}, key="k")
 
     assert caught.value.is_stale
     assert len((await waiting.probe("t1")).pending) == 1
@@ -54,7 +54,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
 ) -> None:
     [question] = (await waiting.probe("t1")).pending
     with pytest.raises(AnswerRefused, match="does not fit") as caught:
-        await waiting.resume("t1", {question.id: answer})
+        await waiting.resume("t1", {question.id: answer}, key="k")
     assert not caught.value.is_stale
     assert shop.ledger() == []
 
@@ -64,7 +64,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
     good = answer_for(item)
     assert good
     [question] = (await waiting.probe("t1")).pending
-    await waiting.resume("t1", {question.id: good.model_dump(mode="json")})
+    await waiting.resume("t1", {question.id: good.model_dump(mode="json")}, key="k")
 
     assert (await waiting.probe("t1")).last_words == "refunded 1 2"
 
@@ -84,7 +84,7 @@ async def test_an_error_of_the_graph_is_not_taken_for_a_refused_answer(
     [question] = (await waiting.probe("t1")).pending
 
     with pytest.raises(RuntimeError, match="model is down"):
-        await waiting.resume("t1", {question.id: good.model_dump(mode="json")})
+        await waiting.resume("t1", {question.id: good.model_dump(mode="json")}, key="k")
 
     state = await waiting.probe("t1")
     assert (state.is_cut_off, state.taken) == (True, "k")

@@ -17,6 +17,7 @@ from bot.cards.approval import card
 from bot.config import BotConfig
 from bot.ids import Action
 from bot.sandbox import messages, payloads
+from bot.sandbox.json_types import JsonObject, as_objects
 from bot.sandbox.payloads import Gesture
 from bot.sandbox.server import Sandbox
 from bot.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
@@ -41,7 +42,7 @@ tools:
 CHANNEL, CLICKER = "C0APPROVALS", "U0ANA"
 
 _AGENT, _TENANT = "support", "default"
-_SCHEMA = {
+_SCHEMA: JsonObject = {
     "type": "object",
     "properties": {
         "order_id": {"type": "string"},
@@ -61,13 +62,13 @@ class PreparedClick:
     request: Request
 
 
-def bot_config(sandbox: Sandbox) -> BotConfig:
-    """Return the settings of a bot that is served by this sandbox over HTTP."""
+def bot_config(*, bot_token: str, signing_secret: str, api_url: str) -> BotConfig:
+    """Return the settings of a bot that gets clicks over HTTP."""
     return BotConfig(
-        bot_token=sandbox.bot_token,
+        bot_token=bot_token,
         mode=SlackMode.HTTP,
-        signing_secret=sandbox.signing_secret,
-        api_url=sandbox.api_url,
+        signing_secret=signing_secret,
+        api_url=api_url,
         port=0,
     )
 
@@ -127,15 +128,18 @@ async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:
 
 
 async def _click(store: Store, sandbox: Sandbox, approval: Approval) -> PreparedClick:
-    config, slack = bot_config(sandbox), sandbox.slack
-    team = sandbox.workspace.team_id
+    slack, team = sandbox.slack, sandbox.workspace.team_id
+    config = bot_config(
+        bot_token=sandbox.bot_token,
+        signing_secret=sandbox.signing_secret,
+        api_url=sandbox.api_url,
+    )
     shown = card(approval, key=config.seal_key, team=team, now_ms=0)
     channel = sandbox.workspace.channels[CHANNEL]
-    content = {"blocks": [*shown.blocks], "text": shown.text}
+    content: JsonObject = {"blocks": [*shown.blocks], "text": shown.text}
     message = messages.post(slack, channel, content)
     keys = store.keys_of_tenant(_TENANT)
-    place = {"channel": message.channel, "ts": message.ts}
-    await store.cards.posted(keys, approval.id, **place)
+    await store.cards.posted(keys, approval.id, channel=CHANNEL, ts=message.ts)
     await store.cards.shown(keys, approval.id, rev=approval.rev, display_digest="")
     user = sandbox.workspace.user(CLICKER)
     gesture = Gesture(user, slack.triggers.issue(user.id))
@@ -145,11 +149,10 @@ async def _click(store: Store, sandbox: Sandbox, approval: Approval) -> Prepared
     return PreparedClick(approval.id, _signed(body, sandbox.signing_secret))
 
 
-def _approve_button(blocks: object) -> dict[str, object]:
+def _approve_button(blocks: tuple[JsonObject, ...] | None) -> JsonObject:
     """Return the entry of ``actions`` for the card's button Approve."""
-    assert isinstance(blocks, tuple), "the card has no blocks"
-    for block in blocks:
-        for element in block.get("elements", []):
+    for block in blocks or ():
+        for element in as_objects(block.get("elements")):
             if element.get("action_id") == Action.APPROVE:
                 return {**element, "block_id": block["block_id"]}
     raise AssertionError("The card has no button Approve.")

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, cast
@@ -28,7 +29,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, StructuredTool
-from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.pregel import Pregel
 from langgraph.types import Command
 from typing_extensions import override
@@ -48,8 +48,6 @@ from gateway.store.store import Store
 
 TITLE = "Decision to tool start"
 POLL_S = 0.5
-ROUNDS, IN_A_ROUND = 6, 10
-QUICK_ROUNDS, QUICK_IN_A_ROUND = 2, 4
 
 _AGENT = "support"
 _POLICY = load_policy(
@@ -70,29 +68,40 @@ _GOLDEN = 0.6180339887
 Graph = Pregel[Any, Any, Any, Any]
 
 
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to measure: rounds, and approvals of each subject in a round."""
+
+    rounds: int
+    approvals: int
+
+
+FULL = Plan(rounds=6, approvals=10)
+QUICK = Plan(rounds=2, approvals=4)
+
+
 async def measure(*, is_quick: bool = False) -> Figure:
     """Run all three in turns and compare them."""
-    rounds = QUICK_ROUNDS if is_quick else ROUNDS
-    in_a_round = QUICK_IN_A_ROUND if is_quick else IN_A_ROUND
+    return await measured(QUICK if is_quick else FULL)
+
+
+async def measured(plan: Plan) -> Figure:
+    """Run all three as often as the plan says."""
     async with _subjects() as (till, subjects):
         for subject in subjects:
             await _once(subject, till, f"{subject.name} warms up")
-        samples: dict[str, list[tuple[float, ...]]] = {one.name: [] for one in subjects}
-        for turn in range(rounds):
-            row: dict[str, list[float]] = {one.name: [] for one in subjects}
-            for number in range(in_a_round):
-                for subject in subjects:
-                    order = f"{subject.name} {turn}.{number}"
-                    row[subject.name].append(await _once(subject, till, order))
-            for name, taken in row.items():
-                samples[name].append(tuple(taken))
+        rounds = [
+            await _round(subjects, till, plan.approvals, turn)
+            for turn in range(plan.rounds)
+        ]
     twokey, bare, poller = (
-        Measured(name, "ms", tuple(found)) for name, found in samples.items()
+        Measured(one.name, "ms", tuple(row[place] for row in rounds))
+        for place, one in enumerate(subjects)
     )
     return Figure(
         TITLE,
-        f"{rounds} rounds of {in_a_round} approvals each; Valkey with appendfsync "
-        "always, SQLite checkpoints.",
+        f"{plan.rounds} rounds of {plan.approvals} approvals each; Valkey with "
+        "appendfsync always, SQLite checkpoints.",
         (twokey, bare, poller),
         (
             ratio("0.5 s poller / Twokey, p50", poller, twokey, at_least=50),
@@ -190,9 +199,7 @@ class Twokey:
     async def propose(self, order: str) -> None:
         """See `Subject.propose`."""
         self._rested[order] = asyncio.Event()
-        await self._reviews.ask_agent(
-            _AGENT, order, order, requester=_DAN, origin=None
-        )
+        await self._reviews.ask_agent(_AGENT, order, order, requester=_DAN, origin=None)
         await self.rest(order)
 
     async def decide(self, order: str) -> float:
@@ -239,9 +246,7 @@ class Bare:
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
         began = time.perf_counter()
-        answer: Command[Any] = Command(
-            resume={self._asked[order]: {"type": "approve"}}
-        )
+        answer: Command[Any] = Command(resume={self._asked[order]: {"type": "approve"}})
         await self._graph.ainvoke(answer, _config(order))
         return began
 
@@ -277,7 +282,7 @@ class Poller:
         """See `Subject.rest`; the poller has already run it to its end."""
 
     async def _poll(self, order: str) -> None:
-        while await self._conn.command("GET", _status(order)) is None:
+        while await self._conn.command("GET", _status(order)) is None:  # noqa: ASYNC110 - polling is what it stands for
             await asyncio.sleep(POLL_S)
         await self._bare.decide(order)
 
@@ -299,12 +304,22 @@ async def _subjects() -> AsyncGenerator[tuple[Till, list[Subject]]]:
                 lambda tool: tool,
             )
             twokey = Twokey(store)
-            bare = Bare(_with(saver, theirs))
-            runners = {_AGENT: LangGraphLocal(_with(saver, ours))}
-            async with running(
-                store, lambda: _POLICY, runners, at_rest=twokey.at_rest
-            ):
+            bare = Bare(attached(theirs, saver))
+            runners = {_AGENT: LangGraphLocal(attached(ours, saver))}
+            async with running(store, lambda: _POLICY, runners, at_rest=twokey.at_rest):
                 yield till, [twokey, bare, Poller(bare, store)]
+
+
+async def _round(
+    subjects: Sequence[Subject], till: Till, approvals: int, turn: int
+) -> list[tuple[float, ...]]:
+    """Let the subjects take turns; return what each took, in their order."""
+    taken: list[list[float]] = [[] for _ in subjects]
+    for number in range(approvals):
+        for row, subject in zip(taken, subjects, strict=True):
+            order = f"{subject.name} {turn}.{number}"
+            row.append(await _once(subject, till, order))
+    return [tuple(row) for row in taken]
 
 
 async def _once(subject: Subject, till: Till, order: str) -> float:
@@ -325,10 +340,6 @@ def _agent(
 ) -> Graph:
     make = cast("Callable[..., Graph]", create_agent)
     return make(Scripted(), tools=[wrap(till.tool())], middleware=[middleware])
-
-
-def _with(saver: BaseCheckpointSaver[Any], graph: Graph) -> Graph:
-    return attached(graph, saver)
 
 
 def _config(order: str) -> RunnableConfig:

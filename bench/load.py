@@ -76,7 +76,12 @@ def main() -> None:
     """Do what standard input says."""
     order = json.load(sys.stdin)
     requests = [Request(**one) for one in order["requests"]]
-    report = asyncio.run(_fired(order["url"], requests, order["connections"]))
+    try:
+        report = asyncio.run(_fired(order["url"], requests, order["connections"]))
+    except TimeoutError:
+        sys.exit(f"{order['url']} did not answer within {ANSWER_S:.0f} s.")
+    except (OSError, EOFError) as error:
+        sys.exit(f"{order['url']} hung up ({type(error).__name__}).")
     json.dump(asdict(report), sys.stdout)
 
 

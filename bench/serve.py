@@ -18,19 +18,17 @@ from aiohttp import web
 from slack_bolt.app.async_app import AsyncApp
 from slack_sdk.web.async_client import AsyncWebClient
 
-from bench.clicks import POLICY
+from bench.clicks import POLICY, bot_config
 from bot.app import SlackBot
-from bot.config import BotConfig
 from bot.ids import Action
 from bot.ingress import EVENTS_PATH
-from gateway.config import SlackMode
 from gateway.service.reviews import ReviewService
 from gateway.store.store import Store
 
 Name = Literal["twokey", "bolt"]
 
 _START_S = 30.0
-_STOP_S = 20.0
+_STOP_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +91,10 @@ async def main() -> None:
 async def _twokey(told: Told) -> AsyncGenerator[str]:
     """Serve our bot, whole: ingress, listeners, publisher."""
     store = Store(told.store_url)
-    config = BotConfig(
+    config = bot_config(
         bot_token=told.bot_token,
-        mode=SlackMode.HTTP,
         signing_secret=told.signing_secret,
         api_url=told.api_url,
-        port=0,
     )
     try:
         async with SlackBot(config, ReviewService(store, lambda: POLICY)) as bot:

@@ -94,9 +94,7 @@ class Figure:
 
     def as_json(self) -> dict[str, object]:
         """Return everything, every sample included, as plain data."""
-        ratios = [
-            {**asdict(one), "is_reached": one.is_reached} for one in self.ratios
-        ]
+        ratios = [{**asdict(one), "is_reached": one.is_reached} for one in self.ratios]
         return {**asdict(self), "ratios": ratios}
 
 
@@ -115,7 +113,7 @@ def percentile(samples: Sequence[float], share: float) -> float:
     return ordered[below] + (ordered[above] - ordered[below]) * (place - below)
 
 
-def ratio(  # noqa: PLR0913 - two subjects, and what is said of them
+def ratio(
     name: str,
     above: Measured,
     below: Measured,

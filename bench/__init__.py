@@ -1,0 +1,1 @@
+"""Measure what the README claims, as ratios within one run."""

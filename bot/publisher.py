@@ -40,6 +40,7 @@ class _Shift:
     outbox: Outbox
     running: set[asyncio.Task[None]]
     changed: asyncio.Event
+    is_over: bool = False
 
 
 class Publisher:
@@ -105,6 +106,9 @@ class Publisher:
             for task in done:
                 task.result()
         finally:
+            # A cancellation that arrives while a connection to Redis is being opened
+            # can get lost in its client, so the loops look for themselves too.
+            shift.is_over = True
             for task in (*ends, *work):
                 task.cancel()
             await asyncio.gather(*ends, *work, return_exceptions=True)
@@ -116,19 +120,19 @@ class Publisher:
     async def _read(self, shift: _Shift) -> None:
         # Under the lease every event that is not acknowledged is ours to say.
         left = await shift.outbox.unfinished(_CONSUMER, idle_ms=0, limit=10 * ROOM)
-        while True:
+        while not shift.is_over:
             for event in left:
                 if event.tenant == self._tenant:
                     shift.board.add(event)
             others = (event for event in left if event.tenant != self._tenant)
             await shift.outbox.done(*(event.seq for event in others))
             shift.changed.set()
-            while len(shift.board) >= ROOM:
+            while len(shift.board) >= ROOM and not shift.is_over:
                 await _pause(shift.changed, _RETRY_S)
             left = await shift.outbox.take(_CONSUMER, block_ms=_BLOCK_MS)
 
     async def _write(self, shift: _Shift) -> None:
-        while True:
+        while not shift.is_over:
             shift.changed.clear()
             topic = shift.board.most_urgent(self._clock())
             if topic is None or len(shift.running) >= AT_ONCE:

@@ -1,0 +1,343 @@
+"""The bot starts with what it needs or says what is missing, and stops in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bot.config import BotConfig
+from bot.ids import Action
+from bot.tasks import Tasks
+from gateway.approvals.lifecycle import ItemState
+from gateway.config import SlackMode
+from gateway.errors import SettingsError, StoreUnavailable
+from gateway.service.reviews import ReviewService
+from tests.bot.bot_house import CHANNEL, House
+from tests.bot.signed import interaction, post, post_signed, signed_headers
+from tests.conftest import eventually
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"bot_token": ""}, "bot_token is empty"),
+        ({"bot_token": "xapp-1"}, "bot_token does not start with 'xoxb-'"),
+        ({"app_token": ""}, "app_token is empty"),
+        ({"app_token": "xoxb-1"}, "app_token does not start with 'xapp-'"),
+        ({"mode": SlackMode.HTTP, "signing_secret": " "}, "signing_secret is empty"),
+        ({"seal_key": b"short"}, "seal_key has 5 bytes"),
+    ],
+)
+def test_a_missing_or_wrong_secret_is_named_and_not_shown(
+    given: dict[str, Any], words: str
+) -> None:
+    good: dict[str, Any] = {"bot_token": "xoxb-1", "app_token": "xapp-1"}
+
+    with pytest.raises(SettingsError, match=words) as caught:
+        BotConfig(**(good | given))
+
+    assert "SLACK_" in str(caught.value) or "seal_key" in str(caught.value)
+
+
+def test_secrets_are_not_in_the_settings_repr() -> None:
+    config = BotConfig(bot_token="xoxb-canary", app_token="xapp-canary")
+
+    assert "canary" not in repr(config)
+    assert config.seal_key != BotConfig(bot_token="xoxb-2", app_token="xapp-").seal_key
+
+
+def revoke(house: House) -> None:
+    house.sandbox.control.revoke_bot_token()
+
+
+@pytest.mark.parametrize(
+    ("harm", "changes", "words"),
+    [
+        (revoke, {}, "Slack refused SLACK_BOT_TOKEN"),
+        (None, {"team": "T0ELSE"}, "of the workspace 'T0SANDBOX'"),
+        (None, {"api_url": "http://127.0.0.1:9/api/"}, "Slack does not answer"),
+        (None, {"host": "203.0.113.1"}, "cannot listen on 203.0.113.1"),
+        (
+            None,
+            {"mode": SlackMode.SOCKET, "app_token": "xapp-wrong"},
+            "Slack refused SLACK_APP_TOKEN",
+        ),
+    ],
+)
+async def test_a_start_that_cannot_work_says_what_to_do(
+    house: House,
+    harm: Callable[[House], None] | None,
+    changes: dict[str, Any],
+    words: str,
+) -> None:
+    if harm is not None:
+        harm(house)
+
+    with pytest.raises(SettingsError, match=words):
+        async with house.running(**changes):
+            pass
+
+
+async def test_a_port_in_use_is_named(house: House) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        with pytest.raises(SettingsError, match=f"Port {port} on 127.0.0.1 is in use"):
+            async with house.running(port=port):
+                pass
+
+
+async def test_a_slack_that_gives_no_socket_is_named(house: House) -> None:
+    house.sandbox.faults.plan("http_500", "apps.connections.open")
+
+    with pytest.raises(SettingsError, match="Slack does not answer"):
+        async with house.running(mode=SlackMode.SOCKET):
+            pass
+
+
+async def test_the_bot_knows_its_workspace_and_its_address(house: House) -> None:
+    async with house.running() as bot:
+        assert bot.team_id == "T0SANDBOX"
+        assert bot.url.endswith("/slack/events")
+
+
+@pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
+async def test_readiness_follows_the_store_and_the_sockets(
+    house: House, mode: SlackMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house.running(mode=mode) as bot, aiohttp.ClientSession() as session:
+        url = bot.url.replace("/slack/events", "/readyz")
+        async with session.get(url) as answer:
+            assert answer.status == 200
+
+        async def unavailable(*_: object) -> object:
+            raise StoreUnavailable("The store does not answer.")
+
+        monkeypatch.setattr(house.store.conn, "command", unavailable)
+        async with session.get(url) as answer:
+            assert answer.status == 503
+            assert "store" in str(await answer.json())
+        monkeypatch.undo()
+
+
+async def test_a_lost_socket_is_replaced_and_the_other_serves_meanwhile(
+    house: House,
+) -> None:
+    async with house.running(mode=SlackMode.SOCKET):
+        verdict = await house.refund()
+        ts = str((await house.card(verdict))["ts"])
+        house.sandbox.control.drop(1)
+
+        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+
+        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+async def test_asked_to_reconnect_the_bot_stays_reachable(house: House) -> None:
+    async with house.running(mode=SlackMode.SOCKET):
+        verdict = await house.refund()
+        ts = str((await house.card(verdict))["ts"])
+        await house.sandbox.control.disconnect()
+
+        async def is_served() -> bool:
+            calls = [call.method for call in house.sandbox.calls]
+            return calls.count("apps.connections.open") == 4
+
+        await eventually(is_served)
+        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+
+        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+async def test_an_envelope_that_comes_twice_is_taken_once(house: House) -> None:
+    async with house.running(mode=SlackMode.SOCKET):
+        house.sandbox.faults.twist("duplicate")
+
+        await house.actor("U0DAN").say("#general", "@twokey refund")
+
+        async def is_asked() -> bool:
+            return await house.store.queue(house.keys).depth() == 1
+
+        await eventually(is_asked)
+    assert await house.store.queue(house.keys).depth() == 1
+
+
+@pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
+async def test_a_retry_is_not_dropped_for_being_one(
+    house: House, mode: SlackMode
+) -> None:
+    async with house.running(mode=mode):
+        house.sandbox.faults.twist("retry_headers")
+
+        await house.actor("U0DAN").say("#general", "@twokey refund")
+
+        async def is_asked() -> bool:
+            return await house.store.queue(house.keys).depth() == 1
+
+        await eventually(is_asked)
+
+
+@pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
+async def test_without_the_store_a_click_is_answered_calmly(
+    house: House, mode: SlackMode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house.running(mode=mode):
+        verdict = await house.refund()
+        card = await house.card(verdict)
+
+        async def unavailable(*_: object) -> bool:
+            raise StoreUnavailable("The store does not answer.")
+
+        monkeypatch.setattr(house.store.cards, "is_first", unavailable)
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        await house.told("U0ANA", "cannot keep anything right now")
+        assert (await house.approval(verdict)).rev == 1
+    assert house.sandbox.problems == []
+
+
+async def test_without_the_store_an_event_is_left_for_slack_to_repeat(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house.running() as bot:
+        await house.actor("U0DAN").say("#general", "@twokey refund")
+        body = house.sandbox.requests[-1].body
+
+        async def unavailable(*_: object) -> bool:
+            raise StoreUnavailable("The store does not answer.")
+
+        monkeypatch.setattr(house.store.cards, "is_first", unavailable)
+        status = await post_signed(
+            bot.url, house.sandbox.signing_secret, body, kind="application/json"
+        )
+
+        assert status == 503
+
+
+@pytest.mark.parametrize(
+    ("failure", "words"),
+    [
+        (StoreUnavailable("gone"), "cannot keep anything right now"),
+        (ZeroDivisionError(), "went wrong on our side"),
+        (TimeoutError(), "not confirmed"),
+    ],
+)
+async def test_whatever_breaks_in_a_listener_ends_in_a_sentence(
+    house: House,
+    failure: Exception,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+
+        async def broken(*_: object) -> object:
+            raise failure
+
+        monkeypatch.setattr(ReviewService, "decide", broken)
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        await house.told("U0ANA", words)
+    assert house.sandbox.problems == []
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"type": "block_actions", "actions": []},
+        {"type": "block_actions", "actions": [{"action_id": "approve"}]},
+        {"type": "view_submission", "view": {"type": "modal", "callback_id": "x"}},
+        {"type": "view_submission", "view": {}},
+        {"type": "unheard_of"},
+        {},
+    ],
+)
+async def test_a_signed_payload_of_another_shape_is_no_server_error(
+    house: House, payload: dict[str, object]
+) -> None:
+    async with house.running() as bot:
+        body = interaction({"team": {"id": "T0SANDBOX"}, **payload})
+
+        status = await post_signed(bot.url, house.sandbox.signing_secret, body)
+
+        assert status < 500
+
+
+async def test_a_request_of_another_workspace_reaches_no_listener(
+    house: House,
+) -> None:
+    async with house.running() as bot:
+        body = interaction(
+            {
+                "type": "block_actions",
+                "team": {"id": "T0OTHER"},
+                "user": {"id": "U0ANA", "team_id": "T0OTHER"},
+                "trigger_id": "1",
+                "actions": [
+                    {
+                        "type": "button",
+                        "action_id": "approve",
+                        "block_id": "b",
+                        "value": "x",
+                        "action_ts": "1",
+                    }
+                ],
+            }
+        )
+        headers = signed_headers(house.sandbox.signing_secret, body)
+
+        status, answer = await post(bot.url, headers, body)
+
+        assert status == 200
+        assert "install" in answer
+
+
+async def test_what_was_promised_is_done_before_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tasks, done = Tasks(), list[str]()
+
+    async def first() -> None:
+        await asyncio.sleep(0)
+        tasks.later(second(), name="second")
+        done.append("first")
+
+    async def second() -> None:
+        done.append("second")
+
+    async def broken() -> None:
+        raise ZeroDivisionError
+
+    tasks.later(first(), name="first")
+    tasks.later(broken(), name="broken")
+    await tasks.drain(timeout_s=5)
+
+    assert done == ["first", "second"]
+    assert "task.failed name=broken" in caplog.text
+
+
+async def test_what_never_ends_is_cancelled_in_the_end(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    tasks, cancelled = Tasks(), asyncio.Event()
+
+    async def forever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    tasks.later(forever(), name="forever")
+    await asyncio.sleep(0)
+    with caplog.at_level(logging.WARNING):
+        await tasks.drain(timeout_s=0.01)
+
+    assert cancelled.is_set()
+    assert "tasks.cancelled count=1" in caplog.text

@@ -1,0 +1,177 @@
+"""Of every failure of Slack's Web API it is known what the caller can do about it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from bot import web as bot_web
+from bot.config import BotConfig
+from bot.identity import identify
+from bot.web import RateLimited, Slack, SlackError, SlackRefused, SlackSilent, text_at
+from gateway.errors import SettingsError
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+CONFIG = BotConfig(bot_token="xoxb-1", app_token="xapp-1")
+
+
+@asynccontextmanager
+async def slack_that(handle: Handler) -> AsyncGenerator[tuple[Slack, str]]:
+    """Give a Web API whose every answer comes from one function."""
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/"
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Slack("xoxb-1", api_url=url, session=session), url
+    finally:
+        await runner.cleanup()
+
+
+def answering(
+    body: object, status: int = 200, headers: dict[str, str] | None = None
+) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        del request
+        return web.json_response(body, status=status, headers=headers)
+
+    return handle
+
+
+def answering_text(text: str, status: int, kind: str) -> Handler:
+    async def handle(request: web.Request) -> web.StreamResponse:
+        del request
+        return web.Response(text=text, status=status, content_type=kind)
+
+    return handle
+
+
+@pytest.mark.parametrize(
+    ("handle", "kind", "facts"),
+    [
+        (
+            answering({"ok": False, "error": "channel_not_found"}),
+            SlackRefused,
+            {"error": "channel_not_found", "needed": ""},
+        ),
+        (
+            answering({"ok": False, "error": "missing_scope", "needed": "im:write"}),
+            SlackRefused,
+            {"error": "missing_scope", "needed": "im:write"},
+        ),
+        (
+            answering({"ok": False, "error": "ratelimited"}, 429, {"Retry-After": "7"}),
+            RateLimited,
+            {"retry_after_s": 7.0},
+        ),
+        (
+            answering({"ok": False, "error": "ratelimited"}),
+            RateLimited,
+            {"retry_after_s": 30.0},
+        ),
+        (
+            answering({}, 429, {"retry-after": "soon"}),
+            RateLimited,
+            {"retry_after_s": 30.0},
+        ),
+        (answering({"ok": False, "error": "internal_error"}), SlackSilent, {}),
+        (answering({"ok": False, "error": "x"}, 503), SlackSilent, {}),
+        (answering({"ok": False}), SlackSilent, {}),
+        (answering_text("<html>", 502, "text/html"), SlackSilent, {}),
+        (answering_text("{not json", 200, "application/json"), SlackSilent, {}),
+        (answering_text("gateway down", 502, "text/plain"), SlackSilent, {}),
+    ],
+)
+async def test_a_failure_says_whether_it_may_be_tried_again(
+    handle: Handler, kind: type[SlackError], facts: dict[str, object]
+) -> None:
+    async with slack_that(handle) as (slack, _):
+        with pytest.raises(SlackError) as caught:
+            await slack.call("chat.postMessage", channel="C1", text="canary")
+
+    assert type(caught.value) is kind
+    assert {name: getattr(caught.value, name) for name in facts} == facts
+    assert "canary" not in str(caught.value)
+    assert "xoxb" not in str(caught.value)
+
+
+async def test_no_answer_in_time_is_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hang(request: web.Request) -> web.StreamResponse:
+        del request
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(bot_web, "TIMEOUT_S", 0.05)
+    async with slack_that(hang) as (slack, url):
+        with pytest.raises(SlackSilent):
+            await slack.call("auth.test")
+        with pytest.raises(SlackSilent):
+            await slack.respond(url, {"text": "x"})
+
+
+@pytest.mark.parametrize(
+    ("status", "kind"), [(404, SlackRefused), (429, RateLimited), (500, SlackRefused)]
+)
+async def test_a_response_url_may_refuse(status: int, kind: type[SlackError]) -> None:
+    async with slack_that(answering({}, status)) as (slack, url):
+        with pytest.raises(kind):
+            await slack.respond(url, {"text": "x"})
+
+
+async def test_nothing_is_tried_again_by_itself() -> None:
+    count = 0
+
+    async def cut(request: web.Request) -> web.StreamResponse:
+        nonlocal count
+        count += 1
+        assert request.transport is not None
+        request.transport.close()
+        return web.Response()
+
+    async with slack_that(cut) as (slack, _):
+        with pytest.raises(SlackSilent):
+            await slack.call("chat.postMessage", channel="C1", text="x")
+
+    assert count == 1
+
+
+async def test_missing_scopes_are_named() -> None:
+    reply = {"ok": True, "team_id": "T1", "user_id": "U1", "bot_id": "B1"}
+    headers = {"X-OAuth-Scopes": "chat:write, commands,users:read"}
+    async with slack_that(answering(reply, headers=headers)) as (slack, _):
+        with pytest.raises(SettingsError) as caught:
+            await identify(slack, CONFIG)
+
+    named = "lacks the scopes app_mentions:read, im:write, usergroups:read;"
+    assert named in str(caught.value)
+
+
+async def test_who_the_bot_is_comes_from_slack() -> None:
+    reply = {
+        "ok": True,
+        "team_id": "T1",
+        "user_id": "U1",
+        "bot_id": "B1",
+        "enterprise_id": "E1",
+    }
+    async with slack_that(answering(reply)) as (slack, _):
+        me = await identify(slack, CONFIG)
+
+    assert (me.team, me.enterprise, me.user, me.bot_id) == ("T1", "E1", "U1", "B1")
+
+
+def test_a_text_that_is_not_there_is_empty() -> None:
+    reply = {"view": {"id": "V1", "n": 1}}
+
+    assert text_at(reply, "view", "id") == "V1"
+    assert text_at(reply, "view", "n") == ""
+    assert text_at(reply, "view", "id", "deeper") == ""
+    assert text_at(reply, "none", "id") == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import cast
 
 import jsonpatch
@@ -15,6 +16,8 @@ from referencing.exceptions import Unresolvable
 from gateway.approvals import digest
 from gateway.approvals.record import EditRecord, Item, Person
 from gateway.approvals.strict_json import JsonObject, parse_object
+
+_LOOKALIKE = re.compile(r"\[\W*t\W*w\W*o\W*k\W*e\W*y\W*:", re.IGNORECASE)
 
 NOTICE_MARK = "[twokey:edited]"
 """Opens every notice of ours; the same text in a tool's own output is defused."""
@@ -132,7 +135,7 @@ def notice(record: EditRecord) -> str:
 
 def defuse(text: str) -> str:
     """Break every look-alike of our notice in text that is not ours."""
-    return text.replace("[twokey:", "[not-twokey:")
+    return _LOOKALIKE.sub("[not-twokey:", text)
 
 
 def _closed(node: JsonValue) -> JsonValue:

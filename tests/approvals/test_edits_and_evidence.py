@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jsonpatch
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -42,8 +43,25 @@ def test_text_in_a_reason_cannot_end_or_forge_the_notice() -> None:
     assert '\\". [' in words
 
 
-def test_lookalikes_in_a_tools_own_output_are_broken() -> None:
-    assert edits.NOTICE_MARK not in edits.defuse(f"x {edits.NOTICE_MARK} y")
+@pytest.mark.parametrize(
+    "mark",
+    [
+        edits.NOTICE_MARK,
+        "[TWOKEY:EDITED]",
+        "[ twokey :edited]",
+        "[two\u200bkey:edited]",
+        "[[twokey:edited]]",
+        "[t-w-o-k-e-y:x]",
+    ],
+)
+def test_lookalikes_in_a_tools_own_output_are_broken(mark: str) -> None:
+    assert "[not-twokey:" in edits.defuse(f"x {mark} y")
+
+
+def test_other_words_in_a_tools_output_stay_as_they_are() -> None:
+    text = "[two keys: one] [key: value] a[0]: twokey: fine"
+
+    assert edits.defuse(text) == text
 
 
 @given(ARGS, ARGS)

@@ -205,7 +205,7 @@ def _gated_step(request: str, order_id: str, found: str, seed: int) -> AIMessage
         cause=f"The {order['item']} arrived damaged",
     )
     further = _further_calls(request, order_id, seed)
-    text = f"Order {order_id} is a {order['item']} for {order['amount']:.2f}; it "
+    text = f"Order {order_id} is a {order['item']} for {order['amount']:.2f}; it"
     return AIMessage(
         f"{text} arrived damaged, so I refund it.", tool_calls=[refund, *further]
     )

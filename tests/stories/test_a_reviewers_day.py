@@ -1,0 +1,65 @@
+"""What a reviewer does in a day, told by the product itself, over both transports.
+
+Start here: each story is `twokey demo --script …`, played by the real agent, gateway,
+store and bot against the sandbox Slack, over the same signed HTTP as its page.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+STORIES = {
+    "approve": ["item.executed"],
+    "edit": ["reviewer.submitted", "reviewer.submitted", "item.executed"],
+    "reject": ["item.rejected"],
+    "respond": ["item.answered"],
+    "expire": ["item.expired"],
+    "multi": ["item.rejected", "item.executed", "item.executed"],
+}
+
+
+def play(*words: str) -> tuple[int, list[dict[str, Any]]]:
+    """Run the command and return its exit code and its lines."""
+    run = subprocess.run(
+        [sys.executable, "-m", "gateway", "demo", *words, "--json"],
+        cwd=ROOT, check=False, capture_output=True, text=True, timeout=90,
+    )  # fmt: skip
+    lines = [json.loads(line) for line in run.stdout.splitlines()]
+    return run.returncode, lines
+
+
+@pytest.mark.parametrize("mode", ["socket", "http"])
+@pytest.mark.parametrize("story", STORIES)
+def test_the_story_ends_as_it_should(story: str, mode: str) -> None:
+    code, lines = play("--script", story, "--mode", mode)
+
+    assert (code, lines[-1]["ok"]) == (0, True), lines
+    told = [line["event"] for line in lines]
+    assert told[:3] == ["story.started", "agent.asked", "card.posted"]
+    assert told[-2:] == ["agent.said", "story.ended"]
+    wanted = iter(told)
+    assert all(event in wanted for event in STORIES[story]), told
+
+
+def test_every_line_says_when_and_about_what() -> None:
+    _, lines = play("--script", "edit")
+
+    about = [line for line in lines if line["event"].startswith(("item.", "reviewer."))]
+    assert all("T" in line["at"] for line in lines)
+    assert all(line["item"].startswith(line["approval"]) for line in about)
+
+
+def test_an_edit_is_told_with_its_difference_and_its_reason() -> None:
+    _, lines = play("--script", "edit")
+
+    words = next(line["text"] for line in lines if line["event"] == "agent.said")
+
+    assert "449.50 instead of 899.00" in words
+    assert "Only half of it was damaged." in words

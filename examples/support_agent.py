@@ -39,7 +39,7 @@ from gateway.agent import ApprovalMiddleware, grant, guarded
 ORDERS = {
     "78291": {"customer_id": "C-1207", "item": "standing desk", "amount": 899.00},
     "78304": {"customer_id": "C-1207", "item": "desk lamp", "amount": 49.90},
-    "78377": {"customer_id": "C-2044", "item": "office chair", "amount": 312.50},
+    "78377": {"customer_id": "C-2044", "item": "desk chair", "amount": 312.50},
 }
 DEFAULT_ORDER = "78291"
 

@@ -16,6 +16,8 @@ from gateway.store.engine import EmbeddedEngine
 from gateway.store.keys import is_permanent
 from gateway.store.store import Store
 
+pytest_plugins = ["pytester"]
+
 WAIT_S = 20.0
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -23,27 +23,25 @@ from gateway.config import SlackMode
 
 logger = logging.getLogger(__name__)
 
-_Authorize = Callable[..., Awaitable[AuthorizeResult]]
-
 
 class _Bolt(Protocol):
     """What we use of Bolt's app, with types (its own are partial)."""
 
-    async def async_dispatch(self, req: AsyncBoltRequest) -> BoltResponse: ...
+    async def async_dispatch(self, req: AsyncBoltRequest) -> BoltResponse:
+        """Answer a request."""
+        ...
 
 
 def bolt_app(
     config: BotConfig, me: Identity, session: aiohttp.ClientSession
 ) -> AsyncApp:
-    """Return Bolt's app: it answers when a listener is done, and asks nobody who may.
+    """Return Bolt's app: it answers when a listener is done.
 
-    Its own ``auth.test`` for every request is replaced by what we know already.
+    Its own ``auth.test`` for every request is replaced by what we know already. Whose
+    request it is, listeners check: they can say no in a calm sentence, Bolt cannot.
     """
 
-    async def authorize(team_id: str | None) -> AuthorizeResult | None:
-        if team_id not in {None, me.team}:
-            logger.warning("bot.other_workspace")
-            return None
+    async def authorize() -> AuthorizeResult:
         return AuthorizeResult(
             enterprise_id=me.enterprise or None,
             team_id=me.team,
@@ -57,8 +55,7 @@ def bolt_app(
         logger=logging.getLogger("slack_bolt.twokey"),
         client=AsyncWebClient(base_url=config.api_url, session=session),
         signing_secret=config.signing_secret,
-        # Bolt takes None for "not installed here", which its types do not say.
-        authorize=cast("_Authorize", authorize),
+        authorize=authorize,
         process_before_response=True,
         request_verification_enabled=config.mode is SlackMode.HTTP,
     )

@@ -7,7 +7,7 @@ import logging
 from bot.blocks import template
 from bot.cards.approval import fallback
 from bot.cards.outcome import explained
-from bot.desk import Desk, spoken
+from bot.desk import Calm, Desk, spoken
 from bot.ids import COMMAND
 from bot.listeners.doors import Doors, Reply
 from bot.payload import Command
@@ -30,6 +30,8 @@ def register(doors: Doors) -> None:
 
 
 async def _command(desk: Desk, command: Command) -> Reply:
+    if command.team != desk.team:
+        raise Calm(template("I serve another workspace, so I cannot answer here."))
     verb, _, rest = command.text.strip().partition(" ")
     if verb.lower() == "show" and rest.strip():
         return {"text": await _shown(desk, rest.strip().strip("`"))}

@@ -32,6 +32,10 @@ _OTHER_COPY: LiteralString = (
     "This is not the newest copy of the card, so nothing was recorded. Please use the "
     "newest card of this approval."
 )
+_OTHER_WORKSPACE: LiteralString = (
+    "This card belongs to another workspace, so nothing was recorded. Only people of "
+    "that workspace can decide it."
+)
 _NOT_OURS: LiteralString = (
     "This button does not belong to this card, so nothing was recorded. Please use "
     "the newest card of this approval."
@@ -103,7 +107,8 @@ async def proven_place(desk: Desk, clicked: Clicked, looked_at: Seen) -> None:
         return
     # A copy that nobody registered (the answer to its posting was lost) becomes the
     # usable one when there is none; `posted` never replaces a registered one.
-    place = await desk.service.store.cards.posted(
+    cards = desk.service.store.cards
+    place = await cards.place(looked_at.keys, approval.id) or await cards.posted(
         looked_at.keys, approval.id, channel=action.channel, ts=action.message_ts
     )
     if (place.channel, place.ts) != (action.channel, action.message_ts):
@@ -118,8 +123,8 @@ async def bound(desk: Desk, view_id: str) -> ViewBinding | None:
 
 def _sealed(desk: Desk, clicked: Clicked) -> Sealed:
     if clicked.action.team != desk.team:
-        logger.warning("click.refused why=other_team")
-        raise Calm(template(_NOT_OURS))
+        logger.warning("click.refused why=other_workspace")
+        raise Calm(template(_OTHER_WORKSPACE))
     return read_seal(clicked.action.value)
 
 

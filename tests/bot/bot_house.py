@@ -54,6 +54,7 @@ tools:
   send_email: {tier: approve, idempotent: true}
   wire_money: {tier: escalate}
   lonely: {tier: approve, channel: C0PRIVATE}
+  no_edits: {tier: approve, allow: [approve, reject]}
 """
 REFUND: Args = {"amount": 899, "order_id": "78291"}
 

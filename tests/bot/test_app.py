@@ -19,7 +19,7 @@ from gateway.config import SlackMode
 from gateway.errors import SettingsError, StoreUnavailable
 from gateway.service.reviews import ReviewService
 from tests.bot.bot_house import CHANNEL, House
-from tests.bot.signed import interaction, post, post_signed, signed_headers
+from tests.bot.signed import interaction, post_signed
 from tests.conftest import eventually
 
 
@@ -268,35 +268,6 @@ async def test_a_signed_payload_of_another_shape_is_no_server_error(
         status = await post_signed(bot.url, house.sandbox.signing_secret, body)
 
         assert status < 500
-
-
-async def test_a_request_of_another_workspace_reaches_no_listener(
-    house: House,
-) -> None:
-    async with house.running() as bot:
-        body = interaction(
-            {
-                "type": "block_actions",
-                "team": {"id": "T0OTHER"},
-                "user": {"id": "U0ANA", "team_id": "T0OTHER"},
-                "trigger_id": "1",
-                "actions": [
-                    {
-                        "type": "button",
-                        "action_id": "approve",
-                        "block_id": "b",
-                        "value": "x",
-                        "action_ts": "1",
-                    }
-                ],
-            }
-        )
-        headers = signed_headers(house.sandbox.signing_secret, body)
-
-        status, answer = await post(bot.url, headers, body)
-
-        assert status == 200
-        assert "install" in answer
 
 
 async def test_what_was_promised_is_done_before_the_end(

@@ -251,6 +251,7 @@ async def test_after_an_edit_the_old_card_decides_nothing(house: House) -> None:
         card = await house.card(verdict)
         old = button_value(house, await house.approval(verdict), Action.APPROVE)
         await edit_by_somebody_else(house, verdict)
+        await house.card(verdict, says("449.5"))
 
         await click_with(house, card, Action.APPROVE, old)
 

@@ -1,0 +1,381 @@
+"""Whatever cannot be done is said in one sentence, where the person looks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from bot.ids import Action, Input, View
+from bot.listeners import approve_all
+from bot.sandbox.json_types import JsonObject
+from gateway.approvals.lifecycle import ItemState
+from tests.bot.bot_house import CHANNEL, REFUND, TEAM, House, has_button, says
+from tests.bot.signed import interaction, post, post_signed, signed_headers
+from tests.bot.tampering import button_value, click_with
+from tests.conftest import eventually
+
+LONG = "x" * 30_000
+
+
+def click(value: str, **changes: Any) -> dict[str, Any]:
+    """Return the payload of a click on a card, without a response_url."""
+    button = {
+        "type": "button",
+        "action_id": changes.pop("action_id", "approve"),
+        "block_id": "b",
+        "value": value,
+        "action_ts": "1",
+    }
+    return {
+        "type": "block_actions",
+        "team": {"id": TEAM},
+        "user": {"id": "U0ANA", "team_id": TEAM},
+        "channel": {"id": CHANNEL},
+        "container": {"channel_id": CHANNEL, "message_ts": "1.000001"},
+        "trigger_id": "1.2.3",
+        "actions": [button],
+        **changes,
+    }
+
+
+async def deliver(house: House, payload: dict[str, Any]) -> str:
+    assert house.bot is not None
+    body = interaction(payload)
+    headers = signed_headers(house.sandbox.signing_secret, body)
+    status, answer = await post(house.bot.url, headers, body)
+    assert status == 200
+    return answer
+
+
+async def test_without_a_response_url_the_sentence_comes_as_a_private_message(
+    house: House,
+) -> None:
+    async with house.running():
+        await deliver(house, click("junk"))
+
+        await house.told("U0ANA", "does not belong to this card")
+
+
+async def test_a_click_from_another_workspace_is_refused_calmly(house: House) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        value = button_value(house, await house.approval(verdict), "approve")
+        place = {"channel_id": CHANNEL, "message_ts": card["ts"]}
+
+        await deliver(
+            house,
+            click(
+                value,
+                team={"id": "T0OTHER"},
+                user={"id": "U0ANA", "team_id": "T0OTHER"},
+                container=place,
+            ),
+        )
+
+        await house.told("U0ANA", "belongs to another workspace")
+        assert (await house.approval(verdict)).rev == 1
+
+
+async def test_a_command_in_another_workspace_is_refused_calmly(house: House) -> None:
+    async with house.running() as bot:
+        form = (
+            b"team_id=T0OTHER&user_id=U0ANA&channel_id=C1&command=%2Fapprovals&text="
+            b"&trigger_id=1&response_url=https%3A%2F%2Fx.example"
+        )
+        headers = signed_headers(house.sandbox.signing_secret, form)
+
+        status, answer = await post(bot.url, headers, form)
+
+        assert (status, "another workspace" in answer) == (200, True)
+
+
+async def test_a_command_of_another_shape_is_no_server_error(house: House) -> None:
+    async with house.running() as bot:
+        status = await post_signed(
+            bot.url,
+            house.sandbox.signing_secret,
+            b"command=%2Fapprovals&team_id=T0SANDBOX",
+        )
+
+        assert status == 200
+
+
+async def test_a_person_nobody_can_reach_is_logged_and_nothing_else(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house.running():
+        await deliver(house, click("junk", user={"id": "U0GONE", "team_id": TEAM}))
+
+    assert "person.untold user=U0GONE" in caplog.text
+
+
+async def test_a_window_that_does_not_open_is_told(house: House) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        house.sandbox.faults.plan("http_500", "views.open")
+
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
+
+        await house.told("U0ANA", "did not open the window")
+
+
+async def test_a_page_that_does_not_turn_is_told_in_the_window(house: House) -> None:
+    async with house.running():
+        verdict = await house.refund(note=LONG)
+        card = await house.card(verdict)
+        ana = house.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+        await ana.wait_for_view()
+        house.sandbox.faults.plan("http_500", "views.update")
+
+        await ana.act_in_view(Action.PAGE_NEXT)
+
+        await ana.wait_for_view(says("did not open the window"))
+
+
+async def test_a_window_that_was_overtaken_says_what_became_of_it(
+    house: House,
+) -> None:
+    async with house.running():
+        verdict = await house.refund(note=LONG)
+        card = await house.card(verdict)
+        ana = house.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+        await ana.wait_for_view()
+        key = house.keys.view(str((await ana.view() or {})["id"]))
+        await house.store.conn.command("DEL", key)
+
+        await ana.act_in_view(Action.PAGE_NEXT)
+
+        await ana.wait_for_view(says("nothing was recorded"))
+
+
+async def test_the_next_call_of_a_batch_opens_in_the_same_window(
+    house: House,
+) -> None:
+    async with house.running():
+        mail = {"to": "second@example.com"}
+        first, _ = await house.submit(
+            ("process_refund", REFUND), ("send_email", {**mail})
+        )
+        card, ana = await house.card(first), house.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, await row(house, 0))
+        await ana.wait_for_view()
+
+        await ana.act_in_view(Action.VIEW_ALL)
+        await ana.wait_for_view(says("second@example.com"))
+        await ana.submit()
+
+        states = [item.state for item in (await house.approval(first)).items]
+        assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
+
+
+async def row(house: House, index: int) -> str:
+    """Return the block id of a call's buttons on the newest card."""
+    messages = await house.actor("U0ANA").messages(CHANNEL)
+    blocks = [block for block in messages[-1]["blocks"] if block["type"] == "actions"]
+    return str(blocks[index]["block_id"])
+
+
+async def test_an_escalated_call_wants_a_tick_before_its_last_page_counts(
+    house: House,
+) -> None:
+    async with house.running():
+        (verdict,) = await house.submit(("wire_money", {"n": 1}))
+        card, ana = await house.card(verdict), house.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+        await ana.wait_for_view()
+
+        errors = await ana.submit()
+        assert list(errors) == [Input.READ_ALL]
+        await ana.submit({Input.READ_ALL: ["yes"]})
+
+        await ana.wait_for_view(says("1 of 2"))
+        assert len((await house.approval(verdict)).items[0].votes) == 1
+
+
+@pytest.mark.parametrize(
+    ("action", "purpose", "block"),
+    [
+        (Action.REJECT, View.REJECT, Input.REASON),
+        (Action.RESPOND, View.RESPOND, Input.MESSAGE),
+    ],
+)
+async def test_words_that_are_missing_or_too_many_are_said_beside_the_input(
+    house: House, action: Action, purpose: View, block: Input
+) -> None:
+    rules = house.policy.tools["process_refund"].with_(requires_reason=True)
+    tools = {**house.policy.tools, "process_refund": rules}
+    house.policy = house.policy.with_(tools=tools)
+    async with house.running():
+        verdict = await house.refund()
+        card, ana = await house.card(verdict), house.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), action)
+        view = await ana.wait_for_view()
+
+        empty = await deliver(house, submission(view, purpose, block, " "))
+        endless = await deliver(house, submission(view, purpose, block, "x" * 3001))
+
+        assert f'"{block}"' in empty
+        assert "3001 characters" in endless
+        assert (await house.approval(verdict)).rev == 1
+
+
+def submission(
+    view: JsonObject, purpose: View, block: Input, text: str
+) -> dict[str, Any]:
+    """Return what a client sends that does not keep to the input's limits."""
+    return {
+        "type": "view_submission",
+        "team": {"id": TEAM},
+        "user": {"id": "U0ANA", "team_id": TEAM},
+        "view": {
+            "type": "modal",
+            "id": view["id"],
+            "callback_id": purpose,
+            "private_metadata": view["private_metadata"],
+            "state": {"values": {block: {block: {"value": text}}}},
+        },
+    }
+
+
+async def test_a_form_of_long_ago_asks_to_be_opened_again(house: House) -> None:
+    async with house.running():
+        view: JsonObject = {"id": "V1", "private_metadata": "x"}
+        payload = submission(view, View.REJECT, Input.REASON, "x")
+        payload["view"]["callback_id"] = "of_long_ago"
+
+        answer = await deliver(house, payload)
+
+        assert "open it again" in answer
+
+
+async def test_an_item_that_is_no_more_waiting_opens_no_form(house: House) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        value = button_value(house, await house.approval(verdict), Action.EDIT)
+        await house.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+
+        await click_with(house, card, Action.EDIT, value)
+
+        await house.told("U0ANA", "approved by <@U0BEN>")
+        assert await house.actor("U0ANA").view() is None
+
+
+async def test_a_verb_that_the_policy_does_not_allow_opens_no_form(
+    house: House,
+) -> None:
+    async with house.running():
+        (verdict,) = await house.submit(("no_edits", {"n": 1}))
+        card = await house.card(verdict)
+        value = button_value(house, await house.approval(verdict), Action.EDIT)
+
+        await click_with(house, card, Action.EDIT, value)
+
+        await house.told("U0ANA", "does not allow this")
+
+
+async def test_a_batch_that_changed_is_not_approved_as_it_was(house: House) -> None:
+    async with house.running():
+        first, _ = await house.submit(
+            ("process_refund", REFUND), ("send_email", {"to": "x"})
+        )
+        card = await house.card(first)
+        approval = await house.approval(first)
+        await house.store.conn.command(
+            "HINCRBY", house.keys.head(approval.id), "version", 1
+        )
+
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+
+        await house.told("U0ANA", "Somebody edited this")
+        assert (await house.approval(first)).rev == 1
+
+
+async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never_whole(*_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(approve_all, "needs_full_view", never_whole)
+    async with house.running():
+        first, _ = await house.submit(
+            ("process_refund", REFUND), ("send_email", {"to": "x"})
+        )
+        card = await house.card(first)
+
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+
+        await house.told("U0ANA", "decide each alone")
+
+
+async def home_works(house: House, value: str, action: Action) -> None:
+    await deliver(
+        house,
+        click(
+            value,
+            action_id=action.value,
+            channel=None,
+            container={"type": "view"},
+            view={"id": "V0HOME", "type": "home"},
+        ),
+    )
+
+
+def is_opened(house: House) -> Callable[[], Any]:
+    async def is_called() -> bool:
+        return any(call.method == "views.open" for call in house.sandbox.calls)
+
+    return is_called
+
+
+async def test_from_the_home_tab_a_call_can_be_read_and_not_decided(
+    house: House,
+) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        approval = await house.approval(verdict)
+        await house.card(verdict)
+
+        await home_works(
+            house, button_value(house, approval, Action.VIEW_ALL), Action.VIEW_ALL
+        )
+        await eventually(is_opened(house))
+        await home_works(
+            house, button_value(house, approval, Action.APPROVE), Action.APPROVE
+        )
+
+        assert (await house.approval(verdict)).rev == 1
+
+
+async def test_a_home_tab_that_is_switched_off_is_logged(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house.running():
+        body: dict[str, Any] = {
+            "type": "event_callback",
+            "team_id": TEAM,
+            "event_id": "Ev1",
+            "event": {"type": "app_home_opened", "user": "U0ANA", "tab": "home"},
+        }
+        house.sandbox.control.enable_home(enabled=False)
+        assert house.bot is not None
+        await post_event(house, body)
+        await post_event(house, {**body, "event": {**body["event"], "tab": "messages"}})
+
+    assert caplog.text.count("home.unpublished user=U0ANA") == 1
+
+
+async def post_event(house: House, body: dict[str, Any]) -> None:
+    assert house.bot is not None
+    data, secret = json.dumps(body).encode(), house.sandbox.signing_secret
+    status = await post_signed(house.bot.url, secret, data, kind="application/json")
+    assert status == 200

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import sqlite3
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,7 +45,7 @@ async def open_checkpoints(place: str) -> AsyncGenerator[BaseCheckpointSaver[Any
 @asynccontextmanager
 async def _open_sqlite(path: Path) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        await asyncio.to_thread(_prepare, path)
         connection = await aiosqlite.connect(path, timeout=_LOCK_WAIT_S)
     except (OSError, sqlite3.Error) as error:
         raise _unusable(path, error) from error
@@ -56,6 +58,17 @@ async def _open_sqlite(path: Path) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
         yield saver
     finally:
         await connection.close()
+
+
+def _prepare(path: Path) -> None:
+    """Create the file for this user only, and see that it is a database.
+
+    Checkpoints hold what tools are called with.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S)) as connection:
+        connection.execute("PRAGMA schema_version")
 
 
 def _unusable(path: Path, error: Exception) -> SettingsError:

@@ -21,7 +21,9 @@ POSTGRES = os.environ.get("TWOKEY_TEST_POSTGRES", "")
 """URL of a Postgres database that the test may fill, where there is one."""
 
 
-async def test_sqlite_is_made_ready_for_several_processes(tmp_path: Path) -> None:
+async def test_sqlite_is_made_ready_for_several_processes_of_one_user(
+    tmp_path: Path,
+) -> None:
     place = tmp_path / "deep" / "checkpoints.db"
 
     async with open_checkpoints(str(place)):
@@ -30,7 +32,8 @@ async def test_sqlite_is_made_ready_for_several_processes(tmp_path: Path) -> Non
     with sqlite3.connect(place) as connection:
         [mode] = connection.execute("PRAGMA journal_mode").fetchone()
     assert mode == "wal"
-    assert place.parent.stat().st_mode & 0o077 == 0
+    for private in (place.parent, place):
+        assert private.stat().st_mode & 0o077 == 0
 
 
 async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:

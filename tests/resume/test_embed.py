@@ -152,6 +152,7 @@ async def test_who_asked_cannot_approve(opened: Open) -> None:
         )
         outcome = await decide(tk, await asked(tk))
         run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
 
     assert isinstance(outcome, Forbidden)
 

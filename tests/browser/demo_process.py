@@ -18,9 +18,12 @@ STOP_S = 30
 class Demo:
     """One demo in one folder; it can be stopped, killed and started again."""
 
-    def __init__(self, folder: Path, mode: str = "socket") -> None:
+    def __init__(
+        self, folder: Path, mode: str = "socket", env: dict[str, str] | None = None
+    ) -> None:
         self._folder = folder
         self._mode = mode
+        self._env = env or {}
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
         self.port = 0
@@ -35,7 +38,12 @@ class Demo:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"},
+            env={
+                **os.environ,
+                **self._env,
+                "PYTHONPATH": str(ROOT),
+                "PYTHONUNBUFFERED": "1",
+            },
         )
         said: list[str] = []
         assert self._process.stdout

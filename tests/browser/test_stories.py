@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from selenium.webdriver import Chrome, Keys
 
@@ -190,6 +192,36 @@ def test_an_outsider_and_the_requester_are_refused_in_private(
     screen.open("U0ANA", CHANNEL)
     words_on(screen, "Waiting for a reviewer")
     assert not demo.effects()
+
+
+@pytest.mark.parametrize("mode", ["socket", "http"])
+def test_a_card_that_nobody_decides_expires_before_their_eyes(
+    chrome: Chrome, tmp_path: Path, mode: str
+) -> None:
+    policy = tmp_path / "policy.yml"
+    policy.write_text(
+        "version: 1\n"
+        "defaults: {channel: C0APPROVALS, reviewers: [U0ANA], expires_in: 6s}\n"
+        "tools: {look_up_order: {tier: auto}}\n",
+        encoding="utf-8",
+    )
+    demo = Demo(tmp_path, mode, {"TWOKEY_POLICY": str(policy)})
+    demo.start()
+    try:
+        screen = Screen(chrome, demo.url)
+        screen.size(1280, 900)
+        screen.open("U0ANA", CHANNEL)
+        words_on(screen, "Waiting for a reviewer")
+
+        words_on(screen, "Expired, nothing ran", within_s=30)
+
+        assert not screen.all('[data-action-id="approve"]')
+        screen.wait(
+            lambda: "Nobody decided in time" in last_words(screen), "the last words"
+        )
+        assert not demo.effects()
+    finally:
+        demo.stop()
 
 
 def test_everything_works_with_the_keyboard_alone(screen: Screen, demo: Demo) -> None:

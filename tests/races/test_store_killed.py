@@ -1,0 +1,77 @@
+"""Kill -9 of Valkey in the middle of decisions: none that was acknowledged is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Click, Settled, Stale
+from gateway.approvals.lifecycle import ItemState
+from gateway.errors import StoreUnavailable
+from gateway.store.engine import EmbeddedEngine
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from tests.service.desk import ANA, Desk
+
+APPROVALS = 150
+KILLS = 3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+async def test_no_acknowledged_decision_is_lost_when_valkey_is_killed(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "valkey"
+    acknowledged: set[str] = set()
+    for round_ in range(KILLS):
+        with EmbeddedEngine(folder) as engine:
+            store = Store(engine.url)
+            desk = Desk(store)
+            clicks = [
+                (await desk.refund(thread=f"t{round_}-{n}"))[0]
+                for n in range(APPROVALS)
+            ]
+            assert engine.pid is not None
+            await decide_until_killed(desk, clicks, acknowledged, engine.pid)
+            await store.close()
+
+    with EmbeddedEngine(folder) as engine:
+        store = Store(engine.url)
+        desk = Desk(store)
+        states = [(await desk.item(f"{one}.0")).state for one in acknowledged]
+        audit = await audit_entries(store.conn, store.keys_of_tenant("default"))
+        jobs = await desk.jobs()
+        await store.close()
+
+    decided = [event.approval for event in audit if event.name == "item.authorized"]
+    assert len(acknowledged) >= KILLS
+    assert set(states) == {ItemState.AUTHORIZED}
+    assert len(decided) == len(set(decided)) == jobs
+    assert acknowledged <= set(decided)
+
+
+async def decide_until_killed(
+    desk: Desk, clicks: list[Click], acknowledged: set[str], pid: int
+) -> None:
+    """Decide all at once; kill the server when a third has been acknowledged."""
+    is_killed = False
+
+    async def decide(click: Click) -> None:
+        nonlocal is_killed
+        try:
+            outcome = await desk.reviews.decide(click, Approve(), ANA)
+        except StoreUnavailable:
+            return
+        assert isinstance(outcome, Settled | Stale)
+        acknowledged.add(click.approval)
+        if not is_killed and len(acknowledged) % (APPROVALS // 3) == 0:
+            is_killed = True
+            os.kill(pid, signal.SIGKILL)
+
+    await asyncio.gather(*(decide(click) for click in clicks))
+    assert is_killed

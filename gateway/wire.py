@@ -35,12 +35,31 @@ class TurnRef(Record):
     message_id: str
 
 
+class CallHint(Record):
+    """What the agent's own code wishes for one call: a word that can raise or narrow.
+
+    It is part of the turn, so it counts as it was when the turn was first submitted.
+    The gateway joins it with what policy says (`gateway.service.hints.apply_hint`).
+
+    Attributes:
+        hold: True asks for a person; False wishes for none, and counts only where
+            policy lets an agent's word loosen; None wishes nothing.
+        allow: the only decisions a reviewer should have; None: all that policy allows.
+        description: untrusted text for the reviewer.
+    """
+
+    hold: bool | None = None
+    allow: tuple[Verb, ...] | None = None
+    description: str = ""
+
+
 class ProposedCall(Record):
-    """One tool call as the model wrote it."""
+    """One tool call as the model wrote it, with the wish of the agent's own code."""
 
     tool: str
     args: JsonObject
     tool_call_id: str
+    hint: CallHint | None = None
 
 
 class Turn(Record):

@@ -1,6 +1,7 @@
 """What runs in the agent's own process: the middleware and its friends."""
 
 from gateway.agent.grants import Grant, grant, guarded
+from gateway.agent.human_in_the_loop import HumanInTheLoopMiddleware
 from gateway.agent.messages import EditMessage, edit_messages
 from gateway.agent.middleware import ApprovalMiddleware
 from gateway.agent.port import Gateway, connected
@@ -18,6 +19,7 @@ __all__ = [
     "EditMessage",
     "Gateway",
     "Grant",
+    "HumanInTheLoopMiddleware",
     "NotApproved",
     "Unsure",
     "arequire_approval",

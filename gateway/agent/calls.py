@@ -32,8 +32,9 @@ from gateway.agent.port import Gateway
 from gateway.agent.results import ToolResult
 from gateway.approvals import digest, strict_json
 from gateway.approvals.record import EditRecord, Result
+from gateway.approvals.strict_json import JsonObject
 from gateway.errors import NotAllowed, TwokeyError
-from gateway.wire import AnswerKind, TurnRef, Verdict, VerdictKind
+from gateway.wire import AnswerKind, CallHint, TurnRef, Verdict, VerdictKind
 
 Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
 
@@ -73,17 +74,22 @@ class Caller:
     shell: Shell
     book: Book
     tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
+    schemas: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
 
     async def submit(
-        self, ref: TurnRef, calls: Sequence[ToolCall], says: str
+        self,
+        ref: TurnRef,
+        calls: Sequence[ToolCall],
+        says: str,
+        hints: Mapping[str, CallHint] = turns.NO_HINTS,
     ) -> turns.TurnNote:
         """Have the gateway judge the calls of a message; deny all on failure."""
-        draft = turns.Draft(calls)
+        draft = turns.Draft(calls, hints)
         if not draft.proposed:
             return draft.note(ref.message_id, ())
         try:
             gateway = self.gateway()
-            turn = draft.turn(ref, says, self.tools)
+            turn = draft.turn(ref, says, self._schemas(calls))
             verdicts = await insistently(self.shell, lambda: gateway.submit(turn))
         except NotAllowed as error:
             return draft.all_denied(ref.message_id, str(error))
@@ -92,6 +98,12 @@ class Caller:
         note = draft.note(ref.message_id, verdicts)
         self.book.put(ref, note.verdicts)
         return note
+
+    def _schemas(self, calls: Sequence[ToolCall]) -> dict[str, JsonObject | None]:
+        """Return each tool's schema of arguments: the one given for it, or its own."""
+        names = {call["name"] for call in calls}
+        own = {name: turns.schema_of(self.tools.get(name)) for name in names}
+        return {**own, **self.schemas}
 
     async def call(self, request: ToolCallRequest, run: Handler) -> ToolResult:
         """Return what the model gets to read for one call.
@@ -127,7 +139,8 @@ class Caller:
         known = self.book.get(ref)
         if known is None:
             calls = turns.open_calls(message, state["messages"])
-            known = (await self.submit(ref, calls, str(message.text))).verdicts
+            hints = turns.noted_hints(state)
+            known = (await self.submit(ref, calls, str(message.text), hints)).verdicts
         word = known.get(verdict.tool_call_id)
         return (
             word is not None
@@ -183,7 +196,7 @@ class Caller:
     async def _execute(
         self, request: ToolCallRequest, run: Handler, held: HeldCall
     ) -> ToolResult:
-        async def run_with(args: strict_json.JsonObject) -> ToolResult:
+        async def run_with(args: JsonObject) -> ToolResult:
             call = {**request.tool_call, "args": args}
             changed = request.override(tool_call=cast("Any", call))
             return _cleaned(await run(changed))

@@ -8,7 +8,7 @@ reports them to an agent outside. The synchronous and asynchronous hooks share o
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, cast
 
 from langchain.agents.middleware import AgentMiddleware
@@ -18,19 +18,34 @@ from langchain.agents.middleware.types import (
     ModelResponse,
     ToolCallRequest,
 )
-from langchain_core.messages import ToolMessage
+from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from gateway.agent import execution, messages, notes, order, port, repair, turns
+from gateway.agent import (
+    execution,
+    messages,
+    notes,
+    order,
+    overrides,
+    port,
+    repair,
+    turns,
+)
 from gateway.agent.bridge import Awaiting, Blocking, Shell, drive
 from gateway.agent.calls import Book, Caller
+from gateway.agent.interrupt_on import (
+    DESCRIPTION_PREFIX,
+    Asking,
+    Gates,
+    InterruptOn,
+)
 from gateway.agent.port import Gateway
 from gateway.agent.results import ToolResult
 from gateway.agent.turns import TwokeyState
 from gateway.errors import TwokeyError
-from gateway.wire import AgentNote
+from gateway.wire import AgentNote, CallHint
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +63,13 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         gateway: the gateway to ask; by default the one `connected` in the context of
             each run. Without any, nothing runs.
         system_note: whether the system prompt lists the tools that need a person.
+        interrupt_on: LangChain's mapping of the tools that need a person; the others
+            then run, as far as the gateway's policy lets this agent decide that.
+        description_prefix: what a reviewer reads about a tool of ``interrupt_on``
+            that has no description.
+
+    Raises:
+        ValueError: when ``interrupt_on`` gates a tool without a usable decision.
     """
 
     state_schema = TwokeyState
@@ -58,11 +80,16 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         *,
         gateway: Gateway | None = None,
         system_note: bool = True,
+        interrupt_on: InterruptOn | None = None,
+        description_prefix: str = DESCRIPTION_PREFIX,
     ) -> None:
         super().__init__()
         self.agent = agent
         self.system_note = system_note
         self._gateway = gateway
+        self._gates: Gates | None = None
+        if interrupt_on is not None:
+            self._gates = Gates(interrupt_on, description_prefix)
         self._tools: dict[str, BaseTool] = {}
         self._note: AgentNote | None = None
         self._book = Book()
@@ -84,34 +111,34 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     def before_agent(
         self,
         state: AgentState[Any],
-        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+        runtime: Runtime[Any],
     ) -> Update | None:
-        """Put back what a new user message cut off."""
-        return drive(self._before_agent(Blocking(), state))
+        """Put back what a new user message cut off; note what this run wishes."""
+        return drive(self._before_agent(Blocking(), state, runtime))
 
     async def abefore_agent(
         self,
         state: AgentState[Any],
-        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+        runtime: Runtime[Any],
     ) -> Update | None:
-        """Put back what a new user message cut off."""
-        return await self._before_agent(Awaiting(), state)
+        """Put back what a new user message cut off; note what this run wishes."""
+        return await self._before_agent(Awaiting(), state, runtime)
 
     def after_model(
         self,
         state: AgentState[Any],
-        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+        runtime: Runtime[Any],
     ) -> Update | None:
         """Submit all calls of the model's message at once; keep the verdicts."""
-        return drive(self._after_model(Blocking(), state))
+        return drive(self._after_model(Blocking(), state, runtime))
 
     async def aafter_model(
         self,
         state: AgentState[Any],
-        runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
+        runtime: Runtime[Any],
     ) -> Update | None:
         """Submit all calls of the model's message at once; keep the verdicts."""
-        return await self._after_model(Awaiting(), state)
+        return await self._after_model(Awaiting(), state, runtime)
 
     def wrap_tool_call(
         self,
@@ -123,7 +150,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         async def run(changed: ToolCallRequest) -> ToolResult:
             return handler(changed)
 
-        return _as_hook(drive(self._caller(Blocking()).call(request, run)))
+        with overrides.passed_on(request.state.get(overrides.STATE)):
+            return _as_hook(drive(self._caller(Blocking()).call(request, run)))
 
     async def awrap_tool_call(
         self,
@@ -135,7 +163,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         async def run(changed: ToolCallRequest) -> ToolResult:
             return await handler(changed)
 
-        return _as_hook(await self._caller(Awaiting()).call(request, run))
+        with overrides.passed_on(request.state.get(overrides.STATE)):
+            return _as_hook(await self._caller(Awaiting()).call(request, run))
 
     def wrap_model_call(
         self,
@@ -172,14 +201,19 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         execution.report(messages.known_edits(state))
 
     def _caller(self, shell: Shell) -> Caller:
-        return Caller(self.agent, self.gateway, shell, self._book, self._tools)
+        schemas = self._gates.schemas if self._gates else {}
+        return Caller(self.agent, self.gateway, shell, self._book, self._tools, schemas)
 
     async def _before_agent(
-        self, shell: Shell, state: AgentState[Any]
+        self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
-        return await repair.repaired(self._caller(shell), state)
+        wishes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
+        repaired = await repair.repaired(self._caller(shell), state)
+        return repair.with_more(repaired, wishes)
 
-    async def _after_model(self, shell: Shell, state: AgentState[Any]) -> Update | None:
+    async def _after_model(
+        self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
+    ) -> Update | None:
         found = turns.asking(state["messages"])
         if found is None or found[0].id is None:
             # A message without an id never gets a verdict, so its calls do not run.
@@ -190,8 +224,20 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         if ref is None:
             note = turns.Draft(calls).all_denied(message_id, turns.NO_THREAD)
         else:
-            note = await self._caller(shell).submit(ref, calls, str(message.text))
+            hints = self._hints(calls, Asking(state, runtime, self._tools))
+            caller = self._caller(shell)
+            note = await caller.submit(ref, calls, str(message.text), hints)
         return {"twokey_turn": note.model_dump(mode="json")}
+
+    def _hints(self, calls: Sequence[ToolCall], asking: Asking) -> dict[str, CallHint]:
+        wishes = cast("Mapping[str, Any]", asking.state).get(overrides.STATE)
+        hints: dict[str, CallHint] = {}
+        for call in calls:
+            gated = self._gates.hint(call, asking) if self._gates else None
+            hint = overrides.joined(gated, overrides.hint(call["name"], wishes))
+            if hint is not None:
+                hints[call["id"] or ""] = hint
+        return hints
 
     async def _model_request(
         self, shell: Shell, request: ModelRequest[Any]
@@ -211,7 +257,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         if self._note is None:
             try:
                 gateway = self.gateway()
-                self._note = await shell.ask(lambda: gateway.note(self.agent))
+                note = await shell.ask(lambda: gateway.note(self.agent))
+                gated = (*note.gated_tools, *(self._gates.names if self._gates else ()))
+                self._note = note.with_(gated_tools=tuple(sorted(set(gated))))
             except TwokeyError:
                 logger.info("note.unavailable agent=%s", self.agent)
         return self._note

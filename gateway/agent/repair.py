@@ -74,6 +74,18 @@ async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] |
     return _update(state, rebuilt, repair)
 
 
+def with_more(
+    repaired_state: dict[str, Any] | None, more: dict[str, Any]
+) -> dict[str, Any] | None:
+    """Return an update of `repaired` with further members of state, None for none."""
+    if not more:
+        return repaired_state
+    if isinstance(repaired_state, list):
+        commands = cast("list[Command[Any]]", repaired_state)
+        return cast("dict[str, Any]", [*commands, Command(update=more)])
+    return {**(repaired_state or {}), **more}
+
+
 def _noted_turn(state: Mapping[str, Any]) -> TurnNote | None:
     try:
         return TurnNote.model_validate(state.get("twokey_turn"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Annotated, Any, NotRequired, cast
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
 from langgraph.config import get_config
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from gateway import wire
@@ -20,7 +21,7 @@ from gateway.approvals.record import Record
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson
-from gateway.wire import ProposedCall, Turn, TurnRef, Verdict, VerdictKind
+from gateway.wire import CallHint, ProposedCall, Turn, TurnRef, Verdict, VerdictKind
 
 UNREACHABLE = (
     "The approval gateway could not be reached, so this call did not run. Tell the "
@@ -40,25 +41,34 @@ DOUBLE_ID = (
 )
 NO_ID = "This call carries no id, so it was not cleared and did not run."
 
+NO_HINTS: Mapping[str, CallHint] = MappingProxyType({})
+
 
 class TwokeyState(AgentState[Any]):
     """What the middleware keeps in an agent's checkpointed state, as plain JSON.
 
     ``twokey_turn`` is a dumped `TurnNote` of the latest turn with calls.
     ``twokey_edits`` are dumped `EditRecord`s: what the model must not forget.
+    ``twokey_overrides`` are dumped `Overrides`: what the run wishes for its tools.
     """
 
     twokey_turn: NotRequired[Annotated[dict[str, Any], PrivateStateAttr]]
     twokey_edits: NotRequired[
         Annotated[list[dict[str, Any]], PrivateStateAttr, add_edits]
     ]
+    twokey_overrides: NotRequired[Annotated[list[Any], PrivateStateAttr]]
 
 
 class TurnNote(Record):
-    """The verdicts on one AI message, by tool call id."""
+    """The verdicts on one AI message, by tool call id.
+
+    ``hints`` are those that the turn was submitted with, without their descriptions:
+    they are never asked for again.
+    """
 
     message_id: str
     verdicts: dict[str, Verdict]
+    hints: dict[str, CallHint] = Field(default_factory=dict)
 
 
 def place(agent: str, message_id: str) -> TurnRef | None:
@@ -98,7 +108,10 @@ def open_calls(message: AIMessage, messages: Sequence[AnyMessage]) -> list[ToolC
 class Draft:
     """The calls of one turn, sorted into those to submit and those refused at once."""
 
-    def __init__(self, calls: Sequence[ToolCall]) -> None:
+    def __init__(
+        self, calls: Sequence[ToolCall], hints: Mapping[str, CallHint] = NO_HINTS
+    ) -> None:
+        self._hints = hints
         self.proposed: list[ProposedCall] = []
         self.refused: dict[str, Verdict] = {}
         uses = Counter(call["id"] for call in calls)
@@ -117,25 +130,28 @@ class Draft:
             self.refuse(call, DOUBLE_ID if call_id else NO_ID)
             return
         self.proposed.append(
-            ProposedCall(tool=call["name"], args=args, tool_call_id=call_id)
+            ProposedCall(
+                tool=call["name"],
+                args=args,
+                tool_call_id=call_id,
+                hint=self._hints.get(call_id),
+            )
         )
 
     def refuse(self, call: ToolCall, reason: str) -> None:
         """Deny a call without asking anybody."""
         self.refused[call["id"] or ""] = denial(call["name"], call["id"] or "", reason)
 
-    def turn(self, ref: TurnRef, says: str, tools: Mapping[str, BaseTool]) -> Turn:
-        """Return what is submitted."""
-        schemas = {
-            call.tool: schema
-            for call in self.proposed
-            if (schema := schema_of(tools.get(call.tool))) is not None
-        }
+    def turn(
+        self, ref: TurnRef, says: str, schemas: Mapping[str, JsonObject | None]
+    ) -> Turn:
+        """Return what is submitted, with the schemas of the tools that are called."""
+        called = {call.tool: schemas.get(call.tool) for call in self.proposed}
         return Turn(
             ref=ref,
             calls=tuple(self.proposed),
-            says=_printable(says),
-            schemas=schemas,
+            says=printable(says),
+            schemas={tool: one for tool, one in called.items() if one is not None},
         )
 
     def note(self, message_id: str, verdicts: Sequence[Verdict]) -> TurnNote:
@@ -147,7 +163,12 @@ class Draft:
             if verdict is None or not is_about(verdict, call):
                 verdict = denial(call.tool, call.tool_call_id, NO_VERDICT)
             kept[call.tool_call_id] = verdict
-        return TurnNote(message_id=message_id, verdicts=kept)
+        hints = {
+            call.tool_call_id: call.hint.with_(description="")
+            for call in self.proposed
+            if call.hint is not None
+        }
+        return TurnNote(message_id=message_id, verdicts=kept, hints=hints)
 
     def all_denied(self, message_id: str, reason: str) -> TurnNote:
         """Deny every call with one sentence."""
@@ -201,6 +222,23 @@ def noted(state: Mapping[str, Any], message: AIMessage, call: ToolCall) -> Verdi
     return verdict if is_settled or _is_for(verdict, call) else refusal
 
 
+def noted_hints(state: Mapping[str, Any]) -> dict[str, CallHint]:
+    """Return the hints that the latest turn was submitted with.
+
+    One that cannot be read holds its call: it may have.
+    """
+    note = cast("dict[str, Any]", state.get("twokey_turn") or {})
+    hints = cast("dict[str, Any]", note.get("hints") or {})
+    return {call_id: _hint(row) for call_id, row in hints.items()}
+
+
+def _hint(row: object) -> CallHint:
+    try:
+        return CallHint.model_validate(row)
+    except ValidationError:
+        return CallHint(hold=True)
+
+
 def _is_for(verdict: Verdict, call: ToolCall) -> bool:
     try:
         args = strict_json.accept_object(call["args"])
@@ -238,5 +276,6 @@ def _json_schema(model: Any) -> Any:  # noqa: ANN401 - of pydantic 2 or pydantic
     return model.model_json_schema() if issubclass(model, BaseModel) else model.schema()
 
 
-def _printable(text: str) -> str:
+def printable(text: str) -> str:
+    """Return a text that can be stored: lone surrogates become question marks."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,64 @@
+"""Stand in for LangChain's own middleware: change the import, keep the arguments."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Literal, get_args
+
+from gateway.agent.interrupt_on import DESCRIPTION_PREFIX, InterruptOn
+from gateway.agent.middleware import ApprovalMiddleware
+from gateway.agent.port import Gateway
+
+InterruptMode = Literal["batched", "per_call"]
+_UNSET = "unset"
+
+
+class HumanInTheLoopMiddleware(ApprovalMiddleware):
+    """Take what ``langchain.agents.middleware.HumanInTheLoopMiddleware`` takes.
+
+    The gateway's policy judges every call too, and the stricter word wins.
+
+    Args:
+        interrupt_on: tool name to True, False, or an ``InterruptOnConfig``.
+        description_prefix: what a reviewer reads about a tool without description.
+        edit_notice: has no effect: the model always reads what a person changed.
+        interrupt_mode: has no effect: every held call is its own interrupt.
+        agent: the agent's name, as policy and cards know it.
+        gateway: the gateway to ask; by default the one `connected`.
+        system_note: whether the system prompt lists the tools that need a person.
+
+    Raises:
+        ValueError: when a config has no ``allowed_decisions`` or an unknown one, or
+            ``interrupt_mode`` is no mode.
+    """
+
+    def __init__(
+        self,
+        interrupt_on: InterruptOn,
+        *,
+        description_prefix: str = DESCRIPTION_PREFIX,
+        edit_notice: str | None = _UNSET,
+        interrupt_mode: InterruptMode = "batched",
+        agent: str = "agent",
+        gateway: Gateway | None = None,
+        system_note: bool = True,
+    ) -> None:
+        if interrupt_mode not in (modes := get_args(InterruptMode)):
+            allowed = " or ".join(repr(mode) for mode in modes)
+            raise ValueError(
+                f"`interrupt_mode` must be {allowed}, got {interrupt_mode!r}."
+            )
+        if edit_notice != _UNSET:
+            warnings.warn(
+                "`edit_notice` has no effect: the model always reads exactly what a "
+                "reviewer changed. Leave it out.",
+                UserWarning,
+                stacklevel=2,
+            )
+        super().__init__(
+            agent,
+            gateway=gateway,
+            system_note=system_note,
+            interrupt_on=interrupt_on,
+            description_prefix=description_prefix,
+        )

@@ -1,0 +1,199 @@
+"""Read LangChain's ``interrupt_on``, and say what it wishes for one call.
+
+https://docs.langchain.com/oss/python/langchain/human-in-the-loop describes the shape.
+LangChain asks ``when`` again on every resume, so that one that changes its mind runs a
+call that a person rejected. Here it is asked once, when a turn is submitted; only a
+plain ``False`` lets a call through, and only as far as the gateway's policy does.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from langchain.agents.middleware import InterruptOnConfig
+from langchain.agents.middleware.types import AgentState, ToolCallRequest
+from langchain_core.messages import ToolCall
+from langchain_core.tools import BaseTool
+from langgraph.config import get_config
+from langgraph.prebuilt import ToolRuntime
+from langgraph.runtime import Runtime
+
+from gateway.agent.turns import printable
+from gateway.approvals import strict_json
+from gateway.approvals.record import Verb
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import BadJson
+from gateway.wire import CallHint
+
+logger = logging.getLogger(__name__)
+
+DESCRIPTION_PREFIX = "Tool execution requires approval"
+"""LangChain's default; the card itself says as much, so it is not repeated there."""
+
+InterruptOn = Mapping[str, bool | InterruptOnConfig]
+When = Callable[[ToolCallRequest], object]
+Describe = Callable[[ToolCall, AgentState[Any], Runtime[Any]], object]
+
+_RUNS = CallHint(hold=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """What ``interrupt_on`` says of one tool that it gates."""
+
+    allow: tuple[Verb, ...]
+    description: str | Describe
+    when: When | None = None
+    args_schema: JsonObject | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """Where a wish is asked for: what LangChain gives its callables to see."""
+
+    state: AgentState[Any]
+    runtime: Runtime[Any]
+    tools: Mapping[str, BaseTool]
+
+
+class Gates:
+    """The tools that ``interrupt_on`` gates; all others it lets run.
+
+    Args:
+        interrupt_on: LangChain's mapping of tool names.
+        description_prefix: what a reviewer reads about a tool without description.
+
+    Raises:
+        ValueError: when a config has no ``allowed_decisions`` or an unknown one, as a
+            gate that nothing can open would otherwise be taken for one that is open.
+    """
+
+    def __init__(
+        self, interrupt_on: InterruptOn, description_prefix: str = DESCRIPTION_PREFIX
+    ) -> None:
+        prefix = "" if description_prefix == DESCRIPTION_PREFIX else description_prefix
+        self._gates: dict[str, Gate] = {}
+        for tool, config in interrupt_on.items():
+            if config is True:
+                self._gates[tool] = Gate(tuple(Verb), prefix)
+            elif config is not False:
+                self._gates[tool] = _gate(tool, config, prefix)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Return the tools that may need a person, sorted."""
+        return tuple(sorted(self._gates))
+
+    @property
+    def schemas(self) -> dict[str, JsonObject]:
+        """Return the JSON Schemas of arguments that were given here, by tool."""
+        return {
+            tool: gate.args_schema
+            for tool, gate in self._gates.items()
+            if gate.args_schema is not None
+        }
+
+    def hint(self, call: ToolCall, asking: Asking) -> CallHint:
+        """Say what is wished for one call. Never raises: in doubt a person is asked."""
+        gate = self._gates.get(call["name"])
+        if gate is None:
+            return _RUNS
+        if gate.when is not None and not _is_held(gate.when, call, asking):
+            return _RUNS
+        return CallHint(
+            hold=True,
+            allow=gate.allow,
+            description=_described(gate.description, call, asking),
+        )
+
+
+def _gate(tool: str, config: object, prefix: str) -> Gate:
+    given: Mapping[str, Any] = (
+        cast("Mapping[str, Any]", config) if isinstance(config, Mapping) else {}
+    )
+    description = given.get("description")
+    if description is None:
+        description = prefix
+    return Gate(
+        allow=_verbs(tool, given),
+        description=description if callable(description) else str(description),
+        when=given.get("when"),
+        args_schema=_schema(tool, given.get("args_schema")),
+    )
+
+
+def _verbs(tool: str, config: Mapping[str, Any]) -> tuple[Verb, ...]:
+    decisions = config.get("allowed_decisions")
+    try:
+        verbs = tuple(Verb(decision) for decision in decisions or ())
+    except (TypeError, ValueError):
+        verbs = ()
+    if not verbs:
+        raise ValueError(
+            f"Invalid `interrupt_on` config for tool '{tool}': `allowed_decisions` "
+            "must be a non-empty list of decision types (e.g. ['approve', 'reject']), "
+            f"each one of {[str(verb) for verb in Verb]}. Got config with keys "
+            f"{sorted(config)} and allowed_decisions={decisions!r}."
+        )
+    return verbs
+
+
+def _schema(tool: str, schema: object) -> JsonObject | None:
+    if schema is None:
+        return None
+    try:
+        return strict_json.accept_object(schema)
+    except BadJson as error:
+        raise ValueError(
+            f"Invalid `interrupt_on` config for tool '{tool}': `args_schema` must be a "
+            f"JSON Schema object. {error}"
+        ) from error
+
+
+def _is_held(when: When, call: ToolCall, asking: Asking) -> bool:
+    try:
+        word = when(_request(call, asking))
+    except Exception:
+        logger.exception("interrupt_on.when_failed tool=%s", call["name"])
+        return True
+    if inspect.iscoroutine(word):
+        word.close()
+    if not isinstance(word, bool):
+        logger.warning("interrupt_on.when_unclear tool=%s", call["name"])
+    return word is not False
+
+
+def _request(call: ToolCall, asking: Asking) -> ToolCallRequest:
+    runtime = asking.runtime
+    tool_runtime: ToolRuntime[Any, Any] = ToolRuntime(
+        state=asking.state,
+        context=runtime.context,
+        config=get_config(),
+        stream_writer=runtime.stream_writer,
+        tool_call_id=call["id"],
+        store=runtime.store,
+        execution_info=runtime.execution_info,
+        server_info=runtime.server_info,
+    )
+    return ToolCallRequest(
+        tool_call=copy.deepcopy(call),
+        tool=asking.tools.get(call["name"]),
+        state=asking.state,
+        runtime=tool_runtime,
+    )
+
+
+def _described(description: str | Describe, call: ToolCall, asking: Asking) -> str:
+    if isinstance(description, str):
+        return printable(description)
+    try:
+        text = description(copy.deepcopy(call), asking.state, asking.runtime)
+        return printable(str(text))
+    except Exception:
+        logger.exception("interrupt_on.description_failed tool=%s", call["name"])
+        return ""

@@ -1,0 +1,138 @@
+"""Read what one run wishes for its tools, from the agent's context or configuration.
+
+    wishes = {"tools": {"pay": {"hold": True, "allow": ["approve", "reject"]}}}
+    agent.invoke(given, {"configurable": {"thread_id": "7", "twokey": wishes}})
+
+or ``agent.invoke(given, config, context={"twokey": wishes})``. A wish holds until the thread gets new input: it is
+read when a run starts and kept in state, because a thread that a reviewer's decision
+brings forward runs without the caller's context. It can raise and narrow; it loosens
+only what the gateway's policy marks overridable, as every hint.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, cast
+
+from langgraph.config import get_config
+from pydantic import Field, ValidationError
+
+from gateway.approvals.record import Record, Verb
+from gateway.wire import CallHint
+
+logger = logging.getLogger(__name__)
+
+KEY = "twokey"
+STATE = "twokey_overrides"
+UNREADABLE = CallHint(
+    hold=True, description="The overrides of this run cannot be read, so all is held."
+)
+
+
+class ToolOverride(Record):
+    """What one run wishes for one tool."""
+
+    hold: bool | None = Field(default=None, strict=True)
+    allow: tuple[Verb, ...] | None = Field(default=None, min_length=1)
+
+
+class Overrides(Record):
+    """What one run wishes, by tool name."""
+
+    tools: dict[str, ToolOverride] = Field(default_factory=dict)
+
+
+_outer: ContextVar[tuple[Any, ...]] = ContextVar("twokey_overrides", default=())
+
+
+@contextmanager
+def passed_on(rows: object) -> Generator[None]:
+    """Let agents inside a tool inherit what was wished for the agent outside."""
+    inherited = tuple(cast("list[Any]", rows or ()))
+    token = _outer.set(inherited)
+    try:
+        yield
+    finally:
+        _outer.reset(token)
+
+
+def given(context: object) -> list[Any]:
+    """Return what this run was given under `KEY`: in its context, its configuration.
+
+    A context may be a mapping or an object with an attribute of that name. An agent
+    inside a tool is given what the agent outside was, as well.
+    """
+    if isinstance(context, Mapping):
+        in_context = cast("Mapping[str, Any]", context).get(KEY)
+    else:
+        in_context = getattr(context, KEY, None)
+    configurable: Mapping[str, Any] = get_config().get("configurable", {})
+    found = (in_context, configurable.get(KEY))
+    rows = list(_outer.get())
+    for value in found:
+        row = None if value is None else _plain(value)
+        if row is not None and row not in rows:
+            rows.append(row)
+    return rows
+
+
+def update(state: Mapping[str, Any], context: object) -> dict[str, Any]:
+    """Return what a run that starts has to note in state; empty: nothing new."""
+    rows = given(context)
+    return {} if rows == (state.get(STATE) or []) else {STATE: rows}
+
+
+def hint(tool: str, rows: object) -> CallHint | None:
+    """Return what was wished for a tool; None for nothing.
+
+    Args:
+        tool: its name.
+        rows: what `given` returned, as state kept it. What cannot be read holds every
+            tool, because it may have meant this one.
+    """
+    if not rows:
+        return None
+    try:
+        parsed = [Overrides.model_validate(row) for row in cast("list[object]", rows)]
+    except (TypeError, ValidationError):
+        logger.warning("overrides.unreadable tool=%s", tool)
+        return UNREADABLE
+    found = [one.tools[tool] for one in parsed if tool in one.tools]
+    return joined(*(CallHint(hold=one.hold, allow=one.allow) for one in found))
+
+
+def joined(*hints: CallHint | None) -> CallHint | None:
+    """Join wishes: one that holds wins, and only what all of them allow is allowed."""
+    whole: CallHint | None = None
+    for one in hints:
+        if one is not None:
+            whole = one if whole is None else _both(whole, one)
+    return whole
+
+
+def _both(first: CallHint, second: CallHint) -> CallHint:
+    held = {first.hold, second.hold}
+    return CallHint(
+        hold=True if True in held else False if False in held else None,
+        allow=_common(first.allow, second.allow),
+        description=first.description or second.description,
+    )
+
+
+def _common(
+    first: tuple[Verb, ...] | None, second: tuple[Verb, ...] | None
+) -> tuple[Verb, ...] | None:
+    if first is None or second is None:
+        return second if first is None else first
+    return tuple(verb for verb in first if verb in second)
+
+
+def _plain(value: object) -> Any:  # noqa: ANN401 - whatever a caller put there
+    """Return a value that can be checkpointed; an unreadable one stays unreadable."""
+    try:
+        return Overrides.model_validate(value).model_dump(mode="json")
+    except ValidationError:
+        return "unreadable"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bot.board import Board, Topic
 from bot.saying import Saying
@@ -39,7 +39,8 @@ class _Shift:
     board: Board
     outbox: Outbox
     running: set[asyncio.Task[None]]
-    changed: asyncio.Event
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    is_smaller: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
 
 
@@ -92,7 +93,7 @@ class Publisher:
     async def _lead(self, stop: asyncio.Event, lost: asyncio.Event) -> None:
         outbox = self._store.outbox(self._keys, reader=self._reader)
         await outbox.prepare()
-        shift = _Shift(Board(), outbox, set(), asyncio.Event())
+        shift = _Shift(Board(), outbox, set())
         logger.info("publisher.leading shard=%s", self._keys.shard)
         ends = [asyncio.create_task(event.wait()) for event in (stop, lost)]
         work = [
@@ -128,7 +129,8 @@ class Publisher:
             await shift.outbox.done(*(event.seq for event in others))
             shift.changed.set()
             while len(shift.board) >= ROOM and not shift.is_over:
-                await _pause(shift.changed, _RETRY_S)
+                shift.is_smaller.clear()
+                await _pause(shift.is_smaller, _RETRY_S)
             left = await shift.outbox.take(_CONSUMER, block_ms=_BLOCK_MS)
 
     async def _write(self, shift: _Shift) -> None:
@@ -157,6 +159,7 @@ class Publisher:
             topic.is_busy = False
             shift.board.drop_done(topic)
             shift.changed.set()
+            shift.is_smaller.set()
 
 
 async def _pause(event: asyncio.Event, seconds: float | None) -> None:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TypeVar
 
-from pydantic import JsonValue
-
-from gateway.approvals.evidence import HIDDEN, as_text, redacted
-from gateway.approvals.record import Demand, Record, Verb
+from gateway.approvals.edits import argument_errors
+from gateway.approvals.evidence import redacted
+from gateway.approvals.record import Demand, Record, Role, Verb
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier, join
+from gateway.policy.facts import Facts
 from gateway.policy.fields import fill, placeholders
-from gateway.policy.rules import AgentRule, Policy, ToolRule
+from gateway.policy.overrides import Override
+from gateway.policy.raising import FiredRule, fired, text_at
+from gateway.policy.rules import Policy
 from gateway.policy.schemas import unusable
-
-MAX_VALUE = 200
-"""Longest value in a description; the whole value stands among the arguments."""
-
-T = TypeVar("T")
-_SILENT = ToolRule()
-_SILENT_AGENT = AgentRule()
+from gateway.policy.selection import Selection
 
 
 class Ruling(Record):
@@ -39,6 +34,12 @@ class Ruling(Record):
         redact: dotted paths that cards hide.
         requires_reason: a rejection needs a reason.
         idempotent: an execution in doubt may be repeated under the same key.
+        overridable: a run of the agent may ask for less than is listed.
+        fired: the rules that raised the tier, and what they saw: untrusted.
+        remind_at_ms: when to remind, counted from the opening; 0 for never.
+        escalate_at_ms: when to call ``escalate_to``, counted alike; 0 for never.
+        escalate_to: a role, a channel or a Slack user id, as the policy names it.
+        escalate_roles: who holds that role; they may vote from the start.
     """
 
     tier: Tier
@@ -52,6 +53,21 @@ class Ruling(Record):
     redact: tuple[str, ...] = ()
     requires_reason: bool = False
     idempotent: bool = False
+    overridable: bool = False
+    fired: tuple[FiredRule, ...] = ()
+    remind_at_ms: int = 0
+    escalate_at_ms: int = 0
+    escalate_to: str = ""
+    escalate_roles: tuple[Role, ...] = ()
+
+
+def listed_tier(policy: Policy, *, agent: str, tool: str) -> Tier:
+    """Return what the file says of a tool before anything is known of a call.
+
+    A call may need more, never less (but for an override of an overridable tool).
+    """
+    tier, _ = Selection(policy, agent, tool).tier()
+    return tier
 
 
 def evaluate(
@@ -61,12 +77,14 @@ def evaluate(
     tool: str,
     args: JsonObject,
     declared_schema: JsonObject | None = None,
+    facts: Facts | None = None,
+    overrides: Mapping[str, Override] | None = None,
 ) -> Ruling:
     """Judge one call.
 
     Never raises: what is unlisted gets the default tier, what is unknown or empty
-    leaves nobody to approve, and a schema of the agent's that cannot be used takes
-    the decision ``edit`` away.
+    leaves nobody to approve, a rule that cannot be checked asks for ``escalate``, and a
+    schema of the agent's that cannot be used takes the decision ``edit`` away.
 
     Args:
         policy: the loaded policy.
@@ -75,86 +93,56 @@ def evaluate(
         args: the arguments that would run.
         declared_schema: JSON Schema of the arguments as the agent declares it; the
             policy's own wins.
+        facts: what is known of the moment; a rule that needs them and has none asks
+            for ``escalate``.
+        overrides: tool to what this run of the agent asks for.
     """
-    rules = _Rules(policy, agent, tool)
+    rules = Selection(policy, agent, tool, (overrides or {}).get(tool))
     schema, schema_reasons = _schema(rules, args, declared_schema)
     tier, tier_reasons = rules.tier()
     redact = rules.redact()
+    raised = fired(
+        policy,
+        rules.raising(),
+        {"agent": agent, "tool": tool},
+        args,
+        facts,
+        redact=redact,
+    )
+    doubts = _doubts(rules, args, facts)
+    tier = join(tier, *(rule.to for rule in raised), *(Tier.ESCALATE for _ in doubts))
+    waiting = rules.waiting(tier)
+    reasons = (*tier_reasons, *(rule.reason for rule in raised), *doubts)
     return Ruling(
         tier=tier,
-        reasons=(*tier_reasons, *schema_reasons),
-        allow=_allowed(rules.first.allow, is_editable=not schema_reasons),
+        reasons=(*reasons, *schema_reasons),
+        allow=_allowed(rules.allow(), is_editable=not schema_reasons),
         demand=rules.demand(tier),
-        ttl_ms=rules.ttl_ms(),
-        channel=rules.channel(),
+        ttl_ms=rules.ttl_ms(tier),
+        channel=rules.channel(tier),
         description=_describe(rules.first.description or "", args, redact),
         args_schema=schema,
         redact=redact,
-        requires_reason=bool(rules.first.requires_reason),
+        requires_reason=rules.requires_reason(),
         idempotent=bool(rules.first.idempotent),
+        overridable=bool(rules.first.overridable),
+        fired=raised,
+        remind_at_ms=rules.share_ms(tier, waiting.remind_at),
+        escalate_at_ms=rules.share_ms(tier, waiting.escalate_at),
+        escalate_to=waiting.escalate_to or "",
+        escalate_roles=rules.called(tier),
     )
 
 
-class _Rules:
-    """The rules for one tool of one agent, the narrower before the wider."""
-
-    def __init__(self, policy: Policy, agent: str, tool: str) -> None:
-        self._policy = policy
-        self._agent = policy.agents.get(agent, _SILENT_AGENT)
-        self._override = self._agent.tools.get(tool, _SILENT)
-        self._listed = policy.tools.get(tool, _SILENT)
-        set_here = self._override.model_dump(exclude_none=True, exclude_unset=True)
-        self.first = self._listed.model_copy(
-            update={name: getattr(self._override, name) for name in set_here}
-        )
-
-    def tier(self) -> tuple[Tier, tuple[str, ...]]:
-        listed, override = self._listed.tier, self._override.tier
-        default = self._policy.defaults.tier
-        if listed is None and override is None:
-            reason = f"The policy sets no tier for this tool; the default is {default}."
-            return default, (reason,)
-        reasons: list[str] = []
-        if listed is not None:
-            reasons.append(f"The policy lists this tool as {listed}.")
-        if override is not None:
-            reasons.append(f"The policy lists it as {override} for this agent.")
-        given = [tier for tier in (listed, override) if tier is not None]
-        return join(*given), tuple(reasons)
-
-    def demand(self, tier: Tier) -> Demand:
-        names = _first(
-            self.first.reviewers,
-            self._agent.reviewers,
-            otherwise=self._policy.defaults.reviewers,
-        )
-        if tier is not Tier.ESCALATE:
-            return Demand(approvals=1, of=self._policy.roles_named(names))
-        escalate = self._policy.tiers.escalate
-        return Demand(
-            approvals=escalate.approvals,
-            of=self._policy.roles_named(_first(escalate.of, otherwise=names)),
-            at_least=dict(escalate.at_least),
-        )
-
-    def ttl_ms(self) -> int:
-        ttl = _first(self.first.expires_in, otherwise=self._policy.defaults.expires_in)
-        return int(ttl.total_seconds() * 1000)
-
-    def channel(self) -> str:
-        default = self._policy.defaults.channel
-        return _first(self.first.channel, self._agent.channel, otherwise=default)
-
-    def redact(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self._listed.redact, *self._override.redact)))
-
-
-def _first(*choices: T | None, otherwise: T) -> T:
-    return next((choice for choice in choices if choice is not None), otherwise)
+def _doubts(rules: Selection, args: JsonObject, facts: Facts | None) -> tuple[str, ...]:
+    problems = facts.problems if facts else ()
+    if argument_errors(rules.first.args_schema, args):
+        problems = (*problems, "The arguments do not fit the policy's schema.")
+    return tuple(f"Raised to escalate: {problem}" for problem in problems)
 
 
 def _schema(
-    rules: _Rules, args: JsonObject, declared: JsonObject | None
+    rules: Selection, args: JsonObject, declared: JsonObject | None
 ) -> tuple[JsonObject | None, tuple[str, ...]]:
     if rules.first.args_schema is not None or declared is None:
         return rules.first.args_schema, ()
@@ -163,41 +151,15 @@ def _schema(
     return None, ("The agent's schema for this tool is unusable: no edits here.",)
 
 
-def _allowed(allow: tuple[Verb, ...] | None, *, is_editable: bool) -> tuple[Verb, ...]:
-    verbs = tuple(Verb) if allow is None else tuple(dict.fromkeys(allow))
-    if is_editable:
-        return verbs
-    return tuple(verb for verb in verbs if verb is not Verb.EDIT) or (Verb.REJECT,)
+def _allowed(verbs: tuple[Verb, ...], *, is_editable: bool) -> tuple[Verb, ...]:
+    left = (verb for verb in verbs if is_editable or verb is not Verb.EDIT)
+    return tuple(left) or (Verb.REJECT,)
 
 
 def _describe(template: str, args: JsonObject, redact: tuple[str, ...]) -> str:
     shown = redacted(args, redact)
     values = {
-        match["path"]: _text_at(shown, match["path"])
+        match["path"]: text_at(shown, tuple(match["path"].split(".")[1:]))
         for match in placeholders(template)
     }
     return fill(template, values)
-
-
-def _text_at(args: JsonObject, path: str) -> str:
-    node: JsonValue = args
-    for token in path.split(".")[1:]:
-        if node == HIDDEN:
-            return HIDDEN
-        members = _members(node)
-        if token not in members:
-            return "(missing)"
-        node = members[token]
-    text = as_text(node)
-    cut = len(text) - MAX_VALUE
-    return text if cut <= 0 else f"{text[:MAX_VALUE]}… ({cut} more characters)"
-
-
-def _members(node: JsonValue) -> Mapping[str, JsonValue]:
-    match node:
-        case dict():
-            return node
-        case list():
-            return {str(index): element for index, element in enumerate(node)}
-        case _:
-            return {}

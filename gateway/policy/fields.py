@@ -7,9 +7,17 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import AfterValidator, BeforeValidator, JsonValue, PlainSerializer
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    JsonValue,
+    PlainSerializer,
+)
 
 from gateway.approvals.strict_json import JsonObject
+from gateway.policy import hours
+from gateway.policy.expressions import compiled
 from gateway.policy.schemas import unusable
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -22,6 +30,15 @@ _CHANNEL = re.compile(r"[CGD][A-Z0-9]{2,20}|#[\w.-]{1,80}")
 _ROLE = re.compile(r"[a-z][a-z0-9_-]{0,63}", re.ASCII)
 _PATH = re.compile(r"args(?:\.[^.{}\s]+)+")
 _PLACEHOLDER = re.compile(r"\{(?P<path>[^{}]*)\}")
+_WINDOW = re.compile(r"[a-z][a-z0-9_]{0,63}", re.ASCII)
+_PERCENT = re.compile(r"(?P<share>[1-9][0-9]?)%", re.ASCII)
+_RESERVED = frozenset(
+    {"as", "break", "const", "continue", "else", "false", "for", "function", "if"}
+    | {"import", "in", "let", "loop", "namespace", "null", "package", "return"}
+    | {"true", "var", "void", "while"}
+)
+_SOURCES = ("requester", "call.agent", "call.tool")
+_LONGEST_REASON = 200
 
 
 def parse_duration(text: object) -> timedelta:
@@ -49,6 +66,11 @@ def is_user_id(text: str) -> bool:
 def is_usergroup_id(text: str) -> bool:
     """Say whether this has the form of a Slack user group id."""
     return _USERGROUP.fullmatch(text) is not None
+
+
+def is_channel(text: str) -> bool:
+    """Say whether this is ``#name`` or has the form of a Slack channel id."""
+    return _CHANNEL.fullmatch(text) is not None
 
 
 def placeholders(template: str) -> Iterator[re.Match[str]]:
@@ -104,7 +126,8 @@ def _reviewer(text: str) -> str:
     )
 
 
-def _one_or_many(value: object) -> object:
+def one_or_many(value: object) -> object:
+    """Let one text stand for a list of one."""
     return [value] if isinstance(value, str) else value
 
 
@@ -135,6 +158,55 @@ def _schema(value: dict[str, JsonValue]) -> JsonObject:
     return value
 
 
+def _window_name(text: str) -> str:
+    if _WINDOW.fullmatch(text) is None or text in _RESERVED:
+        raise ValueError(
+            f"{text!r} cannot name a window; use lower-case letters, digits and _."
+        )
+    return text
+
+
+def _percent(value: object) -> object:
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _PERCENT.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        raise ValueError(f"{value!r} is not a share of the time; write 50%.")
+    return int(match["share"])
+
+
+def _expression(text: str) -> str:
+    try:
+        compiled(text)
+    except ValueError as error:
+        raise ValueError(f"{error}.") from error
+    return text
+
+
+def _because(text: str) -> str:
+    if not text.strip() or not text.isprintable() or len(text) > _LONGEST_REASON:
+        raise ValueError(
+            f"say in one line of at most {_LONGEST_REASON} characters why it is raised."
+        )
+    return text.strip()
+
+
+def _source(text: str) -> str:
+    if text not in _SOURCES and _PATH.fullmatch(text) is None:
+        known = ", ".join(_SOURCES)
+        raise ValueError(f"{text!r} names nothing to count by; write args.x, {known}.")
+    return text
+
+
+def _called(text: str) -> str:
+    if _CHANNEL.fullmatch(text) or is_user_id(text) or _ROLE.fullmatch(text):
+        return text
+    raise ValueError(
+        f"{text!r} is neither a role of this file nor a channel (#name, C…) nor a "
+        "Slack user id (U…)."
+    )
+
+
 def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
     if len(set(values)) != len(values):
         raise ValueError("an entry appears twice.")
@@ -152,8 +224,15 @@ ChannelRef = Annotated[str, AfterValidator(_channel)]
 RoleName = Annotated[str, AfterValidator(_role_name)]
 ReviewerRef = Annotated[str, AfterValidator(_reviewer)]
 Reviewers = Annotated[
-    tuple[ReviewerRef, ...], BeforeValidator(_one_or_many), AfterValidator(_distinct)
+    tuple[ReviewerRef, ...], BeforeValidator(one_or_many), AfterValidator(_distinct)
 ]
 ArgsPath = Annotated[str, AfterValidator(_path)]
 Template = Annotated[str, AfterValidator(_template)]
 ArgsSchema = Annotated[dict[str, JsonValue], AfterValidator(_schema)]
+WindowName = Annotated[str, AfterValidator(_window_name)]
+Percent = Annotated[int, BeforeValidator(_percent), Field(ge=1, le=99)]
+Condition = Annotated[str, AfterValidator(_expression)]
+Because = Annotated[str, AfterValidator(_because)]
+CountedBy = Annotated[str, AfterValidator(_source)]
+Called = Annotated[str, AfterValidator(_called)]
+Day = Annotated[str, AfterValidator(hours.holiday)]

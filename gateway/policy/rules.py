@@ -6,11 +6,12 @@ the next wider place: tool of an agent, tool, agent, defaults.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import timedelta
 from functools import cached_property
-from typing import Literal
+from typing import Annotated, Literal, cast
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gateway.approvals import digest
 from gateway.approvals.record import Record, Role, Verb
@@ -18,19 +19,49 @@ from gateway.approvals.tiers import Tier
 from gateway.policy.fields import (
     ArgsPath,
     ArgsSchema,
+    Because,
     ChannelRef,
+    Condition,
+    CountedBy,
+    Day,
     Duration,
     Reviewers,
     RoleName,
     Template,
     UsergroupId,
     UserId,
+    WindowName,
+    is_channel,
     is_user_id,
     is_usergroup_id,
+    one_or_many,
+    parse_duration,
 )
+from gateway.policy.tier_rules import TierRules
+
+EVERY_TOOL = "*"
+"""Stands for all tools in the list of a window."""
 
 DIRECT = "reviewers"
 """Name of the role that people have who are listed by id, without a role."""
+
+
+class ExpiryByTier(Record):
+    """How long people have, for each tier that waits; one time stands for both."""
+
+    approve: Duration = timedelta(hours=1)
+    escalate: Duration = timedelta(hours=1)
+
+    def of(self, tier: Tier) -> timedelta:
+        """Return the time of a tier."""
+        return self.escalate if tier is Tier.ESCALATE else self.approve
+
+
+def _for_both(value: object) -> object:
+    if isinstance(value, Mapping | ExpiryByTier):
+        return cast("object", value)
+    time = parse_duration(value)
+    return {"approve": time, "escalate": time}
 
 
 class Defaults(Record):
@@ -40,7 +71,7 @@ class Defaults(Record):
     """
 
     tier: Tier = Tier.APPROVE
-    expires_in: Duration = timedelta(hours=1)
+    expires_in: Annotated[ExpiryByTier, BeforeValidator(_for_both)] = ExpiryByTier()
     channel: ChannelRef = "#agent-approvals"
     reviewers: Reviewers = ()
 
@@ -58,25 +89,63 @@ class RoleRule(Record):
         return self
 
 
-class EscalateRule(Record):
-    """What the tier ``escalate`` needs; ``of`` unset means the tool's reviewers."""
+class WindowRule(Record):
+    """A rolling total over the calls of some tools.
 
-    approvals: int = Field(default=2, ge=2, le=20)
-    of: Reviewers | None = None
-    at_least: dict[RoleName, int] = Field(default_factory=dict)
+    Either ``sum``, a path to an amount, or ``count``. ``by`` is the resource whose
+    total it is; without it there is one total for the tenant. A total includes the call
+    that is judged and the calls that still wait for people.
+    """
+
+    tools: Annotated[tuple[str, ...], BeforeValidator(one_or_many), Field(min_length=1)]
+    by: CountedBy | None = None
+    sum: ArgsPath | None = None
+    count: Literal[True] | None = None
+    within: Duration
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> WindowRule:
+        if (self.sum is None) == (self.count is None):
+            raise ValueError("write either 'sum: args.amount' or 'count: true'.")
+        return self
+
+    def counts(self, tool: str) -> bool:
+        """Say whether calls of this tool go into the total."""
+        return EVERY_TOOL in self.tools or tool in self.tools
 
 
-class TierRules(Record):
-    """The tiers that can be set up."""
+class RaiseRule(Record):
+    """One reason to ask for more: when it holds, the tier is at least ``to``."""
 
-    escalate: EscalateRule = EscalateRule()
+    to: Tier
+    when: Condition
+    because: Because
+
+
+class Protection(Record):
+    """How much an agent may ask of people's attention.
+
+    Attributes:
+        pending_per_agent: calls of one agent that may wait at once.
+        requests_per_10m: calls of one agent that may be put to people in ten minutes.
+        same_rejected_within: for so many turns a call that was rejected is refused
+            without a new card when it comes again unchanged.
+        pause_after_rejections: rejected so often in a row, an agent is paused.
+    """
+
+    pending_per_agent: int = Field(default=100, ge=1, le=10_000)
+    requests_per_10m: int = Field(default=200, ge=1, le=100_000)
+    same_rejected_within: int = Field(default=3, ge=0, le=100)
+    pause_after_rejections: int = Field(default=10, ge=1, le=1_000)
 
 
 class ToolRule(Record):
     """What one tool needs.
 
     ``description`` is trusted text with ``{args.name}`` places; ``redact`` hides values
-    on cards and changes nothing that is hashed or run.
+    on cards and changes nothing that is hashed or run. ``raise`` (in Python `raise_`)
+    lists reasons to ask for more. A run of the agent may ask for less than is listed
+    only when the tool is ``overridable``.
     """
 
     tier: Tier | None = None
@@ -89,6 +158,8 @@ class ToolRule(Record):
     redact: tuple[ArgsPath, ...] = ()
     expires_in: Duration | None = None
     channel: ChannelRef | None = None
+    overridable: bool | None = None
+    raise_: tuple[RaiseRule, ...] = Field(default=(), alias="raise")
 
     @field_validator("allow")
     @classmethod
@@ -112,9 +183,12 @@ class Policy(Record):
     version: Literal[1]
     defaults: Defaults = Defaults()
     roles: dict[RoleName, RoleRule] = Field(default_factory=dict)
+    holidays: tuple[Day, ...] = ()
+    windows: dict[WindowName, WindowRule] = Field(default_factory=dict)
     tiers: TierRules = TierRules()
     tools: dict[str, ToolRule] = Field(default_factory=dict)
     agents: dict[str, AgentRule] = Field(default_factory=dict)
+    protect: Protection = Protection()
 
     @cached_property
     def digest(self) -> str:
@@ -132,8 +206,11 @@ class Policy(Record):
         rules: list[ToolRule | AgentRule] = [*self.tools.values()]
         for agent in self.agents.values():
             rules += [agent, *agent.tools.values()]
-        named = (rule.channel for rule in rules if rule.channel)
-        return tuple(dict.fromkeys((self.defaults.channel, *named)))
+        named = [rule.channel for rule in (*rules, self.tiers.notify)]
+        waiting = (self.tiers.approve.escalate_to, self.tiers.escalate.escalate_to)
+        named += [name for name in waiting if name and is_channel(name)]
+        found = (name for name in named if name)
+        return tuple(dict.fromkeys((self.defaults.channel, *found)))
 
     def roles_named(self, names: tuple[str, ...]) -> tuple[Role, ...]:
         """Return the roles behind names and Slack ids, frozen as they are now.

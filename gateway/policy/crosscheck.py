@@ -1,0 +1,125 @@
+"""Find what one field of a policy alone cannot show: names that lead nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.approvals.tiers import Tier, join
+from gateway.documents import Document, Path, Problem, dotted, near
+from gateway.policy.fields import is_channel, is_user_id, is_usergroup_id
+from gateway.policy.fitting import AMOUNTS, path_problem, rule_problem
+from gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, WindowRule
+
+
+def cross_check(policy: Policy, document: Document) -> Iterator[Problem]:
+    """Yield every name without a meaning, every lowered tier, every idle rule."""
+    if DIRECT in policy.roles:
+        text = f"{DIRECT!r} is taken for people listed by id; rename this role."
+        yield document.problem(("roles", DIRECT), text)
+    for path, names in _reviewers(policy):
+        for name in names:
+            if not (is_user_id(name) or is_usergroup_id(name) or name in policy.roles):
+                text = f"{dotted(path)!r} names the role {name!r}, which is not in "
+                text += f"'roles'; {near(name, policy.roles)}"
+                yield document.problem(path, text)
+    yield from _quorum_problems(policy, document)
+    for name, window in policy.windows.items():
+        yield from _window_problems(policy, document, name, window)
+    for tool, rule in policy.tools.items():
+        yield from _tool_problems(policy, document, ("tools", tool), (rule,))
+    for agent, agent_rule in policy.agents.items():
+        for tool, override in agent_rule.tools.items():
+            base: Path = ("agents", agent, "tools", tool)
+            listed = policy.tools.get(tool)
+            yield from _lowered(listed, override, document, (*base, "tier"))
+            both = (listed, override) if listed else (override,)
+            yield from _tool_problems(policy, document, base, both)
+
+
+def _lowered(
+    listed: ToolRule | None, override: ToolRule, document: Document, path: Path
+) -> Iterator[Problem]:
+    if listed is None or listed.tier is None or override.tier is None:
+        return
+    if join(listed.tier, override.tier) is not override.tier:
+        text = f"{dotted(path)!r} is {override.tier.value!r}, lower than "
+        text += f"{listed.tier.value!r} of the tool itself; a tier can only be raised."
+        yield document.problem(path, text)
+
+
+def _quorum_problems(policy: Policy, document: Document) -> Iterator[Problem]:
+    escalate = policy.tiers.escalate
+    base: Path = ("tiers", "escalate", "at_least")
+    for role, count in escalate.at_least.items():
+        path = (*base, role)
+        if escalate.of is None or role not in escalate.of:
+            text = f"{role!r} is not in 'tiers.escalate.of', so it could never vote; "
+            yield document.problem(path, f"{text}add it there.")
+        if not 1 <= count <= escalate.approvals:
+            text = f"{dotted(path)!r} is {count}; use 1 to {escalate.approvals}, "
+            yield document.problem(path, f"{text}the number of approvals.")
+
+
+def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    yield ("defaults", "reviewers"), policy.defaults.reviewers
+    yield ("tiers", "escalate", "of"), policy.tiers.escalate.of or ()
+    for tier in (Tier.APPROVE, Tier.ESCALATE):
+        called = policy.tiers.waiting(tier).escalate_to
+        if called is not None and not is_channel(called):
+            yield ("tiers", tier.value, "escalate_to"), (called,)
+    for tool, rule in policy.tools.items():
+        yield ("tools", tool, "reviewers"), rule.reviewers or ()
+    for agent, agent_rule in policy.agents.items():
+        yield ("agents", agent, "reviewers"), agent_rule.reviewers or ()
+        for tool, rule in agent_rule.tools.items():
+            yield ("agents", agent, "tools", tool, "reviewers"), rule.reviewers or ()
+
+
+def _window_problems(
+    policy: Policy, document: Document, name: str, window: WindowRule
+) -> Iterator[Problem]:
+    known = {*policy.tools, *(t for a in policy.agents.values() for t in a.tools)}
+    for index, tool in enumerate(window.tools):
+        if tool != EVERY_TOOL and tool not in known:
+            path: Path = ("windows", name, "tools", index)
+            text = f"{dotted(path)!r} is {tool!r}, which is not in 'tools'; "
+            yield document.problem(path, text + near(tool, known))
+    for key, source in (("by", window.by), ("sum", window.sum)):
+        if source is None or not source.startswith("args."):
+            continue
+        for tool, rule in policy.tools.items():
+            if rule.args_schema is None or not window.counts(tool):
+                continue
+            problem = path_problem(
+                rule.args_schema, source, kinds=AMOUNTS if key == "sum" else None
+            )
+            if problem is not None:
+                path = ("windows", name, key)
+                text = f"{dotted(path)!r} reads {source!r}, but {tool!r} {problem}"
+                yield document.problem(path, text)
+
+
+def _tool_problems(
+    policy: Policy, document: Document, base: Path, rules: tuple[ToolRule, ...]
+) -> Iterator[Problem]:
+    """Check one place of the file; ``rules`` are the wider and then the narrower."""
+    own, tool = rules[-1], str(base[-1])
+    given = [rule.tier for rule in rules if rule.tier is not None]
+    floor = join(*given) if given else policy.defaults.tier
+    schemas = [rule.args_schema for rule in rules if rule.args_schema is not None]
+    overridable = [rule.overridable for rule in rules if rule.overridable is not None]
+    if overridable[-1:] == [True] and floor is Tier.DENY:
+        text = f"{dotted(base)!r} is denied and 'overridable'; nothing overrides a "
+        yield document.problem((*base, "overridable"), f"{text}denial, so remove it.")
+    for index, rule in enumerate(own.raise_):
+        path = (*base, "raise", index)
+        if join(floor, rule.to) is floor and overridable[-1:] != [True]:
+            text = f"{dotted((*path, 'to'))!r} is {rule.to.value!r}, not above "
+            text += f"{floor.value!r} of the tool itself, so it could never raise it."
+            yield document.problem((*path, "to"), text)
+        problem = rule_problem(
+            policy, tool, rule.when, schemas[-1] if schemas else None
+        )
+        if problem is not None:
+            path = (*path, "when")
+            yield document.problem(path, f"{dotted(path)!r}: {problem}")

@@ -1,0 +1,267 @@
+"""Compile a rule's CEL expression, and ask it one question: does it hold?
+
+What an expression may read is a fixed set of names (`ROOTS`). The arguments of a call
+are one tree below ``args``, so no argument can stand in for ``call`` or ``windows``.
+Every number of a call is a CEL ``double``, as CEL reads JSON: 50 and 50.0 are one call.
+
+An evaluation never raises. It ends in an `Answer` that holds, does not hold, or says in
+a sentence of ours why nobody can tell. No text of the call stands in that sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import cel
+from pydantic import JsonValue
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.policy import hours
+from gateway.policy.tokens import Kind, Token, chains, depth, tokens
+from gateway.policy.wording import MACROS, check_wording
+
+ROOTS = frozenset({"args", "call", "windows", "now", "requester", "recent"})
+"""The names that an expression may read."""
+
+FACTS = frozenset({"windows", "now", "requester", "recent"})
+"""Those of them that are not in the call itself."""
+
+MAX_SOURCE = 1000
+"""Longest expression, in characters."""
+
+MAX_WORK = 1_000_000
+"""Most steps that an expression may take on one call.
+
+The library has no limit of its own. A macro such as ``exists`` looks at every value of
+the arguments, a macro inside it at every pair, so the steps are bounded before.
+"""
+
+_MAX_DEPTH = 2
+
+
+class BadExpression(ValueError):
+    """An expression cannot be a rule; the text says why and what to write."""
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A compiled expression and what it reads.
+
+    Attributes:
+        source: as written.
+        program: what the library made of it.
+        reads: the names of `ROOTS` in it.
+        paths: every path below ``args``, as names; those only asked for by ``has``
+            are left out.
+        members: (root, name) of what it reads of ``call``, ``recent`` and ``windows``.
+        depth: how many macros stand inside each other.
+        literals: how many elements are written out in it.
+    """
+
+    source: str
+    program: cel.Program
+    reads: frozenset[str]
+    paths: tuple[tuple[str, ...], ...]
+    members: tuple[tuple[str, str], ...]
+    depth: int
+    literals: int
+
+    @property
+    def windows(self) -> tuple[str, ...]:
+        """Return the windows whose totals it reads."""
+        return tuple(name for root, name in self.members if root == "windows")
+
+    @property
+    def needs_facts(self) -> bool:
+        """Say whether the call alone is not enough."""
+        return bool(self.reads & FACTS)
+
+    def work(self, size: int) -> int:
+        """Return the most steps on arguments of this size."""
+        return int((size + self.literals) ** (self.depth + 1))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Whether a rule holds; with a ``problem`` nobody can tell."""
+
+    holds: bool = False
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Scope:
+    """The values that an expression reads, converted once for all rules of a call."""
+
+    context: cel.Context
+    args: JsonObject
+    size: int
+
+
+@lru_cache(maxsize=4096)
+def compiled(source: str) -> Expression:
+    """Compile an expression and check every name in it.
+
+    Raises:
+        BadExpression: when it is no CEL, reads a name that does not exist, names a time
+            zone that does not exist, or could take too long.
+    """
+    if len(source) > MAX_SOURCE:
+        text = f"it has {len(source)} characters; {MAX_SOURCE} is the limit"
+        raise BadExpression(text)
+    row = tokens(source)
+    try:
+        program = cel.compile(source)
+        named = frozenset(program.variables())
+    except Exception as error:
+        raise BadExpression(f"it is no CEL: {_first_line(error)}") from error
+    try:
+        check_wording(row, named, ROOTS)
+    except ValueError as error:
+        raise BadExpression(str(error)) from error
+    expression = Expression(
+        source=source,
+        program=program,
+        reads=named & ROOTS,
+        paths=_paths(row),
+        members=_members(row),
+        depth=depth(row, MACROS),
+        literals=sum(token == (Kind.MARK, ",") for token in row),
+    )
+    if expression.depth > _MAX_DEPTH or expression.work(1) > MAX_WORK:
+        text = f"it could take too long; put at most {_MAX_DEPTH} macros inside another"
+        raise BadExpression(text)
+    return expression
+
+
+def scope(
+    args: JsonObject,
+    values: Mapping[str, object],
+    *,
+    holidays: tuple[str, ...] = (),
+) -> Scope:
+    """Convert the values that expressions read.
+
+    Args:
+        args: the arguments of the call.
+        values: the other names of `ROOTS`; a name that is left out is unknown.
+        holidays: days on which nobody works.
+    """
+    context = cel.Context(
+        {**values, "args": _as_doubles(args)},
+        {
+            "hour": hours.hour,
+            "weekday": hours.weekday,
+            "off_hours": partial(hours.off_hours, holidays=holidays),
+        },
+    )
+    return Scope(context, args, _size(args))
+
+
+def ask(expression: Expression, where: Scope) -> Answer:
+    """Say whether an expression holds; never raises."""
+    if expression.work(where.size) > MAX_WORK:
+        return Answer(problem="the call is too large for it")
+    try:
+        holds = expression.program.execute(where.context)
+    except Exception as error:  # noqa: BLE001 - the library raises what it likes; whatever it is, the rule did not answer
+        return Answer(problem=_problem(expression, where.args, error))
+    if not isinstance(holds, bool):
+        return Answer(problem="it is neither true nor false")
+    return Answer(holds=holds)
+
+
+def value_at(args: JsonObject, path: tuple[str, ...]) -> JsonValue:
+    """Return the value at a path below the arguments.
+
+    Raises:
+        LookupError: when it is missing.
+    """
+    node: JsonValue = args
+    for name in path:
+        if isinstance(node, dict):
+            node = node[name]
+        elif isinstance(node, list) and name.isascii() and name.isdigit():
+            node = node[int(name)]
+        else:
+            raise LookupError(name)
+    return node
+
+
+def is_missing(args: JsonObject, path: tuple[str, ...]) -> bool:
+    """Say whether the arguments have nothing at a path."""
+    try:
+        value_at(args, path)
+    except LookupError:
+        return True
+    return False
+
+
+def _problem(expression: Expression, args: JsonObject, error: Exception) -> str:
+    missing = [path for path in expression.paths if is_missing(args, path)]
+    match error:
+        case LookupError() if missing:
+            return f"args.{'.'.join(missing[0])} is missing"
+        case LookupError():
+            return "a value that it reads is missing"
+        case TypeError():
+            return "a value has another type than it expects"
+        case ZeroDivisionError():
+            return "it divides by zero"
+        case _:
+            return "it failed on these values"
+
+
+def _paths(row: tuple[Token, ...]) -> tuple[tuple[str, ...], ...]:
+    found = [
+        path
+        for at, path in chains(row, "args")
+        if path and not (at > 1 and row[at - 1].text == "(" and _is_has(row[at - 2]))
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _members(row: tuple[Token, ...]) -> tuple[tuple[str, str], ...]:
+    found = [
+        (root, path[0])
+        for root in ("call", "recent", "windows")
+        for _, path in chains(row, root)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _is_has(token: Token) -> bool:
+    return token == (Kind.NAME, "has")
+
+
+def _as_doubles(value: JsonValue) -> object:
+    match value:
+        case bool() | None | str():
+            return value
+        case int() | float():
+            return float(value)
+        case list():
+            return [_as_doubles(element) for element in value]
+        case dict():
+            return {name: _as_doubles(member) for name, member in value.items()}
+
+
+def _size(value: JsonValue) -> int:
+    """Count values; a long text counts for more, because it is searched."""
+    match value:
+        case str():
+            return 1 + len(value) // 64
+        case list():
+            return 1 + sum(_size(element) for element in value)
+        case dict():
+            return 1 + sum(len(name) // 64 + _size(one) for name, one in value.items())
+        case _:
+            return 1
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error)
+    _, found, after = text.partition("ERROR: <input>:")
+    return (after if found else text).partition("\n")[0].strip()

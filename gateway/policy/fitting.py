@@ -1,0 +1,206 @@
+"""Check a rule against the tool it judges, before any call: names, then types.
+
+CEL has types, and the library checks them only while it runs. So a rule is tried on
+sample calls of every type that the tool's schema admits. A rule that ends in a type
+error or in no truth value on all of them would do so on every call: it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice, product
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.documents import near
+from gateway.policy.expressions import Expression, compiled, scope
+from gateway.policy.hours import instant
+from gateway.policy.rules import Policy
+from gateway.policy.shapes import Shape, shape_at
+
+AMOUNTS = frozenset({"number", "integer", "string"})
+"""What can be added up; text, because money is often written as decimal text."""
+
+_MOST_SAMPLES = 600
+_MAX_LEVEL = 4
+_TIMES_MS = (0, 1_767_225_600_000)
+_LOW: dict[str, JsonValue] = {
+    "array": [1.0],
+    "boolean": False,
+    "integer": 0.0,
+    "null": None,
+    "number": 0.0,
+    "object": {},
+    "string": "",
+}
+_HIGH: dict[str, JsonValue] = {
+    **_LOW,
+    "array": ["a"],
+    "boolean": True,
+    "integer": 1e9,
+    "number": 1e9,
+    "string": "a",
+}
+_WHEN_UNKNOWN = ("array", "boolean", "number", "object", "string")
+
+
+class _Sample(NamedTuple):
+    """One sample call and its facts."""
+
+    args: JsonObject
+    values: dict[str, object]
+
+
+def path_problem(
+    schema: JsonObject, source: str, kinds: frozenset[str] | None = None
+) -> str | None:
+    """Return why a tool's schema does not fit a path, or None when it may.
+
+    Args:
+        schema: the tool's.
+        source: such as ``args.card.number``.
+        kinds: the JSON types that are of use; None for all.
+    """
+    shape = shape_at(schema, source.split(".")[1:])
+    if shape.missing:
+        return shape.missing
+    if kinds is not None and shape.kinds and not shape.kinds & kinds:
+        return f"has {' or '.join(sorted(shape.kinds))} there, which cannot be summed."
+    return None
+
+
+def rule_problem(
+    policy: Policy, tool: str, source: str, schema: JsonObject | None
+) -> str | None:
+    """Return why a rule of a tool could never be checked, or None when it may."""
+    expression = compiled(source)
+    for window in expression.windows:
+        rule = policy.windows.get(window)
+        if rule is None:
+            return f"there is no window {window!r}; {near(window, policy.windows)}"
+        if not rule.counts(tool):
+            text = f"the window {window!r} does not count {tool!r}; add it to "
+            return f"{text}'windows.{window}.tools'."
+    for path in expression.paths:
+        shape = shape_at(schema, path) if schema is not None else Shape()
+        if shape.missing:
+            return f"args.{'.'.join(path)}: the tool {shape.missing}"
+    return _type_problem(policy, expression, schema)
+
+
+def _type_problem(
+    policy: Policy, expression: Expression, schema: JsonObject | None
+) -> str | None:
+    rows = list(islice(_samples(expression, schema), _MOST_SAMPLES + 1))
+    if len(rows) > _MOST_SAMPLES:
+        return None
+    problem = ""
+    for row in rows:
+        where = scope(row.args, row.values, holidays=policy.holidays)
+        try:
+            found = expression.program.execute(where.context)
+        except TypeError:
+            problem = (
+                "it mixes types that CEL does not mix; numbers of a call are doubles, "
+                "so calculate with 2.0 and not 2, and compare like with like."
+            )
+            continue
+        except Exception:  # noqa: BLE001 - the library raises what it likes; only a type error is certain for every call
+            return None
+        if isinstance(found, bool):
+            return None
+        kind = type(found).__name__
+        problem = f"it is neither true nor false but {kind}; write a comparison."
+    return problem or None
+
+
+def _samples(expression: Expression, schema: JsonObject | None) -> Iterator[_Sample]:
+    longest = [
+        path
+        for path in expression.paths
+        if not any(other[: len(path)] == path != other for other in expression.paths)
+    ]
+    choices = [_values_at(schema, path) for path in longest]
+    for chosen in product(*choices):
+        args: JsonObject = {}
+        for path, value in zip(longest, chosen, strict=True):
+            _put(args, path, value)
+        for number, text, now_ms in zip(
+            (0, 1_000_000), ("", "U"), _TIMES_MS, strict=True
+        ):
+            yield _Sample(args, _facts(expression, number, text, now_ms))
+
+
+def _facts(
+    expression: Expression, number: int, text: str, now_ms: int
+) -> dict[str, object]:
+    recent = ("failures_1h", "rejections_in_row", "requests_10m")
+    return {
+        "call": {"agent": text, "tool": text},
+        "now": instant(now_ms),
+        "recent": dict.fromkeys(recent, number),
+        "requester": text,
+        "windows": dict.fromkeys(expression.windows, float(number)),
+    }
+
+
+def _values_at(
+    schema: JsonObject | None, path: tuple[str, ...]
+) -> tuple[JsonValue, ...]:
+    shape = shape_at(schema, path) if schema is not None else Shape()
+    if schema is not None and shape.node is not None and shape.kinds:
+        pairs = [
+            _made(schema, shape, kind, samples, 0)
+            for kind in sorted(shape.kinds)
+            for samples in (_LOW, _HIGH)
+        ]
+        return tuple(pairs)
+    return tuple(samples[kind] for kind in _WHEN_UNKNOWN for samples in (_LOW, _HIGH))
+
+
+def _made(
+    root: JsonObject,
+    shape: Shape,
+    kind: str,
+    samples: dict[str, JsonValue],
+    level: int,
+) -> JsonValue:
+    """Make a value that a schema admits, as far as its types say."""
+    node = shape.node or {}
+    if level > _MAX_LEVEL:
+        return samples[kind]
+    if kind == "array":
+        return [_any_of(root, node.get("items"), samples, level)]
+    properties = node.get("properties")
+    if kind == "object" and isinstance(properties, dict):
+        return {
+            name: _any_of(root, member, samples, level)
+            for name, member in properties.items()
+        }
+    return samples.get(kind)
+
+
+def _any_of(
+    root: JsonObject, node: JsonValue, samples: dict[str, JsonValue], level: int
+) -> JsonValue:
+    wrapped: JsonObject = {**root, "type": "object", "properties": {"it": node}}
+    shape = shape_at(wrapped, ("it",))
+    kinds = sorted(shape.kinds) or ["string"]
+    return _made(root, shape, kinds[0], samples, level + 1)
+
+
+def _put(args: JsonObject, path: tuple[str, ...], value: JsonValue) -> None:
+    """Set a value at a path; an index becomes a list of one element."""
+    node: JsonValue = args
+    for name, following in zip(path, (*path[1:], ""), strict=True):
+        filler: JsonValue = value
+        if following:
+            filler = [] if following.isdigit() else {}
+        if isinstance(node, dict):
+            node = node.setdefault(name, filler)
+        elif isinstance(node, list):
+            if not node:
+                node.append(filler)
+            node = node[0]

@@ -1,0 +1,124 @@
+"""Tell working hours from the rest, in the time zone of the people who work.
+
+An instant has exactly one local time, so a gap or an overlap of daylight saving needs
+no choice: in a gap no such local time comes by, in an overlap both instants count.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, date, datetime, time, timedelta
+from functools import lru_cache
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
+
+_HOURS = re.compile(
+    r"(?P<from>[01][0-9]|2[0-3]):(?P<fm>[0-5][0-9])"
+    r"-(?P<to>[01][0-9]|2[0-4]):(?P<tm>[0-5][0-9])",
+    re.ASCII,
+)
+_DAY = re.compile(r"(?:[0-9]{4}-)?[0-9]{2}-[0-9]{2}", re.ASCII)
+_LEAP_YEAR = "2000-"
+_SATURDAY = 5
+_WHOLE_DAY = 24 * 60
+
+
+@lru_cache(maxsize=512)
+def zone(name: str) -> ZoneInfo:
+    """Return an IANA time zone.
+
+    Raises:
+        ValueError: when there is no such zone.
+    """
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:
+        raise ValueError(f"there is no time zone {name!r}") from error
+
+
+def zones() -> tuple[str, ...]:
+    """Return the names of all zones, to suggest a near one."""
+    return tuple(available_timezones())
+
+
+@lru_cache(maxsize=512)
+def span(text: str) -> tuple[int, int]:
+    """Parse ``08:00-18:00`` into minutes of the day; the end is exclusive.
+
+    An end before the start goes past midnight; ``00:00-24:00`` is the whole day.
+
+    Raises:
+        ValueError: for anything else.
+    """
+    match = _HOURS.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} are no hours; write '08:00-18:00'")
+    start = int(match["from"]) * 60 + int(match["fm"])
+    end = int(match["to"]) * 60 + int(match["tm"])
+    if end > _WHOLE_DAY or start == end:
+        raise ValueError(f"{text!r} are no hours; write '08:00-18:00'")
+    return start, end
+
+
+def holiday(text: str) -> str:
+    """Check ``2026-12-25``, or ``12-25`` for every year.
+
+    Raises:
+        ValueError: when there is no such day.
+    """
+    whole = text if text.count("-") > 1 else _LEAP_YEAR + text
+    try:
+        date.fromisoformat(whole if _DAY.fullmatch(text) else "")
+    except ValueError as error:
+        shown = f"{text!r} is not a day; write 2026-12-25, or 12-25 for every year."
+        raise ValueError(shown) from error
+    return text
+
+
+def hour(now: datetime, zone_name: str) -> int:
+    """Return the local hour, 0 to 23."""
+    return now.astimezone(zone(zone_name)).hour
+
+
+def weekday(now: datetime, zone_name: str) -> int:
+    """Return the local day of the week, 1 for Monday to 7 for Sunday (ISO 8601)."""
+    return now.astimezone(zone(zone_name)).isoweekday()
+
+
+def off_hours(
+    now: datetime, zone_name: str, hours: str, holidays: Iterable[str] = ()
+) -> bool:
+    """Say whether nobody works: outside these hours, on a weekend or a holiday.
+
+    Hours that go past midnight belong to the day on which they began: with
+    ``22:00-06:00``, Saturday 03:00 is still Friday's shift.
+    """
+    local = now.astimezone(zone(zone_name))
+    start, end = span(hours)
+    minute = local.hour * 60 + local.minute
+    day = local.date()
+    if start < end:
+        is_open = start <= minute < end
+    else:
+        is_open = minute >= start or minute < end
+        if minute < end and day > date.min:
+            day -= timedelta(days=1)
+    return not is_open or day.weekday() >= _SATURDAY or _is_holiday(day, holidays)
+
+
+def instant(now_ms: int) -> datetime:
+    """Return Unix milliseconds as an aware time, exactly.
+
+    Raises:
+        ValueError: when the time is no date of a calendar.
+    """
+    try:
+        midnight = datetime.combine(date(1970, 1, 1), time(), UTC)
+        return midnight + timedelta(milliseconds=now_ms)
+    except OverflowError as error:
+        raise ValueError(f"{now_ms!r} ms is no time of a calendar") from error
+
+
+def _is_holiday(day: date, holidays: Iterable[str]) -> bool:
+    whole = day.isoformat()
+    return any(listed in {whole, whole[5:]} for listed in holidays)

@@ -1,0 +1,24 @@
+"""Describe what an agent's run-time context may ask for beside the policy."""
+
+from __future__ import annotations
+
+from gateway.approvals.record import Record, Verb
+from gateway.approvals.tiers import Tier
+
+
+class Override(Record):
+    """What a run of an agent asks for one tool.
+
+    It may always ask for more: a higher tier, fewer decisions, a reason. It gets less
+    only for a tool that the policy marks ``overridable``, and never less than a rule
+    of ``raise`` demands.
+
+    Attributes:
+        tier: instead of the listed tier.
+        allow: which decisions reviewers have.
+        requires_reason: a rejection needs a reason.
+    """
+
+    tier: Tier | None = None
+    allow: tuple[Verb, ...] | None = None
+    requires_reason: bool | None = None

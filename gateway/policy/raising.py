@@ -1,0 +1,161 @@
+"""Ask every rule of ``raise`` about a call, and say what fired with which values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import cast
+
+from pydantic import JsonValue
+
+from gateway.approvals.evidence import HIDDEN, as_text, redacted
+from gateway.approvals.record import Record
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.policy.expressions import Expression, ask, compiled, scope, value_at
+from gateway.policy.facts import Facts
+from gateway.policy.hours import instant
+from gateway.policy.rules import Policy, RaiseRule
+from gateway.policy.windows import MICRO
+
+MAX_VALUE = 200
+"""Longest value that is shown; the whole value stands among the arguments."""
+
+
+class FiredRule(Record):
+    """A rule that asks for more, and what it saw.
+
+    Attributes:
+        to: the tier that it asks for; ``escalate`` when it could not be checked.
+        because: the policy's words for it.
+        when: its expression.
+        values: (name, value) of what the expression reads; values are untrusted text,
+            redacted as on cards.
+        problem: why it could not be checked; empty when it holds.
+    """
+
+    to: Tier
+    because: str
+    when: str
+    values: tuple[tuple[str, str], ...] = ()
+    problem: str = ""
+
+    @property
+    def reason(self) -> str:
+        """Return the sentence for the card; it holds no text of the agent's."""
+        because = self.because.rstrip(".")
+        if not self.problem:
+            return f"Raised to {self.to}: {because}."
+        return (
+            f"Raised to {self.to}: the rule {because!r} could not be checked, "
+            f"because {self.problem}."
+        )
+
+
+def fired(
+    policy: Policy,
+    rules: Iterable[RaiseRule],
+    call: Mapping[str, JsonValue],
+    args: JsonObject,
+    facts: Facts | None,
+    *,
+    redact: tuple[str, ...] = (),
+) -> tuple[FiredRule, ...]:
+    """Return the rules that hold, and those that could not be checked.
+
+    Args:
+        policy: for its holidays.
+        rules: in the order of the file.
+        call: what ``call`` has in an expression.
+        args: the arguments that would run.
+        facts: None leaves every rule that needs them unchecked.
+        redact: dotted paths whose values are not shown.
+    """
+    listed = tuple(rules)
+    if not listed:
+        return ()
+    values = {"call": dict(call), **_values(facts)}
+    where = scope(args, values, holidays=policy.holidays)
+    shown = redacted(args, redact)
+    found: list[FiredRule] = []
+    for rule in listed:
+        expression = compiled(rule.when)
+        problem = _unknown(expression, facts)
+        answer = ask(expression, where) if not problem else None
+        if answer is not None and not answer.holds and not answer.problem:
+            continue
+        problem = problem or (answer.problem if answer else "")
+        found.append(
+            FiredRule(
+                to=Tier.ESCALATE if problem else rule.to,
+                because=rule.because,
+                when=rule.when,
+                values=tuple(_seen(expression, shown, values)),
+                problem=problem,
+            )
+        )
+    return tuple(found)
+
+
+def shortened(text: str) -> str:
+    """Cut a value that is long, and say by how much."""
+    cut = len(text) - MAX_VALUE
+    return text if cut <= 0 else f"{text[:MAX_VALUE]}… ({cut} more characters)"
+
+
+def _values(facts: Facts | None) -> dict[str, object]:
+    if facts is None:
+        return {}
+    try:
+        now = {"now": instant(facts.now_ms)}
+    except ValueError:
+        now = {}
+    return {
+        **now,
+        "windows": {name: total / MICRO for name, total in facts.windows.items()},
+        "requester": facts.requester,
+        "recent": {
+            "requests_10m": facts.requests_10m,
+            "failures_1h": facts.failures_1h,
+            "rejections_in_row": facts.rejections_in_row,
+        },
+    }
+
+
+def _unknown(expression: Expression, facts: Facts | None) -> str:
+    if facts is None:
+        needed = sorted(expression.reads - {"args", "call"})
+        names = " and ".join(needed)
+        return f"{names} cannot be known here" if expression.needs_facts else ""
+    for window in expression.windows:
+        if window not in facts.windows:
+            return f"the total {window!r} is not known"
+    return ""
+
+
+def _seen(
+    expression: Expression, args: JsonObject, values: Mapping[str, object]
+) -> Iterable[tuple[str, str]]:
+    for path in expression.paths:
+        yield f"args.{'.'.join(path)}", text_at(args, path)
+    for root, name in expression.members:
+        tree = cast("Mapping[str, object]", values.get(root, {}))
+        if name in tree:
+            yield f"{root}.{name}", _plain(tree[name])
+    for name in ("now", "requester"):
+        if name in expression.reads and name in values:
+            yield name, _plain(values[name])
+
+
+def _plain(value: object) -> str:
+    return f"{value:.15g}" if isinstance(value, float) else str(value)
+
+
+def text_at(args: JsonObject, path: tuple[str, ...]) -> str:
+    """Return a value of redacted arguments as text, or that it is hidden or missing."""
+    for length in range(1, len(path) + 1):
+        try:
+            if value_at(args, path[:length]) == HIDDEN:
+                return HIDDEN
+        except LookupError:
+            return "(missing)"
+    return shortened(as_text(value_at(args, path)))

@@ -1,0 +1,155 @@
+"""Select what a policy says of one tool of one agent, the narrower before the wider."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from gateway.approvals.record import Demand, Role, Verb
+from gateway.approvals.tiers import Tier, join
+from gateway.policy.fields import is_channel
+from gateway.policy.overrides import Override
+from gateway.policy.rules import AgentRule, Policy, RaiseRule, ToolRule
+from gateway.policy.tier_rules import WaitingRule
+
+T = TypeVar("T")
+_SILENT = ToolRule()
+_SILENT_AGENT = AgentRule()
+
+
+class Selection:
+    """The rules for one tool of one agent.
+
+    Args:
+        policy: the loaded policy.
+        agent: name of the agent.
+        tool: name of the tool.
+        override: what this run of the agent asks for.
+
+    Attributes:
+        first: the tool's rule, with what is set for this agent over it.
+    """
+
+    def __init__(
+        self, policy: Policy, agent: str, tool: str, override: Override | None = None
+    ) -> None:
+        self._policy = policy
+        self._agent = policy.agents.get(agent, _SILENT_AGENT)
+        self._narrow = self._agent.tools.get(tool, _SILENT)
+        self._listed = policy.tools.get(tool, _SILENT)
+        self._override = override or Override()
+        set_here = {
+            name: getattr(self._narrow, name) for name in self._narrow.model_fields_set
+        }
+        self.first = self._listed.model_copy(
+            update={name: one for name, one in set_here.items() if one is not None}
+        )
+
+    def tier(self) -> tuple[Tier, tuple[str, ...]]:
+        """Return the tier before any rule of ``raise``, and where it comes from."""
+        tier, reasons = self._floor()
+        asked = self._override.tier
+        if asked is None:
+            return tier, reasons
+        if join(tier, asked) is asked:
+            return asked, (*reasons, f"This run of the agent asked for {asked}.")
+        if self.first.overridable and tier is not Tier.DENY:
+            text = f"This run of the agent asked for {asked}, as the policy lets it."
+            return asked, (*reasons, text)
+        text = f"This run of the agent asked for {asked}; the policy does not let it."
+        return tier, (*reasons, text)
+
+    def raising(self) -> tuple[RaiseRule, ...]:
+        """Return the rules of ``raise``: the tool's, then those for this agent."""
+        return (*self._listed.raise_, *self._narrow.raise_)
+
+    def allow(self) -> tuple[Verb, ...]:
+        """Return what a reviewer may say."""
+        listed = tuple(Verb) if self.first.allow is None else self.first.allow
+        asked = self._override.allow
+        if asked is None:
+            return tuple(dict.fromkeys(listed))
+        may_widen = bool(self.first.overridable)
+        kept = (verb for verb in asked if may_widen or verb in listed)
+        return tuple(dict.fromkeys(kept)) or (Verb.REJECT,)
+
+    def requires_reason(self) -> bool:
+        """Say whether a rejection needs a reason."""
+        return bool(self.first.requires_reason or self._override.requires_reason)
+
+    def demand(self, tier: Tier) -> Demand:
+        """Return who must agree at a tier."""
+        names = _first(
+            self.first.reviewers,
+            self._agent.reviewers,
+            otherwise=self._policy.defaults.reviewers,
+        )
+        if tier is not Tier.ESCALATE:
+            return Demand(approvals=1, of=self._people(tier, names))
+        escalate = self._policy.tiers.escalate
+        return Demand(
+            approvals=escalate.approvals,
+            of=self._people(tier, _first(escalate.of, otherwise=names)),
+            at_least=dict(escalate.at_least),
+        )
+
+    def waiting(self, tier: Tier) -> WaitingRule:
+        """Return how the tier passes its time."""
+        return self._policy.tiers.waiting(tier)
+
+    def called(self, tier: Tier) -> tuple[Role, ...]:
+        """Return the people who are called later; empty for nobody or a channel."""
+        name = self.waiting(tier).escalate_to
+        if name is None or is_channel(name):
+            return ()
+        return self._policy.roles_named((name,))
+
+    def ttl_ms(self, tier: Tier) -> int:
+        """Return how long people have at a tier."""
+        ttl = _first(
+            self.first.expires_in,
+            self.waiting(tier).expires_in,
+            otherwise=self._policy.defaults.expires_in.of(tier),
+        )
+        return int(ttl.total_seconds() * 1000)
+
+    def share_ms(self, tier: Tier, percent: int | None) -> int:
+        """Return a share of that time; 0 for None."""
+        return self.ttl_ms(tier) * (percent or 0) // 100
+
+    def channel(self, tier: Tier) -> str:
+        """Return where a card or, at ``notify``, a notice goes."""
+        notices = self._policy.tiers.notify.channel if tier is Tier.NOTIFY else None
+        return _first(
+            self.first.channel,
+            self._agent.channel,
+            notices,
+            otherwise=self._policy.defaults.channel,
+        )
+
+    def redact(self) -> tuple[str, ...]:
+        """Return the paths that cards hide."""
+        return tuple(dict.fromkeys((*self._listed.redact, *self._narrow.redact)))
+
+    def _floor(self) -> tuple[Tier, tuple[str, ...]]:
+        listed, narrow = self._listed.tier, self._narrow.tier
+        default = self._policy.defaults.tier
+        if listed is None and narrow is None:
+            reason = f"The policy sets no tier for this tool; the default is {default}."
+            return default, (reason,)
+        reasons: list[str] = []
+        if listed is not None:
+            reasons.append(f"The policy lists this tool as {listed}.")
+        if narrow is not None:
+            reasons.append(f"The policy lists it as {narrow} for this agent.")
+        given = [tier for tier in (listed, narrow) if tier is not None]
+        return join(*given), tuple(reasons)
+
+    def _people(self, tier: Tier, names: tuple[str, ...]) -> tuple[Role, ...]:
+        called = self.waiting(tier).escalate_to
+        if called is not None and not is_channel(called):
+            names = tuple(dict.fromkeys((*names, called)))
+        return self._policy.roles_named(names)
+
+
+def _first(*choices: T | None, otherwise: T) -> T:
+    return next((choice for choice in choices if choice is not None), otherwise)

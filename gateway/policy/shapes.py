@@ -1,0 +1,88 @@
+"""Ask a JSON Schema what it says of one place below the arguments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from pydantic import JsonValue
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.documents import near
+
+_OPEN = frozenset(
+    {"allOf", "anyOf", "oneOf", "if", "not", "$dynamicRef", "patternProperties"}
+    | {"dependentSchemas", "prefixItems"}
+)
+_MAX_REFERENCES = 16
+
+
+class Shape(NamedTuple):
+    """What a schema says of a place.
+
+    Attributes:
+        node: the schema of the place; None when nothing can be said.
+        kinds: the JSON types it may have; empty when any.
+        missing: why there is no such place; empty when there is, or may be.
+    """
+
+    node: JsonObject | None = None
+    kinds: frozenset[str] = frozenset()
+    missing: str = ""
+
+
+def shape_at(schema: JsonObject, path: Iterable[str]) -> Shape:
+    """Return what a schema says of a path below the arguments."""
+    node = _resolved(schema, schema)
+    for name in path:
+        if node is None:
+            return Shape()
+        step = _step(node, name)
+        if isinstance(step, str):
+            return Shape(missing=step)
+        node = _resolved(schema, step)
+    return Shape() if node is None else Shape(node, _kinds(node))
+
+
+def _step(node: JsonObject, name: str) -> JsonValue:
+    """Return the schema of a member, None for unknown, or why there is none."""
+    if node.get("type") == "array":
+        return node.get("items") if name.isdigit() else f"has a list before {name!r}"
+    properties = node.get("properties")
+    if not isinstance(properties, dict):
+        return None
+    if name in properties:
+        return properties[name]
+    more = node.get("additionalProperties", node.get("unevaluatedProperties", False))
+    if more is not False or _OPEN & node.keys():
+        return None
+    return f"has no {name!r} in its args_schema; {near(name, properties)}"
+
+
+def _resolved(root: JsonObject, node: JsonValue) -> JsonObject | None:
+    for _ in range(_MAX_REFERENCES):
+        if not isinstance(node, dict):
+            return None
+        reference = node.get("$ref")
+        if not isinstance(reference, str):
+            return node
+        node = _pointed(root, reference)
+    return None
+
+
+def _pointed(root: JsonObject, reference: str) -> JsonValue:
+    node: JsonValue = root
+    for token in reference.removeprefix("#").split("/")[1:]:
+        if not isinstance(node, dict):
+            return None
+        node = node.get(token.replace("~1", "/").replace("~0", "~"))
+    return node
+
+
+def _kinds(node: JsonObject) -> frozenset[str]:
+    listed = node.get("type")
+    if isinstance(listed, str):
+        return frozenset({listed})
+    if isinstance(listed, list):
+        return frozenset(str(kind) for kind in listed)
+    return frozenset()

@@ -1,0 +1,153 @@
+"""Cut a CEL expression into tokens, to ask what it reads without running it.
+
+The library compiles expressions and does not show its tree. What has to be known when
+a policy is loaded (which arguments, windows and time zones a rule names) is plain in
+the tokens: CEL has no aliases, no assignment and no string that is run.
+https://github.com/google/cel-spec/blob/master/doc/langdef.md#syntax
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Kind(StrEnum):
+    """What a token is."""
+
+    NAME = "name"
+    TEXT = "text"
+    NUMBER = "number"
+    MARK = "mark"
+
+
+class Token(NamedTuple):
+    """One token; ``text`` is as written, quotes included."""
+
+    kind: Kind
+    text: str
+
+
+class Call(NamedTuple):
+    """One call: ``hour(now, 'UTC')`` or, as a method, ``args.name.size()``.
+
+    ``words`` are the tokens of each argument.
+    """
+
+    name: str
+    is_method: bool
+    words: tuple[tuple[Token, ...], ...]
+    at: int
+
+
+_TOKEN = re.compile(
+    r"""
+      (?P<space>\s+|//[^\n]*)
+    | (?P<text>
+          [bB]?[rR][bB]?(?:'''.*?'''|\"\"\".*?\"\"\"|'[^'\n]*'|"[^"\n]*")
+        | [bB]?(?:'''(?:\\.|[^\\])*?'''|\"\"\"(?:\\.|[^\\])*?\"\"\"
+                 |'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*"))
+    | (?P<number>0[xX][0-9a-fA-F]+[uU]?|[0-9]+(?:\.[0-9]+)?(?:[eE][-+]?[0-9]+)?[uU]?
+                 |\.[0-9]+(?:[eE][-+]?[0-9]+)?)
+    | (?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    | (?P<mark>&&|\|\||[<>=!]=|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
+
+
+def tokens(source: str) -> tuple[Token, ...]:
+    """Cut an expression that compiles into its tokens, without comments."""
+    return tuple(
+        Token(Kind(match.lastgroup), match[0])
+        for match in _TOKEN.finditer(source)
+        if match.lastgroup and match.lastgroup != "space"
+    )
+
+
+def literal(token: Token) -> str | None:
+    """Return the value of a plain text literal; None for anything else.
+
+    Text with escapes is not plain: nobody writes a time zone with a backslash.
+    """
+    if token.kind is not Kind.TEXT or "\\" in token.text:
+        return None
+    for quote in ("'''", '"""', "'", '"'):
+        if token.text.startswith(quote):
+            return token.text.removeprefix(quote).removesuffix(quote)
+    return None
+
+
+def chains(row: tuple[Token, ...], root: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield where a root name stands, and the names that are selected from it.
+
+    ``args.card.number`` and ``args["card"].number`` are both ``("card", "number")``,
+    ``args.items[0]`` is ``("items", "0")``, and ``args.items.size()`` is
+    ``("items",)``: a method is no member.
+    """
+    for at, token in enumerate(row):
+        is_member = at > 0 and row[at - 1].text == "."
+        if token == (Kind.NAME, root) and not is_member:
+            yield at, tuple(_selected(row, at + 1))
+
+
+def calls(row: tuple[Token, ...]) -> Iterator[Call]:
+    """Yield every call, macros included, in the order of their names."""
+    for at, token in enumerate(row[:-1]):
+        if token.kind is Kind.NAME and row[at + 1].text == "(" and token.text != "in":
+            is_method = at > 0 and row[at - 1].text == "."
+            words, _ = _arguments(row, at + 1)
+            yield Call(token.text, is_method, words, at)
+
+
+def depth(row: tuple[Token, ...], names: frozenset[str]) -> int:
+    """Return how deep calls of these names stand inside each other."""
+    nested = [
+        1 + max((depth(word, names) for word in call.words), default=0)
+        for call in calls(row)
+        if call.name in names
+    ]
+    return max(nested, default=0)
+
+
+def _selected(row: tuple[Token, ...], at: int) -> Iterator[str]:
+    while at + 1 < len(row):
+        follows = row[at + 2].text if at + 2 < len(row) else ""
+        if row[at].text == "." and row[at + 1].kind is Kind.NAME:
+            if follows == "(":
+                return
+            yield row[at + 1].text
+            at += 2
+        elif row[at].text == "[" and follows == "]":
+            name = literal(row[at + 1])
+            if row[at + 1].kind is Kind.NUMBER:
+                name = row[at + 1].text
+            if name is None:
+                return
+            yield name
+            at += 3
+        else:
+            return
+
+
+def _arguments(
+    row: tuple[Token, ...], opening: int
+) -> tuple[tuple[tuple[Token, ...], ...], int]:
+    words: list[tuple[Token, ...]] = []
+    level, start = 0, opening + 1
+    for at in range(opening, len(row)):
+        text = row[at].text if row[at].kind is Kind.MARK else ""
+        if text in _OPENING:
+            level += 1
+        if text in _CLOSING:
+            level -= 1
+        if level == 0 or (level == 1 and text == ","):
+            if at > start:
+                words.append(row[start:at])
+            start = at + 1
+        if level == 0:
+            return tuple(words), at
+    return tuple(words), len(row)

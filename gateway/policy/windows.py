@@ -1,0 +1,155 @@
+"""Say what a call adds to which rolling sums and counts; pure, it stores nothing."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
+
+from pydantic import JsonValue
+
+from gateway.approvals import digest
+from gateway.approvals.record import Record
+from gateway.approvals.strict_json import MAX_INTEGER, JsonObject
+from gateway.policy.expressions import value_at
+from gateway.policy.rules import Policy, WindowRule
+
+MICRO = 1_000_000
+"""Millionths in one: what a count adds."""
+
+MAX_MICRO = MAX_INTEGER
+"""The largest share that a store can add up without losing digits (2^53-1)."""
+
+_AMOUNT = re.compile(r"[0-9]{1,16}(?:\.[0-9]{1,30})?", re.ASCII)
+
+
+class WindowUse(Record):
+    """What one call adds to one window.
+
+    Attributes:
+        window: the window's name.
+        key: the resource whose total it is, as text; empty when the window has none.
+        amount_micro: its share in millionths; 1,000,000 for a count.
+        within_ms: how long it stays in the total.
+    """
+
+    window: str
+    key: str
+    amount_micro: int
+    within_ms: int
+
+
+class WindowUses(Record):
+    """What one call adds to all windows, and why a share is not known.
+
+    Each problem is a sentence of ours and raises the call to ``escalate``.
+    """
+
+    uses: tuple[WindowUse, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+def window_uses(
+    policy: Policy, *, agent: str, tool: str, args: JsonObject, requester: str = ""
+) -> WindowUses:
+    """Return what a call adds to the windows of a policy; never raises.
+
+    Args:
+        policy: the loaded policy.
+        agent: name of the agent that asks.
+        tool: name of the tool.
+        args: the arguments that would run.
+        requester: Slack id of the person who asked the agent.
+    """
+    uses: list[WindowUse] = []
+    problems: list[str] = []
+    values: JsonObject = {
+        "args": args,
+        "call": {"agent": agent, "tool": tool},
+        "requester": requester,
+    }
+    for name, rule in policy.windows.items():
+        if not rule.counts(tool):
+            continue
+        try:
+            use = WindowUse(
+                window=name,
+                key=_key(rule, values),
+                amount_micro=_amount(rule, values),
+                within_ms=int(rule.within.total_seconds() * 1000),
+            )
+        except ValueError as error:
+            problems.append(f"The total {name!r} is not known: {error}.")
+        else:
+            uses.append(use)
+    return WindowUses(uses=tuple(uses), problems=tuple(problems))
+
+
+def resource_key(value: JsonValue) -> str:
+    """Return a resource as the text under which its uses are added up.
+
+    Spellings of one resource share a key: 7, ``"7"`` and ``" 7 "`` do, and so do
+    upper and lower case. Two resources that share a key by that are only counted
+    together, which can raise a call and never lowers one.
+
+    Raises:
+        ValueError: when the value names nothing.
+    """
+    if value is None or isinstance(value, bool) or value in ("", [], {}):
+        raise ValueError("names nobody")
+    if isinstance(value, int | float):
+        value = digest.canonical(value).decode()
+    if isinstance(value, str):
+        folded = unicodedata.normalize("NFKC", value).casefold()
+        value = unicodedata.normalize("NFKC", folded).strip()
+        if not value:
+            raise ValueError("names nobody")
+    return digest.canonical(value).decode()
+
+
+def micro(value: JsonValue) -> int:
+    """Return an amount in millionths, exact and rounded half up.
+
+    Args:
+        value: a number, or a decimal number as text.
+
+    Raises:
+        ValueError: when it is no such number, negative, or too large to be added up.
+    """
+    text = "" if isinstance(value, bool) else str(value)
+    if isinstance(value, str) and not _AMOUNT.fullmatch(value):
+        text = ""
+    try:
+        amount = Decimal(text)
+    except InvalidOperation as error:
+        raise ValueError("is not a number that can be added up") from error
+    if amount < 0:
+        raise ValueError("is negative")
+    if amount > MAX_MICRO // MICRO:
+        raise ValueError("is too large to be added up")
+    return int((amount * MICRO).to_integral_value(ROUND_HALF_UP))
+
+
+def _key(rule: WindowRule, values: JsonObject) -> str:
+    if rule.by is None:
+        return ""
+    try:
+        return resource_key(_at(rule.by, values))
+    except ValueError as error:
+        raise ValueError(f"{rule.by} {error}") from error
+
+
+def _amount(rule: WindowRule, values: JsonObject) -> int:
+    if rule.sum is None:
+        return MICRO
+    try:
+        return micro(_at(rule.sum, values))
+    except ValueError as error:
+        raise ValueError(f"{rule.sum} {error}") from error
+
+
+def _at(path: str, values: JsonObject) -> JsonValue:
+    try:
+        return value_at(values, tuple(path.split(".")))
+    except LookupError as error:
+        raise ValueError("is missing") from error

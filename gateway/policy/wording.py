@@ -1,0 +1,132 @@
+"""Check the names in an expression: closed lists, so that a typo is found at load."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import cel
+
+from gateway.documents import near
+from gateway.policy import hours
+from gateway.policy.tokens import Call, Kind, Token, calls, chains, literal
+
+MACROS = frozenset({"all", "exists", "exists_one", "filter", "map"})
+"""The macros that go through a list or the names of a map."""
+
+CALL = ("agent", "tool")
+"""What ``call`` has."""
+
+RECENT = ("failures_1h", "rejections_in_row", "requests_10m")
+"""What ``recent`` has."""
+
+_OURS = {"hour": 2, "weekday": 2, "off_hours": 3}
+_FUNCTIONS = frozenset(
+    {"double", "duration", "dyn", "has", "int", "size", "string", "timestamp"}
+    | _OURS.keys()
+)
+_METHODS = MACROS | frozenset(
+    {"contains", "endsWith", "matches", "size", "startsWith"}
+    | {"getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getFullYear"}
+    | {"getHours", "getMilliseconds", "getMinutes", "getMonth", "getSeconds"}
+)
+
+
+def check_wording(
+    row: tuple[Token, ...], named: frozenset[str], roots: frozenset[str]
+) -> None:
+    """Check every name of an expression that compiles.
+
+    Args:
+        row: its tokens.
+        named: the variables that the library found, those of macros included.
+        roots: the variables that there are.
+
+    Raises:
+        ValueError: says what is wrong and what to write.
+    """
+    found = tuple(calls(row))
+    bound = {_bound(call) for call in found if call.is_method and call.name in MACROS}
+    for name in sorted(bound & roots):
+        raise ValueError(f"{name!r} is taken; give the macro's variable another name")
+    for name in sorted(named - bound - roots):
+        raise ValueError(f"there is no {name!r}; {near(name, roots)}")
+    for call in found:
+        _check_call(call)
+    _check_members(row, "call", CALL)
+    _check_members(row, "recent", RECENT)
+    for _, path in chains(row, "windows"):
+        if len(path) != 1:
+            raise ValueError("'windows' is read by name; write windows.<name>")
+    for at, token in enumerate(row[:-1]):
+        if token.kind is Kind.NAME and row[at + 1].text == "{":
+            raise ValueError(f"there is no type {token.text!r} to make")
+
+
+def _bound(call: Call) -> str:
+    first = call.words[0] if call.words else ()
+    return first[0].text if first else ""
+
+
+def _check_call(call: Call) -> None:
+    known = _METHODS if call.is_method else _FUNCTIONS
+    if call.name not in known:
+        if call.name in _OURS:
+            raise ValueError(f"write {call.name}(now, …), not now.{call.name}(…)")
+        kind = "method" if call.is_method else "function"
+        raise ValueError(f"there is no {kind} {call.name!r}; {near(call.name, known)}")
+    if call.name in _OURS:
+        _check_hours(call)
+    if call.name == "matches":
+        _check_pattern(call)
+
+
+def _check_hours(call: Call) -> None:
+    if len(call.words) != _OURS[call.name]:
+        more = ", '08:00-18:00'" if call.name == "off_hours" else ""
+        raise ValueError(f"write {call.name}(now, 'Europe/London'{more})")
+    zone = _plain(call, 1, "time zone", "Europe/London")
+    try:
+        hours.zone(zone)
+    except ValueError as error:
+        raise ValueError(f"{error}; {_near_zone(zone)}") from error
+    if call.name == "off_hours":
+        hours.span(_plain(call, 2, "span of hours", "08:00-18:00"))
+
+
+def _check_pattern(call: Call) -> None:
+    pattern = _plain(call, 0, "pattern", "^[A-Z]+$", may_escape=True)
+    try:
+        cel.evaluate(f"''.matches({pattern})")
+    except Exception as error:
+        text = f"{pattern} is no regular expression (RE2 syntax)"
+        raise ValueError(text) from error
+
+
+def _plain(
+    call: Call, index: int, what: str, example: str, *, may_escape: bool = False
+) -> str:
+    words = call.words[index] if index < len(call.words) else ()
+    found = words[0] if len(words) == 1 and words[0].kind is Kind.TEXT else None
+    if found is not None and may_escape:
+        return found.text
+    value = literal(found) if found is not None else None
+    if value is None:
+        text = f"the {what} of {call.name!r} has to be written out, as in '{example}'"
+        raise ValueError(text)
+    return value
+
+
+def _check_members(row: tuple[Token, ...], root: str, known: Iterable[str]) -> None:
+    for _, path in chains(row, root):
+        if len(path) != 1:
+            text = f"{root!r} is read by name; write {root}.{next(iter(known))}"
+            raise ValueError(text)
+        if path[0] not in known:
+            raise ValueError(f"{root!r} has no {path[0]!r}; {near(path[0], known)}")
+
+
+def _near_zone(name: str) -> str:
+    hint = near(name, hours.zones())
+    if hint.startswith("use one of"):
+        return "write an IANA name such as 'Europe/London' or 'UTC'"
+    return hint

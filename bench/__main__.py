@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from bench import click_to_ack, decision_to_tool
-from bench.stats import Figure, table
+from bench.stats import Figure, NotMeasured, table
+from gateway.errors import TwokeyError
 
 
 class _Measure(Protocol):
@@ -50,7 +51,11 @@ def main(argv: list[str] | None = None) -> int:
     print(f"{_machine()}\n", flush=True)
     figures: dict[str, object] = {}
     for name in names:
-        figure = asyncio.run(_measured(name, is_quick=args.quick))
+        try:
+            figure = asyncio.run(_measured(name, is_quick=args.quick))
+        except (NotMeasured, TwokeyError) as error:
+            print(f"{name} could not be measured: {error}", file=sys.stderr)
+            return 1
         print(table(figure), flush=True)
         figures[name] = figure.as_json()
     if args.json:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlencode
 
 from bench.load import Request
+from bench.stats import NotMeasured
 from bot.cards.approval import card
 from bot.config import BotConfig
 from bot.ids import Action
@@ -90,17 +91,18 @@ async def ensure_settled(store: Store, clicks: list[PreparedClick]) -> None:
     """Check that every click settled its approval, by the right person, once.
 
     Raises:
-        AssertionError: when one did not.
+        NotMeasured: when one did not.
     """
     for click in clicks:
         loaded = await store.approvals.load(click.approval)
-        assert loaded is not None, click.approval
-        [item] = loaded.approval.items
-        assert item.state is ItemState.AUTHORIZED, (click.approval, item.state)
-        assert item.settlement is not None, click.approval
-        assert item.settlement.by.user == CLICKER, item.settlement
+        item = loaded.approval.items[0] if loaded else None
+        by = item.settlement.by.user if item and item.settlement else "nobody"
+        if item is None or item.state is not ItemState.AUTHORIZED or by != CLICKER:
+            state = item.state if item else "gone"
+            raise NotMeasured(f"{click.approval!r} is {state}, settled by {by}.")
     jobs = await store.queue(store.keys_of_tenant(_TENANT)).depth()
-    assert jobs == len(clicks), f"{jobs} resume jobs for {len(clicks)} clicks"
+    if jobs != len(clicks):
+        raise NotMeasured(f"{len(clicks)} clicks left {jobs} resume jobs.")
 
 
 async def _opened(store: Store, agents: AgentService, thread: str) -> Approval:

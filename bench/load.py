@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from urllib.parse import urlsplit
 
+from bench.stats import NotMeasured
+
 ANSWER_S = 10.0
 """How long one answer may take; a slower one fails the measurement."""
 
@@ -52,7 +54,7 @@ async def fire(url: str, requests: Sequence[Request], *, connections: int) -> Re
     """Send every request once, from a process of its own.
 
     Raises:
-        RuntimeError: when the server hung up or was too slow.
+        NotMeasured: when the server hung up or was too slow.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -68,7 +70,7 @@ async def fire(url: str, requests: Sequence[Request], *, connections: int) -> Re
     }
     told, _ = await process.communicate(json.dumps(order).encode())
     if process.returncode:
-        raise RuntimeError(f"The load generator failed at {url!r}; see above for why.")
+        raise NotMeasured(f"The load on {url!r} was not answered; see above for why.")
     return Report(**json.loads(told))
 
 

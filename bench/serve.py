@@ -19,6 +19,7 @@ from slack_bolt.app.async_app import AsyncApp
 from slack_sdk.web.async_client import AsyncWebClient
 
 from bench.clicks import POLICY, bot_config
+from bench.stats import NotMeasured
 from bot.app import SlackBot
 from bot.ids import Action
 from bot.ingress import EVENTS_PATH
@@ -50,7 +51,7 @@ async def serving(told: Told) -> AsyncGenerator[str]:
         Its request URL.
 
     Raises:
-        RuntimeError: when it did not start.
+        NotMeasured: when it did not start.
     """
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -66,7 +67,7 @@ async def serving(told: Told) -> AsyncGenerator[str]:
         async with asyncio.timeout(_START_S):
             url = (await process.stdout.readline()).decode().strip()
         if not url:
-            raise RuntimeError(f"The server {told.name!r} did not start; see above.")
+            raise NotMeasured(f"The server {told.name!r} did not start; see above.")
         yield url
     finally:
         process.stdin.close()

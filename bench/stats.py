@@ -15,6 +15,10 @@ MEDIAN = 0.5
 P95 = 0.95
 
 
+class NotMeasured(Exception):
+    """A run proves nothing: something did not do what it is measured for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What one subject did, as samples by round.

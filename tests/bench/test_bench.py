@@ -11,7 +11,7 @@ import pytest
 from bench import __main__ as command
 from bench import click_to_ack, decision_to_tool, load
 from bench.clicks import ensure_settled, prepare
-from bench.stats import Figure, Measured, percentile, ratio, table
+from bench.stats import Figure, Measured, NotMeasured, percentile, ratio, table
 from bot.sandbox.server import Sandbox
 from gateway.store.store import Store
 
@@ -52,7 +52,7 @@ async def test_a_click_that_settled_nothing_fails_the_measurement(store: Store) 
     async with Sandbox() as sandbox:
         clicks = await prepare(store, sandbox, 2)
 
-        with pytest.raises(AssertionError, match="pending"):
+        with pytest.raises(NotMeasured, match="is pending, settled by nobody"):
             await ensure_settled(store, clicks)
 
 
@@ -74,7 +74,7 @@ async def test_a_server_that_hangs_up_fails_the_measurement() -> None:
         port: int = server.sockets[0].getsockname()[1]
         request = load.Request({}, "payload=1")
 
-        with pytest.raises(RuntimeError, match="load generator failed"):
+        with pytest.raises(NotMeasured, match="was not answered"):
             await load.fire(f"http://127.0.0.1:{port}/x", [request], connections=1)
 
 
@@ -121,6 +121,19 @@ def test_the_command_prints_a_table_and_writes_only_the_file_it_is_given(
         [1.0, 3.0],
         [2.0, 2.0],
     ]
+
+
+def test_a_figure_that_cannot_be_measured_is_told_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def measure(*, is_quick: bool) -> Figure:
+        raise NotMeasured("Not every click got 200.")
+
+    monkeypatch.setattr(command, "FIGURES", {"one": measure})
+
+    assert command.main([]) == 1
+    told = "one could not be measured: Not every click got 200.\n"
+    assert capsys.readouterr().err == told
 
 
 def test_an_unknown_figure_is_refused_with_the_names_there_are(

@@ -15,25 +15,20 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol, cast
 
-from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.language_models.chat_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
-from langchain_core.tools import BaseTool, StructuredTool
-from langgraph.pregel import Pregel
 from langgraph.types import Command
-from typing_extensions import override
 
 from bench.stats import P95, Figure, Measured, ratio
+from bench.till import Graph, Till, agent
 from gateway.agent import ApprovalMiddleware, guarded
 from gateway.approvals.decisions import Approve, Click, Reviewer, Settled, Standing
 from gateway.approvals.record import Person
@@ -64,8 +59,6 @@ _ANA = Reviewer(team="T0", user="U0ANA", name="Ana", standing=Standing.MEMBER)
 _PATIENCE_S = 30.0
 _GOLDEN = 0.6180339887
 """Its multiples fall evenly between two polls, whatever their number is."""
-
-Graph = Pregel[Any, Any, Any, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,58 +103,6 @@ async def measured(plan: Plan) -> Figure:
             ratio("Twokey / bare resume, p95", twokey, bare, share=P95),
         ),
     )
-
-
-class Till:
-    """The shop's till: its one tool notes when its first line ran."""
-
-    def __init__(self) -> None:
-        self._begun: dict[str, asyncio.Future[float]] = {}
-
-    def expect(self, order: str) -> asyncio.Future[float]:
-        """Return what will hold the time at which the tool began for this order."""
-        begun = asyncio.get_running_loop().create_future()
-        self._begun[order] = begun
-        return begun
-
-    async def refund(self, order: str, amount: float) -> str:
-        """Give money back."""
-        now = time.perf_counter()
-        self._begun[order].set_result(now)
-        return f"refunded {amount:g}"
-
-    def tool(self) -> BaseTool:
-        """Return the tool for an agent."""
-        return StructuredTool.from_function(coroutine=self.refund, name="refund")
-
-
-class Scripted(BaseChatModel):
-    """A model that refunds whatever order a person names, and then is done."""
-
-    @property
-    @override
-    def _llm_type(self) -> str:
-        return "scripted"
-
-    @override
-    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        return self
-
-    @override
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: Any = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        last = messages[-1]
-        answer = AIMessage("Done.")
-        if isinstance(last, HumanMessage):
-            args = {"order": str(last.text), "amount": 49.5}
-            call = {"name": "refund", "args": args, "id": "call-1"}
-            answer = AIMessage("", tool_calls=[call])  # pyright: ignore[reportArgumentType] - plain dicts are tool calls
-        return ChatResult(generations=[ChatGeneration(message=answer)])
 
 
 class Subject(Protocol):
@@ -297,8 +238,8 @@ async def _subjects() -> AsyncGenerator[tuple[Till, list[Subject]]]:
             open_store(None, data_dir) as store,
             open_checkpoints(str(data_dir / "checkpoints.db")) as saver,
         ):
-            ours = _agent(till, ApprovalMiddleware(_AGENT), guarded)
-            theirs = _agent(
+            ours = agent(till, ApprovalMiddleware(_AGENT), guarded)
+            theirs = agent(
                 till,
                 HumanInTheLoopMiddleware({"refund": True}, interrupt_mode="per_call"),
                 lambda tool: tool,
@@ -331,15 +272,6 @@ async def _once(subject: Subject, till: Till, order: str) -> float:
         taken = await begun - decided
         await subject.rest(order)
     return taken * 1000
-
-
-def _agent(
-    till: Till,
-    middleware: ApprovalMiddleware | HumanInTheLoopMiddleware[Any, Any, Any],
-    wrap: Callable[[BaseTool], BaseTool],
-) -> Graph:
-    make = cast("Callable[..., Graph]", create_agent)
-    return make(Scripted(), tools=[wrap(till.tool())], middleware=[middleware])
 
 
 def _config(order: str) -> RunnableConfig:

@@ -28,6 +28,16 @@ class Urgency(IntEnum):
 _NEEDS_PEOPLE = {EventName.ITEM_EDITED, EventName.ITEM_VOTED, EventName.ITEM_IN_DOUBT}
 
 
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of history, the event it is about, and the thread it goes into."""
+
+    message: Message
+    seq: str
+    channel: str
+    thread_ts: str
+
+
 @dataclass(slots=True)
 class Topic:
     """What is to be said about one approval, or in one thread of an agent.
@@ -36,7 +46,7 @@ class Topic:
         key: approval id, or agent and thread.
         approval: its id; "" for a thread.
         events: read and not acknowledged, oldest first.
-        notes: lines for the thread under the card, each with its event's ``seq``.
+        notes: lines for the thread under the card, oldest first.
         wanted: counts what changed; the card is due while it differs from ``shown``.
         not_before: when it may be tried again, by the board's clock.
         is_busy: somebody works on it.
@@ -44,12 +54,13 @@ class Topic:
         channel: where to post instead of where the approval says.
         is_plain: Slack refused the card as it should be.
         is_lost: the card can no longer be posted or changed.
+        place: channel and ts of the card, as far as they are known here.
     """
 
     key: str
     approval: str
     events: list[Event] = field(default_factory=list[Event])
-    notes: list[tuple[Message, str]] = field(default_factory=list[tuple[Message, str]])
+    notes: list[Line] = field(default_factory=list[Line])
     place: tuple[str, str] | None = None
     wanted: int = 0
     shown: int = 0

@@ -131,16 +131,12 @@ class Ingress:
         self._handle = handle
         self._ready = ready
         self._clock = clock
-        self._server: _Guarded | None = None
 
     def server(self) -> web.Server:
         """Return the server, with its limits; needs a running event loop."""
-        self._server = _Guarded(self._serve)
-        return self._server
+        return _Guarded(self._serve)
 
     async def _serve(self, request: web.BaseRequest) -> web.StreamResponse:
-        if self._server is not None:
-            self._server.spoke(request)
         match (request.method, request.path):
             case ("GET", "/healthz"):
                 return web.Response(text="ok\n")
@@ -210,12 +206,13 @@ class _Guarded(web.Server):
         self, handler: Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
     ) -> None:
         super().__init__(
-            handler,
+            self._heard,
             access_log=None,
             auto_decompress=False,
             keepalive_timeout=75.0,
             lingering_time=1.0,
         )
+        self._handler = handler
         self._silent: dict[object, asyncio.TimerHandle] = {}
 
     def connection_made(
@@ -238,9 +235,9 @@ class _Guarded(web.Server):
         super().connection_lost(handler, exc)
         self._stop(handler)
 
-    def spoke(self, request: web.BaseRequest) -> None:
-        """Stop the clock: a whole header came."""
-        self._stop(request.protocol)
+    async def _heard(self, request: web.BaseRequest) -> web.StreamResponse:
+        self._stop(request.protocol)  # a whole header came
+        return await self._handler(request)
 
     def _stop(self, handler: object) -> None:
         timer = self._silent.pop(handler, None)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
@@ -201,7 +202,7 @@ class _Kept(Generic[T]):
     def _asked(self, key: str, task: asyncio.Task[T]) -> None:
         if self._asking.get(key) is task:
             del self._asking[key]
-        if not task.cancelled():
+        with suppress(asyncio.CancelledError):
             task.exception()  # whoever still waits gets it; nobody may be waiting
 
 

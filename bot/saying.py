@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from bot.blocks import code, section, template, untrusted
-from bot.board import Topic
+from bot.board import Line, Topic
 from bot.cards.history import thread_note
 from bot.cards.message import Message
 from bot.cards.outcome import agent_words, run_failed
@@ -110,7 +110,7 @@ class Saying:
             await self._show(topic, outbox, keys)
         elif topic.notes:
             await self._note(topic, outbox)
-        elif topic.events:
+        else:
             await self._speak(topic, outbox)
 
     async def _show(self, topic: Topic, outbox: Outbox, keys: Keys) -> None:
@@ -150,20 +150,18 @@ class Saying:
         """Turn events into lines of history; those without one are done."""
         silent: list[Event] = []
         for event in list(topic.events):
-            note = thread_note(event, approval) if topic.place else None
-            if note is None:
+            note = thread_note(event, approval)
+            if note is None or topic.place is None:
                 silent.append(event)
             else:
-                topic.notes.append((note, event.seq))
+                topic.notes.append(Line(note, event.seq, *topic.place))
                 topic.events.remove(event)
         await _acknowledge(topic, outbox, silent)
 
     async def _note(self, topic: Topic, outbox: Outbox) -> None:
-        note, seq = topic.notes[0]
-        if topic.place is not None:
-            channel, ts = topic.place
-            await self.wall.say(channel, note, thread_ts=ts)
-        await outbox.done(seq)
+        line = topic.notes[0]
+        await self.wall.say(line.channel, line.message, thread_ts=line.thread_ts)
+        await outbox.done(line.seq)
         topic.notes.pop(0)
 
     async def _speak(self, topic: Topic, outbox: Outbox) -> None:
@@ -208,8 +206,8 @@ class Saying:
 
     async def _drop_first(self, topic: Topic, outbox: Outbox) -> None:
         if topic.notes:
-            await outbox.done(topic.notes.pop(0)[1])
-        elif topic.events:
+            await outbox.done(topic.notes.pop(0).seq)
+        else:
             await _acknowledge(topic, outbox, topic.events[:1])
 
     async def _report(self, topic: Topic, why: str) -> None:

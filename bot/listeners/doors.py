@@ -58,8 +58,8 @@ Context = Mapping[str, object]
 OnClick = Callable[[Desk, Clicked], Awaitable[Said | None]]
 """Returns a sentence for the person, or None when there is nothing to say."""
 
-OnSubmit = Callable[[Desk, Submitted], Awaitable[Reply | None]]
-"""Returns what becomes of the modal; None closes it."""
+OnSubmit = Callable[[Desk, Submitted], Awaitable[Reply]]
+"""Returns what becomes of the modal."""
 
 OnCommand = Callable[[Desk, Command], Awaitable[Reply]]
 OnEvent = Callable[[Desk, Json], Awaitable[None]]
@@ -125,7 +125,7 @@ class Doors:
                 reply = await _guarded(lambda: handle(self._desk, submitted), context)
             except Calm as calm:
                 reply = {"response_action": "update", "view": notice(_TITLE, calm.said)}
-            return _answer(reply or {})
+            return _answer(reply)
 
         self._bolt.view_submission(view)(listener)
 
@@ -197,6 +197,4 @@ def _unreadable(error: BadPayload) -> BoltResponse:
 
 
 def _answer(reply: Reply) -> BoltResponse:
-    if not reply:
-        return BoltResponse(status=HTTPStatus.OK, body="")
     return BoltResponse(status=HTTPStatus.OK, body=dict(reply))

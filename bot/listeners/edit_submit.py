@@ -22,7 +22,7 @@ def register(doors: Doors) -> None:
     doors.on_submit(View.EDIT_RAISED, _submit)
 
 
-async def _submit(desk: Desk, submitted: Submitted) -> Reply | None:
+async def _submit(desk: Desk, submitted: Submitted) -> Reply:
     looked_at = await seen_in_view(desk, submitted, View.EDIT, View.EDIT_RAISED)
     item = looked_at.item
     await need_full_view(desk, looked_at, submitted.view.user)

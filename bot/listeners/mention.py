@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from bot import payload
 from bot.blocks import template
 from bot.desk import Desk, Said, spoken
-from bot.listeners.doors import Doors
+from bot.listeners.doors import NOT_RECORDED, Doors
 from bot.payload import Json, Mention
 from bot.web import SlackError
 from gateway.approvals.decisions import Reviewer, Standing
 from gateway.approvals.record import Origin, Person
+from gateway.errors import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -87,13 +88,19 @@ async def _mentioned(desk: Desk, body: Json) -> None:
     if problem is not None:
         desk.tasks.later(_tell(desk, said, problem), name="tell")
         return
-    await desk.service.ask_agent(
-        wanted.agent,
-        f"slack:{said.team}:{said.channel}:{said.thread_ts}",
-        wanted.text,
-        requester=Person(team=desk.team, user=said.user, name=asker.name),
-        origin=Origin(channel=said.channel, thread_ts=said.thread_ts),
-    )
+    try:
+        await desk.service.ask_agent(
+            wanted.agent,
+            f"slack:{said.team}:{said.channel}:{said.thread_ts}",
+            wanted.text,
+            requester=Person(team=desk.team, user=said.user, name=asker.name),
+            origin=Origin(channel=said.channel, thread_ts=said.thread_ts),
+        )
+    except StoreUnavailable:
+        # Slack would send it again, but it counts as seen by now.
+        logger.exception("agent.unasked agent=%s user=%s", wanted.agent, said.user)
+        desk.tasks.later(_tell(desk, said, NOT_RECORDED), name="tell")
+        return
     logger.info("agent.asked agent=%s user=%s", wanted.agent, said.user)
 
 

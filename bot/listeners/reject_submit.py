@@ -17,7 +17,7 @@ def register(doors: Doors) -> None:
     doors.on_submit(View.REJECT, _submit)
 
 
-async def _submit(desk: Desk, submitted: Submitted) -> Reply | None:
+async def _submit(desk: Desk, submitted: Submitted) -> Reply:
     looked_at = await seen_in_view(desk, submitted, View.REJECT)
     said = reject.submitted(looked_at.item, submitted.view.values)
     if said.errors:

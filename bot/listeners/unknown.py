@@ -29,7 +29,7 @@ async def _clicked(desk: Desk, clicked: Clicked) -> Said | None:
     return template("This button is not known any more. Please use the newest card.")
 
 
-async def _submitted(desk: Desk, submitted: Submitted) -> Reply | None:
+async def _submitted(desk: Desk, submitted: Submitted) -> Reply:
     del desk
     logger.warning("view.unknown callback=%r", submitted.view.callback_id[:80])
     raise Calm(template("This form is not known any more. Please open it again."))

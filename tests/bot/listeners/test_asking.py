@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from bot.listeners.mention import Asked, asked
 from gateway.approvals.record import Person, approval_of
+from gateway.errors import StoreUnavailable
 from gateway.store.jobs import Job, JobKind
 from tests.bot.bot_house import CHANNEL, TEAM, House
 from tests.bot.signed import post_signed
@@ -159,3 +162,56 @@ async def test_the_home_tab_says_how_it_works(house: House, place: str) -> None:
 
         await eventually(is_there)
         assert (place or "the policy names") in str(await eve.home())
+
+
+async def test_what_the_store_does_not_take_is_asked_to_be_said_again(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unavailable(*_: object, **__: object) -> None:
+        raise StoreUnavailable("The store does not answer.")
+
+    monkeypatch.setattr(type(house.reviews), "ask_agent", unavailable)
+    async with house.running():
+        await house.actor("U0DAN").say("#general", "@twokey refund")
+
+        await house.told("U0DAN", "cannot keep anything right now", "C0GENERAL")
+
+
+@pytest.mark.parametrize(
+    ("event", "words"),
+    [
+        ({"bot_id": "B1"}, ""),
+        ({"user": "U0GONE", "text": ""}, "person.untold user=U0GONE"),
+        ({"type": "app_mention", "user": None}, "listener.unreadable"),
+    ],
+)
+async def test_what_no_person_said_starts_nothing(
+    house: House,
+    event: dict[str, object],
+    words: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    body = {
+        "type": "event_callback",
+        "team_id": TEAM,
+        "event_id": "Ev1",
+        "event": {
+            "type": "app_mention",
+            "user": "U0DAN",
+            "text": "<@U0TWOKEY> refund",
+            "channel": "C0GENERAL",
+            "ts": "1.000001",
+            **event,
+        },
+    }
+    async with house.running() as bot:
+        status = await post_signed(
+            bot.url,
+            house.sandbox.signing_secret,
+            json.dumps(body).encode(),
+            kind="application/json",
+        )
+
+    assert status == 200
+    assert words in caplog.text
+    assert await house.store.queue(house.keys).depth() == 0

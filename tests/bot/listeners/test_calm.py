@@ -379,3 +379,52 @@ async def post_event(house: House, body: dict[str, Any]) -> None:
     data, secret = json.dumps(body).encode(), house.sandbox.signing_secret
     status = await post_signed(house.bot.url, secret, data, kind="application/json")
     assert status == 200
+
+
+async def test_a_last_page_without_its_tick_is_refused_by_us_too(
+    house: House,
+) -> None:
+    async with house.running():
+        (verdict,) = await house.submit(("wire_money", {"n": 1}))
+        card, ana = await house.card(verdict), house.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+        view = await ana.wait_for_view()
+
+        answer = await deliver(
+            house, submission(view, View.DETAILS, Input.READ_ALL, "")
+        )
+
+        assert "tick this box" in answer
+        assert (await house.approval(verdict)).rev == 1
+
+
+async def test_a_number_that_cannot_be_kept_exactly_is_said_beside_it(
+    house: House,
+) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card, ana = await house.card(verdict), house.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.EDIT)
+        await ana.wait_for_view()
+
+        errors = await ana.submit({"field:0": "0.12345678901234567891"})
+
+        assert "more digits" in errors["field:0"]
+
+
+async def test_a_form_with_the_seal_of_another_form_is_refused(house: House) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card, ana = await house.card(verdict), house.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.EDIT)
+        view = await ana.wait_for_view()
+        approval = await house.approval(verdict)
+        sealed = button_value(house, approval, View.EDIT_RAISED)
+        forged = {**view, "private_metadata": sealed}
+
+        answer = await deliver(
+            house, submission(forged, View.EDIT_RAISED, Input.REASON, "x")
+        )
+
+        assert "not known any more" in answer
+        assert (await house.approval(verdict)).rev == 1

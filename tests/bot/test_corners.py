@@ -1,0 +1,246 @@
+"""The rare turns of the transports and of posting."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from slack_bolt.app.async_app import AsyncApp
+
+from bot import publisher
+from bot.cards.message import Message
+from bot.ids import Action
+from bot.ingress import Answer
+from bot.limits import Limits
+from bot.posting import Wall
+from bot.reviewers import Reviewers
+from bot.sandbox.server import Sandbox
+from bot.sockets import Envelope, Sockets
+from bot.web import Slack
+from gateway.approvals.decisions import Standing
+from gateway.approvals.record import Origin
+from gateway.config import SlackMode
+from tests.bot.bot_house import CHANNEL, TEAM, House, says
+from tests.conftest import eventually
+
+
+@asynccontextmanager
+async def slack_of(sandbox: Sandbox) -> AsyncGenerator[Slack]:
+    async with aiohttp.ClientSession() as session:
+        yield Slack(sandbox.bot_token, api_url=sandbox.api_url, session=session)
+
+
+def wall_with(slack: Slack, house: House) -> Wall:
+    return Wall(
+        slack=slack,
+        limits=Limits(asyncio.get_running_loop().time),
+        cards=house.store.cards,
+        team=TEAM,
+        seal_key=house.config.seal_key,
+    )
+
+
+async def test_a_surplus_copy_that_stays_is_logged(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    approval = await house.approval(await house.refund())
+    await house.store.cards.posted(
+        house.keys, approval.id, channel=CHANNEL, ts="1.000001"
+    )
+    house.sandbox.faults.plan("http_500", "chat.delete")
+
+    async with slack_of(house.sandbox) as slack:
+        place = await wall_with(slack, house).post_card(
+            house.keys, approval, channel=CHANNEL, now_ms=0
+        )
+
+    assert place.ts == "1.000001"
+    assert "card.surplus_stays" in caplog.text
+
+
+async def test_a_note_that_we_cannot_show_says_so(house: House) -> None:
+    async with slack_of(house.sandbox) as slack:
+        broken = Message(blocks=({"type": "nonsense"},), text="a note")
+
+        await wall_with(slack, house).say(CHANNEL, broken)
+
+    shown = await house.actor("U0ANA").messages(CHANNEL)
+    assert says("cannot be displayed")(shown[-1])
+
+
+async def test_a_lost_card_is_told_where_the_agent_was_asked(house: House) -> None:
+    async with house.running():
+        ts = await house.actor("U0DAN").say("#general", "hello")
+        origin = Origin(channel="C0GENERAL", thread_ts=ts)
+
+        await house.submit(("lonely", {}), origin=origin)
+
+        found = await house.actor("U0DAN").message_with(
+            "#general", says("cannot be shown")
+        )
+        assert found["thread_ts"] == ts
+
+
+async def test_a_call_that_hangs_at_the_end_is_given_up(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = asyncio.Event()
+
+    async def hang(*_: object, **__: object) -> object:
+        started.set()
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(publisher, "_GRACE_S", 0.05)
+    monkeypatch.setattr(Wall, "post_card", hang)
+    async with asyncio.timeout(5):
+        async with house.running():
+            verdict = await house.refund()
+            await started.wait()
+
+    assert (await house.approval(verdict)).rev == 1
+
+
+async def test_without_any_socket_the_bot_is_not_ready(house: House) -> None:
+    async with (
+        house.running(mode=SlackMode.SOCKET) as bot,
+        aiohttp.ClientSession() as session,
+    ):
+        url = bot.url.replace("/slack/events", "/readyz")
+        house.sandbox.control.drop()
+
+        async def is_unready() -> bool:
+            async with session.get(url) as answer:
+                return answer.status == HTTPStatus.SERVICE_UNAVAILABLE
+
+        await eventually(is_unready)
+
+
+async def test_what_breaks_in_bolt_itself_is_no_server_error(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(*_: object, **__: object) -> object:
+        raise ZeroDivisionError
+
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        monkeypatch.setattr(AsyncApp, "async_dispatch", broken)
+        answer = await click_raw(house, str(card["ts"]))
+
+    assert answer == HTTPStatus.BAD_REQUEST
+
+
+async def click_raw(house: House, ts: str) -> int:
+    """Click, and return the status of the bot's answer."""
+    with pytest.raises(Exception, match="app_did_not_respond"):
+        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+    status = house.sandbox.requests[-1].status
+    assert status is not None
+    return status
+
+
+@dataclass
+class Client:
+    """A socket's other end; Slack sends an envelope again when an ack was lost."""
+
+    sent: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+    async def send_socket_mode_response(self, response: Any) -> None:
+        self.sent.append(response.to_dict())
+
+
+@dataclass
+class Request:
+    envelope_id: str = "e1"
+    payload: dict[str, object] = field(default_factory=dict[str, object])
+    retry_attempt: int | None = 1
+    retry_reason: str | None = "timeout"
+
+
+@dataclass
+class Nonces:
+    seen: set[str] = field(default_factory=set[str])
+
+    async def is_first(self, digest: str) -> bool:
+        is_new = digest not in self.seen
+        self.seen.add(digest)
+        return is_new
+
+
+@pytest.mark.parametrize(
+    ("answer", "answered"),
+    [
+        (Answer(body=""), 2),
+        (Answer(body='{"response_action": "clear"}'), 2),
+        (Answer(status=HTTPStatus.SERVICE_UNAVAILABLE), 1),
+    ],
+)
+async def test_an_envelope_is_handled_once_and_acknowledged_each_time(
+    answer: Answer, answered: int
+) -> None:
+    handled: list[Envelope] = []
+
+    async def handle(envelope: Envelope) -> Answer:
+        handled.append(envelope)
+        return answer
+
+    slack: Any = None
+    sockets = Sockets(slack, "xapp-1", nonces=Nonces(), handle=handle)
+    client = Client()
+    receive = cast("Any", sockets)._receive
+    for _ in range(2):
+        await receive(client, Request())
+
+    assert len(handled) == 1
+    assert handled[0].headers == {
+        "x-slack-retry-num": "1",
+        "x-slack-retry-reason": "timeout",
+    }
+    assert len(client.sent) == answered
+
+
+async def test_a_refusal_that_is_not_about_the_person_leaves_them_unknown() -> None:
+    async with Sandbox() as sandbox, slack_of(sandbox) as slack:
+        sandbox.control.scopes(["chat:write"])
+        reviewers = Reviewers(slack, team=TEAM, clock=lambda: 0.0)
+
+        reviewer = await reviewers.resolve("U0ANA", user_team=TEAM)
+
+    assert reviewer.standing is Standing.UNKNOWN
+
+
+async def test_two_fresh_questions_at_once_are_both_answered() -> None:
+    async with Sandbox() as sandbox, slack_of(sandbox) as slack:
+        reviewers = Reviewers(slack, team=TEAM, clock=lambda: 0.0)
+
+        found = await asyncio.gather(
+            *(reviewers.resolve("U0ANA", user_team=TEAM, fresh=True) for _ in range(3))
+        )
+
+    assert {each.standing for each in found} == {Standing.MEMBER}
+
+
+async def test_an_event_that_breaks_a_listener_is_not_repeated(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def broken(*_: object, **__: object) -> object:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(type(house.reviews), "ask_agent", broken)
+    with caplog.at_level(logging.ERROR):
+        async with house.running():
+            await house.actor("U0DAN").say("#general", "@twokey refund")
+
+            async def is_answered() -> bool:
+                return [sent.status for sent in house.sandbox.requests] == [200]
+
+            await eventually(is_answered)
+
+    assert "listener.failed" in caplog.text

@@ -48,7 +48,7 @@ class CallHint(Record):
         description: untrusted text for the reviewer.
     """
 
-    hold: bool | None = None
+    hold: bool | None = Field(default=None, strict=True)
     allow: tuple[Verb, ...] | None = None
     description: str = ""
 

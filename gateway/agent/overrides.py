@@ -3,10 +3,10 @@
     wishes = {"tools": {"pay": {"hold": True, "allow": ["approve", "reject"]}}}
     agent.invoke(given, {"configurable": {"thread_id": "7", "twokey": wishes}})
 
-or ``agent.invoke(given, config, context={"twokey": wishes})``. A wish holds until the thread gets new input: it is
-read when a run starts and kept in state, because a thread that a reviewer's decision
-brings forward runs without the caller's context. It can raise and narrow; it loosens
-only what the gateway's policy marks overridable, as every hint.
+or ``agent.invoke(given, config, context={"twokey": wishes})``. A wish holds until the
+thread gets new input: it is read when a run starts and kept in state, because a thread
+that a reviewer's decision brings forward runs without the caller's context. It can
+raise and narrow; it loosens only what the policy marks overridable, as every hint.
 """
 
 from __future__ import annotations

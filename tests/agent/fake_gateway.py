@@ -26,6 +26,8 @@ from gateway.approvals.record import (
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 from gateway.errors import NotAllowed, StoreUnavailable
+from gateway.policy.evaluate import Ruling
+from gateway.service.hints import apply_hint
 from gateway.wire import (
     AgentNote,
     Answer,
@@ -36,6 +38,7 @@ from gateway.wire import (
     ClaimRequest,
     Done,
     InDoubt,
+    ProposedCall,
     ReconcileAnswer,
     Refused,
     Turn,
@@ -58,11 +61,13 @@ class FakeGateway:
         default: Tier = Tier.APPROVE,
         allow: tuple[Verb, ...] = ALL,
         lease_s: float = 30.0,
+        overridable: frozenset[str] = frozenset(),
     ) -> None:
         self.tiers = tiers or {}
         self.default = default
         self.allow = allow
         self.lease_s = lease_s
+        self.overridable = overridable
         self.items: dict[str, Item] = {}
         self.turns: dict[str, tuple[Turn, tuple[Verdict, ...]]] = {}
         self.calls: Counter[str] = Counter()
@@ -222,7 +227,8 @@ class FakeGateway:
 
     def _verdict(self, turn: Turn, index: int) -> Verdict:
         call = turn.calls[index]
-        tier = self.tiers.get(call.tool, self.default)
+        ruling = self._ruling(call)
+        tier = ruling.tier
         base: dict[str, Any] = {
             "tool": call.tool,
             "tool_call_id": call.tool_call_id,
@@ -233,17 +239,29 @@ class FakeGateway:
             return Verdict(kind=VerdictKind.RUN, **base)
         if not tier.needs_people:
             return Verdict(kind=VerdictKind.DENY, reason="Policy forbids it.", **base)
-        item = self._open(turn, index, tier)
+        item = self._open(turn, index, ruling)
         return Verdict(
             kind=VerdictKind.HOLD,
             item_id=item.id,
             action_hash=item.action_hash,
-            allow=self.allow,
+            allow=item.allow,
             args_schema=item.args_schema,
             **base,
         )
 
-    def _open(self, turn: Turn, index: int, tier: Tier) -> Item:
+    def _ruling(self, call: ProposedCall) -> Ruling:
+        ruling = Ruling(
+            tier=self.tiers.get(call.tool, self.default),
+            reasons=(),
+            allow=self.allow,
+            demand=Demand(approvals=1, of=()),
+            ttl_ms=1,
+            channel="#agents",
+        )
+        is_overridable = call.tool in self.overridable
+        return apply_hint(ruling, call.hint, is_overridable=is_overridable)
+
+    def _open(self, turn: Turn, index: int, ruling: Ruling) -> Item:
         call = turn.calls[index]
         ref = turn.ref
         ctx = Context(
@@ -266,11 +284,13 @@ class FakeGateway:
             index=0,
             ctx=ctx,
             tool=call.tool,
-            tier=tier,
-            allow=self.allow,
-            demand=Demand(approvals=1, of=()),
+            tier=ruling.tier,
+            reasons=ruling.reasons,
+            allow=ruling.allow,
+            demand=ruling.demand,
             requested=document,
             action=document,
+            description=ruling.description,
             args_schema=turn.schemas.get(call.tool),
         )
         self.items[item.id] = item

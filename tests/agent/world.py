@@ -14,6 +14,7 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessag
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, StateSnapshot
 from pydantic import PrivateAttr
 
@@ -125,6 +126,23 @@ def build(
         list(tools),
         middleware=[*before, middleware, *after],
         checkpointer=saver,
+    )
+
+
+def agent_with(
+    middleware: AgentMiddleware[Any, Any, Any],
+    effects: Effects,
+    *replies: AIMessage,
+    saver: Any = None,
+    **options: Any,
+) -> Any:
+    """Return an agent that plays these replies behind this middleware alone."""
+    return create_agent(
+        Script(replies=list(replies)),
+        effects.tools(is_guarded=False),
+        middleware=[middleware],
+        checkpointer=saver or InMemorySaver(),
+        **options,
     )
 
 

@@ -33,6 +33,9 @@ class EventName(StrEnum):
     RUN_STARTED = "run.started"
     RUN_FINISHED = "run.finished"
     RUN_FAILED = "run.failed"
+    AGENT_PAUSED = "agent.paused"
+    FREEZE_SET = "freeze.set"
+    FREEZE_LIFTED = "freeze.lifted"
 
 
 class Event(Record):

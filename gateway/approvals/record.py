@@ -214,8 +214,9 @@ class Approval(Record):
     """One request on one card: items, their order, a version, an expiry.
 
     ``version`` rises with every edit and is what buttons carry; ``rev`` rises with
-    every change and is what the store compares. All times are Unix milliseconds of
-    the store's clock.
+    every change and is what the store compares. ``nth_request`` says how many calls the
+    agent had asked people for in the ten minutes before, this card's first included;
+    0 when nobody counted. All times are Unix milliseconds of the store's clock.
     """
 
     id: str
@@ -235,6 +236,7 @@ class Approval(Record):
     origin: Origin | None = None
     policy_digest: str
     says: str = ""
+    nth_request: int = 0
     items: tuple[Item, ...] = Field(min_length=1)
 
     @property

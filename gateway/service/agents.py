@@ -5,22 +5,17 @@
 
 from __future__ import annotations
 
-import json
-import secrets
-from collections.abc import Callable, Mapping
-from typing import cast
+from collections.abc import Callable
 
 from gateway.approvals import digest
 from gateway.approvals.events import Event, EventName, named_after
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Item, Result, approval_of
-from gateway.approvals.strict_json import parse_object
-from gateway.errors import BadJson
 from gateway.policy.evaluate import evaluate
 from gateway.policy.rules import Policy
 from gateway.service.facts import item_event
-from gateway.service.proposals import Ruled, Source, propose
-from gateway.store import keys as store_keys
+from gateway.service.refusing import stopped
+from gateway.service.submitting import Submitter
 from gateway.store.claims import ClaimAnswer, ClaimEvents
 from gateway.store.store import Store
 from gateway.wire import (
@@ -32,7 +27,6 @@ from gateway.wire import (
     ClaimRequest,
     Done,
     InDoubt,
-    ProposedCall,
     Refused,
     Turn,
     TurnRef,
@@ -61,53 +55,14 @@ class AgentService:
         self._store = store
         self._policy = policy
         self._tenant = tenant
+        self._submitter = Submitter(store, policy, tenant=tenant)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
         """Judge all calls of a turn; see `gateway.agent.port.Gateway.submit`."""
-        keys = self._store.keys_of_tenant(self._tenant)
-        ref = turn.ref
-        turn_key = digest.turn_key(tenant=self._tenant, **ref.model_dump())
-        known = await self._store.approvals.verdicts(keys, turn_key)
-        if known is not None:
-            return _verdicts(known)
-        policy = self._policy()
-        facts = await self._store.threads.facts(keys, ref.agent, ref.thread)
-        source = Source(
-            tenant=self._tenant,
-            shard_approval_id=lambda: store_keys.approval_id(
-                keys.shard, secrets.token_hex(16)
-            ),
-            salt=lambda: secrets.token_hex(16),
-            facts=facts,
-            policy_digest=policy.digest,
-        )
-        ruled = [
-            Ruled(
-                call,
-                evaluate(
-                    policy,
-                    agent=ref.agent,
-                    tool=call.tool,
-                    args=call.args,
-                    declared_schema=turn.schemas.get(call.tool),
-                ),
-            )
-            for call in map(_canonical, turn.calls)
-        ]
-        proposal = propose(turn, ruled, source)
-        opened = await self._store.approvals.open_turn(
-            keys,
-            turn_key,
-            proposal.approvals,
-            verdicts=json.dumps(
-                [verdict.model_dump(mode="json") for verdict in proposal.verdicts]
-            ),
-            events=proposal.events,
-            thread=(ref.agent, ref.thread),
-        )
-        if opened.is_new:
-            await self._end_older_turns(ref)
-        return _verdicts(opened.verdicts)
+        verdicts, is_new = await self._submitter.submit(turn)
+        if is_new:
+            await self._end_older_turns(turn.ref)
+        return verdicts
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Grant one execution of an authorized call, checked against our record."""
@@ -212,6 +167,9 @@ class AgentService:
                 reply = await self._stored_result(item)
             case "refused":
                 reply = _refused(answer.state)
+            case "frozen":
+                reason = stopped(answer.freeze) if answer.freeze else _NOT_AUTHORIZED
+                reply = Refused(reason=reason, state=item.state)
             case "gone":
                 reply = Refused(reason=_NOT_OURS)
         return reply
@@ -231,7 +189,7 @@ class AgentService:
             return False
         approval, item = found
         return await self._store.claims.finish(
-            approval.id,
+            approval,
             item.index,
             fence,
             state=state,
@@ -255,7 +213,11 @@ class AgentService:
         keys = self._store.keys_of_tenant(self._tenant)
         ids = await self._store.approvals.of_thread(keys, ref.agent, ref.thread)
         found = [await self._store.approvals.load(one) for one in ids]
-        return [loaded.approval for loaded in found if loaded is not None]
+        return [
+            loaded.approval
+            for loaded in found
+            if loaded is not None and loaded.approval.tenant == self._tenant
+        ]
 
     async def _end_older_turns(self, ref: TurnRef) -> None:
         for approval in await self._thread(ref):
@@ -286,15 +248,6 @@ class AgentService:
                 return
 
 
-def _canonical(call: ProposedCall) -> ProposedCall:
-    """Return a call as it would run: what its canonical bytes parse to."""
-    try:
-        args = parse_object(digest.canonical(call.args))
-    except BadJson:
-        return call  # refused with a sentence when its document is made
-    return call.with_(args=args)
-
-
 def _ended(approval: Approval, item: Item, state: ItemState) -> tuple[ItemState, Event]:
     ending = ItemState.LAPSED if item.state is ItemState.AUTHORIZED else state
     return ending, item_event(approval, item, named_after(ending))
@@ -311,8 +264,3 @@ def _is_same_call(request: ClaimRequest, item: Item) -> bool:
     asked = (ref.agent, ref.thread, ref.ns, ref.message_id, request.tool_call_id)
     kept = (ctx.agent, ctx.thread, ctx.ns, ctx.message_id, ctx.tool_call_id)
     return asked == kept and request.tool == item.tool
-
-
-def _verdicts(body: str) -> tuple[Verdict, ...]:
-    rows = cast("list[Mapping[str, object]]", json.loads(body))
-    return tuple(Verdict.model_validate(row) for row in rows)

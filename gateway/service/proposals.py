@@ -22,10 +22,11 @@ MAX_ITEMS = 6
 
 @dataclass(frozen=True)
 class Ruled:
-    """One call and what policy says of it."""
+    """One call and what policy says of it; a ``refusal`` says why it is not asked."""
 
     call: ProposedCall
     ruling: Ruling
+    refusal: str = ""
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,17 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a turn comes from, and where its ids and salts come from."""
+    """Where a turn comes from, and where its ids and salts come from.
+
+    ``asked`` counts what the agent asked people for in the ten minutes before.
+    """
 
     tenant: str
     shard_approval_id: Callable[[], str]
     salt: Callable[[], str]
     facts: ThreadFacts
     policy_digest: str
+    asked: int = 0
 
 
 def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
@@ -72,11 +77,14 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
         else:
             row = (place, one, document)
             waiting.setdefault(one.ruling.channel, []).append(row)
-    approvals = [
-        _approval(turn, channel, rows[start : start + MAX_ITEMS], source)
-        for channel, rows in waiting.items()
-        for start in range(0, len(rows), MAX_ITEMS)
-    ]
+    approvals: list[Approval] = []
+    nth = source.asked + 1
+    for channel, rows in waiting.items():
+        for start in range(0, len(rows), MAX_ITEMS):
+            chosen = rows[start : start + MAX_ITEMS]
+            approval = _approval(turn, channel, chosen, source)
+            approvals.append(approval.with_(nth_request=nth))
+            nth += len(chosen)
     places = [row for rows in waiting.values() for row in rows]
     items = [item for approval in approvals for item in approval.items]
     for (place, one, _), item in zip(places, items, strict=True):
@@ -95,6 +103,8 @@ def _refusal(one: Ruled, seen: Counter[str]) -> str:
             f"Two calls of this turn share the id {one.call.tool_call_id!r}, so "
             "neither may run. Call the tools again, one by one."
         )
+    if one.refusal:
+        return one.refusal
     if one.ruling.tier is Tier.DENY:
         return " ".join(one.ruling.reasons) or "The policy does not allow this call."
     return ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 
 from gateway.approvals import deciding
@@ -20,13 +21,18 @@ from gateway.approvals.decisions import (
     Stale,
     Unknown,
 )
+from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Item, Origin, Person
 from gateway.approvals.strict_json import accept_object
 from gateway.errors import BadJson, StoreUnavailable
 from gateway.policy.evaluate import evaluate
 from gateway.policy.rules import Policy
+from gateway.service.facts import aftermath
+from gateway.service.freezing import FreezeService
+from gateway.service.measuring import facts_of, measure
 from gateway.service.sweep import Sweeper
-from gateway.store.approvals import Loaded
+from gateway.store.approvals import Judged, Loaded
+from gateway.store.attention import Aftermath
 from gateway.store.jobs import Job, JobKind
 from gateway.store.store import Store
 from gateway.store.threads import ThreadFacts
@@ -54,6 +60,7 @@ class ReviewService:
         self._policy = policy
         self._tenant = tenant
         self._sweeper = Sweeper(store)
+        self.freezes = FreezeService(store, tenant=tenant)
 
     async def read(self, approval_id: str) -> Loaded | None:
         """Return an approval and the store's clock, or None for an unknown id."""
@@ -79,13 +86,14 @@ class ReviewService:
             if loaded is None:
                 return Unknown()
             approval = loaded.approval
+            judged = await self._judge(approval, click.index, decision)
             result = deciding.decide(
                 approval,
                 click,
                 decision,
                 reviewer,
                 now_ms=loaded.now_ms,
-                judged=self._judge(approval, click.index, decision),
+                judged=judged.judgement if judged else None,
             )
             if not isinstance(result, Change):
                 if isinstance(result, Expired):
@@ -96,6 +104,8 @@ class ReviewService:
                 result,
                 job=None if result.voted else _resume(approval),
                 lapse_ms=_LAPSE_MS,
+                judged=judged.used if judged and _may_run(result.item) else None,
+                aftermath=self._aftermath(result),
             )
             if word == "done":
                 settled = Settled(approval=result.approval, index=click.index)
@@ -168,10 +178,15 @@ class ReviewService:
         )
         await self.store.queue(keys).put(job)
 
-    def _judge(
+    async def _judge(
         self, approval: Approval, index: int, decision: Decision
-    ) -> Judgement | None:
-        if not 0 <= index < len(approval.items):
+    ) -> _Judged | None:
+        """Ask the current policy about the arguments that would run, as of now.
+
+        Totals count what the item uses once, and everything else that is reserved.
+        """
+        keys = self.store.keys_of_approval(approval.id)
+        if keys is None or not 0 <= index < len(approval.items):
             return None
         item, policy = approval.items[index], self._policy()
         args = item.args
@@ -180,19 +195,52 @@ class ReviewService:
                 args = accept_object(decision.args)
             except BadJson:
                 return None  # the decision itself is refused for the same reason
+        requester = approval.requester.user if approval.requester else ""
+        one = measure(policy, keys, item.ctx, item.tool, args, requester=requester)
+        totals = await self.store.windows.totals(
+            keys.blobs(approval.id), index, one.uses
+        )
+        standing = await self.store.attention.standing(
+            keys,
+            approval.tenant,
+            approval.agent,
+            approval.thread,
+            turn_key=approval.message_id,
+        )
         ruling = evaluate(
             policy,
             agent=approval.agent,
             tool=item.tool,
             args=args,
             declared_schema=item.args_schema,
+            facts=facts_of(
+                standing, one, totals, requester=requester, asked=standing.asked
+            ),
         )
-        return Judgement(
+        judgement = Judgement(
             tier=ruling.tier,
             reasons=ruling.reasons,
             demand=ruling.demand,
             policy_digest=policy.digest,
         )
+        return _Judged(judgement, Judged(one.uses, totals))
+
+    def _aftermath(self, change: Change) -> Aftermath | None:
+        item = change.item
+        if item.state is not ItemState.REJECTED or item.settlement is None:
+            return None
+        after = self._policy().protect.pause_after_rejections
+        return aftermath(change.approval, item, item.settlement, pause_after=after)
+
+
+@dataclass(frozen=True)
+class _Judged:
+    judgement: Judgement
+    used: Judged
+
+
+def _may_run(item: Item) -> bool:
+    return item.state in {ItemState.PENDING, ItemState.AUTHORIZED}
 
 
 def _resume(approval: Approval) -> Job:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from gateway.approvals import digest
@@ -13,9 +13,11 @@ from gateway.approvals.events import Event
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval
 from gateway.store import codec, scripts
+from gateway.store.attention import ASKED_MS, Aftermath
 from gateway.store.connection import Connection, Reply, fields, number, text
 from gateway.store.jobs import Job
 from gateway.store.keys import RETENTION, Keys, shard_of_approval
+from gateway.store.windows import Use, as_rows
 
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
@@ -34,6 +36,39 @@ class Opened:
 
     is_new: bool
     verdicts: str
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What has to hold still when a turn opens, and what its calls reserved.
+
+    Attributes:
+        tenant: whose turn it is.
+        names: under none of these may anything be frozen.
+        waiting: how many items of the agent may be pending, these included.
+        asked: how many it may ask people for in ten minutes, these included.
+        held: item id to what the item uses.
+        ran: uses of the calls that run now.
+        refused: uses of the calls that do not run.
+        reserved: all of these, as they were reserved.
+    """
+
+    tenant: str
+    names: tuple[str, ...]
+    waiting: int
+    asked: int
+    held: Mapping[str, Sequence[Use]] = field(default_factory=dict[str, Sequence[Use]])
+    ran: Sequence[Use] = ()
+    refused: Sequence[Use] = ()
+    reserved: Sequence[Use] = ()
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What an item uses of which windows, and what they came to when it was judged."""
+
+    uses: Sequence[Use]
+    totals: Mapping[str, int]
 
 
 Committed = Literal["done", "gone", "expired", "moved"]
@@ -55,7 +90,8 @@ class ApprovalStore:
         verdicts: str,
         events: Sequence[Event],
         thread: tuple[str, str],
-    ) -> Opened:
+        admission: Admission,
+    ) -> Opened | None:
         """Store the approvals of one turn, their events and the verdicts, once.
 
         Args:
@@ -65,6 +101,10 @@ class ApprovalStore:
             verdicts: JSON to answer this turn with, now and again.
             events: what to announce.
             thread: agent and thread id.
+            admission: what has to hold still.
+
+        Returns:
+            None when something moved since the calls were judged: judge them again.
         """
         reply = await scripts.open_turn(
             self._conn,
@@ -73,6 +113,11 @@ class ApprovalStore:
             expiry=keys.expiry,
             outbox=keys.outbox,
             audit=keys.audit,
+            reservation=keys.reservation(turn_key, as_rows(admission.reserved)),
+            frozen=keys.frozen(admission.tenant),
+            waiting=keys.waiting(admission.tenant, thread[0]),
+            asked=keys.asked(admission.tenant, thread[0]),
+            rejected=keys.rejected(admission.tenant, *thread),
             records=[
                 key
                 for approval in approvals
@@ -81,15 +126,28 @@ class ApprovalStore:
             keep_ms=_KEEP_MS,
             verdicts=verdicts,
             events=_texts(events),
-            approvals=json.dumps([_opening(approval) for approval in approvals]),
+            approvals=json.dumps(
+                [_opening(approval, admission.held) for approval in approvals]
+            ),
+            names=json.dumps(admission.names),
+            limits=json.dumps(
+                {
+                    "waiting": admission.waiting,
+                    "asked": admission.asked,
+                    "asked_ms": ASKED_MS,
+                }
+            ),
+            ran=as_rows(admission.ran),
+            refused=as_rows(admission.refused),
+            is_reserved=bool(admission.reserved),
         )
-        if text(reply[0]) == "exists":
-            return Opened(is_new=False, verdicts=text(reply[1]))
-        return Opened(is_new=True, verdicts=verdicts)
-
-    async def verdicts(self, keys: Keys, turn_key: str) -> str | None:
-        """Return the verdicts of a turn that was submitted before."""
-        return text(await self._conn.command("GET", keys.turn(turn_key))) or None
+        match text(reply[0]):
+            case "opened":
+                return Opened(is_new=True, verdicts=verdicts)
+            case "exists":
+                return Opened(is_new=False, verdicts=text(reply[1]))
+            case _:
+                return None
 
     async def load(self, approval_id: str) -> Loaded | None:
         """Read one approval and the store's clock, as of one moment."""
@@ -108,12 +166,28 @@ class ApprovalStore:
         return Loaded(approval, now_ms=_milliseconds(time))
 
     async def commit(
-        self, before: Approval, change: Change, *, job: Job | None, lapse_ms: int
+        self,
+        before: Approval,
+        change: Change,
+        *,
+        job: Job | None,
+        lapse_ms: int,
+        judged: Judged | None = None,
+        aftermath: Aftermath | None = None,
     ) -> Committed:
         """Write a decision if nothing moved since ``before`` was read.
 
         The state change, its events, its audit entries and the resume job are one
-        step. ``lapse_ms`` is how long an authorization may wait to be used.
+        step, and so is what the item has reserved.
+
+        Args:
+            before: what was read.
+            change: what follows.
+            job: brings the agent back.
+            lapse_ms: how long an authorization may wait to be used.
+            judged: what the item uses from now on; None leaves what it has. It is not
+                written when a window holds more than was judged by.
+            aftermath: what a rejection brings with it.
         """
         keys = _keys_of(before)
         item = change.item
@@ -126,6 +200,10 @@ class ApprovalStore:
             outbox=keys.outbox,
             audit=keys.audit,
             jobs=keys.jobs,
+            waiting=keys.waiting(before.tenant, before.agent),
+            refusals=keys.refusals(before.tenant, before.agent),
+            rejected=keys.rejected(before.tenant, before.agent, before.thread),
+            frozen=keys.frozen(before.tenant),
             id=before.id,
             index=item.index,
             rev=before.rev,
@@ -139,6 +217,10 @@ class ApprovalStore:
             keep_ms=_KEEP_MS + before.ttl_ms,
             events=_texts(change.events),
             job=job.model_dump_json() if job else "",
+            uses=as_rows(judged.uses) if judged else "",
+            totals=_totals(judged),
+            refusal=aftermath.refusal_text if aftermath else "",
+            pause=aftermath.pause_text if aftermath else "",
         )
         return cast("Committed", text(reply[0]))
 
@@ -164,10 +246,12 @@ class ApprovalStore:
         reply = await scripts.expire(
             self._conn,
             head=keys.head(before.id),
+            blobs=keys.blobs(before.id),
             expiry=keys.expiry,
             outbox=keys.outbox,
             audit=keys.audit,
             jobs=keys.jobs,
+            waiting=keys.waiting(before.tenant, before.agent),
             id=before.id,
             rev=before.rev,
             expired=_by_index(expired),
@@ -185,9 +269,11 @@ class ApprovalStore:
         reply = await scripts.supersede(
             self._conn,
             head=keys.head(before.id),
+            blobs=keys.blobs(before.id),
             expiry=keys.expiry,
             outbox=keys.outbox,
             audit=keys.audit,
+            waiting=keys.waiting(before.tenant, before.agent),
             id=before.id,
             rev=before.rev,
             ends=json.dumps(
@@ -207,13 +293,16 @@ class ApprovalStore:
         return _ids(reply)
 
 
-def _opening(approval: Approval) -> dict[str, object]:
+def _opening(
+    approval: Approval, held: Mapping[str, Sequence[Use]]
+) -> dict[str, object]:
     return {
         "id": approval.id,
         "ttl_ms": approval.ttl_ms,
         "frozen": codec.frozen(approval),
         "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
         "details": [codec.detail(item) for item in approval.items],
+        "uses": [as_rows(held.get(item.id, ())) for item in approval.items],
     }
 
 
@@ -222,6 +311,12 @@ def _keys_of(approval: Approval) -> Keys:
     if shard is None:
         raise ValueError(f"{approval.id!r} is not an approval id")
     return Keys(shard)
+
+
+def _totals(judged: Judged | None) -> str:
+    if judged is None:
+        return "[]"
+    return json.dumps([str(judged.totals[use.name]) for use in judged.uses])
 
 
 def _ended(reply: list[Reply]) -> tuple[Ended, int]:

@@ -11,23 +11,29 @@ from gateway.approvals.events import Event
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Result
 from gateway.store import scripts
+from gateway.store.attention import FAILED_MS
 from gateway.store.connection import Connection, number, text
+from gateway.store.freezes import Freeze, names_of
 from gateway.store.keys import LEASE, RETENTION, Keys, shard_of_approval
 
 LEASE_MS = int(LEASE.total_seconds() * 1000)
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
-ClaimWord = Literal["new", "busy", "done", "in_doubt", "refused", "gone"]
+ClaimWord = Literal["new", "busy", "done", "in_doubt", "refused", "frozen", "gone"]
 
 
 @dataclass(frozen=True)
 class ClaimAnswer:
-    """The claim script's word; ``fence`` for new, ``left_ms`` for busy."""
+    """The claim script's word; ``fence`` for new, ``left_ms`` for busy.
+
+    ``state`` is set for refused, ``freeze`` for frozen.
+    """
 
     word: ClaimWord
     fence: int = 0
     left_ms: int = 0
     state: str = ""
+    freeze: Freeze | None = None
 
 
 class ClaimStore:
@@ -48,6 +54,7 @@ class ClaimStore:
             expiry=keys.expiry,
             outbox=keys.outbox,
             audit=keys.audit,
+            frozen=keys.frozen(approval.tenant),
             id=approval.id,
             index=index,
             hash=digest.to_raw(item.action_hash),
@@ -56,6 +63,7 @@ class ClaimStore:
             idempotent=item.idempotent,
             started=json.dumps([events.started.model_dump_json()]),
             doubtful=json.dumps([events.doubtful.model_dump_json()]),
+            names=json.dumps(names_of(approval.agent, item.tool)),
         )
         word = cast("ClaimWord", text(reply[0]))
         return ClaimAnswer(
@@ -63,6 +71,9 @@ class ClaimStore:
             fence=number(reply[1]) if word == "new" else 0,
             left_ms=number(reply[1]) if word == "busy" else 0,
             state=text(reply[1]) if word == "refused" else "",
+            freeze=(
+                Freeze.model_validate_json(text(reply[1])) if word == "frozen" else None
+            ),
         )
 
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
@@ -81,7 +92,7 @@ class ClaimStore:
 
     async def finish(
         self,
-        approval_id: str,
+        approval: Approval,
         index: int,
         fence: int,
         *,
@@ -90,21 +101,23 @@ class ClaimStore:
         event: Event,
     ) -> bool:
         """Record the end of an execution; AUTHORIZED gives the claim back unused."""
-        keys = _keys(approval_id)
+        keys = _keys(approval.id)
         reply = await scripts.finish(
             self._conn,
-            head=keys.head(approval_id),
-            blobs=keys.blobs(approval_id),
+            head=keys.head(approval.id),
+            blobs=keys.blobs(approval.id),
             expiry=keys.expiry,
             outbox=keys.outbox,
             audit=keys.audit,
-            id=approval_id,
+            failures=keys.failures(approval.tenant, approval.agent),
+            id=approval.id,
             index=index,
             fence=fence,
             state=state,
             result=result.model_dump_json() if result else "",
             keep_ms=_KEEP_MS,
             events=json.dumps([event.model_dump_json()]),
+            failed_ms=FAILED_MS,
         )
         return text(reply[0]) == "done"
 

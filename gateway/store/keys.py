@@ -28,8 +28,8 @@ VIEW_LIFETIME = timedelta(hours=24)
 LEASE = timedelta(seconds=15)
 """Lifetime of a thread lease and of a claim without a heartbeat."""
 
-PERMANENT = frozenset({"x", "ev", "rs", "dead", "au", "retry"})
-"""Last part of the keys that live as long as the store: indexes and streams."""
+PERMANENT = frozenset({"x", "ev", "rs", "dead", "au", "retry", "frozen"})
+"""Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
 _APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
 
@@ -91,6 +91,41 @@ class Keys:
     def lease(self, agent: str, thread: str) -> str:
         """Hash: who runs this thread now."""
         return f"{self._base}:lease:{_hashed(agent, thread)}"
+
+    def reservation(self, turn_key: str, uses: str) -> str:
+        """String: what a turn that is being judged has reserved, for a minute."""
+        return f"{self._base}:hold:{_hashed(turn_key, uses)}"
+
+    def window(self, tenant: str, window: str, resource: str) -> str:
+        """Sorted set: uses of one window for one resource by when each ends to count.
+
+        Beside it, under the same name and ``:sum``, stands their running sum.
+        """
+        return f"{self._base}:w:{_hashed(tenant, window, resource)}"
+
+    def frozen(self, tenant: str) -> str:
+        """Hash: what is frozen of a tenant, and who is paused."""
+        return f"{self._base}:{_hashed(tenant)}:frozen"
+
+    def waiting(self, tenant: str, agent: str) -> str:
+        """Sorted set: an agent's pending items by when they expire."""
+        return f"{self._base}:wait:{_hashed(tenant, agent)}"
+
+    def asked(self, tenant: str, agent: str) -> str:
+        """Sorted set: what an agent asked people for by when it ends to count."""
+        return f"{self._base}:asked:{_hashed(tenant, agent)}"
+
+    def failures(self, tenant: str, agent: str) -> str:
+        """Sorted set: an agent's failed executions by when they end to count."""
+        return f"{self._base}:fail:{_hashed(tenant, agent)}"
+
+    def refusals(self, tenant: str, agent: str) -> str:
+        """String: how many of an agent's calls were rejected in a row."""
+        return f"{self._base}:row:{_hashed(tenant, agent)}"
+
+    def rejected(self, tenant: str, agent: str, thread: str) -> str:
+        """Hash: calls that were rejected in a thread and why; its turns since then."""
+        return f"{self._base}:no:{_hashed(tenant, agent, thread)}"
 
     def nonce(self, request_digest: str) -> str:
         """String: a signed request that was seen."""

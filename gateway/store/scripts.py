@@ -42,6 +42,10 @@ CLAIM = Script("claim")
 FINISH = Script("finish")
 HEARTBEAT = Script("heartbeat")
 LEASE = Script("lease")
+RESERVE = Script("reserve")
+TOTALS = Script("totals")
+FREEZE = Script("freeze")
+STANDING = Script("standing")
 
 
 async def open_turn(
@@ -52,15 +56,28 @@ async def open_turn(
     expiry: str,
     outbox: str,
     audit: str,
+    reservation: str,
+    frozen: str,
+    waiting: str,
+    asked: str,
+    rejected: str,
     records: Sequence[str],
     keep_ms: int,
     verdicts: str,
     events: str,
     approvals: str,
+    names: str,
+    limits: str,
+    ran: str,
+    refused: str,
+    is_reserved: bool,
 ) -> list[Reply]:
     """Run open.lua."""
-    keys = [turn, thread, expiry, outbox, audit, *records]
-    return await OPEN.run(conn, keys, [keep_ms, verdicts, events, approvals])
+    of_turn = [turn, thread, expiry, outbox, audit, reservation]
+    keys = [*of_turn, frozen, waiting, asked, rejected, *records]
+    written: list[Argument] = [keep_ms, verdicts, events, approvals]
+    held: list[Argument] = [names, limits, ran, refused, int(is_reserved)]
+    return await OPEN.run(conn, keys, [*written, *held])
 
 
 async def decide(
@@ -72,6 +89,10 @@ async def decide(
     outbox: str,
     audit: str,
     jobs: str,
+    waiting: str,
+    refusals: str,
+    rejected: str,
+    frozen: str,
     id: str,
     index: int,
     rev: int,
@@ -85,22 +106,30 @@ async def decide(
     keep_ms: int,
     events: str,
     job: str,
+    uses: str,
+    totals: str,
+    refusal: str,
+    pause: str,
 ) -> list[Reply]:
     """Run decide.lua."""
     keys = [head, blobs, expiry, outbox, audit, jobs]
+    keys += [waiting, refusals, rejected, frozen]
     seen: list[Argument] = [id, index, rev, state_seen, hash_seen]
     after: list[Argument] = [version, state, hash, detail, lapse_ms, keep_ms]
-    return await DECIDE.run(conn, keys, [*seen, *after, events, job])
+    told: list[Argument] = [events, job, uses, totals, refusal, pause]
+    return await DECIDE.run(conn, keys, [*seen, *after, *told])
 
 
 async def expire(
     conn: Connection,
     *,
     head: str,
+    blobs: str,
     expiry: str,
     outbox: str,
     audit: str,
     jobs: str,
+    waiting: str,
     id: str,
     rev: int,
     expired: str,
@@ -109,7 +138,7 @@ async def expire(
     job: str,
 ) -> list[Reply]:
     """Run expire.lua."""
-    keys = [head, expiry, outbox, audit, jobs]
+    keys = [head, blobs, expiry, outbox, audit, jobs, waiting]
     return await EXPIRE.run(conn, keys, [id, rev, expired, lapsed, doubted, job])
 
 
@@ -117,15 +146,18 @@ async def supersede(
     conn: Connection,
     *,
     head: str,
+    blobs: str,
     expiry: str,
     outbox: str,
     audit: str,
+    waiting: str,
     id: str,
     rev: int,
     ends: str,
 ) -> list[Reply]:
     """Run supersede.lua."""
-    return await SUPERSEDE.run(conn, [head, expiry, outbox, audit], [id, rev, ends])
+    keys = [head, blobs, expiry, outbox, audit, waiting]
+    return await SUPERSEDE.run(conn, keys, [id, rev, ends])
 
 
 async def claim(
@@ -135,6 +167,7 @@ async def claim(
     expiry: str,
     outbox: str,
     audit: str,
+    frozen: str,
     id: str,
     index: int,
     hash: bytes,
@@ -143,11 +176,12 @@ async def claim(
     idempotent: bool,
     started: str,
     doubtful: str,
+    names: str,
 ) -> list[Reply]:
     """Run claim.lua."""
-    keys = [head, expiry, outbox, audit]
+    keys = [head, expiry, outbox, audit, frozen]
     who: list[Argument] = [id, index, hash, owner, lease_ms, int(idempotent)]
-    return await CLAIM.run(conn, keys, [*who, started, doubtful])
+    return await CLAIM.run(conn, keys, [*who, started, doubtful, names])
 
 
 async def finish(
@@ -158,6 +192,7 @@ async def finish(
     expiry: str,
     outbox: str,
     audit: str,
+    failures: str,
     id: str,
     index: int,
     fence: int,
@@ -165,12 +200,13 @@ async def finish(
     result: str,
     keep_ms: int,
     events: str,
+    failed_ms: int,
 ) -> list[Reply]:
     """Run finish.lua."""
-    keys = [head, blobs, expiry, outbox, audit]
-    return await FINISH.run(
-        conn, keys, [id, index, fence, state, result, keep_ms, events]
-    )
+    keys = [head, blobs, expiry, outbox, audit, failures]
+    claimed: list[Argument] = [id, index, fence]
+    ended: list[Argument] = [state, result, keep_ms, events, failed_ms]
+    return await FINISH.run(conn, keys, [*claimed, *ended])
 
 
 async def heartbeat(
@@ -192,3 +228,56 @@ async def lease(
 ) -> list[Reply]:
     """Run lease.lua."""
     return await LEASE.run(conn, [lease], [verb, token, ttl_ms])
+
+
+async def reserve(
+    conn: Connection,
+    *,
+    turn: str,
+    reservation: str,
+    windows: Sequence[str],
+    uses: str,
+    hold_ms: int,
+) -> list[Reply]:
+    """Run reserve.lua."""
+    return await RESERVE.run(conn, [turn, reservation, *windows], [uses, hold_ms])
+
+
+async def totals(
+    conn: Connection, *, blobs: str, windows: Sequence[str], index: int, uses: str
+) -> list[Reply]:
+    """Run totals.lua."""
+    return await TOTALS.run(conn, [blobs, *windows], [index, uses])
+
+
+async def freeze(
+    conn: Connection,
+    *,
+    frozen: str,
+    outbox: str,
+    audit: str,
+    verb: str,
+    names: str,
+    body: str,
+    events: str,
+) -> list[Reply]:
+    """Run freeze.lua."""
+    return await FREEZE.run(conn, [frozen, outbox, audit], [verb, names, body, events])
+
+
+async def standing(
+    conn: Connection,
+    *,
+    turn: str,
+    facts: str,
+    frozen: str,
+    waiting: str,
+    asked: str,
+    failures: str,
+    refusals: str,
+    rejected: str,
+) -> list[Reply]:
+    """Run standing.lua."""
+    of_thread = [turn, facts, frozen]
+    of_agent = [waiting, asked, failures, refusals, rejected]
+    return await STANDING.run(conn, [*of_thread, *of_agent], [])

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from gateway.store.approvals import ApprovalStore
+from gateway.store.attention import AttentionStore
 from gateway.store.cards import CardStore
 from gateway.store.claims import LEASE_MS, ClaimStore
 from gateway.store.connection import Connection
+from gateway.store.freezes import FreezeStore
 from gateway.store.jobs import JobQueue
 from gateway.store.keys import Keys, shard_of_approval, shard_of_tenant
 from gateway.store.outbox import Outbox
 from gateway.store.threads import ThreadStore
+from gateway.store.windows import WindowStore
 
 
 class Store:
@@ -29,6 +32,9 @@ class Store:
         self.claims = ClaimStore(self.conn, lease_ms=lease_ms)
         self.threads = ThreadStore(self.conn, lease_ms=lease_ms)
         self.cards = CardStore(self.conn)
+        self.windows = WindowStore(self.conn)
+        self.attention = AttentionStore(self.conn)
+        self.freezes = FreezeStore(self.conn)
 
     def keys_of_tenant(self, tenant: str) -> Keys:
         """Return the keys of a tenant's shard."""

@@ -10,6 +10,7 @@ from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import UNEXECUTED, ItemState
 from gateway.approvals.record import Approval
 from gateway.service.facts import item_event
+from gateway.store.approvals import Admission
 from gateway.store.claims import ClaimEvents
 from gateway.store.store import Store
 from tests.service.desk import ANA, BEN, Desk
@@ -83,14 +84,16 @@ def events_of(approval: Approval) -> ClaimEvents:
 
 async def test_the_open_script_itself_answers_a_turn_once(desk: Desk) -> None:
     keys = desk.store.keys_of_tenant("default")
-    turn = "sha256:" + "1" * 64
+    turn, free = "sha256:" + "1" * 64, Admission("default", (), waiting=1, asked=1)
 
     first = await desk.store.approvals.open_turn(
-        keys, turn, [], verdicts="[1]", events=[], thread=("a", "t")
+        keys, turn, [], verdicts="[1]", events=[], thread=("a", "t"), admission=free
     )
     second = await desk.store.approvals.open_turn(
-        keys, turn, [], verdicts="[2]", events=[], thread=("a", "t")
+        keys, turn, [], verdicts="[2]", events=[], thread=("a", "t"), admission=free
     )
 
+    assert first
+    assert second
     assert (first.is_new, first.verdicts) == (True, "[1]")
     assert (second.is_new, second.verdicts) == (False, "[1]")

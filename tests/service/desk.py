@@ -25,6 +25,11 @@ roles:
   senior: {users: [U0CHLOE]}
 tiers:
   escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}
+protect:
+  pending_per_agent: 10000
+  requests_per_10m: 100000
+  same_rejected_within: 0
+  pause_after_rejections: 1000
 tools:
   look_up_order: {tier: auto}
   process_refund: {tier: approve}

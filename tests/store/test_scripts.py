@@ -22,6 +22,10 @@ WRAPPERS: dict[str, Callable[..., object]] = {
     "finish": scripts.finish,
     "heartbeat": scripts.heartbeat,
     "lease": scripts.lease,
+    "reserve": scripts.reserve,
+    "totals": scripts.totals,
+    "freeze": scripts.freeze,
+    "standing": scripts.standing,
 }
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "prelude")
 

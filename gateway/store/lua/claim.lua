@@ -4,6 +4,7 @@
 -- KEYS[2] expiry     zset    deadlines of the shard
 -- KEYS[3] outbox     stream  events
 -- KEYS[4] audit      stream  audit log
+-- KEYS[5] frozen     hash    what is frozen of the tenant
 -- ARGV[1] id         text    the approval
 -- ARGV[2] index      int     the item
 -- ARGV[3] hash       bytes   32 raw bytes of the action hash that would run
@@ -12,12 +13,14 @@
 -- ARGV[6] idempotent int     1 when a dead owner's attempt may simply be repeated
 -- ARGV[7] started    json    array with the event of a start
 -- ARGV[8] doubtful   json    array with the event of a death in between
+-- ARGV[9] names      json    array of names under which nothing may be frozen
 -- Returns:
 --   {"new", fence}         run it now
 --   {"busy", left_ms}      a live owner has it
 --   {"done"}               it ran; the result is stored
 --   {"in_doubt"}           its owner died; a person has to say what happened
 --   {"refused", state}     nobody authorized this, or not this action
+--   {"frozen", freeze}     somebody stopped the agent, the tool or the tenant
 --   {"gone"}               no such approval
 local state = redis.call('HGET', KEYS[1], ARGV[2] .. ':s')
 if not state then return {'gone'} end
@@ -25,6 +28,9 @@ local i = ARGV[2]
 if redis.call('HGET', KEYS[1], i .. ':h') ~= ARGV[3] then return {'refused', 'changed'} end
 if state == 'executed' or state == 'failed' then return {'done'} end
 if state == 'in_doubt' then return {'in_doubt'} end
+
+local freeze = freeze_of(KEYS[5], cjson.decode(ARGV[9]))
+if freeze then return {'frozen', freeze} end
 
 local now = now_ms()
 local function take(events)

@@ -6,6 +6,10 @@
 -- KEYS[4] outbox     stream  events
 -- KEYS[5] audit      stream  audit log
 -- KEYS[6] jobs       stream  resume jobs
+-- KEYS[7] waiting    zset    the agent's pending items
+-- KEYS[8] refusals   string  how many of the agent's calls were rejected in a row
+-- KEYS[9] rejected   hash    what was rejected in this thread, and its turns since
+-- KEYS[10] frozen    hash    what is frozen of the tenant
 -- ARGV[1] id         text    the approval
 -- ARGV[2] index      int     the item
 -- ARGV[3] rev        int     what was read
@@ -19,11 +23,16 @@
 -- ARGV[11] keep_ms   int     lifetime from now on, milliseconds
 -- ARGV[12] events    json    array of event texts
 -- ARGV[13] job       json    the resume job, or empty
+-- ARGV[14] uses      json    rows of {window, use, within_ms} from now on, or empty
+-- ARGV[15] totals    json    what each of their windows came to when it was judged
+-- ARGV[16] refusal   json    {call, body} to remember of a rejection, or empty
+-- ARGV[17] pause     json    {after, name, body, event}: rejections that pause an agent
 -- Returns:
 --   {"done", now_ms}
 --   {"gone"}     no such approval
 --   {"expired"}  the deadline has passed by this server's clock
---   {"moved"}    another rev, state or hash: read again and decide again
+--   {"moved"}    another rev, state or hash, or a window holds more than was judged:
+--                read again and decide again
 local rev = redis.call('HGET', KEYS[1], 'rev')
 if not rev then return {'gone'} end
 local i = ARGV[2]
@@ -35,6 +44,18 @@ end
 if rev ~= ARGV[3] or state ~= ARGV[4]
   or redis.call('HGET', KEYS[1], i .. ':h') ~= ARGV[5] then
   return {'moved'}
+end
+if ARGV[14] ~= '' and ARGV[14] ~= redis.call('HGET', KEYS[2], i .. ':w') then
+  local own = uses_of(KEYS[2], i)
+  local uses, totals = cjson.decode(ARGV[14]), cjson.decode(ARGV[15])
+  for place, row in ipairs(uses) do
+    if total_with(row[1], row[2], own, now) > tonumber(totals[place]) then
+      return {'moved'}
+    end
+  end
+  for _, row in ipairs(own) do release(row[1], row[2]) end
+  for _, row in ipairs(uses) do hold(row[1], row[2], now + tonumber(ARGV[11])) end
+  redis.call('HSET', KEYS[2], i .. ':w', ARGV[14])
 end
 
 redis.call('HSET', KEYS[1], 'rev', tonumber(rev) + 1, 'version', ARGV[6],
@@ -49,6 +70,26 @@ redis.call('HSET', KEYS[2], i .. ':d', ARGV[9])
 redis.call('PEXPIRE', KEYS[1], ARGV[11])
 redis.call('PEXPIRE', KEYS[2], ARGV[11])
 reindex(KEYS[1], KEYS[3], ARGV[1], now)
+settle(KEYS[2], i, ARGV[7], now)
 announce(KEYS[4], KEYS[5], ARGV[12], now)
+if ARGV[7] ~= 'pending' then
+  redis.call('ZREM', KEYS[7], ARGV[1] .. '.' .. i)
+end
+if ARGV[7] == 'authorized' and state == 'pending' then
+  redis.call('DEL', KEYS[8])
+elseif ARGV[7] == 'rejected' and ARGV[16] ~= '' then
+  local refusal, pause = cjson.decode(ARGV[16]), cjson.decode(ARGV[17])
+  local turns = redis.call('HINCRBY', KEYS[9], 'turns', 0)
+  redis.call('HSET', KEYS[9], refusal.call, turns .. ' ' .. refusal.body)
+  redis.call('PEXPIRE', KEYS[9], ARGV[11])
+  local count = redis.call('INCR', KEYS[8])
+  redis.call('PEXPIRE', KEYS[8], ARGV[11])
+  if count >= pause.after then
+    redis.call('DEL', KEYS[8])
+    if redis.call('HSETNX', KEYS[10], pause.name, pause.body) == 1 then
+      announce(KEYS[4], KEYS[5], cjson.encode({pause.event}), now)
+    end
+  end
+end
 enqueue(KEYS[6], ARGV[13])
 return {'done', now}

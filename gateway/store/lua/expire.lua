@@ -2,10 +2,12 @@
 -- End what is overdue in one approval: pending items expire, unused authorizations
 -- lapse, and executions whose owner fell silent are in doubt.
 -- KEYS[1] head    hash    small fields of the approval
--- KEYS[2] expiry  zset    deadlines of the shard
--- KEYS[3] outbox  stream  events
--- KEYS[4] audit   stream  audit log
--- KEYS[5] jobs    stream  resume jobs
+-- KEYS[2] blobs   hash    large fields of the approval
+-- KEYS[3] expiry  zset    deadlines of the shard
+-- KEYS[4] outbox  stream  events
+-- KEYS[5] audit   stream  audit log
+-- KEYS[6] jobs    stream  resume jobs
+-- KEYS[7] waiting zset    the agent's pending items
 -- ARGV[1] id      text    the approval
 -- ARGV[2] rev     int     what was read
 -- ARGV[3] expired json    {index as text: event text} for items that may expire
@@ -18,7 +20,7 @@
 --   {"moved"}        another rev: read again
 local rev = redis.call('HGET', KEYS[1], 'rev')
 if not rev then
-  redis.call('ZREM', KEYS[2], ARGV[1])
+  redis.call('ZREM', KEYS[3], ARGV[1])
   return {'gone'}
 end
 if rev ~= ARGV[2] then return {'moved'} end
@@ -29,6 +31,8 @@ if now >= tonumber(redis.call('HGET', KEYS[1], 'expires')) then
   for i, event in pairs(cjson.decode(ARGV[3])) do
     if redis.call('HGET', KEYS[1], i .. ':s') == 'pending' then
       redis.call('HSET', KEYS[1], i .. ':s', 'expired', i .. ':t', now)
+      redis.call('ZREM', KEYS[7], ARGV[1] .. '.' .. i)
+      settle(KEYS[2], i, 'expired', now)
       events[#events + 1] = event
     end
   end
@@ -38,6 +42,7 @@ for i, event in pairs(cjson.decode(ARGV[4])) do
   if redis.call('HGET', KEYS[1], i .. ':s') == 'authorized' and lapse > 0
     and now >= lapse then
     redis.call('HSET', KEYS[1], i .. ':s', 'lapsed', i .. ':t', now)
+    settle(KEYS[2], i, 'lapsed', now)
     events[#events + 1] = event
   end
 end
@@ -49,11 +54,11 @@ for i, event in pairs(cjson.decode(ARGV[5])) do
   end
 end
 if #events == 0 then
-  reindex(KEYS[1], KEYS[2], ARGV[1], now)
+  reindex(KEYS[1], KEYS[3], ARGV[1], now)
   return {'done', 0}
 end
 redis.call('HINCRBY', KEYS[1], 'rev', 1)
-reindex(KEYS[1], KEYS[2], ARGV[1], now)
-announce(KEYS[3], KEYS[4], cjson.encode(events), now)
-enqueue(KEYS[5], ARGV[6])
+reindex(KEYS[1], KEYS[3], ARGV[1], now)
+announce(KEYS[4], KEYS[5], cjson.encode(events), now)
+enqueue(KEYS[6], ARGV[6])
 return {'done', #events}

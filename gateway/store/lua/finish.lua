@@ -5,6 +5,7 @@
 -- KEYS[3] expiry  zset    deadlines of the shard
 -- KEYS[4] outbox  stream  events
 -- KEYS[5] audit   stream  audit log
+-- KEYS[6] failures zset   the agent's failed executions
 -- ARGV[1] id      text    the approval
 -- ARGV[2] index   int     the item
 -- ARGV[3] fence   int     the claim's fence
@@ -12,6 +13,7 @@
 -- ARGV[5] result  json    the result, or empty when given back
 -- ARGV[6] keep_ms int     lifetime from now on, milliseconds
 -- ARGV[7] events  json    array of event texts
+-- ARGV[8] failed_ms int   how long a failure counts, milliseconds
 -- Returns:
 --   {"done"}
 --   {"lost", state}  the claim is another's by now, or the item has ended
@@ -35,5 +37,11 @@ end
 redis.call('PEXPIRE', KEYS[1], ARGV[6])
 redis.call('PEXPIRE', KEYS[2], ARGV[6])
 reindex(KEYS[1], KEYS[3], ARGV[1], now)
+settle(KEYS[2], i, ARGV[4], now)
+if ARGV[4] == 'failed' then
+  redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now)
+  redis.call('ZADD', KEYS[6], now + tonumber(ARGV[8]), ARGV[1] .. '.' .. i)
+  redis.call('PEXPIRE', KEYS[6], ARGV[8])
+end
 announce(KEYS[4], KEYS[5], ARGV[7], now)
 return {'done'}

@@ -45,3 +45,90 @@ local function reindex(head, expiry, id, now)
     redis.call('ZREM', expiry, id)
   end
 end
+
+-- A window is a sorted set of uses by the moment they end to count, and beside it the
+-- running sum, so that no script ever adds up a window. A use is a text: which call,
+-- a blank, how much in millionths. The amount is never read as a Lua number where it
+-- is added: the sum stays exact.
+local function amount_of(use)
+  return string.match(use, ' (%d+)$')
+end
+
+-- A window lives until its last use ends to count.
+local function outlive(window)
+  local last = redis.call('ZREVRANGE', window, 0, 0, 'WITHSCORES')[2]
+  if last then
+    redis.call('PEXPIREAT', window, last)
+    redis.call('PEXPIREAT', window .. ':sum', last)
+  else
+    redis.call('DEL', window .. ':sum')
+  end
+end
+
+-- Forget uses that no longer count; return the sum (text) of those that do.
+local function slide(window, now)
+  local past = redis.call('ZRANGEBYSCORE', window, '-inf', now)
+  for _, use in ipairs(past) do
+    redis.call('DECRBY', window .. ':sum', amount_of(use))
+  end
+  if #past > 0 then
+    redis.call('ZREMRANGEBYSCORE', window, '-inf', now)
+    outlive(window)
+  end
+  return redis.call('GET', window .. ':sum') or '0'
+end
+
+-- Let a use count until a moment; one that counts already keeps its amount.
+local function hold(window, use, till)
+  if not redis.call('ZSCORE', window, use) then
+    redis.call('INCRBY', window .. ':sum', amount_of(use))
+  end
+  redis.call('ZADD', window, till, use)
+  outlive(window)
+end
+
+-- Let a use no longer count.
+local function release(window, use)
+  if redis.call('ZREM', window, use) == 1 then
+    redis.call('DECRBY', window .. ':sum', amount_of(use))
+    outlive(window)
+  end
+end
+
+-- What item i has reserved: rows of {window, use, within_ms}.
+local function uses_of(blobs, i)
+  return cjson.decode(redis.call('HGET', blobs, i .. ':w') or '[]')
+end
+
+local UNEXECUTED = {rejected = true, answered = true, expired = true,
+  superseded = true, withdrawn = true, lapsed = true}
+
+-- Keep an item's uses true to the state it reached: they count while it may still
+-- run, and for the window's length after it ran; what never ran counts no longer.
+local function settle(blobs, i, state, now)
+  for _, row in ipairs(uses_of(blobs, i)) do
+    if UNEXECUTED[state] then
+      release(row[1], row[2])
+    elseif state == 'executed' or state == 'failed' then
+      hold(row[1], row[2], now + row[3])
+    end
+  end
+end
+
+-- What a window would come to with this use instead of what the same item has of it.
+local function total_with(window, use, own, now)
+  local total = tonumber(slide(window, now)) + tonumber(amount_of(use))
+  for _, row in ipairs(own) do
+    if row[1] == window and redis.call('ZSCORE', window, row[2]) then
+      total = total - tonumber(amount_of(row[2]))
+    end
+  end
+  return total
+end
+
+-- Return the first freeze (JSON) that stands under one of these names, or nil.
+local function freeze_of(frozen, names)
+  for _, body in ipairs(redis.call('HMGET', frozen, unpack(names))) do
+    if body then return body end
+  end
+end

@@ -1,0 +1,65 @@
+"""Stop an agent, a tool or everything of a tenant at once, and let it run again.
+
+A freeze is one key that the script of a claim reads itself: what people authorized
+before does not start any more either. What runs already is not interrupted.
+"""
+
+from __future__ import annotations
+
+from gateway.approvals.events import Event, EventName
+from gateway.store.freezes import Freeze, Scope, ScopeKind
+from gateway.store.store import Store
+
+
+class FreezeService:
+    """What people may stop.
+
+    Args:
+        store: where everything is kept.
+        tenant: whose agents and tools these are.
+    """
+
+    def __init__(self, store: Store, *, tenant: str = "default") -> None:
+        self._store = store
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
+
+    async def freeze(self, scope: Scope, by: str, reason: str) -> bool:
+        """Stop something; False when it is frozen already, and then nothing changes.
+
+        Args:
+            scope: what to stop.
+            by: who does it, for the audit log and for everybody who is refused.
+            reason: why; read by agents and people.
+
+        Raises:
+            StoreUnavailable: when it is not known to be stopped.
+        """
+        now_ms = await self._store.freezes.now_ms()
+        freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
+        event = self._event(EventName.FREEZE_SET, scope, by, reason)
+        return await self._store.freezes.set(self._keys, self._tenant, freeze, event)
+
+    async def unfreeze(self, scope: Scope, by: str, reason: str = "") -> bool:
+        """Let something run again, and end an agent's pause; False when neither was.
+
+        Raises:
+            StoreUnavailable: when it is not known to be lifted.
+        """
+        event = self._event(EventName.FREEZE_LIFTED, scope, by, reason)
+        return await self._store.freezes.lift(self._keys, self._tenant, scope, event)
+
+    async def frozen(self) -> tuple[Freeze, ...]:
+        """Return everything that is frozen or paused, oldest first."""
+        return await self._store.freezes.all(self._keys, self._tenant)
+
+    def _event(self, name: EventName, scope: Scope, by: str, reason: str) -> Event:
+        return Event(
+            name=name,
+            tenant=self._tenant,
+            agent=scope.name if scope.kind is ScopeKind.AGENT else "",
+            tool=scope.name if scope.kind is ScopeKind.TOOL else "",
+            actor=by,
+            reason=reason,
+            data={"scope": str(scope)},
+        )

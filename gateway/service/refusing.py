@@ -1,0 +1,83 @@
+"""Say why a call is refused before anybody is asked, in a sentence for the model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.policy.rules import Protection
+from gateway.store.attention import Rejection, Standing, fingerprint
+from gateway.store.freezes import Freeze, names_of, paused
+
+
+def refusal(
+    standing: Standing, protect: Protection, agent: str, tool: str, args: JsonObject
+) -> str:
+    """Return why a call is refused whatever the policy says of it; "" when it is not.
+
+    Args:
+        standing: of the agent.
+        protect: how much it may ask of people.
+        agent: its name.
+        tool: the tool's name.
+        args: strict JSON.
+    """
+    names = (*names_of(agent, tool), paused(agent))
+    for freeze in (standing.frozen.get(name) for name in names):
+        if freeze is not None:
+            return stopped(freeze)
+    rejection = standing.rejected.get(fingerprint(tool, args))
+    if rejection and rejection.turns_ago <= protect.same_rejected_within:
+        return _repeated(rejection)
+    return ""
+
+
+def crowded(standing: Standing, protect: Protection, held: int) -> str:
+    """Return why an agent may not ask people for one call more; "" when it may.
+
+    Args:
+        standing: of the agent.
+        protect: how much it may ask of people.
+        held: calls of this turn that wait already.
+    """
+    if standing.waiting + held >= protect.pending_per_agent:
+        return (
+            f"{standing.waiting + held} of your calls wait for a person already, and "
+            "no more may. Slow down: wait for their answers before you ask for more."
+        )
+    if standing.asked + held >= protect.requests_per_10m:
+        return (
+            f"You asked people for {standing.asked + held} calls within 10 minutes, "
+            "and no more are put to them. Slow down, and ask again later."
+        )
+    return ""
+
+
+def stopped(freeze: Freeze) -> str:
+    """Return the sentence about a freeze or a pause."""
+    reason = freeze.reason.rstrip(". ") or "no reason was given"
+    if freeze.is_pause:
+        return (
+            f"You are paused: {reason}. No call of yours is put to people until "
+            "somebody lifts that. Stop, and say so to whom you work for."
+        )
+    what = "Everything" if not freeze.scope.name else f"The {freeze.scope}"
+    return (
+        f"{what} is frozen by {freeze.by}: {reason}. It does not run until somebody "
+        "lifts that. Do not try again; say so to whom you work for."
+    )
+
+
+def watched(agent: str, tools: Iterable[str]) -> tuple[str, ...]:
+    """Return the names under which nothing may be frozen while these calls open."""
+    chosen = tuple(tools)
+    return (*names_of(agent, *chosen), paused(agent)) if chosen else ()
+
+
+def _repeated(rejection: Rejection) -> str:
+    reason = rejection.reason.strip()
+    because = f" and said: {reason!r}" if reason else " without a reason"
+    return (
+        f"{rejection.by} rejected exactly this call just before{because}. Nobody is "
+        "asked again. Change what was wrong with it, or go on without it."
+    )

@@ -1,0 +1,258 @@
+"""Judge a turn: reserve what it uses, ask the policy, open what has to wait.
+
+What is judged by and what is written are apart, and everything that could move in
+between is checked again in the step that writes; then the turn is judged once more.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from gateway.approvals import digest
+from gateway.approvals.record import Context
+from gateway.approvals.strict_json import parse_object
+from gateway.approvals.tiers import Tier
+from gateway.errors import BadJson, StoreUnavailable
+from gateway.policy.evaluate import evaluate
+from gateway.policy.rules import Policy
+from gateway.service import refusing
+from gateway.service.measuring import Measured, facts_of, measure
+from gateway.service.proposals import Proposal, Ruled, Source, propose
+from gateway.store import keys as store_keys
+from gateway.store.approvals import Admission
+from gateway.store.attention import Standing
+from gateway.store.freezes import names_of
+from gateway.store.store import Store
+from gateway.store.windows import Use
+from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind
+
+_ATTEMPTS = 64
+
+
+class Submitter:
+    """Judge the turns of a tenant's agents.
+
+    Args:
+        store: where everything is kept.
+        policy: returns the policy in force now.
+        tenant: whose agents these are.
+    """
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
+
+    async def submit(self, turn: Turn) -> tuple[tuple[Verdict, ...], bool]:
+        """Return a turn's verdicts, and whether it was new.
+
+        Raises:
+            StoreUnavailable: when nothing was opened.
+        """
+        turn = turn.with_(calls=tuple(_canonical(call) for call in turn.calls))
+        ref = turn.ref
+        turn_key = digest.turn_key(tenant=self._tenant, **ref.model_dump())
+        for _ in range(_ATTEMPTS):
+            standing = await self._store.attention.standing(
+                self._keys, self._tenant, ref.agent, ref.thread, turn_key=turn_key
+            )
+            if standing.verdicts:
+                return _halted(_verdicts(standing.verdicts), standing, ref.agent), False
+            judged = await self._judge(turn, turn_key, standing)
+            if judged is None:
+                continue
+            opened = await self._open(turn, turn_key, judged)
+            if opened is not None:
+                return opened
+        raise StoreUnavailable(
+            "Too much was asked at once to judge this turn; nothing was opened. "
+            "Submit it again."
+        )
+
+    async def _judge(
+        self, turn: Turn, turn_key: str, standing: Standing
+    ) -> _JudgedTurn | None:
+        policy = self._policy()
+        requester = standing.thread.requester.user if standing.thread.requester else ""
+        measured = [
+            measure(
+                policy,
+                self._keys,
+                self._context(turn, call),
+                call.tool,
+                call.args,
+                requester=requester,
+            )
+            for call in turn.calls
+        ]
+        totals: Sequence[Mapping[str, int]] | None = [{} for _ in measured]
+        if any(one.uses for one in measured):
+            totals = await self._store.windows.reserve(
+                self._keys, turn_key, [one.uses for one in measured]
+            )
+        if totals is None:
+            return None
+        ruled = _ruled(turn, policy, standing, measured, totals, requester)
+        source = Source(
+            tenant=self._tenant,
+            shard_approval_id=self._approval_id,
+            salt=lambda: secrets.token_hex(16),
+            facts=standing.thread,
+            policy_digest=policy.digest,
+            asked=standing.asked,
+        )
+        return _JudgedTurn(policy, measured, propose(turn, ruled, source))
+
+    async def _open(
+        self, turn: Turn, turn_key: str, judged: _JudgedTurn
+    ) -> tuple[tuple[Verdict, ...], bool] | None:
+        proposal = judged.proposal
+        opened = await self._store.approvals.open_turn(
+            self._keys,
+            turn_key,
+            proposal.approvals,
+            verdicts=json.dumps(
+                [verdict.model_dump(mode="json") for verdict in proposal.verdicts]
+            ),
+            events=proposal.events,
+            thread=(turn.ref.agent, turn.ref.thread),
+            admission=judged.admission(self._tenant, turn),
+        )
+        if opened is None:
+            return None
+        return _verdicts(opened.verdicts), opened.is_new
+
+    def _approval_id(self) -> str:
+        return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
+
+    def _context(self, turn: Turn, call: ProposedCall) -> Context:
+        ref = turn.ref
+        return Context(
+            tenant=self._tenant,
+            agent=ref.agent,
+            thread=ref.thread,
+            ns=ref.ns,
+            message_id=ref.message_id,
+            tool_call_id=call.tool_call_id,
+        )
+
+
+class _JudgedTurn:
+    """A turn, what its calls use, and what it came to."""
+
+    def __init__(
+        self, policy: Policy, measured: Sequence[Measured], proposal: Proposal
+    ) -> None:
+        self.policy = policy
+        self.measured = measured
+        self.proposal = proposal
+
+    def admission(self, tenant: str, turn: Turn) -> Admission:
+        """Return what has to hold still while the turn opens."""
+        verdicts = self.proposal.verdicts
+        protect = self.policy.protect
+        open_ = [one.tool for one in verdicts if one.kind is not VerdictKind.DENY]
+        return Admission(
+            tenant=tenant,
+            names=refusing.watched(turn.ref.agent, open_),
+            waiting=protect.pending_per_agent,
+            asked=protect.requests_per_10m,
+            held={
+                verdict.item_id: one.uses
+                for verdict, one in zip(verdicts, self.measured, strict=True)
+                if verdict.kind is VerdictKind.HOLD
+            },
+            ran=self._uses(VerdictKind.RUN),
+            refused=self._uses(VerdictKind.DENY),
+            reserved=[use for one in self.measured for use in one.uses],
+        )
+
+    def _uses(self, kind: VerdictKind) -> list[Use]:
+        pairs = zip(self.proposal.verdicts, self.measured, strict=True)
+        return [
+            use for verdict, one in pairs if verdict.kind is kind for use in one.uses
+        ]
+
+
+def _ruled(
+    turn: Turn,
+    policy: Policy,
+    standing: Standing,
+    measured: Sequence[Measured],
+    totals: Sequence[Mapping[str, int]],
+    requester: str,
+) -> list[Ruled]:
+    ruled: list[Ruled] = []
+    held, agent = 0, turn.ref.agent
+    for call, one, sums in zip(turn.calls, measured, totals, strict=True):
+        ruling = evaluate(
+            policy,
+            agent=agent,
+            tool=call.tool,
+            args=call.args,
+            declared_schema=turn.schemas.get(call.tool),
+            facts=facts_of(
+                standing,
+                one,
+                sums,
+                requester=requester,
+                asked=standing.asked + held + 1,
+            ),
+        )
+        refusal = _refusal(standing, policy, agent, call)
+        if not refusal and ruling.tier.needs_people:
+            refusal = refusing.crowded(standing, policy.protect, held)
+            held += not refusal
+        ruled.append(Ruled(call, ruling, refusal))
+    return ruled
+
+
+def _refusal(standing: Standing, policy: Policy, agent: str, call: ProposedCall) -> str:
+    try:
+        return refusing.refusal(standing, policy.protect, agent, call.tool, call.args)
+    except BadJson:
+        return ""  # refused with a sentence when its document is made
+
+
+def _canonical(call: ProposedCall) -> ProposedCall:
+    """Return a call as it would run: what its canonical bytes parse to."""
+    try:
+        args = parse_object(digest.canonical(call.args))
+    except BadJson:
+        return call  # refused with a sentence when its document is made
+    return call.with_(args=args)
+
+
+def _halted(
+    verdicts: tuple[Verdict, ...], standing: Standing, agent: str
+) -> tuple[Verdict, ...]:
+    """Return known verdicts with those taken back that a freeze stops by now."""
+    return tuple(
+        _denied(verdict, standing, agent)
+        if verdict.kind is VerdictKind.RUN
+        else verdict
+        for verdict in verdicts
+    )
+
+
+def _denied(verdict: Verdict, standing: Standing, agent: str) -> Verdict:
+    for name in names_of(agent, verdict.tool):
+        freeze = standing.frozen.get(name)
+        if freeze is not None:
+            return verdict.with_(
+                kind=VerdictKind.DENY,
+                tier=Tier.DENY,
+                reason=refusing.stopped(freeze),
+            )
+    return verdict
+
+
+def _verdicts(body: str) -> tuple[Verdict, ...]:
+    rows = cast("list[Mapping[str, object]]", json.loads(body))
+    return tuple(Verdict.model_validate(row) for row in rows)

@@ -1,0 +1,153 @@
+"""Keep what protects people's attention: how much an agent asks and is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from gateway.approvals import digest
+from gateway.approvals.events import Event
+from gateway.approvals.record import Record
+from gateway.approvals.strict_json import JsonObject
+from gateway.store import scripts
+from gateway.store.connection import Connection, Reply, fields, number, text
+from gateway.store.freezes import Freeze
+from gateway.store.keys import Keys
+from gateway.store.threads import ThreadFacts
+
+ASKED_MS = 10 * 60 * 1000
+"""How long a request counts among the requests of its agent."""
+
+FAILED_MS = 60 * 60 * 1000
+"""How long a failed execution counts among the failures of its agent."""
+
+
+class Rejection(Record):
+    """A call that was rejected: by whom, when, what they said, how many turns ago."""
+
+    by: str
+    at_ms: int
+    reason: str = ""
+    turns_ago: int = 0
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where an agent stands, as of one moment.
+
+    Attributes:
+        now_ms: the store's clock.
+        verdicts: JSON of the turn's answer when it was submitted before, else "".
+        thread: who asked in the thread.
+        frozen: name to freeze, of the whole tenant.
+        waiting: how many of the agent's items are pending.
+        asked: how many items the agent asked people for in ten minutes.
+        failures: how many of its executions failed within an hour.
+        refusals: how many of its calls were rejected in a row.
+        rejected: fingerprint of a call to its last rejection in the thread.
+    """
+
+    now_ms: int
+    verdicts: str
+    thread: ThreadFacts
+    frozen: Mapping[str, Freeze]
+    waiting: int
+    asked: int
+    failures: int
+    refusals: int
+    rejected: Mapping[str, Rejection]
+
+
+@dataclass(frozen=True)
+class Aftermath:
+    """What a rejection brings with it, in the same step.
+
+    Attributes:
+        call: fingerprint of the call that was rejected.
+        rejection: what to say when it is asked again.
+        pause_after: how many rejections in a row pause the agent.
+        pause: the pause.
+        event: what then is announced.
+    """
+
+    call: str
+    rejection: Rejection
+    pause_after: int
+    pause: Freeze
+    event: Event
+
+    @property
+    def refusal_text(self) -> str:
+        """Return what the script remembers of the rejection."""
+        body = self.rejection.model_dump_json()
+        return json.dumps({"call": self.call, "body": body})
+
+    @property
+    def pause_text(self) -> str:
+        """Return what the script needs to pause the agent."""
+        return json.dumps(
+            {
+                "after": self.pause_after,
+                "name": self.pause.name,
+                "body": self.pause.model_dump_json(),
+                "event": self.event.model_dump_json(),
+            }
+        )
+
+
+def fingerprint(tool: str, args: JsonObject) -> str:
+    """Return what is the same for the same tool with the same arguments."""
+    body = digest.canonical([tool, args])
+    return digest.tagged_hash("twokey/v1/call", body)
+
+
+class AttentionStore:
+    """What is counted of each agent."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def standing(
+        self, keys: Keys, tenant: str, agent: str, thread: str, *, turn_key: str
+    ) -> Standing:
+        """Read where an agent stands before one of its turns is judged."""
+        reply = await scripts.standing(
+            self._conn,
+            turn=keys.turn(turn_key),
+            facts=keys.thread_facts(agent, thread),
+            frozen=keys.frozen(tenant),
+            waiting=keys.waiting(tenant, agent),
+            asked=keys.asked(tenant, agent),
+            failures=keys.failures(tenant, agent),
+            refusals=keys.refusals(tenant, agent),
+            rejected=keys.rejected(tenant, agent, thread),
+        )
+        waiting, asked, failures, refusals = map(number, cast("list[Reply]", reply[5]))
+        facts = text(reply[3])
+        return Standing(
+            now_ms=number(reply[1]),
+            verdicts=text(reply[2]),
+            thread=(ThreadFacts.model_validate_json(facts) if facts else ThreadFacts()),
+            frozen={
+                name: Freeze.model_validate_json(body)
+                for name, body in fields(reply[4]).items()
+            },
+            waiting=waiting,
+            asked=asked,
+            failures=failures,
+            refusals=refusals,
+            rejected=_rejected(fields(reply[6])),
+        )
+
+
+def _rejected(found: dict[str, bytes]) -> dict[str, Rejection]:
+    # The turn that is being judged comes after those that are counted.
+    turns = number(found.pop("turns", None)) + 1
+    rejections: dict[str, Rejection] = {}
+    for call, value in found.items():
+        turn, _, body = value.partition(b" ")
+        rejection = Rejection.model_validate_json(body)
+        rejections[call] = rejection.with_(turns_ago=turns - number(turn))
+    return rejections

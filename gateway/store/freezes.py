@@ -1,0 +1,123 @@
+"""Keep freezes: what somebody stopped, and agents that are paused."""
+
+from __future__ import annotations
+
+import json
+from enum import StrEnum
+from typing import cast
+
+from pydantic import model_validator
+
+from gateway.approvals.events import Event
+from gateway.approvals.record import Record
+from gateway.store import scripts
+from gateway.store.connection import Connection, fields, text
+from gateway.store.keys import Keys
+
+
+class ScopeKind(StrEnum):
+    """What can be frozen."""
+
+    TENANT = "tenant"
+    AGENT = "agent"
+    TOOL = "tool"
+
+
+class Scope(Record):
+    """One agent, one tool, or everything of a tenant (then without a name)."""
+
+    kind: ScopeKind
+    name: str = ""
+
+    @model_validator(mode="after")
+    def _named(self) -> Scope:
+        if bool(self.name) == (self.kind is ScopeKind.TENANT):
+            raise ValueError("an agent or a tool needs its name, a tenant has none.")
+        return self
+
+    def __str__(self) -> str:
+        """Return the words for people and for the store, such as ``tool refund``."""
+        return f"{self.kind} {self.name}".rstrip()
+
+
+class Freeze(Record):
+    """Who stopped what, why and when.
+
+    A pause is set by the gateway itself and keeps only new calls from being asked;
+    what people authorized before may still run.
+    """
+
+    scope: Scope
+    by: str
+    reason: str
+    at_ms: int = 0
+    is_pause: bool = False
+
+    @property
+    def name(self) -> str:
+        """Return the name under which the store keeps it."""
+        return paused(self.scope.name) if self.is_pause else str(self.scope)
+
+
+def paused(agent: str) -> str:
+    """Return the name under which an agent's pause stands."""
+    return f"paused {agent}"
+
+
+def names_of(agent: str, *tools: str) -> tuple[str, ...]:
+    """Return the names of every freeze that stops these tools of an agent."""
+    scopes = [Scope(kind=ScopeKind.TENANT), Scope(kind=ScopeKind.AGENT, name=agent)]
+    scopes += [Scope(kind=ScopeKind.TOOL, name=tool) for tool in dict.fromkeys(tools)]
+    return tuple(str(scope) for scope in scopes)
+
+
+class FreezeStore:
+    """Freezes of all tenants."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def set(self, keys: Keys, tenant: str, freeze: Freeze, event: Event) -> bool:
+        """Set a freeze; False when it stands already, and then nothing changes."""
+        return await self._change(
+            keys, tenant, "set", (freeze.name,), freeze.model_dump_json(), event
+        )
+
+    async def lift(self, keys: Keys, tenant: str, scope: Scope, event: Event) -> bool:
+        """Lift a freeze and the pause of an agent; False when there is none."""
+        names = [str(scope)]
+        if scope.kind is ScopeKind.AGENT:
+            names.append(paused(scope.name))
+        return await self._change(keys, tenant, "lift", names, "", event)
+
+    async def all(self, keys: Keys, tenant: str) -> tuple[Freeze, ...]:
+        """Return everything that is frozen or paused of a tenant, oldest first."""
+        found = fields(await self._conn.command("HGETALL", keys.frozen(tenant)))
+        freezes = [Freeze.model_validate_json(body) for body in found.values()]
+        return tuple(sorted(freezes, key=lambda freeze: freeze.at_ms))
+
+    async def now_ms(self) -> int:
+        """Return the store's clock."""
+        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
+        return int(now[0]) * 1000 + int(now[1]) // 1000
+
+    async def _change(
+        self,
+        keys: Keys,
+        tenant: str,
+        verb: str,
+        names: tuple[str, ...] | list[str],
+        body: str,
+        event: Event,
+    ) -> bool:
+        reply = await scripts.freeze(
+            self._conn,
+            frozen=keys.frozen(tenant),
+            outbox=keys.outbox,
+            audit=keys.audit,
+            verb=verb,
+            names=json.dumps(names),
+            body=body,
+            events=json.dumps([event.model_dump_json()]),
+        )
+        return text(reply[0]) == "done"

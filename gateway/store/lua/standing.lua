@@ -1,0 +1,21 @@
+#!lua
+-- Say where an agent stands before a turn of it is judged: one reading of everything.
+-- KEYS[1] turn     string  the turn's verdicts
+-- KEYS[2] facts    hash    who asked in the thread
+-- KEYS[3] frozen   hash    what is frozen of the tenant
+-- KEYS[4] waiting  zset    the agent's pending items
+-- KEYS[5] asked    zset    what the agent asked people for
+-- KEYS[6] failures zset    the agent's failed executions
+-- KEYS[7] refusals string  how many of the agent's calls were rejected in a row
+-- KEYS[8] rejected hash    what was rejected in the thread
+-- Returns:
+--   {"standing", now_ms, verdicts, facts, frozen, counts, rejected}
+local now = now_ms()
+local counts = {}
+for place = 4, 6 do
+  counts[place - 3] = redis.call('ZCOUNT', KEYS[place], '(' .. now, '+inf')
+end
+counts[4] = tonumber(redis.call('GET', KEYS[7]) or '0')
+return {'standing', now, redis.call('GET', KEYS[1]) or '',
+  redis.call('HGET', KEYS[2], 'facts') or '', redis.call('HGETALL', KEYS[3]),
+  counts, redis.call('HGETALL', KEYS[8])}

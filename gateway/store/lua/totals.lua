@@ -1,0 +1,15 @@
+#!lua
+-- Say what windows would come to if one item used these instead of its own.
+-- KEYS[1] blobs      hash  large fields of the item's approval
+-- KEYS[2..] windows  zset  the window of each use
+-- ARGV[1] index      int   the item
+-- ARGV[2] uses       json  array of uses, one for each window key
+-- Returns:
+--   {"totals", array}  sums in millionths, each with its own use
+local now = now_ms()
+local own = uses_of(KEYS[1], ARGV[1])
+local totals = {}
+for place, use in ipairs(cjson.decode(ARGV[2])) do
+  totals[place] = string.format('%.0f', total_with(KEYS[1 + place], use, own, now))
+end
+return {'totals', totals}

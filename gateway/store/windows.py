@@ -1,0 +1,124 @@
+"""Keep windows: how much was used of something within a time, exactly and at once.
+
+A use counts from the moment its call is judged, while the call may still run, and for
+the window's length after it ran. A call that is refused in any way gives its use back
+in the same step. A process that dies in between leaves too much reserved for two
+minutes, and never too little.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from gateway.store import scripts
+from gateway.store.connection import Connection, Reply, number, text
+from gateway.store.keys import Keys
+
+HOLD_MS = 60_000
+"""How long a turn may be judged; its reservation is given back after that."""
+
+MAX_MICRO = 2**53 - 1
+"""The largest amount of one use in millionths, and up to where totals are exact."""
+
+
+@dataclass(frozen=True)
+class Use:
+    """One call's share of one window for one resource.
+
+    Attributes:
+        name: the window's name in the policy.
+        window: key of the window for this resource.
+        use: the call and its amount in millionths, as the window keeps it.
+        within_ms: how long it counts after the call ran.
+    """
+
+    name: str
+    window: str
+    use: str
+    within_ms: int
+
+
+def use_of(window: str, *, name: str, call: str, micro: int, within_ms: int) -> Use:
+    """Return a use of a window's key.
+
+    Args:
+        window: from `Keys.window`.
+        name: the window's name in the policy.
+        call: the same for the same call, without blanks.
+        micro: 0 to `MAX_MICRO`.
+        within_ms: the window's length.
+    """
+    if not 0 <= micro <= MAX_MICRO:
+        raise ValueError(f"{micro!r} millionths do not fit into a window")
+    return Use(name=name, window=window, use=f"{call} {micro}", within_ms=within_ms)
+
+
+def as_rows(uses: Sequence[Use]) -> str:
+    """Return uses as scripts read them: an array of {window, use, within_ms}."""
+    return json.dumps([[use.window, use.use, use.within_ms] for use in uses])
+
+
+class WindowStore:
+    """The windows of all shards."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def reserve(
+        self, keys: Keys, turn_key: str, uses: Sequence[Sequence[Use]]
+    ) -> list[dict[str, int]] | None:
+        """Reserve the uses of all calls of one turn in one step, once.
+
+        The same uses of the same turn again get their first answer.
+
+        Args:
+            keys: of the tenant's shard.
+            turn_key: the same for every submit of this turn.
+            uses: of each call, in the order of the calls.
+
+        Returns:
+            For each call the totals of its windows by name, its own share included; a
+            later call sees the earlier ones. None when the turn has its verdicts.
+        """
+        flat = [use for call in uses for use in call]
+        reply = await scripts.reserve(
+            self._conn,
+            turn=keys.turn(turn_key),
+            reservation=keys.reservation(turn_key, as_rows(flat)),
+            windows=[use.window for use in flat],
+            uses=json.dumps([use.use for use in flat]),
+            hold_ms=HOLD_MS,
+        )
+        if text(reply[0]) == "opened":
+            return None
+        totals = iter(_numbers(reply[1]))
+        return [{use.name: next(totals) for use in call} for call in uses]
+
+    async def totals(
+        self, blobs: str, index: int, uses: Sequence[Use]
+    ) -> dict[str, int]:
+        """Return what windows would come to if one item used these, by name.
+
+        Args:
+            blobs: key of the large fields of the item's approval.
+            index: of the item; what it has reserved itself is not counted twice.
+            uses: what it would use.
+        """
+        if not uses:
+            return {}
+        reply = await scripts.totals(
+            self._conn,
+            blobs=blobs,
+            windows=[use.window for use in uses],
+            index=index,
+            uses=json.dumps([use.use for use in uses]),
+        )
+        names = [use.name for use in uses]
+        return dict(zip(names, _numbers(reply[1]), strict=True))
+
+
+def _numbers(reply: Reply) -> list[int]:
+    return [number(total) for total in cast("list[Reply]", reply)]

@@ -30,12 +30,12 @@ _NEEDS_PEOPLE = {EventName.ITEM_EDITED, EventName.ITEM_VOTED, EventName.ITEM_IN_
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of history, the event it is about, and the thread it goes into."""
+    """One line of history, the event it is about ("" for none), and its thread."""
 
     message: Message
     seq: str
     channel: str
-    thread_ts: str
+    thread_ts: str | None
 
 
 @dataclass(slots=True)

@@ -161,8 +161,7 @@ class Saying:
     async def _note(self, topic: Topic, outbox: Outbox) -> None:
         line = topic.notes[0]
         await self.wall.say(line.channel, line.message, thread_ts=line.thread_ts)
-        await outbox.done(line.seq)
-        topic.notes.pop(0)
+        await _drop_line(topic, outbox)
 
     async def _speak(self, topic: Topic, outbox: Outbox) -> None:
         event = topic.events[0]
@@ -206,7 +205,7 @@ class Saying:
 
     async def _drop_first(self, topic: Topic, outbox: Outbox) -> None:
         if topic.notes:
-            await outbox.done(topic.notes.pop(0).seq)
+            await _drop_line(topic, outbox)
         else:
             await _acknowledge(topic, outbox, topic.events[:1])
 
@@ -215,13 +214,10 @@ class Saying:
         loaded = await self.read(topic.approval)
         if loaded is None:
             return
-        told = _undeliverable(loaded.approval, why)
         channel, thread_ts = _somebody(topic, loaded.approval, why)
-        try:
-            if channel:
-                await self.wall.say(channel, told, thread_ts=thread_ts)
-        except (SlackError, NotYet) as error:
-            logger.warning("card.unreported topic=%s why=%s", topic.key, error)
+        if channel:
+            told = _undeliverable(loaded.approval, why)
+            topic.notes.append(Line(told, "", channel, thread_ts))
 
 
 def _somebody(topic: Topic, approval: Approval, why: str) -> tuple[str, str | None]:
@@ -231,6 +227,12 @@ def _somebody(topic: Topic, approval: Approval, why: str) -> tuple[str, str | No
     if approval.origin is not None:
         return approval.origin.channel, approval.origin.thread_ts
     return (approval.requester.user if approval.requester else ""), None
+
+
+async def _drop_line(topic: Topic, outbox: Outbox) -> None:
+    seq = topic.notes[0].seq
+    await outbox.done(*([seq] if seq else []))
+    topic.notes.pop(0)
 
 
 async def _acknowledge(topic: Topic, outbox: Outbox, events: list[Event]) -> None:

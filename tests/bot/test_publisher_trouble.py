@@ -143,7 +143,7 @@ async def test_a_report_that_cannot_be_delivered_stops_nothing(
         await house.submit(("lonely", {}))
 
         async def is_logged() -> bool:
-            return "card.unreported" in caplog.text
+            return "note.dropped" in caplog.text
 
         await eventually(is_logged)
         await house.card(await house.refund(thread="t2"))
@@ -179,3 +179,39 @@ async def wall_of(house: House) -> AsyncGenerator[Wall]:
             team=TEAM,
             seal_key=house.config.seal_key,
         )
+
+
+async def test_of_a_card_that_is_lost_and_gone_nobody_is_told(house: House) -> None:
+    approval = await house.approval(await house.refund())
+    answers = [await house.reviews.read(approval.id), None]
+    topic = Topic(key=approval.id, approval=approval.id, wanted=1)
+
+    async def read(_: str) -> Any:
+        return answers.pop(0)
+
+    house.sandbox.control.archive(CHANNEL)
+    async with wall_of(house) as wall:
+        saying_ = Saying(wall=wall, read=read, posted=ignored)
+        outbox = house.store.outbox(house.keys, reader="x")
+
+        wait_s = await saying_.step(topic, outbox, house.keys)
+
+    assert (wait_s, topic.is_lost, topic.notes) == (0.0, True, [])
+
+
+async def test_a_failure_of_ours_is_tried_again_before_it_is_given_up(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, failures = Wall.post_card, 1
+
+    async def failing(self: Wall, *args: Any, **more: Any) -> Any:
+        nonlocal failures
+        failures -= 1
+        if failures >= 0:
+            raise ZeroDivisionError
+        return await real(self, *args, **more)
+
+    monkeypatch.setattr(saying, "_LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(Wall, "post_card", failing)
+    async with house.running():
+        await house.card(await house.refund())

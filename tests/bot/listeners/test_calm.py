@@ -428,3 +428,26 @@ async def test_a_form_with_the_seal_of_another_form_is_refused(house: House) -> 
 
         assert "not known any more" in answer
         assert (await house.approval(verdict)).rev == 1
+
+
+async def test_an_event_that_nobody_asked_for_is_acknowledged(house: House) -> None:
+    async with house.running():
+        await post_event(
+            house,
+            {
+                "type": "event_callback",
+                "team_id": TEAM,
+                "event_id": "Ev2",
+                "event": {"type": "team_join", "user": {"id": "U0NEW"}},
+            },
+        )
+
+
+async def test_a_click_from_nowhere_is_answered_to_nobody(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with house.running():
+        await deliver(house, click("junk", channel=None, container={}))
+
+    assert "click.refused why=no_seal" in caplog.text
+    assert "person.untold" not in caplog.text

@@ -1,0 +1,324 @@
+"""A run can wish for more people around its tools, and for fewer only where it may."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from gateway.agent import ApprovalMiddleware
+from gateway.agent.overrides import joined
+from gateway.agent.repair import with_more
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Verb
+from gateway.approvals.tiers import Tier
+from gateway.wire import CallHint
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import (
+    CONFIG,
+    FREE,
+    Effects,
+    Runner,
+    Script,
+    agent_with,
+    by_call,
+    calling,
+    item_of,
+    pay,
+)
+
+ASK = [("user", "pay")]
+HINTS = st.none() | st.builds(
+    CallHint,
+    hold=st.none() | st.booleans(),
+    allow=st.none() | st.lists(st.sampled_from(Verb)).map(tuple),
+    description=st.text(max_size=3),
+)
+
+
+def wishing(wishes: object, thread: str = "thread-1") -> RunnableConfig:
+    return {"configurable": {"thread_id": thread, "twokey": wishes}}
+
+
+def for_pay(**wish: Any) -> dict[str, Any]:
+    return {"tools": {"pay": wish}}
+
+
+@dataclass
+class Setting:
+    """A context of an application's own, with our member among its own."""
+
+    customer: str
+    twokey: dict[str, Any]
+
+
+async def test_a_run_can_hold_a_tool_that_policy_lets_run(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay(), saver=saver)
+
+    await runner.run(agent, {"messages": ASK}, wishing(for_pay(hold=True)))
+    held = len(gateway.pending())
+    gateway.approve(gateway.only().id)
+    await runner.resume(agent, gateway)
+
+    assert held == 1
+    assert effects.paid == [(10, "ada")]
+
+
+async def test_a_run_can_narrow_what_a_reviewer_may_say(
+    runner: Runner, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
+    wish = for_pay(allow=["approve", "reject"])
+
+    await runner.run(agent, {"messages": ASK}, wishing(wish))
+
+    assert gateway.only().allow == (Verb.APPROVE, Verb.REJECT)
+
+
+@pytest.mark.parametrize(
+    ("tier", "overridable", "runs"),
+    [
+        (Tier.APPROVE, frozenset({"pay"}), True),
+        (Tier.APPROVE, frozenset[str](), False),
+        (Tier.ESCALATE, frozenset({"pay"}), False),
+        (Tier.DENY, frozenset({"pay"}), False),
+    ],
+)
+async def test_a_run_loosens_only_what_policy_marks_overridable(
+    runner: Runner,
+    effects: Effects,
+    tier: Tier,
+    overridable: frozenset[str],
+    runs: bool,  # noqa: FBT001 - a column of the table
+) -> None:
+    gateway = FakeGateway({"pay": tier}, overridable=overridable)
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
+
+    await runner.run(agent, {"messages": ASK}, wishing(for_pay(hold=False)))
+
+    assert (effects.paid != []) is runs
+
+
+@pytest.mark.parametrize(
+    "context",
+    [{"twokey": for_pay(hold=True)}, Setting("C-1", for_pay(hold=True))],
+    ids=["mapping", "object"],
+)
+async def test_a_wish_can_come_in_the_agents_context(
+    effects: Effects, context: object
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    agent = agent_with(
+        ApprovalMiddleware(gateway=gateway),
+        effects,
+        pay(),
+        context_schema=type(context),
+    )
+
+    await agent.ainvoke({"messages": ASK}, CONFIG, context=context)
+
+    assert len(gateway.pending()) == 1
+    assert effects.paid == []
+
+
+async def test_a_wish_holds_when_a_reviewer_brought_the_thread_forward(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    replies = (pay(1, "ada", "c1"), pay(2, "bob", "c2"))
+    agent = agent_with(
+        ApprovalMiddleware(gateway=gateway), effects, *replies, saver=saver
+    )
+    await runner.run(agent, {"messages": ASK}, wishing(for_pay(hold=True)))
+    gateway.approve(item_of(gateway, "c1").id)
+
+    await runner.resume(agent, gateway)
+
+    assert effects.paid == [(1, "ada")]
+    assert item_of(gateway, "c2").is_pending
+
+
+async def test_a_wish_ends_with_the_next_input(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    replies = (pay(1, "ada", "c1"), AIMessage("ok"), pay(2, "bob", "c2"))
+    agent = agent_with(
+        ApprovalMiddleware(gateway=gateway), effects, *replies, saver=saver
+    )
+    await runner.run(agent, {"messages": ASK}, wishing(for_pay(hold=True)))
+    gateway.approve(gateway.only().id)
+    await runner.resume(agent, gateway)
+
+    await runner.say(agent, "again")
+
+    assert effects.paid == [(1, "ada"), (2, "bob")]
+
+
+async def test_a_wish_stands_beside_the_repair_of_a_turn_that_was_cut_off(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    replies = (
+        pay(1, "ada", "c1"),
+        calling(("look_up", {"query": "x"}, "c2")),
+    )
+    agent = agent_with(
+        ApprovalMiddleware(gateway=gateway), effects, *replies, saver=saver
+    )
+    await runner.say(agent, "pay")
+
+    wishes = wishing({"tools": {"look_up": {"hold": True}}})
+    end = await runner.run(agent, {"messages": [("user", "look")]}, wishes)
+
+    assert item_of(gateway, "c1").state is ItemState.SUPERSEDED
+    assert "did not run" in by_call(end)["c1"].text
+    assert item_of(gateway, "c2").is_pending
+    assert effects.looked == []
+
+
+def test_a_wish_joins_a_repair_of_one_update_and_of_several() -> None:
+    wish = {"twokey_overrides": [for_pay(hold=True)]}
+    several: Any = [Command(update={"messages": []})]
+
+    assert with_more(None, {}) is None
+    assert with_more(None, wish) == wish
+    assert with_more({"messages": []}, wish) == {"messages": [], **wish}
+    assert with_more(several, {}) is several
+    assert with_more(several, wish) == [*several, Command(update=wish)]
+
+
+@pytest.mark.parametrize(
+    "wishes",
+    [
+        "hold",
+        {"tool": {}},
+        {"tools": {"pay": {"hold": "yes"}}},
+        {"tools": {"pay": {"hold": 0}}},
+        {"tools": {"pay": {"holds": True}}},
+        {"tools": {"other": {"allow": []}}},
+        {"tools": {"other": {"allow": ["aprove"]}}},
+        {"tools": {"other": {"tier": "auto"}}},
+    ],
+    ids=str,
+)
+async def test_a_wish_that_cannot_be_read_holds_every_call(
+    runner: Runner, effects: Effects, wishes: object
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay())
+
+    await runner.run(agent, {"messages": ASK}, wishing(wishes))
+
+    assert effects.paid == []
+    assert "cannot be read" in gateway.only().description
+
+
+async def test_wishes_of_code_context_and_configuration_are_joined(
+    effects: Effects,
+) -> None:
+    gateway = FakeGateway(overridable=frozenset({"pay"}))
+    interrupt_on: dict[str, Any] = {
+        "pay": {"allowed_decisions": ["approve", "edit", "reject"]}
+    }
+    agent = agent_with(
+        ApprovalMiddleware(gateway=gateway, interrupt_on=interrupt_on),
+        effects,
+        pay(),
+        context_schema=dict,
+    )
+    config = wishing(for_pay(hold=False, allow=["approve", "reject", "respond"]))
+
+    await agent.ainvoke(
+        {"messages": ASK}, config, context={"twokey": for_pay(hold=False)}
+    )
+
+    assert gateway.only().allow == (Verb.APPROVE, Verb.REJECT)
+    assert effects.paid == []
+
+
+async def test_an_agent_inside_a_tool_inherits_the_wish_even_after_a_resume(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(default=Tier.AUTO)
+    inner: Any = create_agent(
+        Script(replies=[pay(2, "bob", "c2")]),
+        effects.tools(),
+        middleware=[ApprovalMiddleware("payer", gateway=gateway)],
+    )
+
+    async def adelegate(job: str) -> str:
+        """Let another agent do it."""
+        await inner.ainvoke({"messages": [("user", job)]})
+        return "delegated"
+
+    def delegate(job: str) -> str:
+        """Let another agent do it."""
+        inner.invoke({"messages": [("user", job)]})
+        return "delegated"
+
+    delegating = tool("delegate")(adelegate) if runner.is_async else tool(delegate)
+    outer: Any = create_agent(
+        Script(replies=[pay(1, "ada", "c1"), calling(("delegate", {"job": "x"}, "d"))]),
+        [*effects.tools(), delegating],
+        middleware=[ApprovalMiddleware("boss", gateway=gateway)],
+        checkpointer=saver,
+    )
+    await runner.run(outer, {"messages": ASK}, wishing(for_pay(hold=True)))
+    gateway.approve(item_of(gateway, "c1").id)
+
+    await runner.resume(outer, gateway)
+
+    assert effects.paid == [(1, "ada")]
+    assert item_of(gateway, "c2").ctx.agent == "payer"
+
+
+async def test_a_forged_wish_in_state_lowers_nothing(
+    runner: Runner, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    saver = InMemorySaver()
+    agent = agent_with(ApprovalMiddleware(gateway=gateway), effects, pay(), saver=saver)
+    forged = [for_pay(hold=False, allow=["approve"])]
+    agent.update_state(
+        CONFIG,
+        {"messages": ASK, "twokey_overrides": forged},
+        as_node="ApprovalMiddleware.before_agent",
+    )
+
+    await runner.run(agent, None)
+
+    (turn, _) = next(iter(gateway.turns.values()))
+    assert turn.calls[0].hint == CallHint(hold=False, allow=(Verb.APPROVE,))
+    assert effects.paid == []
+    assert gateway.only().allow == (Verb.APPROVE, Verb.REJECT)
+
+
+@given(HINTS, HINTS)
+def test_a_joined_wish_holds_and_narrows_as_much_as_each(
+    first: CallHint | None, second: CallHint | None
+) -> None:
+    both = joined(first, second)
+
+    for one in (first, second):
+        if one is None:
+            continue
+        assert both is not None
+        assert both.hold is True or one.hold is not True
+        assert one.allow is None or {*(both.allow or ())} <= {*one.allow}
+        assert one.allow is None or both.allow is not None
+    holds = {one.hold for one in (first, second) if one is not None}
+    assert both is None or both.hold in holds

@@ -42,6 +42,7 @@ def bolt_app(
     """
 
     async def authorize() -> AuthorizeResult:
+        """Return whose bot answers."""
         return AuthorizeResult(
             enterprise_id=me.enterprise or None,
             team_id=me.team,

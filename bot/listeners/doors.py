@@ -99,6 +99,7 @@ class Doors:
         """Call this for clicks on the buttons with this ``action_id``."""
 
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
+            """Answer one click."""
             try:
                 click = _clicked(body, context)
             except BadPayload as error:
@@ -117,6 +118,7 @@ class Doors:
         """Call this when a modal with this ``callback_id`` is submitted."""
 
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
+            """Answer one submission."""
             try:
                 submitted = Submitted(payload.view_submission(body), _digest(context))
             except BadPayload as error:
@@ -133,6 +135,7 @@ class Doors:
         """Call this for a slash command; its answer is shown to the person alone."""
 
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
+            """Answer one command."""
             try:
                 asked = payload.command(body)
             except BadPayload as error:
@@ -149,6 +152,7 @@ class Doors:
         """Call this for events of this type; Slack repeats what was not kept."""
 
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
+            """Answer one event."""
             try:
                 await _guarded(lambda: handle(self._desk, body), context)
             except BadPayload as error:

@@ -1,23 +1,25 @@
-"""Check a policy, and explain what it says of a call."""
+"""Check a policy, explain what it says of a call, replay past calls under it."""
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from pydantic import Field, ValidationError
+from pydantic import Field, JsonValue, ValidationError
 
-from gateway.approvals.record import Demand, Record, Role
+from gateway.approvals.record import Record
 from gateway.approvals.strict_json import JsonObject, parse_object
 from gateway.commands import console
+from gateway.commands.policy_facts import facts_of, moment
+from gateway.commands.policy_words import explained, replayed, without_reviewers
 from gateway.commands.session import session_of
 from gateway.documents import sentence
 from gateway.errors import BadJson, SettingsError
-from gateway.policy.evaluate import Ruling, evaluate
+from gateway.policy.evaluate import evaluate
 from gateway.policy.load import BadPolicy
-from gateway.policy.rules import Policy
+from gateway.policy.replay import Replayed, read_rows, replay
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -25,6 +27,7 @@ PolicyFile = Annotated[
     Path | None,
     typer.Argument(metavar="[FILE]", help="Default: the policy of twokey.yml."),
 ]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class CallFile(Record):
@@ -34,6 +37,7 @@ class CallFile(Record):
     args: JsonObject = Field(default_factory=dict)
     agent: str = ""
     args_schema: JsonObject | None = None
+    requester: str = ""
 
 
 @app.command(
@@ -42,26 +46,40 @@ class CallFile(Record):
         ("twokey policy check policy.yml", "this one; every mistake has its line"),
     )
 )
-def check(ctx: typer.Context, file: PolicyFile = None) -> None:
+def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) -> None:
     """Say whether a policy can be used, or where it is wrong."""
     try:
         policy = session_of(ctx).policy(file)
     except BadPolicy as error:
-        for problem in error.problems:
-            console.bad(str(problem))
+        if json:
+            rows: list[JsonValue] = [
+                {"place": one.place, "text": one.text} for one in error.problems
+            ]
+            console.as_json({"ok": False, "problems": rows})
+        else:
+            for problem in error.problems:
+                console.bad(str(problem))
         raise typer.Exit(1) from error
-    default = policy.defaults.tier
+    lacking = without_reviewers(policy)
+    if json:
+        document: JsonObject = {"ok": True, "policy_digest": policy.digest}
+        document["tools"] = [*policy.tools]
+        document["notes"] = [*lacking]
+        console.as_json(document)
+        return
     console.good(
         f"The policy is good: {len(policy.tools)} tools are listed, any other is "
-        f"{default}. {policy.digest}"
+        f"{policy.defaults.tier}. {policy.digest}"
     )
-    for tool in _without_reviewers(policy):
-        console.note(f"{tool} needs people, and nobody is set who could approve it.")
+    for line in lacking:
+        console.note(line)
 
 
 @app.command(
     epilog=console.examples(
         ("twokey policy explain --call call.json", "what would happen to this call"),
+        ("… --at 2026-07-04T02:30Z", "at that time"),
+        ("… --windows refunds_24h=147", "with this total, the call included"),
         ("… | twokey policy explain --call -", "the same from a pipe"),
     )
 )
@@ -73,24 +91,92 @@ def explain(
     ],
     file: PolicyFile = None,
     *,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    at: Annotated[
+        str, typer.Option(metavar="TIME", help="ISO 8601 with its zone; default: now.")
+    ] = "",
+    windows: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE",
+            help="Total of a window, this call included; default: this call alone.",
+        ),
+    ] = None,
+    recent: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=COUNT",
+            help="requests_10m, failures_1h or rejections_in_row; default: 0.",
+        ),
+    ] = None,
+    json: AsJson = False,
 ) -> None:
-    """Say what a policy asks of one call, and why."""
+    """Say what a policy asks of one call, which rules fired, and why."""
     policy = session_of(ctx).policy(file)
     proposed = _call(call)
+    when = moment(at) if at else datetime.now(UTC)
+    facts = facts_of(
+        policy,
+        agent=proposed.agent,
+        tool=proposed.tool,
+        args=proposed.args,
+        requester=proposed.requester,
+        when=when,
+        said=(*(windows or ()), *(f"recent.{one}" for one in recent or ())),
+    )
     ruling = evaluate(
         policy,
         agent=proposed.agent,
         tool=proposed.tool,
         args=proposed.args,
         declared_schema=proposed.args_schema,
+        facts=facts,
     )
     if json:
         document = ruling.model_dump(mode="json")
-        console.as_json({**document, "policy_digest": policy.digest})
-    else:
-        for label, text in _explained(ruling):
-            typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
+        judged = facts.model_dump(mode="json")
+        extra = {"policy_digest": policy.digest, "facts": judged}
+        console.as_json({**document, **extra})
+        return
+    for label, text in explained(ruling, when if at else None):
+        typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
+
+
+@app.command(
+    name="replay",
+    epilog=console.examples(
+        ("twokey policy replay new.yml --audit export.jsonl", "what would change"),
+        ("… --json", "the same for a program"),
+    ),
+)
+def replay_command(
+    ctx: typer.Context,
+    audit: Annotated[
+        Path, typer.Option(help="JSON lines of events; '-' reads them from a pipe.")
+    ],
+    file: PolicyFile = None,
+    *,
+    json: AsJson = False,
+) -> None:
+    """Judge past calls by a policy, and say which would have gone otherwise."""
+    policy = session_of(ctx).policy(file)
+    rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
+    found = replay(policy, rows)
+    if json:
+        console.as_json({"policy_digest": policy.digest, **_as_document(found)})
+        return
+    for line in replayed(found):
+        typer.echo(line)
+
+
+def _as_document(found: list[Replayed]) -> JsonObject:
+    changed: list[JsonValue] = [
+        one.model_dump(mode="json") for one in found if one.is_changed
+    ]
+    return {
+        "calls": len(found),
+        "without_arguments": sum(not one.is_complete for one in found),
+        "changed": changed,
+    }
 
 
 def _call(path: Path) -> CallFile:
@@ -102,52 +188,3 @@ def _call(path: Path) -> CallFile:
     except ValidationError as error:
         problem = sentence(error.errors()[0], CallFile)
         raise SettingsError(f"{str(path)!r}: {problem}") from error
-
-
-def _explained(ruling: Ruling) -> list[tuple[str, str]]:
-    rows = [("tier", ruling.tier.value)]
-    rows += [("because", reason) for reason in ruling.reasons]
-    if not ruling.tier.needs_people:
-        return rows
-    ttl = timedelta(milliseconds=ruling.ttl_ms)
-    return [
-        *rows,
-        ("who", _who(ruling.demand)),
-        ("may", ", ".join(ruling.allow)),
-        ("within", f"{ttl}, then it is refused"),
-        ("where", ruling.channel),
-        *([("card", ruling.description)] if ruling.description else []),
-        *([("hidden", ", ".join(ruling.redact))] if ruling.redact else []),
-    ]
-
-
-def _who(demand: Demand) -> str:
-    held = [role for role in demand.roles if role.users or role.usergroups]
-    if not held:
-        return "nobody: no reviewers are set, so it can only expire"
-    people = "one person" if demand.approvals == 1 else f"{demand.approvals} people"
-    names = " or ".join(_holders(role) for role in held)
-    most = [f"at least {count} {role}" for role, count in demand.at_least.items()]
-    return ", ".join([f"{people} of {names}", *most])
-
-
-def _holders(role: Role) -> str:
-    return f"{role.name} ({', '.join((*role.usergroups, *role.users))})"
-
-
-def _without_reviewers(policy: Policy) -> list[str]:
-    agents = ["", *policy.agents]
-    names = [*policy.tools, *(t for a in policy.agents.values() for t in a.tools)]
-    found = [
-        f"{tool!r}" if tool else "A tool that is not listed"
-        for tool in (*dict.fromkeys(names), "")
-        for ruling in (
-            evaluate(policy, agent=agent, tool=tool, args={}) for agent in agents
-        )
-        if ruling.tier.needs_people and not _holds_anybody(ruling.demand)
-    ]
-    return list(dict.fromkeys(found))
-
-
-def _holds_anybody(demand: Demand) -> bool:
-    return any(role.users or role.usergroups for role in demand.roles)

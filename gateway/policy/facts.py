@@ -14,9 +14,10 @@ class Facts(Record):
         now_ms: Unix milliseconds of the store's clock.
         windows: name of a window to its total in millionths, this call included.
         requester: Slack id of the person who asked the agent; empty when unknown.
-        requests_10m: calls of this agent in the last ten minutes, this one included.
+        requests_10m: calls of this agent that were put to people in the last ten
+            minutes, this one included.
         failures_1h: executions of this agent that failed in the last hour.
-        rejections_in_row: calls of this agent rejected since the last approved one.
+        rejections_in_row: calls of this agent rejected since one was last approved.
         problems: why a total is not known, as sentences of ours; each one raises.
     """
 

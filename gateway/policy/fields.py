@@ -179,7 +179,8 @@ def _expression(text: str) -> str:
     try:
         compiled(text)
     except ValueError as error:
-        raise ValueError(f"{error}.") from error
+        text = str(error)
+        raise ValueError(text if text.endswith(("?", ".")) else f"{text}.") from error
     return text
 
 

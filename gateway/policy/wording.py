@@ -10,8 +10,8 @@ from gateway.documents import near
 from gateway.policy import hours
 from gateway.policy.tokens import Call, Kind, Token, calls, chains, literal
 
-MACROS = frozenset({"all", "exists", "exists_one", "filter", "map"})
-"""The macros that go through a list or the names of a map."""
+MACROS = frozenset({"all", "exists", "exists_one", "filter"})
+"""The macros that go through a list; ``map`` could make lists of any size."""
 
 CALL = ("agent", "tool")
 """What ``call`` has."""

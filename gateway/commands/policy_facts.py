@@ -1,0 +1,98 @@
+"""Read from the command line what is known of the moment of a call."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.documents import near
+from gateway.errors import SettingsError
+from gateway.policy.facts import Facts
+from gateway.policy.rules import Policy
+from gateway.policy.windows import micro, window_uses
+from gateway.policy.wording import RECENT
+
+_COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
+_RECENT = "recent."
+
+
+def moment(text: str) -> datetime:
+    """Read a time with its zone, such as ``2026-07-04T02:30Z``.
+
+    Raises:
+        SettingsError: when it is no time, or a time without its zone.
+    """
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError as error:
+        hint = "write 2026-07-04T02:30Z or 2026-07-04T02:30+01:00."
+        raise SettingsError(f"--at {text!r} is no time; {hint}") from error
+    if when.tzinfo is None:
+        hint = f"add Z or an offset, as in {text}Z."
+        raise SettingsError(f"--at {text!r} does not say in which zone; {hint}")
+    return when.astimezone(UTC)
+
+
+def facts_of(
+    policy: Policy,
+    *,
+    agent: str,
+    tool: str,
+    args: JsonObject,
+    requester: str,
+    when: datetime,
+    said: Iterable[str],
+) -> Facts:
+    """Return facts: what was said, and the share of this call in every other total.
+
+    Args:
+        policy: for its windows.
+        agent: of the call.
+        tool: of the call.
+        args: of the call.
+        requester: Slack id of the person who asked.
+        when: the time.
+        said: ``name=value`` for a window, ``recent.name=count`` for the rest.
+
+    Raises:
+        SettingsError: for a name that is not known, or a value that is no number.
+    """
+    found = window_uses(policy, agent=agent, tool=tool, args=args, requester=requester)
+    windows = {use.window: use.amount_micro for use in found.uses}
+    recent: dict[str, int] = {}
+    for text in said:
+        name, _, value = text.removeprefix(_RECENT).partition("=")
+        if text.startswith(_RECENT):
+            recent[_known("--recent", name, RECENT)] = _count(name, value)
+        else:
+            windows[_known("--windows", name, policy.windows)] = _total(name, value)
+    return Facts(
+        now_ms=int(when.timestamp()) * 1000,
+        windows=windows,
+        requester=requester,
+        problems=found.problems,
+        **recent,
+    )
+
+
+def _known(option: str, name: str, known: Iterable[str]) -> str:
+    names = tuple(known)
+    if name not in names:
+        raise SettingsError(f"{option}: there is no {name!r}; {near(name, names)}")
+    return name
+
+
+def _total(name: str, value: str) -> int:
+    try:
+        return micro(value)
+    except ValueError as error:
+        text = f"--windows {name}={value}: {value!r} {error}; write {name}=147.50."
+        raise SettingsError(text) from error
+
+
+def _count(name: str, value: str) -> int:
+    if not _COUNT.fullmatch(value):
+        raise SettingsError(f"--recent {name}={value}: write a count, as {name}=3.")
+    return int(value)

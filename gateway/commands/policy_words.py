@@ -1,0 +1,140 @@
+"""Say for people what a policy came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+
+import typer
+
+from gateway.approvals.record import Demand, Role
+from gateway.approvals.tiers import Tier
+from gateway.policy.evaluate import Ruling
+from gateway.policy.raising import FiredRule
+from gateway.policy.replay import Replayed
+from gateway.policy.rules import Policy
+from gateway.policy.selection import Selection
+
+_COLOURS = {
+    Tier.AUTO: typer.colors.GREEN,
+    Tier.NOTIFY: typer.colors.GREEN,
+    Tier.APPROVE: typer.colors.YELLOW,
+    Tier.ESCALATE: typer.colors.MAGENTA,
+    Tier.DENY: typer.colors.RED,
+}
+
+
+def explained(ruling: Ruling, when: datetime | None) -> Iterator[tuple[str, str]]:
+    """Yield label and text of everything that a ruling says.
+
+    Args:
+        ruling: of the call.
+        when: the time at which it is judged; None leaves absolute times out.
+    """
+    yield "tier", _tier(ruling.tier)
+    for reason in ruling.reasons:
+        yield "because", reason
+    for rule in ruling.fired:
+        yield "rule", _rule(rule)
+    if not ruling.tier.needs_people:
+        return
+    yield "who", _who(ruling.demand)
+    yield "may", ", ".join(ruling.allow)
+    yield "within", f"{_time(ruling.ttl_ms, when)}, then it is refused"
+    if ruling.remind_at_ms:
+        yield "reminds", f"after {_time(ruling.remind_at_ms, when)}"
+    if ruling.escalate_at_ms:
+        after = _time(ruling.escalate_at_ms, when)
+        yield "calls", f"{ruling.escalate_to} after {after}"
+    yield "where", ruling.channel
+    if ruling.description:
+        yield "card", _printable(ruling.description)
+    if ruling.redact:
+        yield "hidden", ", ".join(ruling.redact)
+
+
+def replayed(found: Sequence[Replayed]) -> Iterator[str]:
+    """Yield the lines that say what would have changed."""
+    changed = [one for one in found if one.is_changed]
+    for one in changed:
+        at = datetime.fromtimestamp(one.at_ms / 1000, UTC)
+        who = f"{_printable(one.agent) or '-'}  {_printable(one.tool)}"
+        what = f"{at:%Y-%m-%d %H:%M} UTC  {who}"
+        yield f"{what}  {_tier(one.was)} → {_tier(one.now)}"
+        for reason in one.reasons:
+            yield f"    {reason}"
+    raised = sum(one.now.rank > one.was.rank for one in changed)
+    yield (
+        f"{len(found)} calls: {raised} would need more, {len(changed) - raised} would "
+        f"need less, {len(found) - len(changed)} stay as they were."
+    )
+    bare = sum(not one.is_complete for one in found)
+    if bare:
+        yield (
+            f"{bare} of them have no arguments in the export, so for these only the "
+            "listed tier was compared."
+        )
+
+
+def without_reviewers(policy: Policy) -> list[str]:
+    """Return a sentence for every tool that needs people and has nobody."""
+    agents = ["", *policy.agents]
+    names = [*policy.tools, *(t for a in policy.agents.values() for t in a.tools)]
+    found = [
+        f"{tool!r}" if tool else "A tool that is not listed"
+        for tool in (*dict.fromkeys(names), "")
+        for rules in (Selection(policy, agent, tool) for agent in agents)
+        for tier in _reachable(rules)
+        if tier.needs_people and not _holds_anybody(rules.demand(tier))
+    ]
+    return [
+        f"{tool} needs people, and nobody is set who could approve it."
+        for tool in dict.fromkeys(found)
+    ]
+
+
+def _reachable(rules: Selection) -> set[Tier]:
+    listed, _ = rules.tier()
+    raised = {rule.to for rule in rules.raising()}
+    if raised:
+        raised.add(Tier.ESCALATE)  # what a rule asks for that cannot be checked
+    return {listed} | {tier for tier in raised if tier.rank > listed.rank}
+
+
+def _holds_anybody(demand: Demand) -> bool:
+    return any(role.users or role.usergroups for role in demand.roles)
+
+
+def _rule(rule: FiredRule) -> str:
+    seen = ", ".join(f"{name} = {_printable(text)}" for name, text in rule.values)
+    return f"{rule.when}{f'   ({seen})' if seen else ''}"
+
+
+def _printable(text: str) -> str:
+    """Return untrusted text so that no byte of it can steer a terminal."""
+    return text if text.isprintable() else ascii(text)
+
+
+def _tier(tier: Tier) -> str:
+    return typer.style(tier.value, fg=_COLOURS[tier])
+
+
+def _time(span_ms: int, when: datetime | None) -> str:
+    span = timedelta(milliseconds=span_ms)
+    if when is None:
+        return f"{span}"
+    return f"{span} (at {when + span:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def _who(demand: Demand) -> str:
+    held = [role for role in demand.roles if role.users or role.usergroups]
+    if not held:
+        return "nobody: no reviewers are set, so it can only expire"
+    people = "one person" if demand.approvals == 1 else f"{demand.approvals} people"
+    names = " or ".join(_holders(role) for role in held)
+    most = [f"at least {count} {role}" for role, count in demand.at_least.items()]
+    return ", ".join([f"{people} of {names}", *most])
+
+
+def _holders(role: Role) -> str:
+    return f"{role.name} ({', '.join((*role.usergroups, *role.users))})"

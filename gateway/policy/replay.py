@@ -1,0 +1,239 @@
+"""Judge past calls by a policy of today, and say what would have come out otherwise.
+
+An audit export is JSON lines. A row is an event (`gateway.approvals.events.Event`);
+when its ``call`` holds the arguments, every rule is checked as it was then: the totals
+of windows, the requests, failures and rejections are added up from the rows themselves.
+Without arguments only the listed tier can be compared.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from pydantic import ConfigDict, Field, ValidationError
+
+from gateway.approvals.events import EventName
+from gateway.approvals.record import Record
+from gateway.approvals.strict_json import JsonObject, parse_object
+from gateway.approvals.tiers import Tier
+from gateway.documents import sentence
+from gateway.errors import BadJson, PolicyError
+from gateway.policy.evaluate import evaluate, listed_tier
+from gateway.policy.facts import Facts
+from gateway.policy.rules import Policy
+from gateway.policy.windows import WindowUse, WindowUses, window_uses
+
+_TEN_MINUTES_MS = 600_000
+_HOUR_MS = 3_600_000
+_RELEASES = frozenset(
+    {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_EXPIRED}
+    | {EventName.ITEM_SUPERSEDED, EventName.ITEM_WITHDRAWN, EventName.ITEM_LAPSED}
+)
+
+
+class PastCall(Record):
+    """The call of a row, when the export has it."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    args: JsonObject
+    requester: str = ""
+
+
+class Row(Record):
+    """One line of an audit export; keys that are not named here are ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    name: EventName
+    at_ms: int = Field(ge=0)
+    agent: str = ""
+    approval: str = ""
+    item: str = ""
+    tool: str = ""
+    tier: Tier | None = None
+    call: PastCall | None = None
+
+
+class Replayed(Record):
+    """One past call: what it needed then, and what it would need now.
+
+    ``is_complete`` is False when the row has no arguments: then ``now`` is only the
+    listed tier, and rules could raise it.
+    """
+
+    at_ms: int
+    agent: str
+    tool: str
+    item: str = ""
+    was: Tier
+    now: Tier
+    reasons: tuple[str, ...] = ()
+    is_complete: bool = True
+
+    @property
+    def is_changed(self) -> bool:
+        """Say whether the policy would have asked for something else."""
+        return self.was is not self.now
+
+
+def read_rows(text: str, source: str) -> list[Row]:
+    """Read an audit export; empty lines are skipped.
+
+    Raises:
+        PolicyError: names the line that is no row.
+    """
+    rows: list[Row] = []
+    for number, line in enumerate(text.split("\n"), start=1):
+        if not line.strip():
+            continue
+        place = f"{source}:{number}"
+        try:
+            rows.append(Row.model_validate(parse_object(line)))
+        except BadJson as error:
+            raise PolicyError(f"This is no row of JSON: {error}", place) from error
+        except ValidationError as error:
+            raise PolicyError(sentence(error.errors()[0], Row), place) from error
+    return rows
+
+
+def replay(policy: Policy, rows: Iterable[Row]) -> list[Replayed]:
+    """Judge every call of an export once, in the order of time."""
+    history = _History()
+    return [
+        _judged(policy, step, history)
+        for step in _steps(list(rows))
+        if history.sees(step)
+    ]
+
+
+class _Step(NamedTuple):
+    """A row at the time at which it counts; ``is_call`` opens a call."""
+
+    at_ms: int
+    row: Row
+    is_call: bool
+
+
+class _Kept(NamedTuple):
+    at_ms: int
+    item: str
+    use: WindowUse
+
+
+class _History:
+    """What happened before a call: totals, requests, failures, rejections."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], list[_Kept]] = defaultdict(list)
+        self._requests: dict[str, list[int]] = defaultdict(list)
+        self._failures: dict[str, list[int]] = defaultdict(list)
+        self._rejections: dict[str, int] = defaultdict(int)
+
+    def sees(self, step: _Step) -> bool:
+        """Take in what is no call; say whether this is one."""
+        row = step.row
+        if step.is_call:
+            return True
+        if row.name in _RELEASES:
+            self._release(row.item)
+        if row.name is EventName.ITEM_FAILED:
+            self._failures[row.agent].append(step.at_ms)
+        if row.name is EventName.ITEM_REJECTED:
+            self._rejections[row.agent] += 1
+        if row.name is EventName.ITEM_AUTHORIZED:
+            self._rejections[row.agent] = 0
+        return False
+
+    def facts(self, step: _Step, found: WindowUses) -> Facts:
+        """Return the facts of a call that adds this to its windows."""
+        row = step.row
+        return Facts(
+            now_ms=step.at_ms,
+            windows={use.window: self._total(step, use) for use in found.uses},
+            requester=row.call.requester if row.call else "",
+            requests_10m=self.requests(step) + 1,
+            failures_1h=_since(self._failures[row.agent], step.at_ms - _HOUR_MS),
+            rejections_in_row=self._rejections[row.agent],
+            problems=found.problems,
+        )
+
+    def requests(self, step: _Step) -> int:
+        """Return how many calls went to people in the ten minutes before."""
+        return _since(self._requests[step.row.agent], step.at_ms - _TEN_MINUTES_MS)
+
+    def asked(self, step: _Step) -> None:
+        """Count a call that goes to people."""
+        self._requests[step.row.agent].append(step.at_ms)
+
+    def reserve(self, step: _Step, found: WindowUses) -> None:
+        """Count a call in its windows from now on."""
+        for use in found.uses:
+            kept = _Kept(step.at_ms, step.row.item, use)
+            self._kept[use.window, use.key].append(kept)
+
+    def _total(self, step: _Step, use: WindowUse) -> int:
+        since = step.at_ms - use.within_ms
+        kept = self._kept[use.window, use.key]
+        before = sum(one.use.amount_micro for one in kept if one.at_ms > since)
+        return before + use.amount_micro
+
+    def _release(self, item: str) -> None:
+        for kept in self._kept.values():
+            kept[:] = [one for one in kept if not item or one.item != item]
+
+
+def _judged(policy: Policy, step: _Step, history: _History) -> Replayed:
+    row = step.row
+    was = row.tier or Tier.APPROVE
+    if row.call is None:
+        now = listed_tier(policy, agent=row.agent, tool=row.tool)
+        reasons: tuple[str, ...] = ()
+    else:
+        agent, tool, args = row.agent, row.tool, row.call.args
+        requester = row.call.requester
+        found = window_uses(
+            policy, agent=agent, tool=tool, args=args, requester=requester
+        )
+        facts = history.facts(step, found)
+        ruling = evaluate(policy, agent=agent, tool=tool, args=args, facts=facts)
+        now, reasons = ruling.tier, ruling.reasons
+        if now is not Tier.DENY:
+            history.reserve(step, found)
+    if now.needs_people:
+        history.asked(step)
+    return Replayed(
+        at_ms=step.at_ms,
+        agent=row.agent,
+        tool=row.tool,
+        item=row.item,
+        was=was,
+        now=now,
+        reasons=reasons,
+        is_complete=row.call is not None,
+    )
+
+
+def _steps(rows: Sequence[Row]) -> list[_Step]:
+    """Return calls and other rows by time; a call counts from its card's opening."""
+    opened = {row.approval: row.at_ms for row in reversed(rows) if row.approval}
+    calls = {row.item: row.call for row in rows if row.item and row.call}
+    seen: set[str] = set()
+    steps: list[_Step] = []
+    for row in rows:
+        if row.name in {EventName.CALL_RAN, EventName.CALL_DENIED}:
+            steps.append(_Step(row.at_ms, row, is_call=True))
+            continue
+        if row.item and row.tool and row.tier and row.item not in seen:
+            seen.add(row.item)
+            at_ms = min(row.at_ms, opened.get(row.approval, row.at_ms))
+            first = row.with_(call=calls.get(row.item))
+            steps.append(_Step(at_ms, first, is_call=True))
+        steps.append(_Step(row.at_ms, row, is_call=False))
+    return sorted(steps, key=lambda step: step.at_ms)
+
+
+def _since(times: list[int], since_ms: int) -> int:
+    return sum(at_ms > since_ms for at_ms in times)

@@ -1,7 +1,9 @@
-"""Find a Chromium and its driver, or say what to install."""
+"""Find a Chromium and its driver, install Debian's where allowed, or say what to do."""
 
 import os
 import shutil
+import subprocess
+from functools import cache
 from pathlib import Path
 
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
@@ -33,7 +35,9 @@ def find(kind: str, setting: str, names: tuple[str, ...]) -> str:
         NoChromium: nothing of that kind is installed.
     """
     named = os.environ.get(setting)
-    found = named or next(filter(None, map(shutil.which, names)), None)
+    found = named or _installed(names)
+    if found is None and install_debians():
+        found = _installed(names)
     if found is None or not Path(found).is_file():
         raise NoChromium(
             f"The browser tests need a {kind} and found {named!r} (looked for "
@@ -41,6 +45,24 @@ def find(kind: str, setting: str, names: tuple[str, ...]) -> str:
             f"`apt-get install chromium chromium-driver`, or set {setting} to its path."
         )
     return found
+
+
+def _installed(names: tuple[str, ...]) -> str | None:
+    return next(filter(None, map(shutil.which, names)), None)
+
+
+@cache
+def install_debians() -> bool:
+    """Install Debian's Chromium when this user may; say whether that was tried."""
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0:
+        return False
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for words in (["update"], ["install", "-y", "chromium", "chromium-driver"]):
+        run = subprocess.run([apt, "-qq", *words], env=env, check=False)
+        if run.returncode != 0:
+            return False
+    return True
 
 
 def start(profile: Path) -> Chrome:

@@ -1,6 +1,6 @@
 """Turn samples of several rounds into medians and ratios that show their noise.
 
-Absolute times of a shared machine mean little; what two subjects took in the same run,
+Absolute times of a busy machine mean little; what two subjects took in the same run,
 one after the other, can be compared. So a figure is a ratio, taken round by round: its
 value is the median over the rounds, and the smallest and largest round are its noise.
 """

@@ -187,6 +187,10 @@ def _edit(frame: _Frame, edit: Edit) -> Change | Refusal:
     except BadJson as error:
         return Invalid(errors={error.pointer: f"{error.problem}."})
     if document == frame.item.action:
+        if Verb.APPROVE not in frame.item.allow:
+            return Invalid(
+                errors={"": "Nothing was changed, and approve is not allowed."}
+            )
         return _approve(frame)
     record = edits.edit_record(
         frame.item,

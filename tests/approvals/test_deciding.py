@@ -245,6 +245,14 @@ def test_a_decision_that_the_tool_does_not_allow_is_refused() -> None:
     assert isinstance(say(approval, Respond(message="x"), reviewer(ANA)), Invalid)
 
 
+def test_an_unchanged_edit_is_no_way_around_a_forbidden_approve() -> None:
+    approval = an_approval(an_item(allow=(Verb.EDIT, Verb.REJECT)))
+    same = Edit(args={"order_id": "78291", "amount": 899})
+
+    assert isinstance(say(approval, same, reviewer(ANA)), Invalid)
+    assert isinstance(say(approval, Edit(args=HALF), reviewer(ANA)), Change)
+
+
 def test_two_people_are_needed_and_one_of_them_senior() -> None:
     approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
 

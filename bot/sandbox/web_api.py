@@ -84,7 +84,9 @@ class WebApi:
             self._log(name, arguments, refused.error)
         if fault is not None and fault.fault is Fault.LOST_RESPONSE:
             cut(request)
-        return web.json_response(answer)
+        # As Slack does: a client reads here what its token may do.
+        scopes = ",".join(sorted(self.slack.workspace.bot_scopes))
+        return web.json_response(answer, headers={"X-OAuth-Scopes": scopes})
 
     def _admit(
         self, name: str, request: web.Request, arguments: JsonObject

@@ -178,8 +178,9 @@ def _approve(frame: _Frame) -> Change | Refusal:
 
 
 def _edit(frame: _Frame, edit: Edit) -> Change | Refusal:
-    problem = _too_long(edit.reason, "/reason")
-    errors = problem or edits.argument_errors(frame.item.args_schema, edit.args)
+    errors = _too_long(edit.reason, "/reason") or edits.argument_errors(
+        frame.item.args_schema, edit.args
+    )
     if errors:
         return Invalid(errors=errors)
     try:
@@ -187,26 +188,32 @@ def _edit(frame: _Frame, edit: Edit) -> Change | Refusal:
     except BadJson as error:
         return Invalid(errors={error.pointer: f"{error.problem}."})
     if document == frame.item.action:
-        if Verb.APPROVE not in frame.item.allow:
-            return Invalid(
-                errors={"": "Nothing was changed, and approve is not allowed."}
-            )
-        return _approve(frame)
+        return _unchanged(frame)
+    return _changed(frame, document, edit.reason)
+
+
+def _changed(frame: _Frame, document: str, reason: str) -> Change | Refusal:
     record = edits.edit_record(
         frame.item,
         document,
         by=frame.reviewer.person,
         at_ms=frame.now_ms,
-        reason=edit.reason,
+        reason=reason,
     )
     edited = frame.item.with_(action=document, edit=record, votes=())
     raised = _raised(edited, frame.judged)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})
-    if raised.tier is not frame.item.tier:
-        raised = raised.with_(principals=(*raised.principals, frame.reviewer.person))
-        return _reopened(frame, raised)
-    return _vote(frame, raised, Verb.EDIT, text=edit.reason)
+    if raised.tier is frame.item.tier:
+        return _vote(frame, raised, Verb.EDIT, text=reason)
+    principals = (*raised.principals, frame.reviewer.person)
+    return _reopened(frame, raised.with_(principals=principals))
+
+
+def _unchanged(frame: _Frame) -> Change | Refusal:
+    if Verb.APPROVE in frame.item.allow:
+        return _approve(frame)
+    return Invalid(errors={"": "Nothing was changed, and approve is not allowed."})
 
 
 def _raised(item: Item, judged: Judgement | None) -> Item:

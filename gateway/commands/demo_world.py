@@ -74,7 +74,7 @@ async def open_world(
             "Stop what listens there, or choose another with --port."
         ) from error
     try:
-        settings = Settings.load(config, _environment(sandbox, data_dir, mode, env))
+        settings = Settings.load(config, environment(sandbox, data_dir, mode, env))
         async with open_house(settings) as house:
             if mode is SlackMode.HTTP:
                 sandbox.deliver_http(house.bot.url)
@@ -88,9 +88,10 @@ def _made(folder: Path) -> Path:
     return folder
 
 
-def _environment(
+def environment(
     sandbox: Sandbox, data_dir: Path, mode: SlackMode, env: Mapping[str, str] | None
 ) -> dict[str, str]:
+    """Return the settings from the environment that point a house at a sandbox."""
     return {
         **(env or {}),
         "TWOKEY_DATA_DIR": str(data_dir.absolute()),

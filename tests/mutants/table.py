@@ -113,8 +113,8 @@ TABLE = (
     Mutant(
         "a raising editor becomes a principal",
         DECIDING,
-        "principals=(*raised.principals, frame.reviewer.person)",
-        "principals=raised.principals",
+        "principals = (*raised.principals, frame.reviewer.person)",
+        "principals = raised.principals",
     ),
     Mutant(
         "a tier is never lowered",

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError
+from jsonschema.exceptions import SchemaError, UnknownType
+from referencing import Registry
+from referencing.exceptions import Unresolvable
 
 from gateway.approvals import digest
 from gateway.approvals.lifecycle import ItemState
@@ -23,6 +25,19 @@ from gateway.wire import (
     ReconcileAnswer,
     answer_for,
 )
+
+
+_NO_SCHEMA = (
+    AttributeError,
+    KeyError,
+    RecursionError,
+    SchemaError,
+    TypeError,
+    UnknownType,
+    Unresolvable,
+    ValueError,
+)
+"""What a validator raises over something that is no schema."""
 
 
 @dataclass(frozen=True)
@@ -127,14 +142,19 @@ async def answers_for(
 
 
 def _fits(answer: JsonObject, schema: JsonObject | None) -> bool:
+    """Say whether the agent's own schema takes an answer.
+
+    The schema itself is not checked first: that costs more than everything else here,
+    and one that is no schema leaves the judgement to the agent. An empty registry
+    keeps a schema from making us fetch anything.
+    """
     if schema is None:
         return True
+    judge: Any = Draft202012Validator(schema, registry=Registry())
     try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError:
-        return True  # no schema at all: the agent checks the answer itself
-    judge: Any = Draft202012Validator(schema)
-    return bool(judge.is_valid(answer))
+        return bool(judge.is_valid(answer))
+    except _NO_SCHEMA:
+        return True
 
 
 def _answer(question: Question, item: Item) -> JsonObject | None:

@@ -23,6 +23,7 @@ from gateway.approvals.decisions import (
 )
 from gateway.approvals.quorum import objection
 from gateway.approvals.record import Approval, Item, Verb
+from gateway.store.approvals import Loaded
 from gateway.store.cards import ViewBinding
 from gateway.store.keys import Keys
 
@@ -180,7 +181,12 @@ async def decide(
         digest: of the signed request.
     """
     reviewer = await desk.reviewer_of(*who, looked_at.item)
-    outcome = await desk.service.decide(looked_at.click(digest), decision, reviewer)
+    outcome = await desk.service.decide(
+        looked_at.click(digest),
+        decision,
+        reviewer,
+        seen=Loaded(looked_at.approval, looked_at.now_ms),
+    )
     log_outcome(looked_at, outcome, decision.kind, reviewer)
     return outcome
 

@@ -26,7 +26,6 @@ from gateway.wire import (
     answer_for,
 )
 
-
 _NO_SCHEMA = (
     AttributeError,
     KeyError,

@@ -70,7 +70,12 @@ class ReviewService:
         return loaded
 
     async def decide(
-        self, click: Click, decision: Decision, reviewer: Reviewer
+        self,
+        click: Click,
+        decision: Decision,
+        reviewer: Reviewer,
+        *,
+        seen: Loaded | None = None,
     ) -> Outcome:
         """Settle or vote on one item; atomic, and safe to repeat.
 
@@ -78,11 +83,19 @@ class ReviewService:
         back are one write. The current policy is asked as well as the frozen one, and
         the stricter wins.
 
+        Args:
+            click: what the person saw.
+            decision: what they say.
+            reviewer: who they are.
+            seen: the record when the caller has just read it; spares one reading, and
+                an older one costs nothing but another round.
+
         Raises:
             StoreUnavailable: when it is not known to be written.
         """
-        for _ in range(_ATTEMPTS):
-            loaded = await self.read(click.approval)
+        for attempt in range(_ATTEMPTS):
+            is_fresh = attempt == 0 and seen is not None
+            loaded = seen if is_fresh else await self.read(click.approval)
             if loaded is None:
                 return Unknown()
             approval = loaded.approval
@@ -212,7 +225,8 @@ class ReviewService:
             agent=approval.agent,
             tool=item.tool,
             args=args,
-            declared_schema=item.args_schema,
+            # The frozen schema was judged when the call was submitted.
+            declared_schema=None,
             facts=facts_of(
                 standing, one, totals, requester=requester, asked=standing.asked
             ),

@@ -15,6 +15,7 @@ from gateway.service.reviews import ReviewService
 from gateway.service.sweep import Sweeper
 from gateway.store.store import Store
 from gateway.store.threads import ThreadFacts
+from gateway.store.windows import use_of
 from gateway.wire import ClaimRequest, ProposedCall, Turn, TurnRef, Verdict
 
 POLICY = """
@@ -67,13 +68,14 @@ class Desk:
         thread: str = "t1",
         message_id: str | None = None,
         ns: str = "",
+        agent: str = "support",
     ) -> tuple[TurnRef, tuple[Verdict, ...]]:
         """Submit one turn asked for by Dan; a new message id unless one is given."""
         message = message_id or f"m{next(self._count)}"
-        ref = TurnRef(agent="support", thread=thread, ns=ns, message_id=message)
+        ref = TurnRef(agent=agent, thread=thread, ns=ns, message_id=message)
         facts = ThreadFacts(requester=DAN)
         keys = self.store.keys_of_tenant("default")
-        await self.store.threads.remember(keys, "support", thread, facts)
+        await self.store.threads.remember(keys, agent, thread, facts)
         proposed = tuple(
             ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
             for index, (tool, args) in enumerate(calls)
@@ -127,6 +129,22 @@ class Desk:
             ["HSET", keys.head(approval_id), f"{index}:u", 1],
             ["ZADD", keys.expiry, 1, approval_id],
         )
+
+    async def lapsed(self, item_id: str) -> None:
+        """Move the clock: let an authorization be too old to be used."""
+        approval_id, index = approval_of(item_id)
+        keys = self.store.keys_of_tenant("default")
+        await self.store.conn.together(
+            ["HSET", keys.head(approval_id), f"{index}:l", 1],
+            ["ZADD", keys.expiry, 1, approval_id],
+        )
+
+    async def total(self, window: str, resource: str, tenant: str = "default") -> int:
+        """Return what a window holds of a resource now, in millionths."""
+        keys = self.store.keys_of_tenant(tenant)
+        key = keys.window(tenant, window, resource)
+        peek = use_of(key, name=window, call="peek", micro=0, within_ms=1)
+        return (await self.store.windows.totals(keys.blobs("none"), 0, [peek]))[window]
 
     async def jobs(self) -> int:
         """Count the resume jobs that wait."""

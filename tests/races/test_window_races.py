@@ -1,0 +1,134 @@
+"""However calls, edits and decisions interleave, no window is passed unseen."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Edit, Outcome
+from gateway.approvals.tiers import Tier
+from gateway.service.agents import AgentService
+from gateway.store.store import Store
+from gateway.wire import ProposedCall, Turn, TurnRef, Verdict, VerdictKind
+from tests.service.desk import ANA, BEN, Desk
+from tests.service.windowed import refund, refunded, windowed, windowed_policy
+
+ROUNDS = 20
+AT_ONCE = 10
+
+
+async def submitted(
+    store: Store, agent: str, thread: str, *calls: ProposedCall
+) -> tuple[Verdict, ...]:
+    policy = windowed_policy()
+    ref = TurnRef(agent=agent, thread=thread, message_id="m")
+    turn = Turn(ref=ref, calls=calls)
+    return await AgentService(store, lambda: policy).submit(turn)
+
+
+def call(amount: float, customer: str, place: int = 0) -> ProposedCall:
+    tool, args = refund(amount, customer)
+    return ProposedCall(tool=tool, args=args, tool_call_id=f"c{place}")
+
+
+@pytest.mark.parametrize("spread", ["threads", "agents", "turn", "retries"])
+async def test_of_ten_900s_under_a_limit_of_1000_one_stays_below_escalate(
+    store: Store, valkey_url: str, spread: str
+) -> None:
+    stores = [Store(valkey_url) for _ in range(AT_ONCE)]
+
+    async def race(customer: str) -> list[Verdict]:
+        if spread == "turn":
+            calls = [call(900, customer, place) for place in range(AT_ONCE)]
+            return list(await submitted(store, "a", customer, *calls))
+        agents = [f"a{n}" if spread == "agents" else "a" for n in range(AT_ONCE)]
+        copies = 3 if spread == "retries" else 1
+        answers = await asyncio.gather(
+            *(
+                submitted(stores[n], agents[n], f"{customer} {n}", call(900, customer))
+                for n in range(AT_ONCE)
+                for _ in range(copies)
+            )
+        )
+        return [verdicts[0] for verdicts in answers[::copies]]
+
+    desk = windowed(store)
+    for customer in (f"c{n}" for n in range(ROUNDS)):
+        verdicts = await race(customer)
+        below = [one for one in verdicts if one.tier.rank < Tier.ESCALATE.rank]
+        held = [one for one in verdicts if one.kind is VerdictKind.HOLD]
+
+        assert len(below) <= 1
+        # Who is over 5,000 when judged is denied and gives its share back.
+        assert await refunded(desk, customer) == 900 * len(held)
+    for opened in stores:
+        await opened.close()
+
+
+async def test_of_edits_at_once_one_at_most_stays_below_escalate(store: Store) -> None:
+    desk = windowed(store)
+    for n in range(ROUNDS):
+        customer = f"c{n}"
+        waiting = [
+            (await desk.submit(refund(10, customer), thread=f"{customer} {place}"))[1]
+            for place in range(4)
+        ]
+        clicks = [await desk.click(verdicts[0]) for verdicts in waiting]
+
+        outcomes = await asyncio.gather(
+            *(
+                desk.reviews.decide(
+                    click, Edit(args={"amount": 900, "customer": customer}), ANA
+                )
+                for click in clicks
+            )
+        )
+
+        assert [one.kind for one in outcomes].count("settled") <= 1
+        assert await refunded(desk, customer) == 3600
+
+
+async def test_an_edit_and_a_new_call_do_not_miss_each_other(store: Store) -> None:
+    desk = windowed(store)
+    for n in range(ROUNDS):
+        customer = f"c{n}"
+        _, first = await desk.submit(refund(10, customer), thread=f"{customer} 1")
+        click = await desk.click(first[0])
+        edit = Edit(args={"amount": 900, "customer": customer})
+
+        edited, (_, second) = await asyncio.gather(
+            desk.reviews.decide(click, edit, ANA),
+            desk.submit(refund(900, customer), thread=f"{customer} 2"),
+        )
+
+        assert edited.kind == "voted" or second[0].tier is Tier.ESCALATE
+
+
+async def test_ends_and_beginnings_at_once_leave_the_sum_of_what_is_left(
+    store: Store,
+) -> None:
+    desk = windowed(store)
+    numbers = itertools.count()
+
+    async def submit_and_end(place: int) -> float:
+        thread = f"t{next(numbers)}"
+        ref, verdicts = await desk.submit(refund(10 + place), thread=thread)
+        if place % 3 == 0:
+            await desk.agents.supersede(ref)
+            return 0
+        if place % 3 == 1:
+            await desk.agents.withdraw(frozenset({verdicts[0].item_id}))
+            return 0
+        await _approve_twice(desk, verdicts[0])
+        return 10 + place
+
+    left = await asyncio.gather(*(submit_and_end(place) for place in range(60)))
+
+    assert await refunded(desk) == sum(left)
+
+
+async def _approve_twice(desk: Desk, verdict: Verdict) -> list[Outcome]:
+    click = await desk.click(verdict)
+    return [await desk.reviews.decide(click, Approve(), by) for by in (ANA, BEN)]

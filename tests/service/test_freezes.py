@@ -1,0 +1,174 @@
+"""What is frozen does not start: not new, not authorized, not known already."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+from pydantic import ValidationError
+
+from gateway.approvals.decisions import Approve
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Result
+from gateway.service.freezing import FreezeService
+from gateway.store.freezes import Scope, ScopeKind
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from gateway.wire import Claimed, ClaimRequest, Done, Refused, VerdictKind
+from tests.service.desk import ANA, Desk
+
+TENANT = Scope(kind=ScopeKind.TENANT)
+AGENT = Scope(kind=ScopeKind.AGENT, name="support")
+TOOL = Scope(kind=ScopeKind.TOOL, name="process_refund")
+SCOPES = [TENANT, AGENT, TOOL]
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+async def authorized(desk: Desk, thread: str = "t1") -> ClaimRequest:
+    click, claim = await desk.refund(thread=thread)
+    await desk.reviews.decide(click, Approve(), ANA)
+    return claim
+
+
+@pytest.mark.parametrize("scope", SCOPES, ids=str)
+async def test_what_was_authorized_does_not_start_once_it_is_frozen(
+    desk: Desk, scope: Scope
+) -> None:
+    claims = [await authorized(desk, thread=f"t{n}") for n in range(8)]
+    started = time.monotonic()
+
+    await desk.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
+    replies = await asyncio.gather(*map(desk.agents.claim, claims))
+
+    assert time.monotonic() - started < 1
+    for reply in replies:
+        assert isinstance(reply, Refused)
+        assert "frozen by T0/U0ANA: wrong refunds" in reply.reason
+        assert reply.state is ItemState.AUTHORIZED
+
+
+@pytest.mark.parametrize("scope", SCOPES, ids=str)
+async def test_what_is_frozen_is_denied_before_anybody_is_asked(
+    desk: Desk, scope: Scope
+) -> None:
+    await desk.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
+
+    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
+
+    keys = desk.store.keys_of_tenant("default")
+    assert verdicts[0].kind is VerdictKind.DENY
+    assert "wrong refunds" in verdicts[0].reason
+    assert not await desk.store.approvals.of_thread(keys, "support", "t1")
+
+
+async def test_a_frozen_tool_leaves_other_tools_and_agents_be(desk: Desk) -> None:
+    await desk.reviews.freezes.freeze(TOOL, "a", "b")
+    await desk.reviews.freezes.freeze(AGENT.with_(name="other"), "a", "b")
+
+    _, verdicts = await desk.submit(("send_email", {}), ("look_up_order", {}))
+
+    assert [one.kind for one in verdicts] == [VerdictKind.HOLD, VerdictKind.RUN]
+
+
+async def test_another_tenant_is_not_frozen(desk: Desk) -> None:
+    other = FreezeService(desk.store, tenant="other")
+    await other.freeze(TENANT, "a", "b")
+
+    assert isinstance(await desk.agents.claim(await authorized(desk)), Claimed)
+
+
+async def test_a_verdict_to_run_is_taken_back_by_a_freeze(desk: Desk) -> None:
+    _, before = await desk.submit(("look_up_order", {}), message_id="m1")
+    await desk.reviews.freezes.freeze(TENANT, "T0/U0ANA", "stop")
+
+    _, after = await desk.submit(("look_up_order", {}), message_id="m1")
+
+    assert before[0].kind is VerdictKind.RUN
+    assert after[0].kind is VerdictKind.DENY
+
+
+async def test_the_script_that_opens_sees_a_freeze_that_came_while_judging(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = desk.store.attention.standing
+    readings: list[object] = []
+
+    async def freeze_after_reading(*args: object, **kwargs: object) -> object:
+        standing = await read(*args, **kwargs)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - handed on as it came
+        readings.append(standing)
+        await desk.reviews.freezes.freeze(TENANT, "a", "just now")
+        return standing
+
+    monkeypatch.setattr(desk.store.attention, "standing", freeze_after_reading)
+    _, verdicts = await desk.submit(("look_up_order", {}), ("process_refund", {}))
+
+    assert [one.kind for one in verdicts] == [VerdictKind.DENY, VerdictKind.DENY]
+    assert len(readings) == 2
+
+
+async def test_lifting_lets_what_was_authorized_run(desk: Desk) -> None:
+    claim = await authorized(desk)
+    await desk.reviews.freezes.freeze(TOOL, "a", "b")
+    await desk.agents.claim(claim)
+
+    await desk.reviews.freezes.unfreeze(TOOL, "T0/U0BEN", "all is well")
+
+    assert isinstance(await desk.agents.claim(claim), Claimed)
+    assert await desk.reviews.freezes.frozen() == ()
+
+
+async def test_what_ran_is_still_told_while_it_is_frozen(desk: Desk) -> None:
+    claim = await authorized(desk)
+    granted = await desk.agents.claim(claim)
+    assert isinstance(granted, Claimed)
+    await desk.reviews.freezes.freeze(TENANT, "a", "b")
+
+    is_kept = await desk.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+
+    assert is_kept
+    assert isinstance(await desk.agents.claim(claim), Done)
+
+
+async def test_who_froze_and_lifted_and_why_is_in_the_audit_log_once(
+    desk: Desk,
+) -> None:
+    freezes = desk.reviews.freezes
+
+    done = [
+        await freezes.freeze(TOOL, "T0/U0ANA", "wrong"),
+        await freezes.freeze(TOOL, "T0/U0BEN", "again"),
+        await freezes.unfreeze(TOOL, "T0/U0BEN", "mended"),
+        await freezes.unfreeze(TOOL, "T0/U0ANA", "again"),
+    ]
+
+    audit = await audit_entries(desk.store.conn, desk.store.keys_of_tenant("default"))
+    assert done == [True, False, True, False]
+    assert [(one.name, one.actor, one.reason, one.tool) for one in audit] == [
+        (EventName.FREEZE_SET, "T0/U0ANA", "wrong", "process_refund"),
+        (EventName.FREEZE_LIFTED, "T0/U0BEN", "mended", "process_refund"),
+    ]
+
+
+async def test_everything_that_is_frozen_is_listed_in_order(desk: Desk) -> None:
+    for scope in SCOPES:
+        await desk.reviews.freezes.freeze(scope, "T0/U0ANA", str(scope))
+
+    frozen = await desk.reviews.freezes.frozen()
+
+    assert {str(one.scope) for one in frozen} == set(map(str, SCOPES))
+    assert all(one.at_ms > 0 and one.by == "T0/U0ANA" for one in frozen)
+    assert [one.at_ms for one in frozen] == sorted(one.at_ms for one in frozen)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"), [("tenant", "x"), ("agent", ""), ("tool", "")]
+)
+def test_a_scope_without_its_name_is_no_scope(kind: str, name: str) -> None:
+    with pytest.raises(ValidationError, match="needs its name"):
+        Scope.model_validate({"kind": kind, "name": name})

@@ -1,0 +1,51 @@
+"""Set up a desk whose refunds are summed up for each customer."""
+
+from __future__ import annotations
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.policy.load import load_policy
+from gateway.policy.rules import Policy
+from gateway.policy.windows import MICRO, resource_key
+from gateway.store.store import Store
+from tests.service.desk import POLICY, Desk
+
+WINDOWS = """
+windows:
+  refunds:
+    {tools: [process_refund, small_refund], by: args.customer, sum: args.amount,
+     within: 24h}
+"""
+LIMIT = """process_refund:
+    tier: approve
+    raise:
+      - {to: escalate, when: "windows.refunds > 1000", because: "over 1,000 in a day"}
+      - {to: deny, when: "windows.refunds > 5000", because: "over 5,000 in a day"}
+  small_refund:
+    tier: auto
+    raise:
+      - {to: deny, when: "windows.refunds > 5000", because: "over 5,000 in a day"}
+"""
+
+
+def windowed_policy() -> Policy:
+    """Return the desk's policy, with refunds over 1,000 a day for two people."""
+    text = POLICY.replace("process_refund: {tier: approve}\n", LIMIT)
+    return load_policy(text + WINDOWS, "policy.yml")
+
+
+def windowed(store: Store) -> Desk:
+    """Return a desk with that policy."""
+    return Desk(store, windowed_policy())
+
+
+def refund(
+    amount: float, customer: str = "c7", tool: str = "process_refund"
+) -> tuple[str, JsonObject]:
+    """Return a call that refunds a customer."""
+    return tool, {"amount": amount, "customer": customer}
+
+
+async def refunded(desk: Desk, customer: str = "c7") -> float:
+    """Return what counts of a customer's refunds now."""
+    total = await desk.total("refunds", resource_key(customer))
+    return total / MICRO

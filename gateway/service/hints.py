@@ -1,52 +1,54 @@
-"""Join what an agent's own code wishes for a call with what policy says of it."""
+"""Judge a call together with what the agent's own code wishes for it."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from gateway.approvals.record import Verb
 from gateway.approvals.tiers import Tier
 from gateway.policy.evaluate import Ruling
+from gateway.policy.overrides import Override
 from gateway.wire import CallHint
 
 MAX_DESCRIPTION = 200
 """Longest description of an agent's that stands on a card; a longer one is cut."""
 
-ASKED = "The agent's own code asks for a person here."
-WAIVED = "The policy lets the agent's own code waive the person here, and it did."
+Judge = Callable[[Override | None], Ruling]
+"""What policy says of one call, given what is asked for beside it."""
 
 
-def apply_hint(
-    ruling: Ruling, hint: CallHint | None, *, is_overridable: bool
-) -> Ruling:
-    """Return the ruling as a hint changes it: raised, narrowed, or as it was.
+def apply_hint(judge: Judge, hint: CallHint | None) -> Ruling:
+    """Return policy's ruling as a hint changes it: raised, narrowed, or as it was.
 
     Whoever can forge a hint gains nothing by it. Only ``approve`` can be loosened, to
-    ``auto``, and only where policy says so; a reviewer's ``reject`` is never taken
-    away; the description never stands in for the policy's, and is left out where the
-    policy hides arguments, because it may spell them out.
+    ``auto``, only where policy says ``overridable``, and no further than its rules of
+    ``raise`` let it. A reviewer's ``reject`` is never taken away. The description
+    never stands in for the policy's, and is left out where the policy hides
+    arguments, because it may spell them out.
 
     Args:
-        ruling: what policy says, for these arguments.
+        judge: asks policy about this call; pure, called once or twice.
         hint: the agent's wish; None changes nothing.
-        is_overridable: whether the policy marks this tool, or the tools it does not
-            list, as overridable, and no rule of it raised the tier of this call.
     """
+    ruling = judge(None)
     if hint is None:
         return ruling
-    tier, reason = _tier(ruling.tier, hint, is_overridable=is_overridable)
+    tier = _wished(ruling, hint)
+    if tier is not None:
+        # Time, people and channel depend on the tier, so policy is asked again.
+        ruling = judge(Override(tier=tier))
     return ruling.with_(
-        tier=tier,
-        reasons=(*ruling.reasons, reason) if reason else ruling.reasons,
         allow=_narrowed(ruling.allow, hint.allow),
         description=_described(ruling, hint.description),
     )
 
 
-def _tier(tier: Tier, hint: CallHint, *, is_overridable: bool) -> tuple[Tier, str]:
-    if hint.hold is True and tier.runs_unasked:
-        return Tier.APPROVE, ASKED
-    if hint.hold is False and is_overridable and tier is Tier.APPROVE:
-        return Tier.AUTO, WAIVED
-    return tier, ""
+def _wished(ruling: Ruling, hint: CallHint) -> Tier | None:
+    if hint.hold is True and ruling.tier.runs_unasked:
+        return Tier.APPROVE
+    if hint.hold is False and ruling.overridable and ruling.tier is Tier.APPROVE:
+        return Tier.AUTO
+    return None
 
 
 def _narrowed(

@@ -24,9 +24,10 @@ from gateway.approvals.record import (
     Verb,
 )
 from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
+from gateway.approvals.tiers import Tier, join
 from gateway.errors import NotAllowed, StoreUnavailable
 from gateway.policy.evaluate import Ruling
+from gateway.policy.overrides import Override
 from gateway.service.hints import apply_hint
 from gateway.wire import (
     AgentNote,
@@ -250,16 +251,22 @@ class FakeGateway:
         )
 
     def _ruling(self, call: ProposedCall) -> Ruling:
-        ruling = Ruling(
-            tier=self.tiers.get(call.tool, self.default),
-            reasons=(),
-            allow=self.allow,
-            demand=Demand(approvals=1, of=()),
-            ttl_ms=1,
-            channel="#agents",
-        )
+        listed = self.tiers.get(call.tool, self.default)
         is_overridable = call.tool in self.overridable
-        return apply_hint(ruling, call.hint, is_overridable=is_overridable)
+
+        def judge(override: Override | None) -> Ruling:
+            asked = override.tier if override and override.tier else listed
+            return Ruling(
+                tier=asked if is_overridable else join(listed, asked),
+                reasons=(),
+                allow=self.allow,
+                demand=Demand(approvals=1, of=()),
+                ttl_ms=1,
+                channel="#agents",
+                overridable=is_overridable,
+            )
+
+        return apply_hint(judge, call.hint)
 
     def _open(self, turn: Turn, index: int, ruling: Ruling) -> Item:
         call = turn.calls[index]

@@ -6,126 +6,170 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals.record import Demand, Role, Verb
-from gateway.approvals.tiers import Tier
+from gateway.approvals.record import Verb
+from gateway.approvals.tiers import Tier, join
 from gateway.policy.evaluate import Ruling, evaluate
 from gateway.policy.load import load_policy
+from gateway.policy.overrides import Override
+from gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
 from gateway.service.hints import MAX_DESCRIPTION, apply_hint
 from gateway.wire import CallHint
 
-
-def _verbs(names: str) -> tuple[Verb, ...]:
-    return tuple(Verb(name) for name in names.split())
-
-
+TIERED = load_policy(
+    """\
+version: 1
+defaults: {expires_in: 1h, channel: "#cards", reviewers: U0ANA}
+tiers:
+  notify: {channel: "#notices"}
+tools:
+  look_up: {tier: notify}
+  pay:
+    tier: approve
+    overridable: true
+    raise: [{to: escalate, when: "args.amount > 50", because: large}]
+  trust:
+    tier: auto
+    overridable: true
+    raise: [{to: approve, when: "args.amount > 50", because: large}]
+""",
+    "policy.yml",
+)
 HINTS = st.none() | st.builds(
     CallHint,
     hold=st.none() | st.booleans(),
     allow=st.none() | st.lists(st.sampled_from(Verb)).map(tuple),
     description=st.text(),
 )
-
-
-def ruled(
-    tier: Tier = Tier.APPROVE,
-    allow: tuple[Verb, ...] = tuple(Verb),
-    description: str = "",
-    redact: tuple[str, ...] = (),
-) -> Ruling:
-    return Ruling(
-        tier=tier,
-        reasons=("policy",),
-        allow=allow,
-        demand=Demand(approvals=1, of=(Role(name="support", users=("U1",)),)),
-        ttl_ms=1,
-        channel="#agents",
-        description=description,
-        redact=redact,
-    )
-
-
-RULINGS = st.builds(
-    ruled,
-    tier=st.sampled_from(Tier),
-    allow=st.lists(st.sampled_from(Verb), min_size=1, unique=True).map(tuple),
-    description=st.sampled_from(["", "Refund 5"]),
-    redact=st.sampled_from([(), ("args.card",)]),
+POLICIES = st.builds(
+    lambda rule: Policy(version=1, tools={"pay": rule}),
+    st.builds(
+        ToolRule,
+        tier=st.sampled_from(Tier),
+        allow=st.lists(st.sampled_from(Verb), min_size=1, unique=True).map(tuple),
+        description=st.sampled_from([None, "Refund {args.amount}"]),
+        redact=st.sampled_from([(), ("args.card",)]),
+        overridable=st.none() | st.booleans(),
+        **{
+            "raise": st.lists(
+                st.builds(
+                    RaiseRule,
+                    to=st.sampled_from([Tier.APPROVE, Tier.ESCALATE, Tier.DENY]),
+                    when=st.sampled_from(["args.amount > 5", "args.amount > 50"]),
+                    because=st.just("large"),
+                ),
+                max_size=2,
+            ).map(tuple)
+        },
+    ),
 )
 
 
-@given(RULINGS, HINTS)
+def ruled(
+    policy: Policy, hint: CallHint | None, tool: str = "pay", amount: int = 10
+) -> Ruling:
+    def judge(override: Override | None) -> Ruling:
+        return evaluate(
+            policy,
+            agent="support",
+            tool=tool,
+            args={"amount": amount},
+            overrides={tool: override} if override else None,
+        )
+
+    return apply_hint(judge, hint)
+
+
+def of_tier(tier: Tier, **more: object) -> Policy:
+    rule = ToolRule.model_validate({"tier": tier, **more})
+    return Policy(
+        version=1, defaults=Defaults(reviewers=("U0ANA",)), tools={"pay": rule}
+    )
+
+
+def _verbs(names: str) -> tuple[Verb, ...]:
+    return tuple(Verb(name) for name in names.split())
+
+
+@given(POLICIES, HINTS)
 def test_no_hint_lowers_what_policy_does_not_mark_overridable(
-    ruling: Ruling, hint: CallHint | None
+    policy: Policy, hint: CallHint | None
 ) -> None:
-    joined = apply_hint(ruling, hint, is_overridable=False)
+    plain, hinted = ruled(policy, None), ruled(policy, hint)
 
-    assert joined.tier.rank >= ruling.tier.rank
-    assert joined.tier in {ruling.tier, Tier.APPROVE}
-    assert {*joined.allow} <= {*ruling.allow, Verb.REJECT}
-    assert joined.demand == ruling.demand
+    assert {*hinted.allow} <= {*plain.allow, Verb.REJECT}
+    if not plain.overridable:
+        assert hinted.tier.rank >= plain.tier.rank
+        assert hinted.tier in {plain.tier, Tier.APPROVE}
 
 
-@given(RULINGS, HINTS)
+@given(POLICIES, HINTS)
 def test_only_one_reviewer_is_ever_waived_and_only_by_a_clear_no(
-    ruling: Ruling, hint: CallHint | None
+    policy: Policy, hint: CallHint | None
 ) -> None:
-    joined = apply_hint(ruling, hint, is_overridable=True)
+    plain, hinted = ruled(policy, None), ruled(policy, hint)
 
-    is_waived = joined.tier.rank < ruling.tier.rank
-    is_no = hint is not None and hint.hold is False
-    assert is_waived == (is_no and ruling.tier is Tier.APPROVE)
+    fired = [rule.to for rule in plain.fired]
+    is_waived = hinted.tier.rank < plain.tier.rank
+    may_be = plain.overridable and plain.tier is Tier.APPROVE and not fired
+    assert is_waived == (may_be and hint is not None and hint.hold is False)
+    assert hinted.tier is join(hinted.tier, *fired)
 
 
-@given(RULINGS, HINTS)
+@given(POLICIES, HINTS)
 def test_a_reviewer_can_say_no_wherever_policy_lets_them(
-    ruling: Ruling, hint: CallHint | None
+    policy: Policy, hint: CallHint | None
 ) -> None:
-    joined = apply_hint(ruling, hint, is_overridable=True)
+    plain, hinted = ruled(policy, None), ruled(policy, hint)
 
-    assert joined.allow
-    assert (Verb.REJECT in joined.allow) or (Verb.REJECT not in ruling.allow)
-
-
-@given(RULINGS, HINTS, HINTS)
-def test_a_second_hint_gives_back_nothing_that_the_first_took(
-    ruling: Ruling, first: CallHint | None, second: CallHint | None
-) -> None:
-    once = apply_hint(ruling, first, is_overridable=False)
-    twice = apply_hint(once, second, is_overridable=False)
-
-    assert twice.tier.rank >= once.tier.rank
-    assert {*twice.allow} <= {*once.allow, Verb.REJECT}
+    assert hinted.allow
+    assert Verb.REJECT in hinted.allow or Verb.REJECT not in plain.allow
 
 
 def test_no_hint_changes_nothing() -> None:
-    ruling = ruled()
+    policy = of_tier(Tier.APPROVE, overridable=True)
 
-    assert apply_hint(ruling, None, is_overridable=True) is ruling
-    assert apply_hint(ruling, CallHint(), is_overridable=True) == ruling
+    assert ruled(policy, CallHint()) == ruled(policy, None)
 
 
 @pytest.mark.parametrize("tier", [Tier.AUTO, Tier.NOTIFY])
 def test_a_call_that_would_run_is_held_when_the_agent_asks(tier: Tier) -> None:
-    joined = apply_hint(ruled(tier), CallHint(hold=True), is_overridable=False)
+    hinted = ruled(of_tier(tier), CallHint(hold=True))
 
-    assert joined.tier is Tier.APPROVE
-    assert joined.reasons[0] == "policy"
-    assert "asks for a person" in joined.reasons[1]
+    assert hinted.tier is Tier.APPROVE
+    assert hinted.reasons[-1] == "This run of the agent asked for approve."
+
+
+def test_a_call_that_is_held_gets_the_people_time_and_channel_of_a_card() -> None:
+    hinted = ruled(TIERED, CallHint(hold=True), "look_up")
+
+    assert [role.users for role in hinted.demand.of] == [("U0ANA",)]
+    assert hinted.demand.approvals == 1
+    assert hinted.ttl_ms == 3_600_000
+    assert hinted.channel == "#cards"
 
 
 def test_a_waived_person_is_named_among_the_reasons() -> None:
-    joined = apply_hint(ruled(), CallHint(hold=False), is_overridable=True)
+    hinted = ruled(TIERED, CallHint(hold=False))
 
-    assert joined.tier is Tier.AUTO
-    assert "waive" in joined.reasons[-1]
+    assert hinted.tier is Tier.AUTO
+    assert "as the policy lets it" in hinted.reasons[-1]
+
+
+@pytest.mark.parametrize(
+    ("tool", "tier"), [("pay", Tier.ESCALATE), ("trust", Tier.APPROVE)]
+)
+def test_a_tier_that_a_rule_raised_is_never_waived(tool: str, tier: Tier) -> None:
+    hinted = ruled(TIERED, CallHint(hold=False), tool, amount=90)
+
+    assert hinted.tier is tier
 
 
 @pytest.mark.parametrize("tier", [Tier.ESCALATE, Tier.DENY])
 @pytest.mark.parametrize("hint", [CallHint(hold=True), CallHint(hold=False)])
 def test_two_people_and_a_no_stay_what_they_are(tier: Tier, hint: CallHint) -> None:
-    ruling = ruled(tier)
+    policy = of_tier(tier, overridable=True)
 
-    assert apply_hint(ruling, hint, is_overridable=True) == ruling
+    assert ruled(policy, hint) == ruled(policy, None)
 
 
 @pytest.mark.parametrize(
@@ -142,50 +186,31 @@ def test_two_people_and_a_no_stay_what_they_are(tier: Tier, hint: CallHint) -> N
 def test_decisions_are_narrowed_to_those_wished_for(
     given_verbs: str, wished: str, left: str
 ) -> None:
-    ruling = ruled(allow=_verbs(given_verbs))
+    policy = of_tier(Tier.APPROVE, allow=_verbs(given_verbs), overridable=True)
 
-    joined = apply_hint(ruling, CallHint(allow=_verbs(wished)), is_overridable=True)
-
-    assert joined.allow == _verbs(left)
+    assert ruled(policy, CallHint(allow=_verbs(wished))).allow == _verbs(left)
 
 
 def test_a_description_is_one_line_of_the_agents_and_says_so() -> None:
-    hint = CallHint(description=" Drop\n\nthe   table ")
+    hinted = ruled(of_tier(Tier.APPROVE), CallHint(description=" Drop\n\nthe   table "))
 
-    assert apply_hint(ruled(), hint, is_overridable=False).description == (
-        "The agent says: Drop the table"
-    )
+    assert hinted.description == "The agent says: Drop the table"
 
 
 def test_a_long_description_is_cut_visibly() -> None:
     hint = CallHint(description="x" * (MAX_DESCRIPTION + 7))
 
-    joined = apply_hint(ruled(), hint, is_overridable=False)
+    hinted = ruled(of_tier(Tier.APPROVE), hint)
 
-    assert joined.description.endswith("x… (7 more characters)")
+    assert hinted.description.endswith("x… (7 more characters)")
 
 
-@pytest.mark.parametrize(
-    "ruling", [ruled(description="Refund 5"), ruled(redact=("args.card",))]
-)
+@pytest.mark.parametrize("more", [{"description": "Refund"}, {"redact": ["args.card"]}])
 def test_a_description_neither_replaces_the_policys_nor_tells_what_it_hides(
-    ruling: Ruling,
+    more: dict[str, object],
 ) -> None:
-    hint = CallHint(description="harmless: card 4111 1111")
+    policy = of_tier(Tier.APPROVE, **more)
 
-    joined = apply_hint(ruling, hint, is_overridable=True)
+    hinted = ruled(policy, CallHint(description="harmless: card 4111 1111"))
 
-    assert joined.description == ruling.description
-
-
-def test_a_call_raised_from_auto_can_be_approved_by_the_policys_reviewers() -> None:
-    policy = load_policy(
-        "version: 1\ndefaults: {reviewers: U0ANA}\ntools: {look_up: {tier: auto}}\n",
-        "policy.yml",
-    )
-    ruling = evaluate(policy, agent="support", tool="look_up", args={})
-
-    joined = apply_hint(ruling, CallHint(hold=True), is_overridable=False)
-
-    assert joined.demand.approvals == 1
-    assert [role.users for role in joined.demand.of] == [("U0ANA",)]
+    assert hinted.description == ruled(policy, None).description

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -192,13 +192,14 @@ async def test_a_wish_stands_beside_the_repair_of_a_turn_that_was_cut_off(
 
 def test_a_wish_joins_a_repair_of_one_update_and_of_several() -> None:
     wish = {"twokey_overrides": [for_pay(hold=True)]}
-    several: Any = [Command(update={"messages": []})]
+    commands: list[Any] = [Command(update={"messages": []})]
+    several = cast("dict[str, Any]", commands)  # as LangChain's annotation has it
 
     assert with_more(None, {}) is None
     assert with_more(None, wish) == wish
     assert with_more({"messages": []}, wish) == {"messages": [], **wish}
     assert with_more(several, {}) is several
-    assert with_more(several, wish) == [*several, Command(update=wish)]
+    assert cast("Any", with_more(several, wish)) == [*commands, Command(update=wish)]
 
 
 @pytest.mark.parametrize(

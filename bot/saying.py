@@ -12,6 +12,7 @@ from bot.board import Line, Topic
 from bot.cards.history import thread_note
 from bot.cards.message import Message
 from bot.cards.outcome import agent_words, run_failed
+from bot.limits import UPDATE
 from bot.posting import NotYet, Wall
 from bot.text import fit
 from bot.web import SlackError, SlackRefused
@@ -115,6 +116,7 @@ class Saying:
 
     async def _show(self, topic: Topic, outbox: Outbox, keys: Keys) -> None:
         wanted = topic.wanted
+        self._need_room(topic)
         loaded = await self.read(topic.approval)
         if loaded is None:
             topic.shown = wanted
@@ -125,6 +127,19 @@ class Saying:
             await self._hang(topic, keys, loaded)
         topic.shown = wanted
         await self._take_notes(topic, outbox, approval)
+
+    def _need_room(self, topic: Topic) -> None:
+        """Wait before anything is read or rendered for a change Slack has no room for.
+
+        Raises:
+            NotYet: says how long.
+        """
+        if topic.place is None:
+            return
+        channel = topic.place[0]
+        wait_s = self.wall.limits.wait_s(UPDATE, channel)
+        if wait_s > 0:
+            raise NotYet(UPDATE, channel, wait_s)
 
     async def _hang(self, topic: Topic, keys: Keys, loaded: Loaded) -> None:
         approval, now_ms = loaded.approval, loaded.now_ms

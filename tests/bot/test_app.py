@@ -238,7 +238,7 @@ async def test_whatever_breaks_in_a_listener_ends_in_a_sentence(
         verdict = await house.refund()
         card = await house.card(verdict)
 
-        async def broken(*_: object) -> object:
+        async def broken(*_: object, **__: object) -> object:
             raise failure
 
         monkeypatch.setattr(ReviewService, "decide", broken)

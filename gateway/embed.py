@@ -82,11 +82,6 @@ class Twokey:
         slots: int = 8,
         insecure_dev: bool = False,
     ) -> None:
-        if (settings is None) == (policy is None):
-            raise SettingsError(
-                "Twokey needs either settings or a policy: Twokey(settings), or "
-                "Twokey(policy=Path('policy.yml'))."
-            )
         self._settings = settings
         self._policy = _policy(settings, policy)
         if settings is not None:
@@ -198,16 +193,25 @@ class Twokey:
         runner = await self._runner(graph, agent)
         keys = self.store.keys_of_tenant(self._tenant)
         at = Place(keys, self._tenant, agent, thread_id)
-        if requester is not None or origin is not None:
-            facts = await self.store.threads.facts(keys, agent, thread_id)
-            facts = facts.with_(requester=requester, origin=origin)
-            await self.store.threads.remember(keys, agent, thread_id, facts)
+        await self._remember(at, requester, origin)
         async with asyncio.timeout(timeout_s), self._told(at) as told:
             state = await self._begin_or_go_on(at, runner, input)
             while not _rests_for_good(state):
                 await _next(told)
                 state = await runner.probe(thread_id)
             return await runner.values(thread_id)
+
+    async def _remember(
+        self, at: Place, requester: Person | None, origin: Origin | None
+    ) -> None:
+        given = {"requester": requester, "origin": origin}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if not changes:
+            return
+        known = await self.store.threads.facts(at.keys, at.agent, at.thread)
+        await self.store.threads.remember(
+            at.keys, at.agent, at.thread, known.with_(**changes)
+        )
 
     async def _begin_or_go_on(
         self, at: Place, runner: LangGraphLocal, given: object
@@ -298,16 +302,19 @@ def _key(given: object) -> str:
 
 
 def _policy(settings: Settings | None, policy: Policy | Path | None) -> Policy:
-    if settings is not None:
+    if settings is not None and policy is None:
         place = settings.policy
         return load_policy(place.read(), str(place.path), under=place.under)
-    if isinstance(policy, Path):
-        try:
-            return load_policy(policy.read_text(encoding="utf-8"), str(policy))
-        except OSError as error:
-            raise SettingsError(
-                f"The policy {str(policy)!r} cannot be read: {error.strerror}."
-            ) from error
-    if policy is None:
-        raise SettingsError("Twokey needs a policy.")
-    return policy
+    if settings is not None or policy is None:
+        raise SettingsError(
+            "Twokey needs either settings or a policy: Twokey(settings), or "
+            "Twokey(policy=Path('policy.yml'))."
+        )
+    if isinstance(policy, Policy):
+        return policy
+    try:
+        return load_policy(policy.read_text(encoding="utf-8"), str(policy))
+    except OSError as error:
+        raise SettingsError(
+            f"The policy {str(policy)!r} cannot be read: {error.strerror}."
+        ) from error

@@ -66,7 +66,7 @@ async def load_runners(
     Raises:
         GraphError: one sentence about the first that cannot be used.
     """
-    base = settings.data_dir.parent
+    base = settings.policy.path.parent.resolve()
     return {
         name: LangGraphLocal(attached(await load_graph(agent.graph, base), saver))
         for name, agent in settings.agents.items()

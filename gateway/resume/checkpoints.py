@@ -46,18 +46,15 @@ async def open_checkpoints(place: str) -> AsyncGenerator[BaseCheckpointSaver[Any
 async def _open_sqlite(path: Path) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
     try:
         await asyncio.to_thread(_prepare, path)
-        connection = await aiosqlite.connect(path, timeout=_LOCK_WAIT_S)
     except (OSError, sqlite3.Error) as error:
-        raise _unusable(path, error) from error
-    try:
+        raise SettingsError(
+            f"The checkpoints in {str(path)!r} cannot be opened: {error}. Set "
+            "'data_dir' or 'checkpoints' to a place this user can write."
+        ) from error
+    async with aiosqlite.connect(path, timeout=_LOCK_WAIT_S) as connection:
         saver = AsyncSqliteSaver(connection, serde=strict_serializer())
-        try:
-            await saver.setup()  # creates the tables and turns on WAL
-        except sqlite3.Error as error:
-            raise _unusable(path, error) from error
+        await saver.setup()  # creates the tables and turns on WAL
         yield saver
-    finally:
-        await connection.close()
 
 
 def _prepare(path: Path) -> None:
@@ -69,10 +66,3 @@ def _prepare(path: Path) -> None:
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     with closing(sqlite3.connect(path, timeout=_LOCK_WAIT_S)) as connection:
         connection.execute("PRAGMA schema_version")
-
-
-def _unusable(path: Path, error: Exception) -> SettingsError:
-    return SettingsError(
-        f"The checkpoints in {str(path)!r} cannot be opened: {error}. Set 'data_dir' "
-        "or 'checkpoints' to a place this user can write."
-    )

@@ -52,10 +52,11 @@ class EveryLoop:
     async def close(self) -> None:
         """Close the connections of the other loops; the given store stays open."""
         for loop, store in self._stores:
-            if loop.is_running():
-                closing = asyncio.run_coroutine_threadsafe(store.close(), loop)
-                async with asyncio.timeout(_CLOSE_S):
-                    await asyncio.wrap_future(closing)
+            if not loop.is_running():
+                continue
+            closing = asyncio.run_coroutine_threadsafe(store.close(), loop)
+            async with asyncio.timeout(_CLOSE_S):
+                await asyncio.wrap_future(closing)
         self._stores.clear()
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
@@ -98,5 +99,7 @@ class EveryLoop:
             store = Store(given.conn.url, shards=given.shards, lease_ms=given.lease_ms)
             service = AgentService(store, self._policy, tenant=self._tenant)
             self._services[loop] = service
-            self._stores.append((loop, store))
+            # Loops that have ended took their connections along.
+            alive = [one for one in self._stores if not one[0].is_closed()]
+            self._stores = [*alive, (loop, store)]
         return service

@@ -24,7 +24,7 @@ from gateway.resume.graphs import attached
 from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
-from tests.resume.house import ANA, DAN, POLICY, RULES
+from tests.resume.house import ANA, DAN, ORIGIN, POLICY, RULES
 
 
 class Name(TypedDict):
@@ -279,6 +279,36 @@ async def test_a_graph_may_keep_its_own_checkpointer(opened: Open) -> None:
         await tk.run(graph, hello, thread_id="t1", agent="shop")
 
     assert mine.get_tuple({"configurable": {"thread_id": "t1"}})
+
+
+async def test_who_asked_and_where_are_kept_apart(opened: Open) -> None:
+    hello = {"messages": [{"role": "user", "content": "hello"}]}
+    async with opened() as tk:
+        for who, where in ((DAN, None), (None, ORIGIN), (None, None)):
+            await tk.run(
+                shop.graph,
+                hello,
+                thread_id="t1",
+                agent="shop",
+                requester=who,
+                origin=where,
+            )
+        keys = tk.store.keys_of_tenant("default")
+        known = await tk.store.threads.facts(keys, "shop", "t1")
+
+    assert (known.requester, known.origin) == (DAN, ORIGIN)
+
+
+async def test_every_loop_of_a_process_gets_connections_of_its_own(
+    opened: Open,
+) -> None:
+    async with opened() as tk:
+
+        def elsewhere() -> object:
+            return asyncio.run(tk.service.note("shop"))
+
+        here = await tk.service.note("shop")
+        assert [await asyncio.to_thread(elsewhere) for _ in range(3)] == [here] * 3
 
 
 async def test_a_twokey_needs_a_policy(tmp_path: Path) -> None:

@@ -73,6 +73,40 @@ async def test_three_clicks_during_a_slow_tool_are_one_execution(
     assert len(await house.events(EventName.ITEM_EXECUTING)) == 1
 
 
+async def test_a_tool_that_outlives_every_lease_is_run_once(
+    store: Store, tmp_path: Path
+) -> None:
+    houses = [Store(store.conn.url, lease_ms=400) for _ in range(2)]
+    place = tmp_path / "checkpoints.db"
+    async with (
+        open_house(houses[0], place) as house,
+        open_house(houses[1], place) as other,
+        house.working(),
+        other.working(),
+    ):
+        await house.ask(("slow", {"order": "1", "seconds": 1.5}))
+        [slow] = await house.asked()
+        await house.decide(slow)
+        assert await house.words() == "slow 1"
+        await house.idle()
+
+        assert shop.ledger() == ["begin 1", "end 1"]
+        assert await house.events(EventName.ITEM_IN_DOUBT) == []
+    for one in houses:
+        await one.close()
+
+
+async def test_a_job_finds_the_process_that_runs_its_agent(
+    house: House, second: House
+) -> None:
+    second.runners.clear()
+    async with second.working():
+        await house.say("hello")
+        await eventually(lambda: _waits_in_retry(house))
+        async with house.working():
+            assert await house.words() == "You said hello"
+
+
 async def test_jobs_that_find_nothing_to_do_change_nothing(house: House) -> None:
     async with house.working():
         await house.ask(EMAIL)
@@ -127,6 +161,10 @@ async def test_work_stops_when_its_lease_is_lost(store: Store) -> None:
 
 def _resume(thread: str) -> Job:
     return Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread=thread)
+
+
+async def _waits_in_retry(house: House) -> bool:
+    return await house.store.conn.command("ZCARD", house.keys.retry) == 1
 
 
 async def _has_begun() -> bool:

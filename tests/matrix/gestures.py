@@ -1,0 +1,132 @@
+"""Decide as a person does: click the buttons of a card, fill in and submit its forms.
+
+Whoever the sandbox itself would stop (a bot, a deactivated person) acts all the same:
+the payload that Slack would send for them is built and delivered, signed like all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bot.ids import Action, Input, View, unseal
+from bot.sandbox import inputs, payloads, view_answers
+from bot.sandbox.delivery import Ack, Parcel
+from bot.sandbox.elements import find
+from bot.sandbox.entries import entered
+from bot.sandbox.json_types import JsonObject, as_object, as_objects
+from bot.sandbox.payloads import Gesture
+from bot.sandbox.records import User
+from bot.sandbox.records import View as Shown
+from bot.sandbox.samples import OTHER_TEAM
+from bot.sandbox.server import Sandbox
+from gateway.approvals.record import Verb
+from tests.matrix.hall import Hall, Table
+from tests.matrix.people import Kind
+
+BUTTONS = {
+    Verb.APPROVE: Action.APPROVE,
+    Verb.EDIT: Action.EDIT,
+    Verb.REJECT: Action.REJECT,
+    Verb.RESPOND: Action.RESPOND,
+}
+
+
+async def click(hall: Hall, table: Table, verb: Verb, user_id: str) -> None:
+    """Click the button of a decision on a card; a form of it may be open then."""
+    sandbox, card = hall.world.sandbox, hall.card(table)
+    user = sandbox.workspace.user(user_id)
+    is_elsewhere = table.person == user_id and table.cell.kind is Kind.OTHER_WORKSPACE
+    if not (user.deleted or user.is_bot or is_elsewhere):
+        await sandbox.person(user_id).act(
+            "block_actions",
+            channel=table.channel,
+            ts=card.ts,
+            action_id=BUTTONS[verb],
+        )
+        return
+    placed = find(list(card.blocks or ()), BUTTONS[verb])
+    assert placed is not None
+    action: JsonObject = {
+        "type": "button",
+        "action_id": placed.action_id,
+        "block_id": placed.block_id,
+        "value": placed.element["value"],
+        "action_ts": sandbox.clock.next_ts(),
+    }
+    parcel = payloads.on_message(
+        sandbox.slack, _gesture(sandbox, user), card, action, {}
+    )
+    if is_elsewhere:
+        parcel.payload["team"] = {"id": OTHER_TEAM, "domain": "other"}
+    await _delivered(sandbox, parcel)
+
+
+def version_shown(hall: Hall, table: Table) -> int:
+    """Return the version that the buttons of a card are for."""
+    placed = find(list(hall.card(table).blocks or ()), Action.APPROVE)
+    return unseal(str(placed.element["value"])).version if placed else 0
+
+
+def form(hall: Hall, user_id: str) -> Shown | None:
+    """Return the form before somebody, None when there is none."""
+    stack = hall.world.sandbox.workspace.modals[user_id]
+    return stack[-1] if stack else None
+
+
+def close_forms(hall: Hall, user_id: str) -> None:
+    """Close whatever is open before somebody."""
+    hall.world.sandbox.workspace.modals[user_id].clear()
+
+
+async def submit(hall: Hall, verb: Verb, user_id: str, *, amount: int = 13) -> None:
+    """Fill in the form that is open, validly, and submit it."""
+    sandbox, view = hall.world.sandbox, form(hall, user_id)
+    assert view is not None
+    values = entered(view.blocks, _filled(view, verb, amount))
+    user = sandbox.workspace.user(user_id)
+    if user.deleted:
+        values = inputs.merged(view.blocks, view.values, values)
+        typed = replace(view, values=values)
+        parcel = payloads.view_submission(sandbox.slack, _gesture(sandbox, user), typed)
+        answer = await _delivered(sandbox, parcel)
+        answered = view_answers.apply(sandbox.slack, typed, answer.body)
+    else:
+        answered = await sandbox.person(user_id).act(
+            "view_submission", view_id=view.id, values=values
+        )
+    assert not answered.get("errors"), answered
+
+
+def notice(view: Shown | None) -> str:
+    """Return the one sentence of a modal that has nothing else, "" for a form."""
+    if view is None or view.document.get("callback_id") != View.NOTICE:
+        return ""
+    (block,) = view.blocks
+    return str(as_object(block["text"])["text"])
+
+
+def _filled(view: Shown, verb: Verb, amount: int) -> dict[str, object]:
+    match verb:
+        case Verb.EDIT:
+            return {_block_of(view, "amount"): amount, Input.REASON: "So much."}
+        case Verb.REJECT:
+            return {Input.REASON: "Not this one."}
+        case _:
+            return {Input.MESSAGE: "Offer a voucher."}
+
+
+def _block_of(view: Shown, name: str) -> str:
+    for block in view.blocks:
+        if block["type"] == "input" and name in str(as_object(block["label"])["text"]):
+            return str(block["block_id"])
+    raise AssertionError(f"no input {name!r} in {as_objects(view.blocks)!r}")
+
+
+def _gesture(sandbox: Sandbox, user: User) -> Gesture:
+    return Gesture(user, sandbox.slack.triggers.issue(user.id))
+
+
+async def _delivered(sandbox: Sandbox, parcel: Parcel) -> Ack:
+    answer = await sandbox.control.delivery.deliver(parcel)
+    assert isinstance(answer, Ack), answer
+    return answer

@@ -1,0 +1,213 @@
+"""Run a whole house over signed HTTP, with one agent, thread and channel for each cell.
+
+So no two cells see anything of each other but the people who decide them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from bot import limits
+from bot.sandbox.records import Message
+from bot.sandbox.samples import TEAM
+from gateway.approvals.record import Approval, Item, Person, approval_of
+from gateway.commands.demo_world import World, open_world
+from gateway.config import SlackMode
+from gateway.store.threads import ThreadFacts
+from gateway.wire import ProposedCall, Turn, TurnRef
+from tests.conftest import eventually
+from tests.matrix.model import Cell, Demand
+from tests.matrix.people import (
+    EMPTY,
+    LISTED,
+    MISSING,
+    PLACES,
+    SENIOR,
+    SUPPORT,
+    Kind,
+    populate,
+)
+
+PATIENCE_S = 60.0
+_BIG, _MAYBE_BIG = "wire_money", "refund"
+TOOLS: dict[Demand, str] = {
+    Demand.BY_GROUP: "by_group",
+    Demand.BY_LIST: "by_list",
+    Demand.NOBODY: "by_nobody",
+    Demand.EMPTY: "by_empty",
+    Demand.MISSING: "by_missing",
+    Demand.RAISED: _MAYBE_BIG,
+    Demand.RAISED_BY_SELF: _MAYBE_BIG,
+}
+_RAISES = {"to": "escalate", "when": "args.amount > 500", "because": "over 500"}
+
+
+@dataclass(frozen=True)
+class Table:
+    """One cell laid out: an approval of its own, on a card in a channel of its own."""
+
+    cell: Cell
+    number: int
+    approval: str
+
+    @property
+    def channel(self) -> str:
+        """Return the channel in which its card is."""
+        return channel_of(self.number)
+
+    @property
+    def person(self) -> str:
+        """Return the user id of whoever decides it."""
+        return PLACES[self.cell.kind].user.id
+
+
+@dataclass
+class Hall:
+    """The running house and what the cells ask of it."""
+
+    world: World
+
+    async def lay(self, cells: Sequence[Cell]) -> list[Table]:
+        """Submit a call for every cell, and wait for all the cards."""
+        tables = [
+            Table(cell, number, await self._submit(cell, number))
+            for number, cell in enumerate(cells)
+        ]
+
+        async def all_posted() -> bool:
+            return all(self._posted(table) for table in tables)
+
+        await eventually(all_posted, within_s=PATIENCE_S)
+        return tables
+
+    def card(self, table: Table) -> Message:
+        """Return the card of a cell."""
+        (card,) = self._posted(table)
+        return card
+
+    async def approval(self, table: Table) -> Approval:
+        """Return the record behind a card."""
+        loaded = await self.world.house.twokey.reviews.read(table.approval)
+        assert loaded is not None
+        return loaded.approval
+
+    async def item(self, table: Table) -> Item:
+        """Return the one call of a cell."""
+        return (await self.approval(table)).items[0]
+
+    def _posted(self, table: Table) -> list[Message]:
+        messages = self.world.sandbox.workspace.messages[table.channel].values()
+        return [message for message in messages if message.thread_ts is None]
+
+    async def _submit(self, cell: Cell, number: int) -> str:
+        agent, thread = agent_of(number), "t1"
+        twokey = self.world.house.twokey
+        keys = twokey.store.keys_of_tenant("default")
+        facts = ThreadFacts(
+            requester=_person(Kind.REQUESTER), principals=(_person(Kind.OWNER),)
+        )
+        await twokey.store.threads.remember(keys, agent, thread, facts)
+        call = ProposedCall(
+            tool=TOOLS.get(cell.demand, _BIG),
+            args={"amount": 12, "order_id": "78291"},
+            tool_call_id="c1",
+        )
+        ref = TurnRef(agent=agent, thread=thread, message_id="m1")
+        (verdict,) = await twokey.service.submit(Turn(ref=ref, calls=(call,)))
+        return approval_of(verdict.item_id)[0]
+
+
+@asynccontextmanager
+async def open_hall(cells: Sequence[Cell]) -> AsyncGenerator[Hall]:
+    """Start the house, and let everybody into the channels of all cells.
+
+    Slack's rate limits are off on both sides: hundreds of cards are to be posted.
+    """
+    folder = Path(tempfile.mkdtemp(prefix="tk-matrix-"))
+    config = folder / "twokey.yml"
+    config.write_text(json.dumps({"policy": _policy(len(cells))}), encoding="utf-8")
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            for method in (limits.POST, limits.UPDATE):
+                patch.setitem(limits.RATES, method, limits.Rate(1e6, 1_000_000))
+            async with open_world(
+                config, folder / "data", mode=SlackMode.HTTP, is_kept=False
+            ) as world:
+                world.sandbox.rates.enabled = False
+                channels = map(channel_of, range(len(cells)))
+                populate(world.sandbox.workspace, channels)
+                yield Hall(world)
+    finally:
+        await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+
+
+def agent_of(number: int) -> str:
+    """Return the agent of a cell."""
+    return f"agent-{number}"
+
+
+def channel_of(number: int) -> str:
+    """Return the channel of a cell."""
+    return f"C0CELL{number:04d}"
+
+
+def _person(kind: Kind) -> Person:
+    return Person(team=TEAM, user=PLACES[kind].user.id)
+
+
+def _policy(cells: int) -> dict[str, object]:
+    schema = {
+        "type": "object",
+        "properties": {
+            "amount": {"type": "number", "minimum": 0, "maximum": 1000},
+            "order_id": {"type": "string"},
+        },
+        "required": ["amount", "order_id"],
+        "additionalProperties": False,
+    }
+    big = {"tier": "escalate", "args_schema": schema}
+    reviewers: dict[Demand, object] = {
+        Demand.BY_GROUP: "support",
+        Demand.BY_LIST: "listed",
+        Demand.NOBODY: [],
+        Demand.EMPTY: "empty",
+        Demand.MISSING: "missing",
+        Demand.RAISED: ["support", "listed", "senior"],
+    }
+    tools: dict[str, object] = {
+        tool: {"tier": "approve", "reviewers": reviewers[demand], "args_schema": schema}
+        for demand, tool in TOOLS.items()
+        if demand in reviewers
+    }
+    refund = {**cast("dict[str, object]", tools[_MAYBE_BIG]), "raise": [_RAISES]}
+    return {
+        "version": 1,
+        "roles": {
+            "support": {"usergroups": [SUPPORT]},
+            "senior": {"usergroups": [SENIOR]},
+            "empty": {"usergroups": [EMPTY]},
+            "missing": {"usergroups": [MISSING]},
+            "listed": {"users": list(LISTED)},
+        },
+        "tiers": {
+            "escalate": {
+                "approvals": 2,
+                "of": ["support", "listed", "senior"],
+                "at_least": {"senior": 1},
+            }
+        },
+        "tools": {**tools, _MAYBE_BIG: refund, _BIG: big},
+        "agents": {
+            agent_of(number): {"channel": channel_of(number)} for number in range(cells)
+        },
+    }

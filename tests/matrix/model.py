@@ -1,0 +1,208 @@
+"""Say in the plainest way what the policy of the matrix means, cell by cell.
+
+Nothing here is computed by the project: the tables are the policy as its author would
+explain it, and `expected` reads them from top to bottom.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gateway.approvals.record import Verb
+from tests.matrix.people import Kind
+
+
+class Demand(StrEnum):
+    """What the call needs, and what already happened to it."""
+
+    BY_GROUP = "approve by support group"
+    BY_LIST = "approve by user list"
+    NOBODY = "approve by nobody"
+    EMPTY = "approve by a group of nobody"
+    MISSING = "approve by a group that is gone"
+    FIRST = "escalate, first vote"
+    AFTER_SELF = "escalate, second vote by the same person"
+    AFTER_JUNIOR = "escalate, second vote after a junior"
+    AFTER_SENIOR = "escalate, second vote after a senior"
+    AFTER_DEACTIVATED = "escalate, second vote after a senior who is deactivated"
+    AFTER_REVOKED = "escalate, second vote after a senior who left the group"
+    AFTER_DEMOTED = "escalate, second vote after a senior who is only support now"
+    RAISED = "escalate, first vote after another's edit raised it"
+    RAISED_BY_SELF = "escalate, first vote after one's own edit raised it"
+
+    @property
+    def is_escalated(self) -> bool:
+        """Say whether two people have to agree, one of them a senior."""
+        return self.value.startswith("escalate")
+
+
+class Word(StrEnum):
+    """What comes of a decision."""
+
+    SETTLED = "settled"
+    VOTED = "voted"
+    REFUSED = "refused"
+
+
+class Voter(StrEnum):
+    """Whose votes stand afterwards."""
+
+    BEFORE = "the one before"
+    SELF = "the one who decides"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One kind of person, one demand, one decision."""
+
+    kind: Kind
+    demand: Demand
+    verb: Verb
+
+    def __str__(self) -> str:
+        """Return the cell as a line of a report."""
+        return f"{self.kind} | {self.demand} | {self.verb}"
+
+
+@dataclass(frozen=True)
+class End:
+    """What a decision came to.
+
+    ``state`` and ``voters`` are the item's afterwards; ``is_edited`` says that other
+    arguments would run than were asked for.
+    """
+
+    word: Word
+    state: str
+    voters: frozenset[Voter]
+    is_edited: bool = False
+
+
+CAN_VOTE = (Kind.BY_ID, Kind.BY_GROUP, Kind.SENIOR)
+CELLS = tuple(
+    Cell(kind, demand, verb)
+    for kind, demand, verb in itertools.product(Kind, Demand, Verb)
+    # Whose first word does not count has no second one.
+    if demand not in {Demand.AFTER_SELF, Demand.RAISED_BY_SELF} or kind in CAN_VOTE
+)
+
+_STATES = {
+    Verb.APPROVE: "authorized",
+    Verb.EDIT: "authorized",
+    Verb.REJECT: "rejected",
+    Verb.RESPOND: "answered",
+}
+_YOURS = "You asked for this one yourself"
+_NEVER = {
+    Kind.REQUESTER: _YOURS,
+    Kind.OWNER: _YOURS,
+    Kind.MULTI_GUEST: "Guests cannot decide",
+    Kind.SINGLE_GUEST: "Guests cannot decide",
+    Kind.DEACTIVATED: "This account is deactivated",
+    Kind.STRANGER: "People from other organizations cannot decide",
+    Kind.OTHER_TEAM: "People from other organizations cannot decide",
+    Kind.OTHER_WORKSPACE: "This card belongs to another workspace",
+    Kind.BOT: "Bots and workflows cannot decide",
+    Kind.NO_ACCOUNT: "Slack did not say who you are",
+}
+_ROLES = {
+    Kind.BY_ID: {"listed"},
+    Kind.BY_GROUP: {"support"},
+    Kind.SENIOR: {"senior"},
+    Kind.OUTSIDER: set[str](),
+    Kind.DEACTIVATED_NOW: {"listed", "support"},
+    Kind.REVOKED_NOW: {"support"},
+    Kind.REVOKED: set[str](),
+    Kind.NO_GROUPS: set[str](),
+    Kind.NO_GROUPS_BY_ID: {"listed"},
+}
+_ASKED = {
+    Demand.BY_GROUP: {"support"},
+    Demand.BY_LIST: {"listed"},
+    Demand.EMPTY: {"empty"},
+    Demand.MISSING: {"missing"},
+}
+_ESCALATED = {"support", "listed", "senior"}
+_RAISED = {Demand.RAISED, Demand.RAISED_BY_SELF}
+_VOID = {Demand.AFTER_DEACTIVATED, Demand.AFTER_REVOKED}
+_SENIOR_VOTED = {Demand.AFTER_SENIOR, Demand.AFTER_REVOKED, Demand.AFTER_DEMOTED}
+_NO_GROUPS = {Kind.NO_GROUPS, Kind.NO_GROUPS_BY_ID}
+_RECORDED = "is recorded"
+
+
+def expected(cell: Cell) -> End:
+    """Return what the policy makes of a cell."""
+    before, is_other = _before(cell.demand), cell.demand in _RAISED
+    if refusal(cell):
+        return End(Word.REFUSED, "pending", before, is_other)
+    if cell.verb in {Verb.REJECT, Verb.RESPOND}:  # one word against it is enough
+        return End(Word.SETTLED, _STATES[cell.verb], before, is_other)
+    is_edited = cell.verb is Verb.EDIT
+    # Votes are for the call as it was, and of people who may vote still.
+    is_void = is_edited or cell.demand in _VOID
+    votes = {Voter.SELF} if is_void else {*before, Voter.SELF}
+    word = Word.SETTLED if _is_enough(cell, votes) else Word.VOTED
+    state = _STATES[cell.verb] if word is Word.SETTLED else "pending"
+    return End(word, state, frozenset(votes), is_edited or is_other)
+
+
+def sentence(cell: Cell) -> str:
+    """Return how the sentence for the person goes, in part; "" for none."""
+    words = {Word.SETTLED: "", Word.VOTED: _RECORDED, Word.REFUSED: refusal(cell)}
+    return words[expected(cell).word]
+
+
+def refusal(cell: Cell) -> str:
+    """Return in part why a decision does not count; "" when it does."""
+    kind, demand = cell.kind, cell.demand
+    if kind in _NEVER:
+        return _NEVER[kind]
+    # What is escalated is asked afresh; anything else may be known from a minute ago.
+    if kind is Kind.DEACTIVATED_NOW and demand.is_escalated:
+        return _NEVER[Kind.DEACTIVATED]
+    if demand is Demand.RAISED_BY_SELF:
+        return _YOURS
+    if demand is Demand.NOBODY:
+        return "nobody can approve it"
+    return _doubt(cell) if _roles(cell) else _stranger_to_it(cell)
+
+
+def _stranger_to_it(cell: Cell) -> str:
+    """Refuse who holds no role that is asked for, as far as Slack tells."""
+    is_asking = cell.demand is not Demand.BY_LIST and cell.kind in _NO_GROUPS
+    if is_asking or cell.demand is Demand.MISSING:
+        return "Slack did not say which user groups"
+    return "you are not on that list"
+
+
+def _doubt(cell: Cell) -> str:
+    """Refuse a second vote, and a last one while the first may not count any more."""
+    if cell.verb is not Verb.APPROVE:
+        return ""
+    if cell.demand is Demand.AFTER_SELF:
+        return "already counted"
+    is_unknown = cell.kind is Kind.NO_GROUPS_BY_ID and cell.demand in _SENIOR_VOTED
+    return "Slack did not say" if is_unknown else ""
+
+
+def _roles(cell: Cell) -> set[str]:
+    if cell.kind is Kind.REVOKED_NOW and cell.demand.is_escalated:
+        return set()
+    asked = _ESCALATED if cell.demand.is_escalated else _ASKED[cell.demand]
+    return _ROLES[cell.kind] & asked
+
+
+def _before(demand: Demand) -> frozenset[Voter]:
+    if demand is Demand.AFTER_SELF:
+        return frozenset({Voter.SELF})
+    is_second = demand.value.startswith("escalate, second")
+    return frozenset({Voter.BEFORE} if is_second else ())
+
+
+def _is_enough(cell: Cell, votes: set[Voter]) -> bool:
+    if not cell.demand.is_escalated:
+        return True
+    is_senior = cell.kind is Kind.SENIOR or cell.demand is Demand.AFTER_SENIOR
+    return len(votes) == 2 and is_senior

@@ -1,0 +1,309 @@
+"""Play the whole matrix once, and note what came of every cell."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pytest
+
+from bot import reviewers
+from bot.sandbox.client import GestureFailed
+from bot.sandbox.faults import Fault
+from bot.sandbox.records import Message
+from bot.sandbox.workspace import Workspace
+from gateway.approvals.record import Approval, Verb
+from tests.conftest import eventually
+from tests.matrix.gestures import (
+    click,
+    close_forms,
+    form,
+    notice,
+    submit,
+    version_shown,
+)
+from tests.matrix.hall import PATIENCE_S, Hall, Table, open_hall
+from tests.matrix.model import Cell, Demand, End, Voter, Word
+from tests.matrix.people import (
+    DEACTIVATED_BEFORE,
+    DEMOTED_BEFORE,
+    JUNIOR_BEFORE,
+    PLACES,
+    REVOKED_BEFORE,
+    SENIOR,
+    SENIOR_BEFORE,
+    SUPPORT,
+    Kind,
+    Place,
+    join_group,
+    leave_group,
+)
+
+FOR_EVER_S = 1e9
+AT_ONCE = 16
+
+_FIRST: dict[Demand, Place] = {
+    Demand.AFTER_JUNIOR: JUNIOR_BEFORE,
+    Demand.AFTER_SENIOR: SENIOR_BEFORE,
+    Demand.AFTER_DEACTIVATED: DEACTIVATED_BEFORE,
+    Demand.AFTER_REVOKED: REVOKED_BEFORE,
+    Demand.AFTER_DEMOTED: DEMOTED_BEFORE,
+    Demand.RAISED: JUNIOR_BEFORE,
+}
+_RAISED = {Demand.RAISED, Demand.RAISED_BY_SELF}
+
+
+class Hour(StrEnum):
+    """What time it is, and how Slack is: the cells of one hour are played together."""
+
+    APPROVING = "what Slack said is young"
+    ESCALATING = "what Slack said is young, and some who voted are none any more"
+    LATER = "what Slack said is older than a minute"
+    NO_ACCOUNTS = "Slack fails on users.info"
+    NO_GROUPS = "Slack fails on usergroups.users.list"
+
+
+_HOURS = {
+    Kind.REVOKED: Hour.LATER,
+    Kind.NO_ACCOUNT: Hour.NO_ACCOUNTS,
+    Kind.NO_GROUPS: Hour.NO_GROUPS,
+    Kind.NO_GROUPS_BY_ID: Hour.NO_GROUPS,
+}
+_FAULTS = {
+    Hour.NO_ACCOUNTS: "users.info",
+    Hour.NO_GROUPS: "usergroups.users.list",
+}
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of a cell, and every sentence that was said about it.
+
+    Attributes:
+        end: what became of the call; None when Slack got no answer.
+        trouble: what Slack got instead of an answer.
+        told: what the person read in private, in a modal or in a message.
+        leaked: what anybody else could read besides the card and its thread.
+    """
+
+    end: End | None
+    trouble: str = ""
+    told: tuple[str, ...] = ()
+    leaked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Results:
+    """What came of the matrix, and what Slack showed as trouble, to anybody."""
+
+    cells: dict[Cell, Played]
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _Shown:
+    """What is known of a cell as soon as it was played."""
+
+    end: End | None
+    trouble: str
+    in_modal: str
+    earlier: frozenset[str]
+
+
+def hour_of(cell: Cell) -> Hour:
+    """Return when a cell is played."""
+    usual = Hour.ESCALATING if cell.demand.is_escalated else Hour.APPROVING
+    return _HOURS.get(cell.kind, usual)
+
+
+async def play(cells: Sequence[Cell]) -> Results:
+    """Play these cells in one house; what was said is read when the house is closed.
+
+    Each kind of person decides one cell after another, all kinds at the same time.
+    """
+    shown: dict[Table, _Shown] = {}
+    async with open_hall(cells) as hall:
+        sandbox = hall.world.sandbox
+        tables = await hall.lay(cells)
+        await _vote_first(hall, tables)
+        await _raise(hall, tables)
+        await _introduce(hall, tables)
+        for hour in Hour:
+            with _during(hall, hour):
+                now = [table for table in tables if hour_of(table.cell) is hour]
+                shown |= await _play_together(hall, now)
+    workspace = sandbox.workspace
+    notices = (one.text for each in workspace.notices.values() for one in each)
+    return Results(
+        {table.cell: _played(workspace, table, one) for table, one in shown.items()},
+        (*sandbox.problems, *notices),
+    )
+
+
+async def _vote_first(hall: Hall, tables: Sequence[Table]) -> None:
+    """Let those vote who vote before; each of them is told that it counts."""
+    voters = {
+        table: _first(table) for table in tables if "second vote" in table.cell.demand
+    }
+    room = asyncio.Semaphore(AT_ONCE)
+
+    async def vote(table: Table, user: str) -> None:
+        async with room:
+            await click(hall, table, Verb.APPROVE, user)
+
+    await asyncio.gather(*(vote(table, user) for table, user in voters.items()))
+
+    async def all_told() -> bool:
+        workspace = hall.world.sandbox.workspace
+        return len(workspace.ephemerals) == len(voters)
+
+    await eventually(all_told, within_s=PATIENCE_S)
+
+
+async def _raise(hall: Hall, tables: Sequence[Table]) -> None:
+    """Let those edit who edit before: each edit asks for more, on the same card."""
+    raised = [table for table in tables if table.cell.demand in _RAISED]
+    for table in raised:
+        user = _first(table)
+        await click(hall, table, Verb.EDIT, user)
+        await submit(hall, Verb.EDIT, user, amount=900)
+        close_forms(hall, user)
+
+    async def all_shown() -> bool:
+        return all(version_shown(hall, table) == 2 for table in raised)
+
+    await eventually(all_shown, within_s=PATIENCE_S)
+
+
+async def _introduce(hall: Hall, tables: Sequence[Table]) -> None:
+    """Let the bot hear of those who are gone later, while they are still there."""
+    known = {
+        Cell(Kind.REVOKED_NOW, Demand.BY_GROUP, Verb.APPROVE),
+        Cell(Kind.DEACTIVATED_NOW, Demand.BY_LIST, Verb.APPROVE),
+    }
+    for table in tables:
+        if table.cell in known:
+            await click(hall, table, Verb.RESPOND, table.person)
+            assert form(hall, table.person) is not None
+            close_forms(hall, table.person)
+
+
+@contextmanager
+def _during(hall: Hall, hour: Hour) -> Generator[None]:
+    """Let it be this hour."""
+    sandbox = hall.world.sandbox
+    if hour is Hour.ESCALATING:
+        for place in (REVOKED_BEFORE, DEMOTED_BEFORE):
+            leave_group(sandbox.workspace, SENIOR, place.user.id)
+        sandbox.control.deactivate(DEACTIVATED_BEFORE.user.id)
+    if hour is Hour.LATER:
+        leave_group(sandbox.workspace, SUPPORT, PLACES[Kind.REVOKED].user.id)
+    if hour in _FAULTS:
+        sandbox.faults.plan(Fault.HTTP_500, _FAULTS[hour], calls=1_000_000)
+    is_young = hour in {Hour.APPROVING, Hour.ESCALATING}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(reviewers, "KEPT_S", FOR_EVER_S if is_young else 0.0)
+        yield
+    sandbox.faults.clear()
+
+
+async def _play_together(hall: Hall, tables: Sequence[Table]) -> dict[Table, _Shown]:
+    async def in_turn(own: Sequence[Table]) -> list[_Shown]:
+        return [await _play_one(hall, table) for table in own]
+
+    ordered = sorted(tables, key=_kind)
+    rows = [list(own) for _, own in itertools.groupby(ordered, _kind)]
+    played = await asyncio.gather(*(in_turn(own) for own in rows))
+    return dict(
+        zip(itertools.chain(*rows), itertools.chain(*played), strict=True),
+    )
+
+
+async def _play_one(hall: Hall, table: Table) -> _Shown:
+    workspace = hall.world.sandbox.workspace
+    before = await hall.approval(table)
+    earlier = frozenset(one.ts for one in _private(workspace, table))
+    trouble = ""
+    try:
+        await _decide(hall, table)
+    except GestureFailed as error:
+        trouble = str(error)
+    said = notice(form(hall, table.person))
+    close_forms(hall, table.person)
+    end = None if trouble else _end(table, before, await hall.approval(table))
+    return _Shown(end, trouble, said, earlier)
+
+
+async def _decide(hall: Hall, table: Table) -> None:
+    """Click and, in a form that opens, submit; some are gone just before that."""
+    verb, user = table.cell.verb, table.person
+    if verb is Verb.APPROVE:
+        with _gone(hall, table):
+            await click(hall, table, verb, user)
+        return
+    await click(hall, table, verb, user)
+    if form(hall, user) is not None:
+        with _gone(hall, table):
+            await submit(hall, verb, user)
+
+
+@contextmanager
+def _gone(hall: Hall, table: Table) -> Generator[None]:
+    workspace, user = hall.world.sandbox.workspace, table.person
+    match table.cell.kind:
+        case Kind.REVOKED_NOW:
+            leave_group(workspace, SUPPORT, user)
+            yield
+            join_group(workspace, SUPPORT, user)
+        case Kind.DEACTIVATED_NOW:
+            workspace.set_deleted(user, deleted=True)
+            yield
+            workspace.set_deleted(user, deleted=False)
+        case _:
+            yield
+
+
+def _end(table: Table, before: Approval, after: Approval) -> End:
+    item = after.items[0]
+    if not item.is_pending:
+        word = Word.SETTLED
+    else:
+        word = Word.REFUSED if after.rev == before.rev else Word.VOTED
+    voters = frozenset(
+        Voter.SELF if vote.by.user == table.person else Voter.BEFORE
+        for vote in item.votes
+        if vote.action_hash == item.action_hash
+    )
+    is_edited = item.args != item.requested_args
+    return End(word, item.state.value, voters, is_edited)
+
+
+def _played(workspace: Workspace, table: Table, shown: _Shown) -> Played:
+    new = [one for one in _private(workspace, table) if one.ts not in shown.earlier]
+    own = [one.text for one in new if one.ephemeral_to == table.person]
+    others = [one.text for one in new if one.ephemeral_to != table.person]
+    public = [
+        one.text
+        for one in workspace.messages[table.channel].values()
+        if one.thread_ts is None
+    ][1:]
+    told = ([shown.in_modal] if shown.in_modal else []) + own
+    return Played(shown.end, shown.trouble, tuple(told), (*others, *public))
+
+
+def _private(workspace: Workspace, table: Table) -> list[Message]:
+    found = workspace.ephemerals.values()
+    return [one for one in found if one.channel == table.channel]
+
+
+def _first(table: Table) -> str:
+    place = _FIRST.get(table.cell.demand)
+    return table.person if place is None else place.user.id
+
+
+def _kind(table: Table) -> Kind:
+    return table.cell.kind

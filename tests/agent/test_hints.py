@@ -40,8 +40,14 @@ HINTS = st.none() | st.builds(
     allow=st.none() | st.lists(st.sampled_from(Verb)).map(tuple),
     description=st.text(),
 )
+
+
+def for_pay(rule: ToolRule) -> Policy:
+    return Policy(version=1, tools={"pay": rule})
+
+
 POLICIES = st.builds(
-    lambda rule: Policy(version=1, tools={"pay": rule}),
+    for_pay,
     st.builds(
         ToolRule,
         tier=st.sampled_from(Tier),

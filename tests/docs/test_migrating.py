@@ -1,0 +1,216 @@
+"""What docs/migrating.md shows works as it stands there, on both sides of the move."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from gateway.agent import connected, guarded
+from gateway.approvals.record import Verb
+from gateway.approvals.tiers import Tier
+from gateway.errors import NotAllowed
+from gateway.policy.evaluate import Ruling, evaluate
+from gateway.policy.load import load_policy
+from gateway.policy.overrides import Override
+from gateway.policy.rules import Policy
+from gateway.service.hints import apply_hint
+from gateway.wire import ProposedCall
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import Script, calling
+from tests.docs.test_readme import ROOT, blocks
+
+PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
+CODE = blocks("python", PAGE)
+POLICY = load_policy(blocks("yaml", PAGE)[0], "policy.yml")
+EMAIL = ("send_email", {"to": "alice@else.org", "body": "Hi"}, "c1")
+INSIDE = ("send_email", {"to": "bob@example.com", "body": "Hi"}, "c2")
+DELETE = ("delete_file", {"path": "report"}, "c3")
+READ = ("read_file", {"path": "notes"}, "c4")
+CONFIG: Any = {"configurable": {"thread_id": "9"}}
+
+
+class PolicyGateway(FakeGateway):
+    """The gateway in memory, with rulings by a real policy."""
+
+    def __init__(self, policy: Policy = POLICY) -> None:
+        super().__init__()
+        self.policy = policy
+
+    def _ruling(self, call: ProposedCall) -> Ruling:
+        def judge(override: Override | None) -> Ruling:
+            return evaluate(
+                self.policy,
+                agent="mailer",
+                tool=call.tool,
+                args=call.args,
+                overrides={call.tool: override} if override else None,
+            )
+
+        return apply_hint(judge, call.hint)
+
+
+def page(*replies: AIMessage) -> dict[str, Any]:
+    """Run every block of the page in order; return the names it leaves.
+
+    The agent of the part "Before" plays its own turn; the later ones play `replies`.
+    """
+    before = calling(
+        ("send_email", {"to": "alice", "body": "Hi"}, "b1"),
+        ("delete_file", {"path": "report"}, "b2"),
+    )
+    names: dict[str, Any] = {"__name__": "page", "model": Script(replies=[before])}
+    for number, code in enumerate(CODE):
+        if number == 1:
+            names["model"] = Script(replies=list(replies))
+        exec(compile(code, f"migrating.md#{number}", "exec"), names)  # noqa: S102 - the page's own code
+    return names
+
+
+def asked(graph: Any, gateway: FakeGateway, config: Any = CONFIG) -> set[str]:
+    """Run a graph of the page; return the ids of the calls that wait for a person."""
+    graph.checkpointer = InMemorySaver()
+    with connected(gateway):
+        graph.invoke({"messages": [("user", "go")]}, config)
+    return {item.ctx.tool_call_id for item in gateway.pending()}
+
+
+def texts(messages: list[BaseMessage]) -> dict[str, str]:
+    return {m.tool_call_id: m.text for m in messages if isinstance(m, ToolMessage)}
+
+
+def test_the_agent_before_pauses_and_is_answered_by_position() -> None:
+    told = texts(page()["final"]["messages"])
+
+    assert told["b1"] == "Sent to alice."
+    assert "Keep the report." in told["b2"]
+
+
+def test_the_agent_after_pauses_at_the_same_tools_and_is_answered_by_people() -> None:
+    gateway = PolicyGateway()
+    graph = page(calling(EMAIL, DELETE, READ))["graph"]
+
+    waiting = asked(graph, gateway)
+    by_call = {item.ctx.tool_call_id: item for item in gateway.pending()}
+    gateway.approve(by_call["c1"].id)
+    gateway.reject(by_call["c3"].id, "Keep the report.")
+    answers = {
+        pause.id: gateway.answer(pause.value["item_id"]).model_dump(mode="json")
+        for pause in graph.get_state(CONFIG).interrupts
+    }
+    with connected(gateway):
+        end = graph.invoke(Command(resume=answers), CONFIG)
+
+    assert waiting == {"c1", "c3"}
+    assert by_call["c3"].allow == (Verb.APPROVE, Verb.REJECT)
+    assert by_call["c3"].description == "The agent says: Deleted files do not come back"
+    assert by_call["c1"].description == (
+        "The agent says: Tool execution pending approval"
+    )
+    told = texts(end["messages"])
+    assert told["c1"] == "Sent to alice@else.org."
+    assert "Keep the report." in told["c3"]
+    assert told["c4"] == "The text of notes."
+
+
+def test_the_policy_has_the_last_word() -> None:
+    names = page(calling(EMAIL, INSIDE, DELETE, READ))
+    middleware = names["HumanInTheLoopMiddleware"]
+    nothing = names["create_agent"](
+        names["model"],
+        [names[tool] for tool in ("send_email", "delete_file", "read_file")],
+        middleware=[middleware(interrupt_on={"delete_file": False})],
+    )
+
+    assert asked(nothing, PolicyGateway()) == {"c1", "c3"}
+
+
+def test_a_tool_that_the_policy_lets_run_waits_when_the_agent_gates_it() -> None:
+    names = page(calling(READ))
+    gate = names["HumanInTheLoopMiddleware"](interrupt_on={"read_file": True})
+    graph = names["create_agent"](
+        names["model"], [names["read_file"]], middleware=[gate]
+    )
+
+    assert asked(graph, PolicyGateway()) == {"c4"}
+
+
+def test_the_predicate_holds_only_what_leaves_the_house() -> None:
+    careful = page(calling(EMAIL, INSIDE))["careful"]
+
+    assert asked(careful, PolicyGateway()) == {"c1"}
+
+
+@pytest.mark.parametrize("way", ["configuration", "context"])
+def test_the_wish_of_one_run_holds_a_tool(way: str) -> None:
+    names = page(calling(READ))
+    gateway = PolicyGateway()
+    graph = names["graph"]
+    graph.checkpointer = InMemorySaver()
+    question = {"messages": [("user", "read")]}
+
+    with connected(gateway):
+        if way == "configuration":
+            graph.invoke(question, names["run_config"])
+        else:
+            graph.invoke(question, CONFIG, context={"twokey": names["wishes"]})
+
+    assert gateway.only().tool == "read_file"
+    assert gateway.only().is_pending
+    assert gateway.only().allow == (Verb.APPROVE, Verb.REJECT)
+
+
+@pytest.mark.parametrize("name", ["general-purpose", "cleaner"])
+def test_each_subagent_of_deepagents_is_gated(name: str) -> None:
+    task = ("task", {"description": "clean up", "subagent_type": name}, "t1")
+    tools = {**POLICY.tools, "task": POLICY.tools["read_file"]}
+    policy = POLICY.model_copy(update={"tools": tools})
+    gateway = PolicyGateway(policy)
+
+    waiting = asked(page(calling(task), calling(DELETE))["deep"], gateway)
+
+    assert waiting == {"c3"}
+    assert gateway.only().ctx.agent == {"general-purpose": "helper"}.get(name, name)
+
+
+def test_a_subagent_that_is_not_gated_cannot_run_what_is_guarded() -> None:
+    """The reason for naming it: deepagents hands it the tools, not the middleware."""
+    names = page()
+    task = ("task", {"description": "x", "subagent_type": "general-purpose"}, "t1")
+    gateway = FakeGateway({"task": Tier.AUTO})
+    deep: Any = create_deep_agent(
+        model=Script(replies=[calling(task), calling(DELETE)]),
+        tools=[guarded(names["delete_file"])],
+        middleware=[names["gate"]("mailer")],
+    )
+    deep.checkpointer = InMemorySaver()
+
+    with pytest.raises(NotAllowed, match="did not run"):
+        asked(deep, gateway)
+
+    assert gateway.items == {}
+
+
+def test_interrupt_on_of_deepagents_would_pause_beside_ours() -> None:
+    names = page()
+    gateway = PolicyGateway()
+    deep: Any = create_deep_agent(
+        model=Script(replies=[calling(DELETE)]),
+        tools=[names["delete_file"]],
+        middleware=[names["gate"]("mailer")],
+        interrupt_on={"delete_file": True},
+    )
+
+    waiting = asked(deep, gateway)
+    (first,) = deep.get_state(CONFIG).interrupts
+    with connected(gateway):
+        deep.invoke(Command(resume={"decisions": [{"type": "approve"}]}), CONFIG)
+    (second,) = deep.get_state(CONFIG).interrupts
+
+    assert "action_requests" in first.value
+    assert second.value["tool_call_id"] == "c3"
+    assert waiting == set()

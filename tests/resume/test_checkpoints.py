@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sqlite3
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -14,11 +14,8 @@ from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.graphs import attached
 from gateway.resume.langgraph_local import LangGraphLocal
 from gateway.store.store import Store
-from tests.resume import shop
+from tests.resume import postgres_server, shop
 from tests.resume.house import House
-
-POSTGRES = os.environ.get("TWOKEY_TEST_POSTGRES", "")
-"""URL of a Postgres database that the test may fill, where there is one."""
 
 
 async def test_sqlite_is_made_ready_for_several_processes_of_one_user(
@@ -46,27 +43,43 @@ async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
                 pass
 
 
-@pytest.mark.skipif(
-    importlib.util.find_spec("langgraph.checkpoint.postgres") is not None,
-    reason="the packages of the extra are installed",
-)
-async def test_postgres_without_its_packages_names_the_extra() -> None:
+@pytest.fixture(scope="module")
+def postgres() -> Generator[str]:
+    """Give the address of a Postgres: a named one, or this machine's own programs."""
+    named = os.environ.get("TWOKEY_TEST_POSTGRES")
+    programs = postgres_server.found()
+    if named:
+        yield named
+    elif programs is None:
+        pytest.skip("no Postgres here: install it, or set TWOKEY_TEST_POSTGRES")
+    else:
+        with postgres_server.running(programs) as url:
+            yield url
+
+
+async def test_postgres_without_its_packages_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def missing(name: str) -> None:
+        raise ImportError(name)
+
+    monkeypatch.setattr("gateway.resume.postgres.importlib.import_module", missing)
+
     with pytest.raises(SettingsError, match=r"pip install 'twokey\[postgres\]'"):
         async with open_checkpoints("postgresql://user:hunter2@db.example/twokey"):
             pass
 
 
-@pytest.mark.skipif(not POSTGRES, reason="TWOKEY_TEST_POSTGRES names no database")
-async def test_postgres_keeps_threads(store: Store) -> None:
+async def test_postgres_keeps_threads(store: Store, postgres: str) -> None:
     for amount in (1, 2):  # the second time the tables are there
         thread = f"pg-{os.getpid()}-{amount}"
-        async with open_checkpoints(POSTGRES) as saver:
+        async with open_checkpoints(postgres) as saver:
             house = House(store, LangGraphLocal(attached(shop.graph(), saver)))
             async with house.working():
                 call = ("refund", {"order": "1", "amount": amount})
                 await house.ask(call, thread=thread)
                 [item] = await house.asked(thread=thread)
-        async with open_checkpoints(POSTGRES) as saver:
+        async with open_checkpoints(postgres) as saver:
             house = House(store, LangGraphLocal(attached(shop.graph(), saver)))
             async with house.working():
                 await house.decide(item)
@@ -74,7 +87,6 @@ async def test_postgres_keeps_threads(store: Store) -> None:
         assert words == f"refunded 1 {amount}"
 
 
-@pytest.mark.skipif(not POSTGRES, reason="TWOKEY_TEST_POSTGRES names no database")
 async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

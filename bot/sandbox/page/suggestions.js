@@ -22,9 +22,9 @@ export function renderSuggestions(app) {
 
 /** Say who asks: somebody else where all suggestions name the same person. */
 function title({ state: { suggestions, me, users } }) {
-  const asker = suggestions[0].user;
+  const asker = suggestions[0]?.user;
   const same = suggestions.every((suggestion) => suggestion.user === asker);
-  const other = same && asker !== me.id && users.find((user) => user.id === asker);
+  const other = same && asker && asker !== me.id && users.find((user) => user.id === asker);
   return other ? `Let ${other.real_name} ask the agent to` : "Ask the agent to";
 }
 

@@ -134,7 +134,7 @@ def explain(
     if json:
         document = ruling.model_dump(mode="json")
         judged = facts.model_dump(mode="json")
-        extra = {"policy_digest": policy.digest, "facts": judged}
+        extra: JsonObject = {"policy_digest": policy.digest, "facts": judged}
         console.as_json({**document, **extra})
         return
     for label, text in explained(ruling, when if at else None):

@@ -79,14 +79,19 @@ def _window_problems(
     policy: Policy, document: Document, name: str, window: WindowRule
 ) -> Iterator[Problem]:
     known = {*policy.tools, *(t for a in policy.agents.values() for t in a.tools)}
+    path: Path
     for index, tool in enumerate(window.tools):
         if tool != EVERY_TOOL and tool not in known:
-            path: Path = ("windows", name, "tools", index)
+            path = ("windows", name, "tools", index)
             text = f"{dotted(path)!r} is {tool!r}, which is not in 'tools'; "
             yield document.problem(path, text + near(tool, known))
     for key, source in (("by", window.by), ("sum", window.sum)):
         if source is None or not source.startswith("args."):
             continue
+        path = ("windows", name, key)
+        if EVERY_TOOL in window.tools:
+            text = f"{dotted(path)!r} is for every tool, but not every tool has "
+            yield document.problem(path, f"{text}{source!r}; list the tools that do.")
         for tool, rule in policy.tools.items():
             if rule.args_schema is None or not window.counts(tool):
                 continue
@@ -94,7 +99,6 @@ def _window_problems(
                 rule.args_schema, source, kinds=AMOUNTS if key == "sum" else None
             )
             if problem is not None:
-                path = ("windows", name, key)
                 text = f"{dotted(path)!r} reads {source!r}, but {tool!r} {problem}"
                 yield document.problem(path, text)
 

@@ -12,7 +12,7 @@ from gateway.approvals.tiers import Tier, join
 from gateway.policy.facts import Facts
 from gateway.policy.fields import fill, placeholders
 from gateway.policy.overrides import Override
-from gateway.policy.raising import FiredRule, fired, text_at
+from gateway.policy.raising import FiredRule, fired, is_strict, text_at
 from gateway.policy.rules import Policy
 from gateway.policy.schemas import unusable
 from gateway.policy.selection import Selection
@@ -136,7 +136,8 @@ def evaluate(
 
 def _doubts(rules: Selection, args: JsonObject, facts: Facts | None) -> tuple[str, ...]:
     problems = facts.problems if facts else ()
-    if argument_errors(rules.first.args_schema, args):
+    schema = rules.first.args_schema
+    if schema is not None and (not is_strict(args) or argument_errors(schema, args)):
         problems = (*problems, "The arguments do not fit the policy's schema.")
     return tuple(f"Raised to escalate: {problem}" for problem in problems)
 

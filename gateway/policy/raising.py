@@ -9,8 +9,9 @@ from pydantic import JsonValue
 
 from gateway.approvals.evidence import HIDDEN, as_text, redacted
 from gateway.approvals.record import Record
-from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.strict_json import JsonObject, accept_object
 from gateway.approvals.tiers import Tier
+from gateway.errors import BadJson
 from gateway.policy.expressions import Expression, ask, compiled, scope, value_at
 from gateway.policy.facts import Facts
 from gateway.policy.hours import instant
@@ -74,12 +75,14 @@ def fired(
     if not listed:
         return ()
     values = {"call": dict(call), **_values(facts)}
-    where = scope(args, values, holidays=policy.holidays)
-    shown = redacted(args, redact)
+    unreadable = "" if is_strict(args) else "the call is no strict JSON"
+    readable = {} if unreadable else args
+    where = scope(readable, values, holidays=policy.holidays)
+    shown = redacted(readable, redact)
     found: list[FiredRule] = []
     for rule in listed:
         expression = compiled(rule.when)
-        problem = _unknown(expression, facts)
+        problem = unreadable or _unknown(expression, facts)
         answer = ask(expression, where) if not problem else None
         if answer is not None and not answer.holds and not answer.problem:
             continue
@@ -94,6 +97,15 @@ def fired(
             )
         )
     return tuple(found)
+
+
+def is_strict(args: JsonObject) -> bool:
+    """Say whether arguments are strict JSON; what is not never runs, but is judged."""
+    try:
+        accept_object(args)
+    except BadJson:
+        return False
+    return True
 
 
 def shortened(text: str) -> str:

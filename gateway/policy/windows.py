@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from gateway.approvals import digest
 from gateway.approvals.record import Record
 from gateway.approvals.strict_json import MAX_INTEGER, JsonObject
+from gateway.errors import BadJson
 from gateway.policy.expressions import value_at
 from gateway.policy.rules import Policy, WindowRule
 
@@ -98,13 +99,13 @@ def resource_key(value: JsonValue) -> str:
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         raise ValueError("names nobody")
     if isinstance(value, int | float):
-        value = digest.canonical(value).decode()
+        value = _canonical(value)
     if isinstance(value, str):
         folded = unicodedata.normalize("NFKC", value).casefold()
         value = unicodedata.normalize("NFKC", folded).strip()
         if not value:
             raise ValueError("names nobody")
-    return digest.canonical(value).decode()
+    return _canonical(value)
 
 
 def micro(value: JsonValue) -> int:
@@ -128,6 +129,13 @@ def micro(value: JsonValue) -> int:
     if amount > MAX_MICRO // MICRO:
         raise ValueError("is too large to be added up")
     return int((amount * MICRO).to_integral_value(ROUND_HALF_UP))
+
+
+def _canonical(value: JsonValue) -> str:
+    try:
+        return digest.canonical(value).decode()
+    except BadJson as error:
+        raise ValueError("is no strict JSON") from error
 
 
 def _key(rule: WindowRule, values: JsonObject) -> str:

@@ -45,13 +45,13 @@ def check_wording(
         ValueError: says what is wrong and what to write.
     """
     found = tuple(calls(row))
+    for call in found:
+        _check_call(call)
     bound = {_bound(call) for call in found if call.is_method and call.name in MACROS}
     for name in sorted(bound & roots):
         raise ValueError(f"{name!r} is taken; give the macro's variable another name")
     for name in sorted(named - bound - roots):
         raise ValueError(f"there is no {name!r}; {near(name, roots)}")
-    for call in found:
-        _check_call(call)
     _check_members(row, "call", CALL)
     _check_members(row, "recent", RECENT)
     for _, path in chains(row, "windows"):

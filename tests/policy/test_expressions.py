@@ -1,0 +1,306 @@
+"""A rule reads a closed set of names, answers or says why not, and ends in time."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.policy.expressions import (
+    MAX_SOURCE,
+    Answer,
+    BadExpression,
+    ask,
+    compiled,
+    scope,
+)
+from gateway.policy.hours import instant
+from gateway.policy.tokens import chains, tokens
+
+NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday
+VALUES: dict[str, object] = {
+    "call": {"tool": "refund", "agent": "support"},
+    "windows": {"sum": 100.0},
+    "now": instant(NOW),
+    "requester": "U0ANA",
+    "recent": {"requests_10m": 3, "failures_1h": 0, "rejections_in_row": 1},
+}
+
+
+def answer(source: str, **args: JsonValue) -> Answer:
+    return ask(compiled(source), scope(args, VALUES))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "args.amount > 500",
+        "args.amount == 501 && args.amount == 501.0",
+        "args.amount * 2.0 > 1000.0",
+        "args['amount'] > 500",
+        "args.lines[0].sku == 'A'",
+        "args.lines.exists(line, line.count > 2)",
+        "args.lines.all(line, line.count > 0) && size(args.lines) == 1",
+        "args.lines.filter(line, line.sku == 'A').size() == 1",
+        "args.lines.exists_one(line, line.sku == 'A')",
+        "has(args.amount) && !has(args.note)",
+        "args.name.startsWith('Bo') && args.name.contains('b')",
+        "args.name.matches(r'^B\\w+$')",
+        "args.name in ['Ana', 'Bob']",
+        "args.nothing == null",
+        "call.tool == 'refund' && call.agent == 'support'",
+        "windows.sum >= 100",
+        "requester == 'U0ANA'",
+        "recent.requests_10m == 3 && recent.rejections_in_row < 2",
+        "now > timestamp('2026-01-01T00:00:00Z') && now.getFullYear() == 2026",
+        "now - duration('1h') < now",
+        "hour(now, 'Europe/London') == 11 && weekday(now, 'UTC') == 3",
+        "!off_hours(now, 'Europe/London', '08:00-18:00')",
+        "off_hours(timestamp(args.day), 'UTC', '08:00-18:00')",
+        "int(args.amount) % 2 == 1",
+        "args.amount > 900 ? false : true // a comment with 'quotes'",
+    ],
+)
+def test_a_rule_reads_what_it_may(source: str) -> None:
+    assert answer(
+        source,
+        amount=501,
+        lines=[{"sku": "A", "count": 3}],
+        name="Bob",
+        nothing=None,
+        day="2026-07-04T10:00:00Z",
+    ) == Answer(holds=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "args", "problem"),
+    [
+        ("args.amount > 500", {}, "args.amount is missing"),
+        ("args.card.number == ''", {"card": {}}, "args.card.number is missing"),
+        ("args.card.number == ''", {"card": 5}, "a value has another type"),
+        ("args.lines[0] == 'a'", {"lines": []}, "args.lines.0 is missing"),
+        ("args.amount > 500", {"amount": "900"}, "a value has another type"),
+        ("args.amount > 500", {"amount": None}, "a value has another type"),
+        ("args.amount > 500", {"amount": True}, "a value has another type"),
+        ("args.flag", {"flag": "yes"}, "it is neither true nor false"),
+        ("args.flag", {"flag": 1}, "it is neither true nor false"),
+        ("1 / 0 == 1", {}, "it divides by zero"),
+        ("int(args.n) == 1", {"n": "x"}, "it failed on these values"),
+        ("timestamp(args.day) < now", {"day": "soon"}, "it failed on these values"),
+        ("args[args.key] == 1", {"key": "<!channel>"}, "a value that it reads is"),
+    ],
+)
+def test_what_cannot_be_checked_says_why_without_a_word_of_the_call(
+    source: str, args: JsonObject, problem: str
+) -> None:
+    found = answer(source, **args)
+
+    assert not found.holds
+    assert found.problem.startswith(problem)
+    assert "channel" not in found.problem
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from(["call", "windows", "now", "requester", "recent", "args"])
+        | st.text(max_size=4),
+        st.integers() | st.just({"tool": "read_doc", "sum": 0}) | st.just("U0BOSS"),
+    )
+)
+def test_no_argument_stands_in_for_a_name_of_ours(given_args: dict[str, Any]) -> None:
+    known = scope(
+        {k: v for k, v in given_args.items() if not isinstance(v, int)}, VALUES
+    )
+
+    for source in (
+        "call.tool == 'refund'",
+        "windows.sum == 100",
+        "requester == 'U0ANA'",
+        "recent.requests_10m == 3",
+        "now.getFullYear() == 2026",
+    ):
+        assert ask(compiled(source), known) == Answer(holds=True)
+
+
+@pytest.mark.parametrize(
+    ("source", "problem"),
+    [
+        ("args.amount >", "it is no CEL: 1:14: Syntax error"),
+        ("", "it is no CEL"),
+        ("arg.amount > 1", "there is no 'arg'; did you mean 'args'?"),
+        ("tool == 'x'", "there is no 'tool'; use one of args, call, now, recent"),
+        ("call.tol == 'x'", "'call' has no 'tol'; did you mean 'tool'?"),
+        ("recent.requests > 1", "'recent' has no 'requests'; did you mean 'requests_"),
+        ("call == {}", "'call' is read by name; write call.agent"),
+        ("windows[args.x] > 1", "'windows' is read by name; write windows.<name>"),
+        ("windows.a.b > 1", "'windows' is read by name"),
+        ("siz(args) > 1", "there is no function 'siz'; did you mean 'size'?"),
+        ("args.a.containz('b')", "there is no method 'containz'; did you mean 'conta"),
+        ("args.l.map(x, x) == []", "there is no method 'map'"),
+        ("now.hour('UTC') == 1", "write hour(now, …), not now.hour(…)"),
+        ("hour(now) == 1", "write hour(now, 'Europe/London')"),
+        ("off_hours(now, 'UTC')", "write off_hours(now, 'Europe/London', '08:00-18:0"),
+        ("hour(now, 'Europe/Londn') == 1", "no time zone 'Europe/Londn'; did you mea"),
+        ("hour(now, 'x') == 1", "there is no time zone 'x'; write an IANA name"),
+        ("hour(now, args.zone) == 1", "the time zone of 'hour' has to be written out"),
+        ("hour(now, 'U' + 'TC') == 1", "the time zone of 'hour' has to be written ou"),
+        ("off_hours(now, 'UTC', '8-18')", "'8-18' are no hours; write '08:00-18:00'"),
+        ("off_hours(now, 'UTC', args.h)", "the span of hours of 'off_hours' has to b"),
+        ("args.a.matches('(')", "'(' is no regular expression"),
+        ("args.a.matches(args.b)", "the pattern of 'matches' has to be written out"),
+        ("args.l.exists(args, args > 1)", "'args' is taken; give the macro's variabl"),
+        ("args.l.all(call, call.tool == 'x')", "'call' is taken"),
+        ("Foo{a: 1} == 1", "there is no type 'Foo' to make"),
+        ("'" + "x" * MAX_SOURCE + "' == ''", "1000 is the limit"),
+        ("(" * 200 + "true" + ")" * 200, "it is no CEL"),
+        (
+            "args.l.all(a, args.l.all(b, args.l.all(c, a == b)))",
+            "it could take too long; put at most 2 macros inside another",
+        ),
+    ],
+)
+def test_a_rule_that_means_nothing_is_refused_with_what_to_write(
+    source: str, problem: str
+) -> None:
+    with pytest.raises(BadExpression) as caught:
+        compiled(source)
+
+    assert problem in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("source", "args"),
+    [
+        ("args.l.all(x, x in args.l)", {"l": list(range(400))}),
+        ("args.l.all(x, args.l.all(y, x == y || x != y))", {"l": list(range(50))}),
+        ("args.l.filter(x, x >= 0.0).size() == 480", {"l": list(range(480))}),
+        ("!args.s.matches('(a|a)*b')", {"s": "a" * 60_000}),
+        ("args.s.contains('b') == false", {"s": "a" * 60_000}),
+    ],
+)
+def test_a_large_call_is_checked_in_little_time(source: str, args: JsonObject) -> None:
+    started = time.perf_counter()
+
+    assert answer(source, **args).holds
+
+    assert time.perf_counter() - started < 2
+
+
+@pytest.mark.parametrize(
+    ("source", "size"),
+    [
+        ("args.l.all(x, x in args.l)", 600),
+        ("args.l.all(x, args.l.all(y, x == y))", 70),
+        ("size(" + " + ".join(["args.l"] * 90) + ") > 0", 20_000),
+    ],
+)
+def test_a_call_that_would_take_long_is_not_tried(source: str, size: int) -> None:
+    started = time.perf_counter()
+
+    found = answer(source, l=[0] * size)
+
+    assert found.problem == "the call is too large for it"
+    assert time.perf_counter() - started < 1
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_rule_or_is_refused_in_one_line(text: str) -> None:
+    try:
+        found: object = ask(compiled(text), scope({}, VALUES))
+    except BadExpression as error:
+        found = str(error)
+
+    is_sentence = isinstance(found, str) and bool(found) and "\n" not in found
+    assert is_sentence or isinstance(found, Answer)
+
+
+_WORDS = [
+    "args",
+    ".a",
+    ".b",
+    "[0]",
+    "['a']",
+    "(",
+    ")",
+    "+",
+    "*",
+    "/",
+    "%",
+    "&&",
+    "||",
+    "!",
+    "-",
+    "==",
+    "!=",
+    "<",
+    ">",
+    "in",
+    "?",
+    ":",
+    ",",
+    "1",
+    "2.5",
+    "3u",
+    "'t'",
+    "null",
+    "true",
+    "[",
+    "]",
+    "{",
+    "}",
+    "has(args.a)",
+    "size(",
+    ".exists(x,",
+    "x",
+    ".filter(y,",
+    "y",
+    "now",
+    "windows.sum",
+    "hour(now,'UTC')",
+    "requester",
+    "r'\\'",
+]
+_VALUE = st.recursive(
+    st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["a", "b"]), inner, max_size=2)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    st.lists(st.sampled_from(_WORDS), max_size=12),
+    st.dictionaries(st.sampled_from(["a", "b"]), _VALUE, max_size=2),
+)
+def test_any_rule_answers_any_call(words: list[str], args: JsonObject) -> None:
+    try:
+        expression = compiled(" ".join(words))
+    except BadExpression:
+        return
+    assert isinstance(ask(expression, scope(args, VALUES)), Answer)
+
+
+@pytest.mark.parametrize(
+    ("source", "paths"),
+    [
+        ("args.a.b > args['c'].d", [("a", "b"), ("c", "d")]),
+        ("args.l[0].x == 1", [("l", "0", "x")]),
+        ("args.name.size() > 1", [("name",)]),
+        ("args.l.exists(args2, args2.z > 1)", [("l",)]),
+        ("'args.no' == \"args.no\" // args.no", []),
+        ("call.args.no == 1", []),
+        ("args[args.k] == 1", [(), ("k",)]),
+        ("args.a[1 + 1] == r'\\' + '''args.no''' ", [("a",)]),
+    ],
+)
+def test_the_paths_of_a_rule_are_known_without_running_it(
+    source: str, paths: list[tuple[str, ...]]
+) -> None:
+    assert [path for _, path in chains(tokens(source), "args")] == paths

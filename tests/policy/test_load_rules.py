@@ -1,0 +1,332 @@
+"""Every rule of a policy is checked at load: names, types, windows, zones, people."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.errors import PolicyError
+from gateway.policy.load import BadPolicy, load_policy
+from gateway.policy.rules import Policy
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = (ROOT / "policy.example.yml").read_text("utf-8")
+GOOD = """\
+version: 1
+defaults: {expires_in: {approve: 1h, escalate: 30m}, reviewers: support}
+roles: {support: {usergroups: [S0SUPPORT]}, senior: {users: [U0LEAD]}}
+holidays: [12-25, 2026-04-03]
+windows:
+  refunded: {tools: [refund], by: args.customer, sum: args.amount, within: 24h}
+  burst: {tools: ["*"], by: call.agent, count: true, within: 10m}
+tiers:
+  notify: {channel: "#notices"}
+  approve: {expires_in: 2h, remind_at: 50%, escalate_at: 80%, escalate_to: "#leads"}
+  escalate: {of: [support, senior], escalate_at: 80%, escalate_to: senior}
+tools:
+  refund:
+    tier: approve
+    args_schema:
+      type: object
+      properties:
+        amount: {type: number}
+        customer: {type: string}
+        lines: {type: array, items: {$ref: '#/$defs/line'}}
+        free: {}
+      $defs: {line: {type: object, properties: {sku: {type: string}}}}
+    raise:
+      - {to: escalate, when: "args.amount > 500", because: over 500}
+      - {to: deny, when: windows.refunded > 1000, because: over 1000 a day}
+  look_up: {tier: auto, overridable: true}
+agents: {night: {tools: {look_up: {tier: approve}}}}
+protect: {pending_per_agent: 5, pause_after_rejections: 3}
+"""
+RULE = "args.amount > 500"
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(BadPolicy) as caught:
+        load_policy(text, "policy.yml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+def test_a_policy_with_every_kind_of_rule_loads() -> None:
+    policy = load_policy(GOOD, "policy.yml")
+
+    assert policy.defaults.expires_in.escalate.total_seconds() == 1800
+    assert policy.tiers.approve.remind_at == 50
+    assert policy.windows["refunded"].within.total_seconds() == 86_400
+    assert policy.tools["refund"].raise_[1].because == "over 1000 a day"
+    assert policy.protect.same_rejected_within == 3
+    assert set(policy.channels) == {"#agent-approvals", "#notices", "#leads"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (
+            "raise:",
+            "rise:",
+            "policy.yml:23: Unknown key 'tools.refund.rise'; did you me",
+        ),
+        (
+            "to: deny",
+            "to: dney",
+            "policy.yml:25: 'tools.refund.raise[1].to' is 'dney'; ",
+        ),
+        (
+            "because: over 500",
+            "becuase: x",
+            "raise[0].becuase'; did you mean 'because'",
+        ),
+        (
+            "because: over 500",
+            "because: ''",
+            "say in one line of at most 200 characters",
+        ),
+        (
+            RULE,
+            "args.amount >",
+            "policy.yml:24: 'tools.refund.raise[0].when': it is no ",
+        ),
+        (
+            RULE,
+            "args.amuont > 1",
+            "has no 'amuont' in its args_schema; did you mean 'am",
+        ),
+        (
+            RULE,
+            "args.lines[0].sk == 'a'",
+            "has no 'sk' in its args_schema; did you mea",
+        ),
+        (RULE, "args.lines.sku == 'a'", "has a list before 'sku'"),
+        (
+            RULE,
+            "args.amount > '500'",
+            "it mixes types that CEL does not mix; numbers of",
+        ),
+        (RULE, "args.amount * 2 > 1", "so calculate with 2.0 and not 2"),
+        (RULE, "args.customer > 5", "it mixes types"),
+        (RULE, "args.free + 'a' > 5", "it mixes types"),
+        (RULE, "windows.burst > '5'", "it mixes types"),
+        (RULE, "now > 5", "it mixes types"),
+        (RULE, "args.lines.exists(l, l.sku > 5)", "it mixes types"),
+        (
+            RULE,
+            "args.amount",
+            "it is neither true nor false but float; write a comparis",
+        ),
+        (RULE, "requester", "it is neither true nor false but str"),
+        (
+            RULE,
+            "windows.brust > 5",
+            "there is no window 'brust'; did you mean 'burst'?",
+        ),
+        (RULE, "hour(now, 'Mars') > 5", "there is no time zone 'Mars'"),
+        (
+            "tools: [refund]",
+            "tools: [refnd]",
+            "'refnd', which is not in 'tools'; did yo",
+        ),
+        (
+            "tools: [refund]",
+            "tools: [look_up]",
+            "window 'refunded' does not count 'refun",
+        ),
+        ("tools: [refund]", "tools: []", "policy.yml:6: 'windows.refunded.tools'"),
+        ("tools: [refund]", 'tools: ["*"]', "not every tool has 'args.customer'; list"),
+        (
+            "by: args.customer",
+            "by: args.custmer",
+            "has no 'custmer' in its args_schema",
+        ),
+        (
+            "by: args.customer",
+            "by: customer",
+            "names nothing to count by; write args.x",
+        ),
+        (
+            "sum: args.amount",
+            "sum: args.lines",
+            "has array there, which cannot be summed",
+        ),
+        (
+            "sum: args.amount",
+            "count: true, sum: args.amount",
+            "write either 'sum: args",
+        ),
+        (", sum: args.amount", "", "write either 'sum: args.amount' or 'count: true'"),
+        (
+            "count: true",
+            "count: false",
+            "'windows.burst.count' is 'False'; use one of T",
+        ),
+        ("within: 24h", "within: 24", "24 is not a duration; write 90s, 30m, 1h or 2d"),
+        (
+            "within: 24h",
+            "wihtin: 24h",
+            "'windows.refunded.wihtin'; did you mean 'within",
+        ),
+        (
+            "  burst:",
+            "  Burst:",
+            "'Burst' cannot name a window; use lower-case letters",
+        ),
+        ("  burst:", "  in:", "'in' cannot name a window"),
+        (
+            "12-25",
+            "12-32",
+            "policy.yml:4: 'holidays[0]': '12-32' is not a day; write 20",
+        ),
+        (
+            "remind_at: 50%",
+            "remind_at: 150%",
+            "'150%' is not a share of the time; write",
+        ),
+        (
+            "remind_at: 50%",
+            "remind_at: 0%",
+            "'0%' is not a share of the time; write 50%",
+        ),
+        ("remind_at: 50%", "remnid_at: 50%", "did you mean 'remind_at'?"),
+        (
+            "escalate_to: senior",
+            "escalate_to: seniors",
+            "names the role 'seniors', whic",
+        ),
+        (
+            "escalate_to: senior",
+            "escalate_to: '@ana'",
+            "is neither a role of this file ",
+        ),
+        (", escalate_to: senior", "", "'escalate_at' says when and 'escalate_to' who"),
+        (
+            "notify: {channel",
+            "notfy: {channel",
+            "'tiers.notfy'; did you mean 'notify'?",
+        ),
+        (
+            "escalate: 30m}",
+            "escalte: 30m}",
+            "'defaults.expires_in.escalte'; did you mea",
+        ),
+        ("to: deny", "to: approve", "is 'approve', not above 'approve' of the tool it"),
+        (
+            "tier: auto, over",
+            "tier: deny, over",
+            "nothing overrides a denial, so remove",
+        ),
+        ("pending_per_agent: 5", "pending_per_agent: 0", "greater than or equal to 1"),
+        ("pending_per_agent", "pending_per_agnt", "did you mean 'pending_per_agent'?"),
+        ("{type: number}", "{type: nmbr}", "this is no usable JSON Schema 2020-12"),
+        ("{users: [U0LEAD]}", "{}", "nobody holds this role"),
+    ],
+)
+def test_a_mistake_in_a_rule_is_named_with_its_line_and_what_to_write(
+    old: str, new: str, problem: str
+) -> None:
+    assert old in GOOD
+
+    found = problems(GOOD.replace(old, new, 1))
+
+    assert any(problem in one for one in found), found
+    assert all(re.match(r"policy\.yml:[0-9]+: ", one) for one in found)
+
+
+def test_a_rule_of_one_agent_is_checked_against_the_tools_schema() -> None:
+    text = GOOD.replace(
+        "{look_up: {tier: approve}}",
+        "{refund: {raise: [{to: deny, when: args.amont > 1, because: x}]}}",
+    )
+
+    (problem,) = problems(text)
+
+    assert problem.startswith(
+        "policy.yml:27: 'agents.night.tools.refund.raise[0].when'"
+    )
+    assert problem.endswith("has no 'amont' in its args_schema; did you mean 'amount'?")
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "args.lines.exists(l, l.sku == 'A')",
+        "has(args.free) && args.free > 5",
+        "args.free.deep.er == 'x'",
+        "args.amount > 5 || args.customer.size() > 5",
+        "args['customer'].matches('^C')",
+        "timestamp(args.customer) > now",
+    ],
+)
+def test_a_rule_that_may_hold_for_some_call_loads(when: str) -> None:
+    text = GOOD.replace(RULE, when)
+
+    assert load_policy(text, "policy.yml").tools["refund"].raise_[0].when == when
+
+
+def test_rules_windows_and_holidays_are_part_of_the_digest() -> None:
+    digests = {
+        load_policy(text, "p").digest
+        for text in (
+            GOOD,
+            GOOD.replace("> 500", "> 501"),
+            GOOD.replace("within: 24h", "within: 25h"),
+            GOOD.replace("12-25", "12-26"),
+            GOOD.replace("pending_per_agent: 5", "pending_per_agent: 6"),
+        )
+    }
+
+    assert len(digests) == 5
+
+
+_LINES = EXAMPLE.split("\n")
+_WORDS = sorted({word for word in re.split(r"[\s{},\[\]]+", EXAMPLE) if word})
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> str:
+    """Return the example with a few lines lost, doubled, swapped or misspelt."""
+    lines = list(_LINES)
+    for _ in range(draw(st.integers(1, 3))):
+        at = draw(st.integers(0, len(lines) - 1))
+        match draw(
+            st.sampled_from(["drop", "double", "swap", "word", "char", "indent"])
+        ):
+            case "drop":
+                lines[at] = ""
+            case "double":
+                lines.insert(at, lines[at])
+            case "swap":
+                other = draw(st.integers(0, len(lines) - 1))
+                lines[at], lines[other] = lines[other], lines[at]
+            case "word":
+                old = draw(st.sampled_from(_WORDS))
+                lines[at] = lines[at].replace(old, draw(st.sampled_from(_WORDS)), 1)
+            case "indent":
+                lines[at] = " " * draw(st.integers(0, 4)) + lines[at].lstrip()
+            case _:
+                cut = draw(st.integers(0, len(lines[at])))
+                lines[at] = (
+                    lines[at][:cut] + draw(st.text(max_size=2)) + lines[at][cut:]
+                )
+    return "\n".join(lines)
+
+
+@settings(max_examples=150, deadline=None)
+@given(mutated())
+def test_any_mutated_policy_loads_or_names_a_line_of_its_own(text: str) -> None:
+    try:
+        found: object = load_policy(text, "p.yml")
+    except PolicyError as error:
+        found = error.place
+
+    if isinstance(found, str):
+        place, _, line = found.rpartition(":")
+        assert place == "p.yml"
+        assert 1 <= int(line) <= text.count("\n") + 2
+    else:
+        assert isinstance(found, Policy)

@@ -1,0 +1,324 @@
+"""Rules, overrides and facts can only ask for more, and say what they saw."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from gateway.approvals.record import Verb
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.policy.evaluate import Ruling, evaluate, listed_tier
+from gateway.policy.facts import Facts
+from gateway.policy.load import load_policy
+from gateway.policy.overrides import Override
+from gateway.policy.rules import Policy
+
+NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday
+POLICY = load_policy(
+    """\
+version: 1
+defaults: {reviewers: support, expires_in: {approve: 2h, escalate: 20m}}
+roles: {support: {usergroups: [S0SUPPORT]}, senior: {users: [U0LEAD]}}
+windows:
+  refunded: {tools: [refund], by: args.customer, sum: args.amount, within: 24h}
+tiers:
+  notify: {channel: "#notices"}
+  approve: {remind_at: 25%, escalate_at: 50%, escalate_to: senior}
+  escalate: {of: [support, senior], at_least: {senior: 1}, remind_at: 50%}
+tools:
+  look_up:
+    tier: auto
+    raise: [{to: notify, when: args.id > 100, because: a high id}]
+  refund:
+    tier: approve
+    redact: [args.card]
+    raise:
+      - {to: escalate, when: args.amount > 500, because: refund over 500}
+      - {to: escalate, when: windows.refunded > 1000, because: over 1000 a day.}
+      - {to: deny, when: recent.rejections_in_row > 5, because: nobody wants this}
+      - {to: escalate, when: has(args.card) && args.card == '4111', because: test card}
+  wipe: {tier: deny}
+  tag: {tier: approve, overridable: true, allow: [approve, reject]}
+  typed:
+    tier: auto
+    args_schema: {type: object, properties: {id: {type: integer}}}
+agents:
+  night:
+    tools:
+      refund: {raise: [{to: escalate, when: call.agent == 'night', because: at night}]}
+""",
+    "p.yml",
+)
+FACTS = Facts(now_ms=NOW, windows={"refunded": 100_000_000})
+
+
+def judge(tool: str, facts: Facts | None = FACTS, **args: JsonValue) -> Ruling:
+    return evaluate(POLICY, agent="a", tool=tool, args=args, facts=facts)
+
+
+def test_a_rule_that_does_not_hold_changes_nothing() -> None:
+    ruling = judge("refund", amount=10)
+
+    assert (ruling.tier, ruling.fired) == (Tier.APPROVE, ())
+    assert ruling.reasons == ("The policy lists this tool as approve.",)
+
+
+def test_a_rule_that_holds_raises_and_says_what_it_saw() -> None:
+    ruling = judge("refund", amount=501, card="4111")
+
+    assert ruling.tier is Tier.ESCALATE
+    assert ruling.demand.approvals == 2
+    assert ruling.reasons[1:] == (
+        "Raised to escalate: refund over 500.",
+        "Raised to escalate: test card.",
+    )
+    assert [rule.values for rule in ruling.fired] == [
+        (("args.amount", "501"),),
+        (("args.card", "•••••• (hidden by policy)"),),
+    ]
+
+
+def test_a_total_is_read_in_natural_units() -> None:
+    over = FACTS.with_(windows={"refunded": 1_000_000_001})
+    exact = FACTS.with_(windows={"refunded": 1_000_000_000})
+
+    assert judge("refund", over, amount=1).tier is Tier.ESCALATE
+    assert judge("refund", over, amount=1).fired[0].values == (
+        ("windows.refunded", "1000.000001"),
+    )
+    assert judge("refund", exact, amount=1).tier is Tier.APPROVE
+
+
+def test_a_rule_may_deny_and_the_reason_is_for_the_model() -> None:
+    ruling = judge("refund", FACTS.with_(rejections_in_row=6), amount=1)
+
+    assert ruling.tier is Tier.DENY
+    assert ruling.reasons[-1] == "Raised to deny: nobody wants this."
+
+
+def test_a_rule_may_ask_for_a_notice_only() -> None:
+    ruling = judge("look_up", id=101)
+
+    assert (ruling.tier, ruling.channel) == (Tier.NOTIFY, "#notices")
+    assert judge("look_up", id=1).channel == "#agent-approvals"
+
+
+def test_rules_of_one_agent_come_on_top_of_those_of_the_tool() -> None:
+    ruling = evaluate(
+        POLICY, agent="night", tool="refund", args={"amount": 501}, facts=FACTS
+    )
+
+    assert [rule.because for rule in ruling.fired] == ["refund over 500", "at night"]
+
+
+@pytest.mark.parametrize(
+    ("facts", "args", "problem"),
+    [
+        (FACTS, {}, "'refund over 500' could not be checked, because args.amount is "),
+        (FACTS, {"amount": "9"}, "because a value has another type than it expects"),
+        (FACTS, {"amount": float("nan")}, "because the call is no strict JSON"),
+        (None, {"amount": 1}, "because windows cannot be known here"),
+        (FACTS.with_(windows={}), {"amount": 1}, "the total 'refunded' is not known"),
+        (FACTS.with_(problems=("The total 'x' is gone.",)), {"amount": 1}, "'x' is go"),
+    ],
+)
+def test_what_cannot_be_checked_escalates_and_says_so(
+    facts: Facts | None, args: JsonObject, problem: str
+) -> None:
+    ruling = judge("refund", facts, **args)
+
+    assert ruling.tier is Tier.ESCALATE
+    assert any(
+        reason.startswith("Raised to escalate: ") and problem in reason
+        for reason in ruling.reasons
+    )
+
+
+def test_without_facts_only_the_rules_that_need_them_escalate() -> None:
+    assert judge("look_up", None, id=1).tier is Tier.AUTO
+    assert judge("look_up", None, id=101).tier is Tier.NOTIFY
+
+
+@pytest.mark.parametrize("args", [{"id": "1"}, {"id": 1, "extra": 2}])
+def test_arguments_that_do_not_fit_the_policys_schema_escalate(
+    args: JsonObject,
+) -> None:
+    assert judge("typed", id=1).tier is Tier.AUTO
+
+    ruling = judge("typed", **args)
+
+    assert ruling.tier is Tier.ESCALATE
+    assert "do not fit the policy's schema" in ruling.reasons[-1]
+
+
+def test_time_is_counted_from_the_tier_that_the_call_has() -> None:
+    calm, hot = judge("refund", amount=1), judge("refund", amount=501)
+
+    assert (calm.ttl_ms, calm.remind_at_ms, calm.escalate_at_ms) == (
+        7_200_000,
+        1_800_000,
+        3_600_000,
+    )
+    assert (hot.ttl_ms, hot.remind_at_ms, hot.escalate_at_ms) == (1_200_000, 600_000, 0)
+
+
+def test_those_who_are_called_later_may_vote_from_the_start() -> None:
+    ruling = judge("refund", amount=1)
+
+    assert ruling.escalate_to == "senior"
+    assert [role.users for role in ruling.escalate_roles] == [("U0LEAD",)]
+    assert [role.name for role in ruling.demand.of] == ["support", "senior"]
+
+
+def override(tool: str, **asked: object) -> Ruling:
+    return evaluate(
+        POLICY,
+        agent="a",
+        tool=tool,
+        args={"amount": 1, "id": 1},
+        facts=FACTS,
+        overrides={tool: Override.model_validate(asked)},
+    )
+
+
+def test_a_run_may_ask_for_more_of_any_tool() -> None:
+    assert override("look_up", tier="escalate").tier is Tier.ESCALATE
+    assert override("tag", allow=["reject"]).allow == (Verb.REJECT,)
+    assert override("refund", requires_reason=True).requires_reason
+
+
+def test_a_run_may_ask_for_less_only_where_the_policy_lets_it() -> None:
+    loose, firm = override("tag", tier="auto"), override("refund", tier="auto")
+
+    assert (loose.tier, firm.tier) == (Tier.AUTO, Tier.APPROVE)
+    assert firm.reasons[1] == (
+        "This run of the agent asked for auto; the policy does not let it."
+    )
+    assert override("tag", allow=["approve", "edit"]).allow == (
+        Verb.APPROVE,
+        Verb.EDIT,
+    )
+    assert override("refund", allow=[]).allow == (Verb.REJECT,)
+
+
+def test_an_override_of_another_tool_says_nothing() -> None:
+    ruling = evaluate(
+        POLICY,
+        agent="a",
+        tool="tag",
+        args={},
+        overrides={"refund": Override(tier=Tier.DENY)},
+    )
+
+    assert ruling.tier is Tier.APPROVE
+
+
+TIERS = st.sampled_from(Tier)
+WHEN = st.sampled_from(
+    [
+        "true",
+        "false",
+        "args.x > 1",
+        "args.x == 'a'",
+        "1 / 0 == 1",
+        "windows.w > 5",
+        "recent.failures_1h > 1",
+        "call.tool == 't'",
+        "requester == 'U1'",
+        "off_hours(now, 'Europe/London', '08:00-18:00')",
+        "has(args.x) && args.x",
+    ]
+)
+ANY_FACTS = st.none() | st.builds(
+    Facts,
+    now_ms=st.integers(0, 4_000_000_000_000),
+    windows=st.dictionaries(st.just("w"), st.integers(0, 10**10)),
+    requester=st.sampled_from(["", "U1"]),
+    failures_1h=st.integers(0, 3),
+    problems=st.sampled_from([(), ("It is not known.",)]),
+)
+ARGS = st.dictionaries(
+    st.just("x"), st.none() | st.booleans() | st.integers(-5, 5) | st.just("a")
+)
+OVERRIDES = st.none() | st.builds(
+    Override, tier=st.none() | TIERS, allow=st.none() | st.just((Verb.APPROVE,))
+)
+
+
+def policy_of(tier: Tier, rules: list[tuple[Tier, str]], *, loose: bool) -> Policy:
+    return Policy.model_validate(
+        {
+            "version": 1,
+            "windows": {"w": {"tools": ["t"], "count": True, "within": "1h"}},
+            "tools": {
+                "t": {
+                    "tier": tier,
+                    "overridable": loose,
+                    "raise": [
+                        {"to": to, "when": when, "because": "why"} for to, when in rules
+                    ],
+                }
+            },
+        }
+    )
+
+
+@given(
+    TIERS,
+    st.lists(st.tuples(TIERS, WHEN), max_size=4),
+    st.lists(st.tuples(TIERS, WHEN), max_size=2),
+    ARGS,
+    ANY_FACTS,
+    OVERRIDES,
+)
+def test_no_rule_override_or_fact_ever_lowers_a_tier(
+    tier: Tier,
+    rules: list[tuple[Tier, str]],
+    more: list[tuple[Tier, str]],
+    args: JsonObject,
+    facts: Facts | None,
+    asked: Override | None,
+) -> None:
+    few = policy_of(tier, rules, loose=False)
+    many = policy_of(tier, [*rules, *more], loose=False)
+    overrides = {"t": asked} if asked else None
+
+    plain = evaluate(few, agent="a", tool="t", args=args, facts=facts)
+    wished = evaluate(
+        few, agent="a", tool="t", args=args, facts=facts, overrides=overrides
+    )
+    longer = evaluate(many, agent="a", tool="t", args=args, facts=facts)
+
+    assert listed_tier(few, agent="a", tool="t") is tier
+    assert tier.rank <= plain.tier.rank <= wished.tier.rank
+    assert plain.tier.rank <= longer.tier.rank
+    assert all(plain.tier.rank >= rule.to.rank for rule in plain.fired)
+
+
+@given(TIERS, st.lists(st.tuples(TIERS, WHEN), max_size=4), ARGS, ANY_FACTS, TIERS)
+def test_an_overridable_tool_is_never_below_what_its_rules_demand(
+    tier: Tier,
+    rules: list[tuple[Tier, str]],
+    args: JsonObject,
+    facts: Facts | None,
+    asked: Tier,
+) -> None:
+    policy = policy_of(tier, rules, loose=True)
+
+    ruling = evaluate(
+        policy,
+        agent="a",
+        tool="t",
+        args=args,
+        facts=facts,
+        overrides={"t": Override(tier=asked)},
+    )
+
+    assert all(ruling.tier.rank >= rule.to.rank for rule in ruling.fired)
+    if tier is Tier.DENY:
+        assert ruling.tier is Tier.DENY
+    if facts is not None and facts.problems:
+        assert ruling.tier.rank >= Tier.ESCALATE.rank

@@ -1,0 +1,179 @@
+"""A call says what it adds to which totals, exactly, or why it cannot be known."""
+
+from __future__ import annotations
+
+from decimal import ROUND_HALF_UP, Decimal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from gateway.policy.load import load_policy
+from gateway.policy.windows import (
+    MAX_MICRO,
+    WindowUse,
+    micro,
+    resource_key,
+    window_uses,
+)
+
+POLICY = load_policy(
+    """\
+version: 1
+windows:
+  refunded: {tools: [refund], by: args.customer, sum: args.money.amount, within: 24h}
+  burst: {tools: ["*"], by: call.agent, count: true, within: 10m}
+  asked: {tools: refund, by: requester, count: true, within: 1h}
+  all: {tools: [refund, wire], count: true, within: 90s}
+tools: {refund: {}, wire: {}}
+""",
+    "p.yml",
+)
+
+
+def test_a_call_adds_its_share_to_every_window_that_counts_its_tool() -> None:
+    found = window_uses(
+        POLICY,
+        agent="support",
+        tool="refund",
+        args={"customer": "C1", "money": {"amount": 49.99}},
+        requester="U0ANA",
+    )
+
+    assert found.problems == ()
+    assert found.uses == (
+        WindowUse(
+            window="refunded", key='"c1"', amount_micro=49_990_000, within_ms=86_400_000
+        ),
+        WindowUse(
+            window="burst", key='"support"', amount_micro=1_000_000, within_ms=600_000
+        ),
+        WindowUse(
+            window="asked", key='"u0ana"', amount_micro=1_000_000, within_ms=3_600_000
+        ),
+        WindowUse(window="all", key="", amount_micro=1_000_000, within_ms=90_000),
+    )
+
+
+def test_another_tool_counts_only_where_it_is_named() -> None:
+    found = window_uses(POLICY, agent="a", tool="look_up", args={})
+
+    assert [use.window for use in found.uses] == ["burst"]
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ({"money": {"amount": 1}}, "'refunded' is not known: args.customer is missing"),
+        ({"customer": "C1"}, "args.money.amount is missing"),
+        ({"customer": "C1", "money": []}, "args.money.amount is missing"),
+        ({"customer": "C1", "money": {"amount": -1}}, "args.money.amount is negative"),
+        ({"customer": "C1", "money": {"amount": "1e3"}}, "is not a number that can be"),
+        (
+            {"customer": "C1", "money": {"amount": "\u0663"}},
+            "is not a number that can be",
+        ),
+        ({"customer": "C1", "money": {"amount": True}}, "is not a number that can be"),
+        ({"customer": "C1", "money": {"amount": None}}, "is not a number that can be"),
+        ({"customer": "C1", "money": {"amount": 1e300}}, "is too large to be added up"),
+        ({"customer": " ", "money": {"amount": 1}}, "args.customer names nobody"),
+        ({"customer": None, "money": {"amount": 1}}, "args.customer names nobody"),
+    ],
+)
+def test_a_share_that_is_not_known_is_a_problem_and_the_others_count(
+    args: dict[str, JsonValue], problem: str
+) -> None:
+    found = window_uses(POLICY, agent="a", tool="refund", args=args, requester="U1")
+
+    assert len(found.problems) == 1
+    assert problem in found.problems[0]
+    assert [use.window for use in found.uses] == ["burst", "asked", "all"]
+
+
+def test_nobody_who_asked_is_a_problem_of_a_window_by_requester() -> None:
+    found = window_uses(
+        POLICY,
+        agent="a",
+        tool="refund",
+        args={"customer": "C1", "money": {"amount": 1}},
+    )
+
+    assert found.problems == (
+        "The total 'asked' is not known: requester names nobody.",
+    )
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (7, "7"),
+        (7.0, " 7 "),
+        ("ana@x.org", "ANA@X.ORG"),
+        ("\ufb01", "FI"),
+        ("\uff17", 7),
+    ],
+)
+def test_spellings_of_one_resource_share_a_total(
+    one: JsonValue, other: JsonValue
+) -> None:
+    assert resource_key(one) == resource_key(other)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"), [("C1", "C2"), (["a"], "a"), ({"a": 1}, {"a": 2}), ("1", "1.5")]
+)
+def test_other_resources_do_not(one: JsonValue, other: JsonValue) -> None:
+    assert resource_key(one) != resource_key(other)
+
+
+@pytest.mark.parametrize(
+    ("amount", "expected"),
+    [
+        (49.99, 49_990_000),
+        ("49.99", 49_990_000),
+        (0.1, 100_000),
+        (-0.0, 0),
+        ("0.0000005", 1),
+        ("0.00000049", 0),
+        (1e-7, 0),
+        (9_007_199_254, None),
+    ],
+)
+def test_an_amount_is_exact_in_millionths_and_rounds_half_up(
+    amount: JsonValue, expected: int | None
+) -> None:
+    assert micro(amount) == (9_007_199_254_000_000 if expected is None else expected)
+
+
+@given(st.decimals(0, 9_000_000_000, places=9), st.booleans())
+def test_every_amount_is_its_nearest_millionth(
+    amount: Decimal, as_text: object
+) -> None:
+    value: JsonValue = f"{amount:f}" if as_text else float(amount)
+
+    found = micro(value)
+
+    exact = Decimal(str(value)) * 1_000_000
+    assert found == int(exact.to_integral_value(ROUND_HALF_UP))
+    assert 0 <= found <= MAX_MICRO
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.sampled_from(["amount", "x"]), inner, max_size=2)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.dictionaries(st.sampled_from(["customer", "money", "x"]), JSON))
+def test_whatever_the_arguments_every_window_counts_or_says_why(
+    args: dict[str, JsonValue],
+) -> None:
+    found = window_uses(POLICY, agent="a", tool="refund", args=args, requester="U1")
+
+    assert len(found.uses) + len(found.problems) == 4
+    assert all(0 <= use.amount_micro <= MAX_MICRO for use in found.uses)

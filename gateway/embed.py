@@ -173,7 +173,8 @@ class Twokey:
 
         Args:
             graph: a compiled graph, a `StateGraph`, or a function that returns one;
-                the graph's own checkpointer is used when it has one.
+                the graph's own checkpointer is used when it has one, with whatever
+                serializer that has (ours builds only types that the state declares).
             input: what the graph takes, such as ``{"messages": [...]}``.
             thread_id: names the thread; the same for ever.
             agent: the agent's name, as ``ApprovalMiddleware(agent)`` has it.

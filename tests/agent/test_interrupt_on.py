@@ -260,7 +260,7 @@ def test_a_config_without_decisions_is_refused_as_langchain_refuses_it(
 @pytest.mark.parametrize(
     "config",
     [
-        {"allowed_decisions": ["aprove"]},
+        {"allowed_decisions": ["permit"]},
         {"allowed_decisions": ["approve", "accept"]},
         {"allowed_decisions": "approve"},
         {"allowed_decisions": 7},

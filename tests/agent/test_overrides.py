@@ -211,7 +211,7 @@ def test_a_wish_joins_a_repair_of_one_update_and_of_several() -> None:
         {"tools": {"pay": {"hold": 0}}},
         {"tools": {"pay": {"holds": True}}},
         {"tools": {"other": {"allow": []}}},
-        {"tools": {"other": {"allow": ["aprove"]}}},
+        {"tools": {"other": {"allow": ["permit"]}}},
         {"tools": {"other": {"tier": "auto"}}},
     ],
     ids=str,

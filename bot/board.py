@@ -25,17 +25,24 @@ class Urgency(IntEnum):
     HISTORY = 4
 
 
-_NEEDS_PEOPLE = {EventName.ITEM_EDITED, EventName.ITEM_VOTED, EventName.ITEM_IN_DOUBT}
+_NEEDS_PEOPLE = {
+    EventName.APPROVAL_REMINDED,
+    EventName.APPROVAL_ESCALATED,
+    EventName.ITEM_EDITED,
+    EventName.ITEM_VOTED,
+    EventName.ITEM_IN_DOUBT,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of history, the event it is about ("" for none), and its thread."""
+    """One line, the event it is about ("" for none), its thread and how it matters."""
 
     message: Message
     seq: str
     channel: str
     thread_ts: str | None
+    urgency: Urgency = Urgency.HISTORY
 
 
 @dataclass(slots=True)
@@ -87,7 +94,7 @@ class Topic:
         if not self.approval:
             return Urgency.WORDS
         if not self.is_card_due:
-            return Urgency.HISTORY
+            return self.notes[0].urgency if self.notes else Urgency.HISTORY
         names = {event.name for event in self.events}
         if EventName.APPROVAL_OPENED in names and self.place is None:
             return Urgency.NEW_CARD

@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from bot.blocks import code, section, template, untrusted
-from bot.board import Line, Topic
+from bot.board import Line, Topic, Urgency
+from bot.cards.calling import escalation, reminder, told_elsewhere
 from bot.cards.history import thread_note
 from bot.cards.message import Message
 from bot.cards.outcome import agent_words, run_failed
@@ -17,6 +18,7 @@ from bot.posting import NotYet, Wall
 from bot.text import fit
 from bot.web import SlackError, SlackRefused
 from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ApprovalState
 from gateway.approvals.record import Approval
 from gateway.approvals.tiers import Tier
 from gateway.errors import StoreUnavailable
@@ -165,12 +167,12 @@ class Saying:
         """Turn events into lines of history; those without one are done."""
         silent: list[Event] = []
         for event in list(topic.events):
-            note = thread_note(event, approval)
-            if note is None or topic.place is None:
-                silent.append(event)
-            else:
-                topic.notes.append(Line(note, event.seq, *topic.place))
+            lines = _lines(event, approval, topic.place) if topic.place else []
+            if lines:
+                topic.notes += lines
                 topic.events.remove(event)
+            else:
+                silent.append(event)
         await _acknowledge(topic, outbox, silent)
 
     async def _note(self, topic: Topic, outbox: Outbox) -> None:
@@ -233,6 +235,22 @@ class Saying:
         if channel:
             told = _undeliverable(loaded.approval, why)
             topic.notes.append(Line(told, "", channel, thread_ts))
+
+
+def _lines(event: Event, approval: Approval, place: tuple[str, str]) -> list[Line]:
+    """Return what is said of an event: in the thread of its card, or elsewhere too."""
+    if event.name not in {EventName.APPROVAL_REMINDED, EventName.APPROVAL_ESCALATED}:
+        note = thread_note(event, approval)
+        return [Line(note, event.seq, *place)] if note else []
+    if approval.state is not ApprovalState.OPEN:
+        return []
+    urgency = Urgency.NEEDS_PEOPLE
+    if event.name is EventName.APPROVAL_REMINDED:
+        return [Line(reminder(approval), event.seq, *place, urgency)]
+    told = told_elsewhere(approval, place[0])
+    channels = approval.waiting.channels
+    elsewhere = [Line(told, "", channel, None, urgency) for channel in channels]
+    return [*elsewhere, Line(escalation(approval), event.seq, *place, urgency)]
 
 
 def _somebody(topic: Topic, approval: Approval, why: str) -> tuple[str, str | None]:

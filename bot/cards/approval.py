@@ -32,6 +32,7 @@ from gateway.approvals.record import Approval
 from gateway.approvals.tiers import Tier, join
 
 _AGENT = 60
+_CALLED = 100
 _SAYS = {False: 700, True: 300}
 
 
@@ -48,6 +49,7 @@ def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
     blocks = [
         header(headline(approval, now_ms=now_ms), block_id=frame.block_id("head")),
         _origin(frame),
+        *_escalated(frame),
     ]
     for item in rows_of(approval):
         if approval.is_batch:
@@ -110,6 +112,15 @@ def _origin(frame: Frame) -> Block:
         ids,
         block_id=frame.block_id("origin"),
     )
+
+
+def _escalated(frame: Frame) -> list[Block]:
+    approval = frame.approval
+    if not approval.escalated_at_ms:
+        return []
+    told = template("📣 *Escalated* {at} to", at=when(approval.escalated_at_ms))
+    called = label(fit(", ".join(approval.waiting.called), _CALLED))
+    return [context(told, called, block_id=frame.block_id("escalated"))]
 
 
 def _says(frame: Frame) -> list[Block]:

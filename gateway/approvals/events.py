@@ -14,6 +14,8 @@ class EventName(StrEnum):
     """Past-tense names; an event about an item is named after the state it reached."""
 
     APPROVAL_OPENED = "approval.opened"
+    APPROVAL_REMINDED = "approval.reminded"
+    APPROVAL_ESCALATED = "approval.escalated"
     CALL_RAN = "call.ran"
     CALL_DENIED = "call.denied"
     ITEM_VOTED = "item.voted"

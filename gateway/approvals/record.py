@@ -210,6 +210,24 @@ class Item(Record):
         return self.state is ItemState.PENDING
 
 
+class Waiting(Record):
+    """How an approval passes its time: when people are reminded, who is called later.
+
+    Times are milliseconds from the opening, 0 for never. ``roles`` may vote from the
+    start; their holders are only asked later. ``channels`` are told.
+    """
+
+    remind_at_ms: int = 0
+    escalate_at_ms: int = 0
+    roles: tuple[Role, ...] = ()
+    channels: tuple[str, ...] = ()
+
+    @property
+    def called(self) -> tuple[str, ...]:
+        """Return the names of everybody who is called later."""
+        return (*(role.name for role in self.roles), *self.channels)
+
+
 class Approval(Record):
     """One request on one card: items, their order, a version, an expiry.
 
@@ -231,6 +249,8 @@ class Approval(Record):
     created_at_ms: int = 0
     expires_at_ms: int = 0
     ttl_ms: int
+    waiting: Waiting = Waiting()
+    escalated_at_ms: int = 0
     requester: Person | None = None
     principals: tuple[Person, ...] = ()
     origin: Origin | None = None

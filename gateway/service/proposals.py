@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from gateway.approvals import digest
 from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Approval, Context, Item, item_id
+from gateway.approvals.record import Approval, Context, Item, Waiting, item_id
 from gateway.approvals.strict_json import accept_object
 from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson
 from gateway.policy.evaluate import Ruling
+from gateway.policy.fields import is_channel
 from gateway.store.threads import ThreadFacts
 from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind, args_hash
 
@@ -146,6 +147,7 @@ def _approval(
         message_id=turn.ref.message_id,
         channel=channel,
         ttl_ms=min(one.ruling.ttl_ms for _, one, _ in rows),
+        waiting=_waiting([one.ruling for _, one, _ in rows]),
         requester=facts.requester,
         principals=tuple(principals),
         origin=facts.origin,
@@ -153,6 +155,23 @@ def _approval(
         says=turn.says,
         items=items,
     )
+
+
+def _waiting(rulings: Sequence[Ruling]) -> Waiting:
+    """Return how a card passes its time: as its most impatient call does."""
+    called = [ruling for ruling in rulings if ruling.escalate_at_ms]
+    roles = [role for ruling in called for role in ruling.escalate_roles]
+    channels = [one.escalate_to for one in called if is_channel(one.escalate_to)]
+    return Waiting(
+        remind_at_ms=_earliest(ruling.remind_at_ms for ruling in rulings),
+        escalate_at_ms=_earliest(ruling.escalate_at_ms for ruling in called),
+        roles=tuple(dict.fromkeys(roles)),
+        channels=tuple(dict.fromkeys(channels)),
+    )
+
+
+def _earliest(times_ms: Iterable[int]) -> int:
+    return min((time_ms for time_ms in times_ms if time_ms), default=0)
 
 
 def _item(

@@ -1,4 +1,4 @@
-"""Serve the clock: end what is overdue, put failed jobs back, on any replica."""
+"""Serve the clock on any replica: end what is overdue, remind, put jobs back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval
 from gateway.service.facts import item_event
 from gateway.store.jobs import Job, JobKind
+from gateway.store.keys import Keys
 from gateway.store.store import Store
+from gateway.store.timers import Timer, TimerKind
 
 _ATTEMPTS = 16
 _BATCH = 100
@@ -24,15 +26,37 @@ class Sweeper:
         ended = 0
         for keys in self._store.every_shard():
             await self._store.queue(keys).requeue_due()
-            for approval_id in await self._store.approvals.overdue(keys, _BATCH):
-                ended += await self.expire(approval_id)
+            for timer in await self._store.timers.due(keys, _BATCH):
+                await self.ring(keys, timer)
+            ended += await self._expire_all(keys)
         return ended
+
+    async def ring(self, keys: Keys, timer: Timer) -> bool:
+        """Remind people of one approval, or call others; once on all replicas."""
+        loaded = await self._store.approvals.load(timer.approval)
+        if loaded is None:
+            await self._store.timers.drop(keys, timer)
+            return False
+        event = _rung(loaded.approval, timer.kind)
+        return await self._store.timers.ring(keys, timer, event)
+
+    async def _expire_all(self, keys: Keys) -> int:
+        """End everything overdue in a shard, in batches while that gets further."""
+        ended = 0
+        while True:
+            batch = await self._store.approvals.overdue(keys, _BATCH)
+            before = ended
+            for approval_id in batch:
+                ended += await self.expire(approval_id)
+            if len(batch) < _BATCH or ended == before:
+                return ended
 
     async def expire(self, approval_id: str) -> int:
         """End what is overdue in one approval by the store's clock."""
         for _ in range(_ATTEMPTS):
             loaded = await self._store.approvals.load(approval_id)
             if loaded is None:
+                await self._store.approvals.forget_overdue(approval_id)
                 return 0
             approval = loaded.approval
             word, count = await self._store.approvals.expire(
@@ -58,6 +82,22 @@ def _events(approval: Approval, state: ItemState, name: EventName) -> dict[int, 
         for item in approval.items
         if item.state is state
     }
+
+
+def _rung(approval: Approval, kind: TimerKind) -> Event:
+    is_call = kind is TimerKind.ESCALATE
+    called = approval.waiting.called if is_call else ()
+    return Event(
+        name=EventName.APPROVAL_ESCALATED if is_call else EventName.APPROVAL_REMINDED,
+        tenant=approval.tenant,
+        agent=approval.agent,
+        thread=approval.thread,
+        approval=approval.id,
+        version=approval.version,
+        policy_digest=approval.policy_digest,
+        channel=approval.channel,
+        reason=", ".join(called),
+    )
 
 
 def _doubtful(approval: Approval) -> dict[int, Event]:

@@ -12,7 +12,7 @@ from gateway.approvals.deciding import Change
 from gateway.approvals.events import Event
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval
-from gateway.store import codec, scripts
+from gateway.store import codec, scripts, timers
 from gateway.store.attention import ASKED_MS, Aftermath
 from gateway.store.connection import Connection, Reply, fields, number, text
 from gateway.store.jobs import Job
@@ -118,6 +118,7 @@ class ApprovalStore:
             waiting=keys.waiting(admission.tenant, thread[0]),
             asked=keys.asked(admission.tenant, thread[0]),
             rejected=keys.rejected(admission.tenant, *thread),
+            timers=keys.timers,
             records=[
                 key
                 for approval in approvals
@@ -285,6 +286,12 @@ class ApprovalStore:
         )
         return _ended(reply)
 
+    async def forget_overdue(self, approval_id: str) -> None:
+        """Drop the deadline of an approval that is kept no longer."""
+        shard = shard_of_approval(approval_id)
+        if shard is not None:
+            await self._conn.command("ZREM", Keys(shard).expiry, approval_id)
+
     async def of_thread(self, keys: Keys, agent: str, thread: str) -> list[str]:
         """Return the ids of a thread's approvals, oldest first."""
         reply = await self._conn.command(
@@ -299,6 +306,7 @@ def _opening(
     return {
         "id": approval.id,
         "ttl_ms": approval.ttl_ms,
+        "timers": timers.rows(approval.waiting),
         "frozen": codec.frozen(approval),
         "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
         "details": [codec.detail(item) for item in approval.items],

@@ -28,7 +28,13 @@ _IN_DETAIL = {
     "edit",
     "settlement",
 }
-_APPROVAL_IN_HEAD = {"version", "rev", "created_at_ms", "expires_at_ms"}
+_APPROVAL_IN_HEAD = {
+    "version",
+    "rev",
+    "created_at_ms",
+    "expires_at_ms",
+    "escalated_at_ms",
+}
 
 
 def frozen(approval: Approval) -> str:
@@ -62,6 +68,7 @@ def approval(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
             "version": number(head["version"]),
             "created_at_ms": number(head["created"]),
             "expires_at_ms": number(head["expires"]),
+            "escalated_at_ms": number(head.get("escalated")),
             "items": items,
         }
     )

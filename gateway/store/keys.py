@@ -28,7 +28,7 @@ VIEW_LIFETIME = timedelta(hours=24)
 LEASE = timedelta(seconds=15)
 """Lifetime of a thread lease and of a claim without a heartbeat."""
 
-PERMANENT = frozenset({"x", "ev", "rs", "dead", "au", "retry", "frozen"})
+PERMANENT = frozenset({"x", "timers", "ev", "rs", "dead", "au", "retry", "frozen"})
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
 _APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
@@ -58,6 +58,7 @@ class Keys:
         base = f"{prefix}:{{{shard}}}"
         self._base = base
         self.expiry = f"{base}:x"
+        self.timers = f"{base}:timers"
         self.outbox = f"{base}:ev"
         self.jobs = f"{base}:rs"
         self.dead = f"{base}:dead"

@@ -46,6 +46,7 @@ RESERVE = Script("reserve")
 TOTALS = Script("totals")
 FREEZE = Script("freeze")
 STANDING = Script("standing")
+RING = Script("ring")
 
 
 async def open_turn(
@@ -61,6 +62,7 @@ async def open_turn(
     waiting: str,
     asked: str,
     rejected: str,
+    timers: str,
     records: Sequence[str],
     keep_ms: int,
     verdicts: str,
@@ -74,7 +76,7 @@ async def open_turn(
 ) -> list[Reply]:
     """Run open.lua."""
     of_turn = [turn, thread, expiry, outbox, audit, reservation]
-    keys = [*of_turn, frozen, waiting, asked, rejected, *records]
+    keys = [*of_turn, frozen, waiting, asked, rejected, timers, *records]
     written: list[Argument] = [keep_ms, verdicts, events, approvals]
     held: list[Argument] = [names, limits, ran, refused, int(is_reserved)]
     return await OPEN.run(conn, keys, [*written, *held])
@@ -281,3 +283,18 @@ async def standing(
     of_thread = [turn, facts, frozen]
     of_agent = [waiting, asked, failures, refusals, rejected]
     return await STANDING.run(conn, [*of_thread, *of_agent], [])
+
+
+async def ring(
+    conn: Connection,
+    *,
+    head: str,
+    timers: str,
+    outbox: str,
+    audit: str,
+    id: str,
+    kind: str,
+    event: str,
+) -> list[Reply]:
+    """Run ring.lua."""
+    return await RING.run(conn, [head, timers, outbox, audit], [id, kind, event])

@@ -12,6 +12,7 @@ from gateway.store.jobs import JobQueue
 from gateway.store.keys import Keys, shard_of_approval, shard_of_tenant
 from gateway.store.outbox import Outbox
 from gateway.store.threads import ThreadStore
+from gateway.store.timers import TimerStore
 from gateway.store.windows import WindowStore
 
 
@@ -35,6 +36,7 @@ class Store:
         self.windows = WindowStore(self.conn)
         self.attention = AttentionStore(self.conn)
         self.freezes = FreezeStore(self.conn)
+        self.timers = TimerStore(self.conn)
 
     def keys_of_tenant(self, tenant: str) -> Keys:
         """Return the keys of a tenant's shard."""

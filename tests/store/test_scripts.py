@@ -26,6 +26,7 @@ WRAPPERS: dict[str, Callable[..., object]] = {
     "totals": scripts.totals,
     "freeze": scripts.freeze,
     "standing": scripts.standing,
+    "ring": scripts.ring,
 }
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "prelude")
 

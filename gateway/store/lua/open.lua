@@ -11,11 +11,13 @@
 -- KEYS[8] waiting     zset    the agent's pending items
 -- KEYS[9] asked       zset    what the agent asked people for
 -- KEYS[10] rejected   hash    what was rejected in the thread, and its turns since
--- KEYS[11..] records  hash    head and blobs of each approval, in pairs
+-- KEYS[11] timers     zset    when people are reminded and others are called
+-- KEYS[12..] records  hash    head and blobs of each approval, in pairs
 -- ARGV[1] keep_ms     int     lifetime of what is written, milliseconds
 -- ARGV[2] verdicts    json    what the turn is answered with
 -- ARGV[3] events      json    array of event texts
--- ARGV[4] approvals   json    array of {id, ttl_ms, frozen, hashes, details, uses}
+-- ARGV[4] approvals   json    array of {id, ttl_ms, timers, frozen, hashes, details,
+--                             uses}; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen
 -- ARGV[6] limits      json    {waiting, asked, asked_ms} of the agent
 -- ARGV[7] ran         json    rows of {window, use, within_ms} of calls that run now
@@ -47,7 +49,7 @@ end
 
 local keep = tonumber(ARGV[1])
 for index, approval in ipairs(approvals) do
-  local head, blobs = KEYS[9 + 2 * index], KEYS[10 + 2 * index]
+  local head, blobs = KEYS[10 + 2 * index], KEYS[11 + 2 * index]
   local expires = now + approval.ttl_ms
   redis.call('HSET', head, 'rev', 1, 'version', 1, 'n', #approval.hashes,
     'created', now, 'expires', expires)
@@ -67,6 +69,9 @@ for index, approval in ipairs(approvals) do
   redis.call('PEXPIRE', head, keep + approval.ttl_ms)
   redis.call('PEXPIRE', blobs, keep + approval.ttl_ms)
   redis.call('ZADD', KEYS[3], expires, approval.id)
+  for _, timer in ipairs(approval.timers) do
+    redis.call('ZADD', KEYS[11], now + timer[2], approval.id .. ' ' .. timer[1])
+  end
   redis.call('ZADD', KEYS[2], now, approval.id)
   redis.call('PEXPIRE', KEYS[2], keep + approval.ttl_ms)
 end

@@ -8,7 +8,7 @@ from bot.blockkit import validate_message
 from bot.cards.approval import card
 from bot.cards.frame import MAX_ROWS, room, rows_of
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Person, Result
+from gateway.approvals.record import Approval, Item, Person, Result, Role, Waiting
 from gateway.approvals.tiers import Tier
 from tests.bot.samples import (
     KEY,
@@ -61,6 +61,8 @@ def test_the_fullest_card_is_still_accepted(count: int, filler: str) -> None:
             says=filler * 3_000,
             agent=filler * 300,
             requester=Person(team=TEAM, user="U" + "0" * 29),
+            escalated_at_ms=NOW,
+            waiting=Waiting(roles=(Role(name="r" * 64),), channels=("#" + "c" * 80,)),
         )
 
         assert _card_problems(approval) == [], state

@@ -1,0 +1,80 @@
+"""Keep the timers of approvals that wait: when to remind, when to call others.
+
+One sorted set a shard holds them by when they are due. A timer is set in the step that
+opens its approval and taken out in the step that announces it, so it rings once,
+whoever looks, and is not forgotten by a restart.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import cast
+
+from gateway.approvals.events import Event
+from gateway.approvals.record import Record, Waiting
+from gateway.store import scripts
+from gateway.store.connection import Connection, text
+from gateway.store.keys import Keys
+
+
+class TimerKind(StrEnum):
+    """What happens when a timer rings."""
+
+    REMIND = "remind"
+    ESCALATE = "escalate"
+
+
+class Timer(Record):
+    """One timer of one approval."""
+
+    approval: str
+    kind: TimerKind
+
+    def __str__(self) -> str:
+        """Return the name under which the store keeps it."""
+        return f"{self.approval} {self.kind}"
+
+
+def rows(waiting: Waiting) -> list[tuple[str, int]]:
+    """Return the timers of a new approval: kind, and milliseconds from its opening."""
+    times = (
+        (TimerKind.REMIND, waiting.remind_at_ms),
+        (TimerKind.ESCALATE, waiting.escalate_at_ms),
+    )
+    return [(kind.value, after_ms) for kind, after_ms in times if after_ms]
+
+
+class TimerStore:
+    """Timers of all shards."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def due(self, keys: Keys, limit: int) -> list[Timer]:
+        """Return timers that are due by the store's clock, earliest first."""
+        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
+        now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+        reply = await self._conn.command(
+            "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", 0, limit
+        )
+        names = [text(member) for member in cast("list[bytes]", reply or [])]
+        pairs = [name.rsplit(" ", 1) for name in names]
+        return [Timer(approval=one, kind=TimerKind(kind)) for one, kind in pairs]
+
+    async def ring(self, keys: Keys, timer: Timer, event: Event) -> bool:
+        """Announce what a timer is about; False when it rang before or is too late."""
+        reply = await scripts.ring(
+            self._conn,
+            head=keys.head(timer.approval),
+            timers=keys.timers,
+            outbox=keys.outbox,
+            audit=keys.audit,
+            id=timer.approval,
+            kind=timer.kind.value,
+            event=event.model_dump_json(),
+        )
+        return text(reply[0]) == "rung"
+
+    async def drop(self, keys: Keys, timer: Timer) -> None:
+        """Forget a timer whose approval is kept no longer."""
+        await self._conn.command("ZREM", keys.timers, str(timer))

@@ -1,0 +1,75 @@
+"""A reminder names whoever may still decide, and nobody else."""
+
+from __future__ import annotations
+
+from bot.cards.approval import card
+from bot.cards.calling import escalation, reminder, told_elsewhere
+from gateway.approvals.record import Demand, Role, Waiting
+from gateway.approvals.tiers import Tier
+from tests.bot.readable import readable
+from tests.bot.samples import (
+    ANA,
+    BEN,
+    KEY,
+    KIM,
+    NOW,
+    TEAM,
+    TWO,
+    a_refund,
+    a_vote,
+    an_approval,
+    an_item,
+)
+from tests.bot.strategies import CANARY
+from tests.bot.tame import assert_tame
+
+PEOPLE = Role(name="support", users=("U0ANA", "U0BEN", "U0KIM"))
+CALLED = Waiting(roles=(Role(name="senior", users=("U0BEN",)),), channels=("#leads",))
+UNTIL = "<!date^1795258800^{date_short_pretty} {time_secs}|2026-11-21 11:00:00 UTC>"
+
+
+def test_a_reminder_names_neither_who_asked_nor_who_has_voted() -> None:
+    item = a_refund(demand=Demand(approvals=2, of=(PEOPLE,)))
+    item = item.with_(votes=(a_vote(item, ANA),))
+
+    note = reminder(an_approval(item, principals=(KIM,)))
+
+    assert readable(note.blocks) == (
+        f"m:<@U0BEN> ⏰ This still waits for you. It expires {UNTIL}, and then nothing "
+        "runs.\n"
+    )
+
+
+def test_a_reminder_names_whom_another_call_of_the_card_needs() -> None:
+    first, second = an_item(index=0, demand=TWO), an_item(index=1, demand=TWO)
+    first = first.with_(votes=(a_vote(first, BEN),))
+
+    note = reminder(an_approval(first, second))
+
+    assert "<!subteam^S0SUPPORT> <@U0BEN>" in readable(note.blocks)
+
+
+def test_a_call_for_others_names_them_and_the_channels() -> None:
+    note = escalation(an_approval(waiting=CALLED))
+
+    shown = readable(note.blocks)
+    assert "<@U0BEN> 📣 Nobody decided this yet" in shown
+    assert "Told in #leads." in shown
+
+
+def test_another_channel_reads_no_argument_and_no_markup_of_strangers() -> None:
+    item = an_item({"x": CANARY}, tool=CANARY, tier=Tier.ESCALATE)
+
+    note = told_elsewhere(an_approval(item, agent=CANARY), "C0APPROVALS")
+
+    assert_tame(note.blocks, note.text)
+    assert "<#C0APPROVALS>" in readable(note.blocks)
+
+
+def test_the_card_says_that_it_was_escalated_and_to_whom() -> None:
+    approval = an_approval(waiting=CALLED, escalated_at_ms=NOW)
+
+    message = card(approval, key=KEY, team=TEAM, now_ms=NOW)
+
+    assert "📣 *Escalated*" in readable(message.blocks)
+    assert "senior, #leads" in readable(message.blocks)

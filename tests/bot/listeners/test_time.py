@@ -1,0 +1,76 @@
+"""While a card waits, people are reminded under it and others are called."""
+
+from __future__ import annotations
+
+from bot.sandbox.json_types import JsonObject
+from gateway.policy.load import load_policy
+from gateway.store.timers import Timer, TimerKind
+from tests.bot.bot_house import CHANNEL, POLICY, House, says
+from tests.conftest import eventually
+
+WAITING = """tiers:
+  approve: {remind_at: 50%, escalate_at: 80%, escalate_to: senior}
+  escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1},
+             remind_at: 25%, escalate_at: 75%, escalate_to: C0GENERAL}
+"""
+BEFORE, AFTER = POLICY.index("tiers:"), POLICY.index("tools:")
+PATIENT = load_policy(POLICY[:BEFORE] + WAITING + POLICY[AFTER:], "policy.yml")
+
+
+async def ring(house: House, approval: str, kind: TimerKind) -> None:
+    """Move the clock to a timer, and let every replica look."""
+    name = str(Timer(approval=approval, kind=kind))
+    await house.store.conn.command("ZADD", house.keys.timers, "XX", 1, name)
+    await house.sweeper.sweep()
+
+
+async def test_people_who_may_decide_are_reminded_under_the_card(house: House) -> None:
+    house.policy = PATIENT
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+
+        await ring(house, (await house.approval(verdict)).id, TimerKind.REMIND)
+
+        await eventually(lambda: has_note(house, card, "still waits"))
+        (note,) = [n for n in await house.notes(card) if says("still waits")(n)]
+        assert "<!subteam^S0SUPPORT>" in str(note["blocks"])
+        assert "U0DAN" not in str(note["blocks"]), "Dan asked for it himself"
+        assert len(await house.cards(verdict)) == 1
+
+
+async def test_a_role_that_is_called_is_named_on_the_card_and_under_it(
+    house: House,
+) -> None:
+    house.policy = PATIENT
+    async with house.running():
+        verdict = await house.refund()
+        await house.card(verdict)
+
+        await ring(house, (await house.approval(verdict)).id, TimerKind.ESCALATE)
+
+        card = await house.card(verdict, says("Escalated"))
+        assert "senior" in str(card["blocks"])
+        await eventually(lambda: has_note(house, card, "<!subteam^S0SENIOR>"))
+
+
+async def test_another_channel_is_told_without_the_arguments(house: House) -> None:
+    house.policy = PATIENT
+    async with house.running():
+        (verdict,) = await house.submit(("wire_money", {"iban": "DE02 secret"}))
+        card = await house.card(verdict)
+        approval = await house.approval(verdict)
+
+        await ring(house, approval.id, TimerKind.ESCALATE)
+
+        told = await house.actor("U0ANA").message_with(
+            "C0GENERAL", says(f"Nobody decided `{approval.id}`")
+        )
+        assert f"<#{CHANNEL}>" in str(told["blocks"])
+        assert "wire_money" in str(told["blocks"])
+        assert "secret" not in str(told)
+        await eventually(lambda: has_note(house, card, "Told in C0GENERAL"))
+
+
+async def has_note(house: House, card: JsonObject, words: str) -> bool:
+    return any(says(words)(note) for note in await house.notes(card))

@@ -139,7 +139,7 @@ def test_no_argument_stands_in_for_a_name_of_ours(given_args: dict[str, Any]) ->
         ("call == {}", "'call' is read by name; write call.agent"),
         ("windows[args.x] > 1", "'windows' is read by name; write windows.<name>"),
         ("windows.a.b > 1", "'windows' is read by name"),
-        ("siz(args) > 1", "there is no function 'siz'; did you mean 'size'?"),
+        ("sizee(args) > 1", "there is no function 'sizee'; did you mean 'size'?"),
         ("args.a.containz('b')", "there is no method 'containz'; did you mean 'conta"),
         ("args.l.map(x, x) == []", "there is no method 'map'"),
         ("now.hour('UTC') == 1", "write hour(now, …), not now.hour(…)"),
@@ -153,7 +153,7 @@ def test_no_argument_stands_in_for_a_name_of_ours(given_args: dict[str, Any]) ->
         ("off_hours(now, 'UTC', args.h)", "the span of hours of 'off_hours' has to b"),
         ("args.a.matches('(')", "'(' is no regular expression"),
         ("args.a.matches(args.b)", "the pattern of 'matches' has to be written out"),
-        ("args.l.exists(args, args > 1)", "'args' is taken; give the macro's variabl"),
+        ("args.l.exists(args, args > 1)", "'args' is taken; give the macro's var"),
         ("args.l.all(call, call.tool == 'x')", "'call' is taken"),
         ("Foo{a: 1} == 1", "there is no type 'Foo' to make"),
         ("'" + "x" * MAX_SOURCE + "' == ''", "1000 is the limit"),
@@ -202,7 +202,8 @@ def test_a_large_call_is_checked_in_little_time(source: str, args: JsonObject) -
 def test_a_call_that_would_take_long_is_not_tried(source: str, size: int) -> None:
     started = time.perf_counter()
 
-    found = answer(source, l=[0] * size)
+    numbers: list[JsonValue] = [0] * size
+    found = answer(source, l=numbers)
 
     assert found.problem == "the call is too large for it"
     assert time.perf_counter() - started < 1

@@ -80,8 +80,8 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         ),
         (
             "because: over 500",
-            "becuase: x",
-            "raise[0].becuase'; did you mean 'because'",
+            "becausee: x",
+            "raise[0].becausee'; did you mean 'because'",
         ),
         (
             "because: over 500",
@@ -95,8 +95,8 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         ),
         (
             RULE,
-            "args.amuont > 1",
-            "has no 'amuont' in its args_schema; did you mean 'am",
+            "args.amoount > 1",
+            "has no 'amoount' in its args_schema; did you mean 'am",
         ),
         (
             RULE,
@@ -168,8 +168,8 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         ("within: 24h", "within: 24", "24 is not a duration; write 90s, 30m, 1h or 2d"),
         (
             "within: 24h",
-            "wihtin: 24h",
-            "'windows.refunded.wihtin'; did you mean 'within",
+            "withinn: 24h",
+            "'windows.refunded.withinn'; did you mean 'within",
         ),
         (
             "  burst:",
@@ -196,7 +196,7 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         (
             "escalate_to: senior",
             "escalate_to: seniors",
-            "names the role 'seniors', whic",
+            "names the role 'seniors', ",
         ),
         (
             "escalate_to: senior",
@@ -206,13 +206,13 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         (", escalate_to: senior", "", "'escalate_at' says when and 'escalate_to' who"),
         (
             "notify: {channel",
-            "notfy: {channel",
-            "'tiers.notfy'; did you mean 'notify'?",
+            "notifyy: {channel",
+            "'tiers.notifyy'; did you mean 'notify'?",
         ),
         (
             "escalate: 30m}",
-            "escalte: 30m}",
-            "'defaults.expires_in.escalte'; did you mea",
+            "escalatee: 30m}",
+            "'defaults.expires_in.escalatee'; did you mea",
         ),
         ("to: deny", "to: approve", "is 'approve', not above 'approve' of the tool it"),
         (
@@ -240,7 +240,7 @@ def test_a_mistake_in_a_rule_is_named_with_its_line_and_what_to_write(
 def test_a_rule_of_one_agent_is_checked_against_the_tools_schema() -> None:
     text = GOOD.replace(
         "{look_up: {tier: approve}}",
-        "{refund: {raise: [{to: deny, when: args.amont > 1, because: x}]}}",
+        "{refund: {raise: [{to: deny, when: args.amountt > 1, because: x}]}}",
     )
 
     (problem,) = problems(text)
@@ -248,7 +248,9 @@ def test_a_rule_of_one_agent_is_checked_against_the_tools_schema() -> None:
     assert problem.startswith(
         "policy.yml:27: 'agents.night.tools.refund.raise[0].when'"
     )
-    assert problem.endswith("has no 'amont' in its args_schema; did you mean 'amount'?")
+    assert problem.endswith(
+        "has no 'amountt' in its args_schema; did you mean 'amount'?"
+    )
 
 
 @pytest.mark.parametrize(

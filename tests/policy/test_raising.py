@@ -128,7 +128,7 @@ def test_rules_of_one_agent_come_on_top_of_those_of_the_tool() -> None:
 def test_what_cannot_be_checked_escalates_and_says_so(
     facts: Facts | None, args: JsonObject, problem: str
 ) -> None:
-    ruling = judge("refund", facts, **args)
+    ruling = evaluate(POLICY, agent="a", tool="refund", args=args, facts=facts)
 
     assert ruling.tier is Tier.ESCALATE
     assert any(
@@ -148,7 +148,7 @@ def test_arguments_that_do_not_fit_the_policys_schema_escalate(
 ) -> None:
     assert judge("typed", id=1).tier is Tier.AUTO
 
-    ruling = judge("typed", **args)
+    ruling = evaluate(POLICY, agent="a", tool="typed", args=args, facts=FACTS)
 
     assert ruling.tier is Tier.ESCALATE
     assert "do not fit the policy's schema" in ruling.reasons[-1]

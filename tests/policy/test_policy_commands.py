@@ -1,0 +1,207 @@
+"""``twokey policy`` says which rules fired, who decides, until when, what changes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.cli import USAGE, run
+
+POLICY = """\
+version: 1
+defaults: {reviewers: support, expires_in: 1h, channel: "#cards"}
+roles: {support: {usergroups: [S0SUPPORT]}, senior: {users: [U0LEAD]}}
+windows:
+  refunded: {tools: [refund], by: args.customer, sum: args.amount, within: 24h}
+tiers:
+  escalate:
+    {of: [support, senior], at_least: {senior: 1}, expires_in: 30m, remind_at: 50%,
+     escalate_at: 80%, escalate_to: senior}
+tools:
+  refund:
+    tier: approve
+    raise:
+      - {to: escalate, when: windows.refunded > 100, because: over 100 a day}
+      - {to: escalate, when: "off_hours(now, 'UTC', '08:00-18:00')", because: at night}
+      - {to: deny, when: recent.failures_1h > 2, because: it keeps failing}
+"""
+CALL = {"tool": "refund", "args": {"customer": "C1", "amount": 49}}
+HOLDERS = "support (S0SUPPORT) or senior (U0LEAD)"
+NOON = "2026-07-01T12:00Z"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.yml").write_text(POLICY)
+    (tmp_path / "call.json").write_text(json.dumps(CALL))
+    return tmp_path
+
+
+@pytest.fixture
+def tell(capsys: pytest.CaptureFixture[str]) -> Any:
+    def told(*words: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = run(["policy", *words], {})
+        shown = capsys.readouterr()
+        return code, shown.out, shown.err
+
+    return told
+
+
+EXPLAIN = ("explain", "p.yml", "--call", "call.json")
+
+
+def test_a_raised_call_is_explained_down_to_the_minute(home: Path, tell: Any) -> None:
+    code, out, _ = tell(*EXPLAIN, "--at", NOON, "--windows", "refunded=147.50")
+
+    assert code == 0
+    assert out.splitlines() == [
+        "tier      escalate",
+        "because   The policy lists this tool as approve.",
+        "because   Raised to escalate: over 100 a day.",
+        "rule      windows.refunded > 100   (windows.refunded = 147.5)",
+        f"who       2 people of {HOLDERS}, at least 1 senior",
+        "may       approve, edit, reject, respond",
+        "within    0:30:00 (at 2026-07-01 12:30:00 UTC), then it is refused",
+        "reminds   after 0:15:00 (at 2026-07-01 12:15:00 UTC)",
+        "calls     senior after 0:24:00 (at 2026-07-01 12:24:00 UTC)",
+        "where     #cards",
+    ]
+
+
+def test_a_total_that_is_not_said_is_that_of_this_call_alone(
+    home: Path, tell: Any
+) -> None:
+    _, out, _ = tell(*EXPLAIN, "--at", NOON, "--json")
+
+    document = json.loads(out)
+    assert document["tier"] == "approve"
+    assert document["facts"]["windows"] == {"refunded": 49_000_000}
+
+
+def test_the_time_decides_when_it_is_asked_for(home: Path, tell: Any) -> None:
+    _, night, _ = tell(*EXPLAIN, "--at", "2026-07-02T03:00+02:00")
+
+    assert "off_hours(now, 'UTC', '08:00-18:00')   (now = 2026-07-02 01:00:00" in night
+
+
+def test_what_happened_before_decides_too(home: Path, tell: Any) -> None:
+    _, out, _ = tell(*EXPLAIN, "--at", NOON, "--recent", "failures_1h=3")
+
+    assert out.startswith("tier      deny\n")
+    assert "who " not in out
+
+
+def test_an_untrusted_value_cannot_steer_the_terminal(home: Path, tell: Any) -> None:
+    text = POLICY.replace("windows.refunded > 100", "args.customer != ''")
+    (home / "p.yml").write_text(text)
+    hostile = {"customer": "\x1b[2J\u202e", "amount": 1}
+    (home / "call.json").write_text(json.dumps({**CALL, "args": hostile}))
+
+    _, out, _ = tell(*EXPLAIN, "--at", NOON)
+
+    assert "\\x1b[2J\\u202e" in out
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "problem"),
+    [
+        (("--at", "noon"), "--at 'noon' is no time; write 2026-07-04T02:30Z"),
+        (("--at", "2026-07-01T12:00"), "add Z or an offset, as in 2026-07-01T12:00Z"),
+        (("--windows", "refundd=1"), "there is no 'refundd'; did you mean 'refunded'?"),
+        (("--windows", "refunded"), "--windows refunded=: '' is not a number"),
+        (("--windows", "refunded=-1"), "'-1' is not a number that can be added up"),
+        (
+            ("--recent", "failures=1"),
+            "there is no 'failures'; did you mean 'failures_1",
+        ),
+        (("--recent", "failures_1h=x"), "write a count, as failures_1h=3"),
+    ],
+)
+def test_a_word_that_means_nothing_is_refused(
+    home: Path, tell: Any, words: tuple[str, ...], problem: str
+) -> None:
+    code, _, err = tell(*EXPLAIN, *words)
+
+    assert code == USAGE
+    assert problem in err
+
+
+def test_a_check_comes_as_json(home: Path, tell: Any) -> None:
+    good = tell("check", "p.yml", "--json")
+    (home / "p.yml").write_text(POLICY.replace("refunded > 100", "refundd > 100"))
+    bad = tell("check", "p.yml", "--json")
+
+    assert good[0] == 0
+    assert json.loads(good[1])["tools"] == ["refund"]
+    assert bad[0] == 1
+    (problem,) = json.loads(bad[1])["problems"]
+    assert problem["place"] == "p.yml:14"
+    assert "did you mean 'refunded'?" in problem["text"]
+
+
+def test_a_rule_that_could_ask_people_shows_that_nobody_is_set(
+    home: Path, tell: Any
+) -> None:
+    (home / "p.yml").write_text(
+        "version: 1\ndefaults: {tier: deny}\n"
+        "tools: {a: {tier: auto, raise: [{to: deny, when: args.x, because: y}]}}"
+    )
+
+    _, out, _ = tell("check", "p.yml")
+
+    assert "'a' needs people, and nobody is set who could approve it." in out
+
+
+def audit(home: Path) -> None:
+    call = {"args": {"customer": "C1", "amount": 147}}
+    judged = {"agent": "a", "tool": "refund", "tier": "approve"}
+    rows: list[dict[str, Any]] = [
+        {"name": "item.authorized", "item": "ap1.0", **judged, "call": call},
+        {"name": "item.rejected", "item": "ap2.0", **judged},
+        {"name": "call.denied", **judged, "tool": "other"},
+    ]
+    at = {"at_ms": 1_782_900_000_000}
+    (home / "audit.jsonl").write_text(
+        "\n".join(json.dumps({**at, **one}) for one in rows)
+    )
+
+
+def test_a_replay_prints_what_would_have_changed(home: Path, tell: Any) -> None:
+    audit(home)
+
+    code, out, _ = tell("replay", "p.yml", "--audit", "audit.jsonl")
+
+    assert code == 0
+    *lines, last = out.splitlines()
+    assert last.startswith("2 of them have no arguments in the export")
+    assert lines == [
+        "2026-07-01 10:00 UTC  a  refund  approve → escalate",
+        "    The policy lists this tool as approve.",
+        "    Raised to escalate: over 100 a day.",
+        "3 calls: 1 would need more, 0 would need less, 2 stay as they were.",
+    ]
+
+
+def test_a_replay_comes_as_json(home: Path, tell: Any) -> None:
+    audit(home)
+
+    _, out, _ = tell("replay", "p.yml", "--audit", "audit.jsonl", "--json")
+
+    document = json.loads(out)
+    assert (document["calls"], document["without_arguments"]) == (3, 2)
+    assert [one["now"] for one in document["changed"]] == ["escalate"]
+
+
+def test_a_bad_export_is_named_with_its_line(home: Path, tell: Any) -> None:
+    (home / "audit.jsonl").write_text('{"name": "call.ran"}\n')
+
+    code, _, err = tell("replay", "p.yml", "--audit", "audit.jsonl")
+
+    assert code == USAGE
+    assert "audit.jsonl:1: 'at_ms' is missing." in err

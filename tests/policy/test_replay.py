@@ -1,0 +1,162 @@
+"""Past calls are judged as they came: in their order, with their totals."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gateway.approvals.tiers import Tier
+from gateway.errors import PolicyError
+from gateway.policy.load import load_policy
+from gateway.policy.replay import Replayed, read_rows, replay
+
+START = 1_782_900_000_000
+MINUTE = 60_000
+POLICY = load_policy(
+    """\
+version: 1
+windows:
+  refunded: {tools: [refund], by: args.customer, sum: args.amount, within: 1h}
+tools:
+  look_up: {tier: notify}
+  refund:
+    tier: approve
+    raise:
+      - {to: escalate, when: windows.refunded > 100, because: over 100}
+      - {to: deny, when: args.amount > 900, because: over 900}
+  odd:
+    tier: auto
+    raise:
+      - {to: approve, when: recent.failures_1h > 1, because: it fails}
+      - {to: escalate, when: recent.rejections_in_row > 1, because: unwanted}
+      - {to: deny, when: recent.requests_10m > 3, because: too many}
+""",
+    "p.yml",
+)
+
+
+def row(name: str, minute: float, item: str = "", **more: Any) -> dict[str, Any]:
+    approval = item.partition(".")[0]
+    at_ms = START + int(minute * MINUTE)
+    base = {"name": name, "at_ms": at_ms, "agent": "a", "tenant": "t"}
+    return {**base, "item": item, "approval": approval, **more}
+
+
+def opened(
+    minute: float, item: str, amount: float | None, tier: str = "approve"
+) -> Any:
+    args = {"customer": "C1", "amount": amount}
+    call = {} if amount is None else {"call": {"args": args}}
+    return row("item.voted", minute, item, tool="refund", tier=tier, **call)
+
+
+def judged(*rows: dict[str, Any]) -> list[Replayed]:
+    text = "\n".join(json.dumps(one) for one in rows)
+    return replay(POLICY, read_rows(text, "audit.jsonl"))
+
+
+def tiers(*rows: dict[str, Any]) -> list[Tier]:
+    return [one.now for one in judged(*rows)]
+
+
+def test_a_call_that_ran_is_compared_with_what_it_would_need_now() -> None:
+    (one,) = judged(row("call.ran", 0, tool="look_up", tier="auto", call={"args": {}}))
+
+    assert (one.was, one.now, one.is_changed) == (Tier.AUTO, Tier.NOTIFY, True)
+    assert one.is_complete
+
+
+def test_totals_are_added_up_from_the_export_itself() -> None:
+    found = tiers(
+        opened(0, "ap1.0", 60), opened(10, "ap2.0", 60), opened(65, "ap3.0", 60)
+    )
+
+    assert found == [Tier.APPROVE, Tier.ESCALATE, Tier.ESCALATE]
+    assert tiers(opened(0, "ap1.0", 60), opened(61, "ap2.0", 60))[1] is Tier.APPROVE
+
+
+@pytest.mark.parametrize(
+    "name", ["item.rejected", "item.expired", "item.withdrawn", "item.superseded"]
+)
+def test_a_call_that_was_refused_leaves_the_totals(name: str) -> None:
+    found = tiers(opened(0, "ap1.0", 60), row(name, 5, "ap1.0"), opened(9, "ap2.0", 60))
+
+    assert found == [Tier.APPROVE, Tier.APPROVE]
+
+
+def test_a_call_that_would_be_denied_now_does_not_count() -> None:
+    found = tiers(opened(0, "ap1.0", 901), opened(1, "ap2.0", 60))
+
+    assert found == [Tier.DENY, Tier.APPROVE]
+
+
+def test_rows_may_stand_in_any_order_and_an_item_counts_once() -> None:
+    found = judged(
+        opened(10, "ap2.0", 60),
+        opened(0, "ap1.0", 60),
+        row("item.authorized", 12, "ap2.0", tool="refund", tier="escalate"),
+    )
+
+    assert [one.item for one in found] == ["ap1.0", "ap2.0"]
+    assert [one.now for one in found] == [Tier.APPROVE, Tier.ESCALATE]
+
+
+def test_a_call_is_judged_when_its_card_was_opened() -> None:
+    (one,) = judged(
+        row("approval.opened", 0) | {"approval": "ap1"}, opened(50, "ap1.0", 1)
+    )
+
+    assert one.at_ms == START
+
+
+def test_arguments_may_stand_in_a_later_row_of_the_item() -> None:
+    found = judged(
+        row("item.voted", 0, "ap1.0", tool="refund", tier="approve"),
+        opened(5, "ap1.0", 950),
+    )
+
+    assert [one.now for one in found] == [Tier.DENY]
+
+
+def test_failures_rejections_and_requests_are_facts_of_the_replay() -> None:
+    odd: dict[str, Any] = {"tool": "odd", "tier": "auto", "call": {"args": {}}}
+    ran = row("call.ran", 9, **odd)
+    failed = [row("item.failed", n, f"f{n}.0") for n in (1, 2)]
+    rejected = [row("item.rejected", n, f"r{n}.0") for n in (1, 2)]
+    asked = [opened(n, f"ap{n}.0", 1) for n in (1, 2, 3)]
+
+    assert tiers(ran) == [Tier.AUTO]
+    assert tiers(*failed, ran) == [Tier.APPROVE]
+    assert tiers(*rejected, ran) == [Tier.ESCALATE]
+    assert tiers(*rejected, row("item.authorized", 3, "x.0"), ran) == [Tier.AUTO]
+    assert tiers(*asked, ran)[-1] is Tier.DENY
+
+
+def test_without_arguments_only_the_listed_tier_is_compared() -> None:
+    (one,) = judged(opened(0, "ap1.0", None, tier="escalate"))
+
+    assert (one.was, one.now, one.is_complete) == (Tier.ESCALATE, Tier.APPROVE, False)
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("{", "audit.jsonl:3: This is no row of JSON"),
+        ("[]", "audit.jsonl:3: This is no row of JSON"),
+        ('{"at_ms": 1}', "audit.jsonl:3: 'name' is missing."),
+        (
+            '{"name": "call.run", "at_ms": 1}',
+            "'name' is 'call.run'; did you mean 'call",
+        ),
+        ('{"name": "call.ran", "at_ms": "x"}', "audit.jsonl:3: 'at_ms'"),
+    ],
+)
+def test_a_line_that_is_no_row_is_named(line: str, problem: str) -> None:
+    good = json.dumps(row("run.started", 0))
+
+    with pytest.raises(PolicyError) as caught:
+        read_rows(f"{good}\n\n{line}\n", "audit.jsonl")
+
+    assert problem in str(caught.value)

@@ -1,0 +1,28 @@
+"""Give an attacker a whole house: sandbox, real store, real bot, real services."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from bot.sandbox.server import Sandbox
+from gateway.config import SlackMode
+from gateway.store.store import Store
+from tests.bot.bot_house import House
+
+
+@pytest.fixture
+async def house(store: Store) -> AsyncIterator[House]:
+    """Give a house whose bot listens by HTTP."""
+    async with Sandbox() as sandbox:
+        yield House(sandbox, store)
+
+
+@pytest.fixture(params=["http", "socket"])
+async def each_house(
+    store: Store, request: pytest.FixtureRequest
+) -> AsyncIterator[House]:
+    """Give the house over each transport."""
+    async with Sandbox() as sandbox:
+        yield House(sandbox, store, SlackMode(request.param))

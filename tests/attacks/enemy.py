@@ -1,0 +1,130 @@
+"""Send the bot what no honest Slack sends, and see whether anything gave way."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from bot.ids import seal
+from bot.sandbox.json_types import JsonObject
+from gateway.approvals.record import Approval
+from gateway.store.connection import number
+from gateway.wire import Verdict
+from tests.bot.bot_house import CHANNEL, TEAM, House
+from tests.bot.signed import FORM, interaction, post, signed_headers
+
+Payload = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """Everything that a refused gesture must leave as it was."""
+
+    approval: Approval
+    jobs: int
+    audit: int
+    card: str
+
+
+async def trace(house: House, verdict: Verdict) -> Trace:
+    """Return what stands now about one call."""
+    approval = await house.approval(verdict)
+    conn, keys = house.store.conn, house.keys
+    return Trace(
+        approval=approval,
+        jobs=await house.store.queue(keys).depth(),
+        audit=number(await conn.command("XLEN", keys.audit)),
+        card=str(await conn.command("HGET", keys.card(approval.id), "at")),
+    )
+
+
+def value_of(
+    house: House, approval: Approval, purpose: str, index: int | None = 0
+) -> str:
+    """Return the value that our own button for this purpose has now."""
+    return seal(approval, index, key=house.config.seal_key, team=TEAM, purpose=purpose)
+
+
+def click_payload(
+    ts: object, action: str, value: object, *, user: str = "U0ANA"
+) -> Payload:
+    """Return a click on a card as Slack sends it."""
+    return {
+        "type": "block_actions",
+        "team": {"id": TEAM, "domain": "sandbox"},
+        "user": {"id": user, "team_id": TEAM, "name": user.lower()},
+        "api_app_id": "A0TWOKEY",
+        "channel": {"id": CHANNEL, "name": "agent-approvals"},
+        "container": {
+            "type": "message",
+            "channel_id": CHANNEL,
+            "message_ts": ts,
+            "is_ephemeral": False,
+        },
+        "trigger_id": "1.2.3",
+        "response_url": "",
+        "actions": [
+            {
+                "type": "button",
+                "action_id": action,
+                "block_id": "b",
+                "value": value,
+                "action_ts": "1.0",
+            }
+        ],
+    }
+
+
+def submission_payload(
+    view: Mapping[str, Any], values: JsonObject, *, user: str = "U0ANA"
+) -> Payload:
+    """Return a submitted modal as Slack sends it."""
+    return {
+        "type": "view_submission",
+        "team": {"id": TEAM, "domain": "sandbox"},
+        "user": {"id": user, "team_id": TEAM},
+        "trigger_id": "1.2.3",
+        "view": {
+            "type": "modal",
+            "id": view["id"],
+            "root_view_id": view["id"],
+            "hash": view.get("hash", ""),
+            "callback_id": view["callback_id"],
+            "private_metadata": view["private_metadata"],
+            "state": {"values": values},
+        },
+    }
+
+
+def changed(payload: Payload, path: str, to: object) -> Payload:
+    """Return a payload in which one place holds something else; `...` drops it."""
+    result = cast("Any", copy.deepcopy(payload))
+    node = result
+    *way, last = path.split(".")
+    for step in way:
+        node = node[int(step) if step.isdigit() else step]
+    if to is ...:
+        del node[last]
+    elif isinstance(node, list):
+        cast("list[object]", node)[int(last)] = to
+    else:
+        node[last] = to
+    return cast("Payload", result)
+
+
+async def deliver(
+    house: House, payload: Mapping[str, object], **headers: str
+) -> tuple[int, str]:
+    """Deliver an interaction with a true signature."""
+    return await deliver_bytes(house, interaction(payload), FORM, **headers)
+
+
+async def deliver_bytes(
+    house: House, body: bytes, kind: str = FORM, **headers: str
+) -> tuple[int, str]:
+    """Deliver any bytes with a true signature."""
+    assert house.bot is not None
+    signed = signed_headers(house.sandbox.signing_secret, body)
+    return await post(house.bot.url, {**signed, "Content-Type": kind, **headers}, body)

@@ -1,0 +1,247 @@
+"""A form counts for whom, what and when it was opened, and for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from bot.ids import VALUE, Action, Input, View
+from bot.sandbox.json_types import JsonObject, as_object
+from gateway.approvals.decisions import Edit, Reject
+from gateway.wire import Verdict
+from tests.attacks.enemy import (
+    Payload,
+    Trace,
+    changed,
+    deliver,
+    submission_payload,
+    trace,
+)
+from tests.attacks.test_wrong_people import click_on, member
+from tests.bot.bot_house import CHANNEL, House
+from tests.bot.tampering import expire
+
+FORMS = {
+    View.EDIT: Action.EDIT,
+    View.REJECT: Action.REJECT,
+    View.RESPOND: Action.RESPOND,
+    View.DETAILS: Action.VIEW_ALL,
+}
+WORDS = {
+    Input.REASON.value: {Input.REASON.value: {"value": "because"}},
+    Input.MESSAGE.value: {Input.MESSAGE.value: {"value": "because"}},
+}
+CALM = ("othing was recorded", "changed nothing", "nothing ran")
+
+
+async def opened(
+    house: House, verdict: Verdict, view: View, user: str = "U0ANA"
+) -> Payload:
+    """Let somebody open a form; return the submission that would count."""
+    card = await house.card(verdict)
+    person = house.actor(user)
+    await person.click(CHANNEL, str(card["ts"]), FORMS[view])
+    found = await person.wait_for_view(lambda top: top["callback_id"] == view)
+    return submission_payload(found, {**WORDS, **typed(found)}, user=user)
+
+
+def note_for(view: View) -> str:
+    """Return an argument for which this form is there: long calls have pages."""
+    return "n" * 12_000 if view is View.DETAILS else "short"
+
+
+def typed(view: JsonObject) -> JsonObject:
+    """Return what an edit form holds, with one of its texts changed."""
+    values: JsonObject = {}
+    for block in view["blocks"]:
+        inner = as_object(block.get("element"))
+        if block["type"] == "input" and inner.get("action_id") == VALUE:
+            held = inner.get("initial_value", "")
+            is_text = inner["type"] == "plain_text_input"
+            new = "78292" if is_text and held == "78291" else held
+            values[block["block_id"]] = {VALUE: {"type": inner["type"], "value": new}}
+    return values
+
+
+async def told(house: House, payload: Payload) -> str:
+    """Submit; return the answer, which is never an error of ours."""
+    status, body = await deliver(house, payload)
+    assert status == 200
+    return body
+
+
+Spoil = Callable[[House, Verdict, Payload], Awaitable[Payload]]
+
+
+async def by_another_person(house: House, verdict: Verdict, good: Payload) -> Payload:
+    return changed(good, "user.id", "U0BEN")
+
+
+async def of_an_unknown_view(house: House, verdict: Verdict, good: Payload) -> Payload:
+    return changed(good, "view.id", "V0UNKNOWN")
+
+
+async def with_a_flipped_bit(house: House, verdict: Verdict, good: Payload) -> Payload:
+    seal = str(good["view"]["private_metadata"])
+    flipped = seal[:-3] + ("A" if seal[-3] != "A" else "B") + seal[-2:]
+    return changed(good, "view.private_metadata", flipped)
+
+
+async def with_another_version(
+    house: House, verdict: Verdict, good: Payload
+) -> Payload:
+    head, _, rest = str(good["view"]["private_metadata"]).partition(":1:")
+    return changed(good, "view.private_metadata", f"{head}:2:{rest}")
+
+
+async def of_another_workspace(
+    house: House, verdict: Verdict, good: Payload
+) -> Payload:
+    return changed(good, "team.id", "T0OTHER")
+
+
+async def with_another_approvals_seal(
+    house: House, verdict: Verdict, good: Payload
+) -> Payload:
+    kind = View(good["view"]["callback_id"])
+    other = await house.refund(thread="other", note=note_for(kind))
+    theirs = await opened(house, other, kind, "U0BEN")
+    return changed(good, "view.private_metadata", theirs["view"]["private_metadata"])
+
+
+async def in_somebody_elses_view(
+    house: House, verdict: Verdict, good: Payload
+) -> Payload:
+    kind = View(good["view"]["callback_id"])
+    theirs = await opened(house, verdict, kind, "U0BEN")
+    return changed(good, "view.id", theirs["view"]["id"])
+
+
+async def as_another_form(house: House, verdict: Verdict, good: Payload) -> Payload:
+    kind = good["view"]["callback_id"]
+    other = View.REJECT if kind != View.REJECT else View.RESPOND
+    return changed(good, "view.callback_id", other.value)
+
+
+SPOILS: list[Spoil] = [
+    by_another_person,
+    of_an_unknown_view,
+    with_a_flipped_bit,
+    with_another_version,
+    of_another_workspace,
+    with_another_approvals_seal,
+    in_somebody_elses_view,
+    as_another_form,
+]
+
+
+@pytest.mark.parametrize("view", [View.EDIT, View.REJECT, View.RESPOND, View.DETAILS])
+async def test_a_form_that_was_meddled_with_records_nothing(
+    house: House, view: View
+) -> None:
+    async with house.running():
+        verdict = await house.refund(note=note_for(view))
+        good = await opened(house, verdict, view)
+        before = await trace(house, verdict)
+
+        for spoil in SPOILS:
+            answer = await told(house, await spoil(house, verdict, good))
+
+            assert any(words in answer for words in CALM), (spoil, answer)
+            assert is_same(await trace(house, verdict), before), spoil
+
+
+@pytest.mark.parametrize("view", [View.EDIT, View.REJECT, View.RESPOND])
+@pytest.mark.parametrize("moment", ["decided", "edited", "expired"])
+async def test_a_form_that_was_overtaken_records_nothing(
+    house: House, view: View, moment: str
+) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        good = await opened(house, verdict, view)
+        if moment == "expired":
+            await expire(house, await house.approval(verdict))
+        else:
+            change = Edit(args={"amount": 1, "order_id": "78291"})
+            await house.reviews.decide(
+                await click_on(house, verdict),
+                change if moment == "edited" else Reject(reason="no"),
+                member("U0BEN"),
+            )
+        settled = (await house.approval(verdict)).items[0].settlement
+
+        answer = await told(house, good)
+
+        assert any(words in answer for words in CALM), answer
+        item = (await house.approval(verdict)).items[0]
+        assert item.settlement == settled
+        assert not item.is_pending
+
+
+async def test_a_form_that_is_submitted_many_times_counts_once(house: House) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        good = await opened(house, verdict, View.REJECT)
+
+        again = [changed(good, "trigger_id", f"1.{number}") for number in range(5)]
+        answers = [await told(house, each) for each in again]
+
+        found = await trace(house, verdict)
+        assert (found.approval.rev, found.jobs, found.audit) == (2, 1, 2)
+        assert '"clear"' in answers[0]
+        assert all("already rejected" in answer for answer in answers[1:])
+
+
+async def test_a_button_inside_a_form_counts_for_its_reader_and_its_call(
+    house: House,
+) -> None:
+    async with house.running():
+        verdict = await house.refund(note="n" * 12_000)
+        other = await house.refund(thread="other", note="n" * 12_000)
+        mine = await opened(house, verdict, View.DETAILS)
+        await opened(house, other, View.DETAILS, "U0BEN")
+        theirs = as_object(await house.actor("U0BEN").view())
+        before = await trace(house, other)
+
+        # Ana turns the page of Ben's call inside her own window.
+        button = next(
+            element
+            for block in theirs["blocks"]
+            for element in block.get("elements", [])
+            if element.get("action_id") == Action.PAGE_NEXT
+        )
+        click = page_click(mine, str(button["value"]))
+        status, _ = await deliver(house, click)
+
+        seen = await house.store.conn.command(
+            "HLEN", house.keys.opened((await house.approval(other)).id)
+        )
+        assert (status, seen) == (200, 1), "only Ben's first page"
+        assert is_same(await trace(house, other), before)
+
+
+def page_click(form: Payload, value: str) -> Payload:
+    """Return a click on a page button in somebody's window."""
+    return {
+        "type": "block_actions",
+        "team": form["team"],
+        "user": form["user"],
+        "container": {"type": "view", "view_id": form["view"]["id"]},
+        "trigger_id": "1.2.3",
+        "view": form["view"],
+        "actions": [
+            {
+                "type": "button",
+                "action_id": Action.PAGE_NEXT.value,
+                "block_id": "b",
+                "value": value,
+                "action_ts": "1.0",
+            }
+        ],
+    }
+
+
+def is_same(after: Trace, before: Trace) -> bool:
+    """Say whether one approval stands as it stood; others may have been opened."""
+    return (after.approval, after.card) == (before.approval, before.card)

@@ -1,0 +1,241 @@
+"""Whatever stands in a signed payload: no server error, and no change of state."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from bot.ids import Action, Input
+from bot.sandbox.json_types import as_object
+from tests.attacks.enemy import (
+    Payload,
+    changed,
+    click_payload,
+    deliver,
+    deliver_bytes,
+    submission_payload,
+    trace,
+    value_of,
+)
+from tests.bot.bot_house import CHANNEL, TEAM, House
+
+JSON = "application/json"
+SERVER_ERROR = 500
+ODD: list[Any] = [
+    *(None, True, 0, -1, 1e308, "", " ", "x" * 100_000, "\ud800", "\x00", "\u202e"),
+    *([], {}, [1], {"a": 1}, [[[]]], "T0OTHER", "U0EVE", "C0GENERAL"),
+]
+MISSING = ...
+
+DECISIVE = [
+    *("type", "user", "user.id", "container.message_ts", "channel.id"),
+    *("actions", "actions.0", "actions.0.action_id", "actions.0.value"),
+]
+"""Places of a click that decide what it is about: anything else there is refused."""
+
+MINOR = [
+    *("team.domain", "user.name", "api_app_id", "trigger_id", "response_url"),
+    *("container.type", "container.channel_id", "container.is_ephemeral"),
+    *("channel.name", "actions.0.type", "actions.0.block_id", "actions.0.action_ts"),
+]
+"""Places of a click that decide nothing: odd things there may not break anything."""
+
+NOT_OBJECTS: list[Any] = [True, 0, -1, 1e308]
+FALLS_BACK: dict[str, list[Any]] = {
+    # Slack leaves these out for some installations; the user's own team stands in.
+    "channel.id": [None, ""],
+    "user": NOT_OBJECTS,  # see test_a_member_that_is_no_object_is_no_server_error
+}
+
+
+async def good_click(house: House) -> tuple[Any, Payload]:
+    """Return a waiting call and a click that would approve it."""
+    verdict = await house.refund()
+    card = await house.card(verdict)
+    approval = await house.approval(verdict)
+    value = value_of(house, approval, Action.APPROVE)
+    return verdict, click_payload(card["ts"], Action.APPROVE, value)
+
+
+@pytest.mark.parametrize("place", DECISIVE)
+async def test_a_click_with_anything_else_in_a_decisive_place_changes_nothing(
+    house: House, place: str
+) -> None:
+    async with house.running():
+        verdict, good = await good_click(house)
+        before = await trace(house, verdict)
+
+        for odd in ODD:
+            if odd in FALLS_BACK.get(place, []):
+                continue
+            status, _ = await deliver(house, changed(good, place, odd))
+            assert status < SERVER_ERROR, (place, odd)
+            assert await trace(house, verdict) == before, (place, odd)
+
+
+async def test_odd_things_beside_what_a_click_says_break_nothing(house: House) -> None:
+    async with house.running():
+        verdict, good = await good_click(house)
+
+        for place in MINOR:
+            for odd in [*ODD, MISSING]:
+                status, _ = await deliver(house, changed(good, place, odd))
+                assert status < SERVER_ERROR, (place, odd)
+
+        approval = await house.approval(verdict)
+        assert approval.rev <= 2, "one click counted at most once"
+
+
+NO_OBJECTS = [
+    *("[1]", '"x"', "null", "1e400", "NaN", "true", '{"type":' + "9" * 5000 + "}"),
+    "[" * 100_000 + "]" * 100_000,
+]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="bot/bolt.py builds AsyncBoltRequest outside its try: 500"
+)
+@pytest.mark.parametrize("body", NO_OBJECTS)
+@pytest.mark.parametrize("kind", ["form", "json"])
+async def test_a_body_that_is_no_object_is_no_server_error(
+    house: House, body: str, kind: str
+) -> None:
+    async with house.running():
+        raw = body if kind == "json" else urlencode({"payload": body})
+
+        status, _ = await (
+            deliver_bytes(house, raw.encode(), JSON)
+            if kind == "json"
+            else deliver_bytes(house, raw.encode())
+        )
+
+    assert status < SERVER_ERROR
+
+
+@pytest.mark.xfail(
+    strict=True, reason="bot/bolt.py builds AsyncBoltRequest outside its try: 500"
+)
+@pytest.mark.parametrize("place", ["team", "user", "channel"])
+async def test_a_member_that_is_no_object_is_no_server_error(
+    house: House, place: str
+) -> None:
+    async with house.running():
+        verdict, good = await good_click(house)
+        before = await trace(house, verdict)
+
+        answers = [
+            await deliver(house, changed(good, place, odd)) for odd in NOT_OBJECTS
+        ]
+
+        assert await trace(house, verdict) == before
+        assert max(status for status, _ in answers) < SERVER_ERROR
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", None),
+        (b"\xff\xfe", None),
+        (b"payload=%ff%fe", None),
+        (b"\x00" * 10, None),
+        (b"a=1&" * 100_000, None),
+        (b"payload={}", "multipart/form-data; boundary=x"),
+        (b"payload={}", ""),
+        (b"command=/approvals", None),
+        (b"command=/approvals&command=/x&team_id=T&text=%00%ff", None),
+        (b'{"type":"event_callback","event":{"type":{"a":1}}}', JSON),
+        (b'{"type":"event_callback","event":null}', JSON),
+        (b'{"type":"event_callback","event":[1]}', JSON),
+        (b'{"type":"event_callback","event":{"type":"app_mention"}}', JSON),
+        (b'{"type":"url_verification","challenge":{"a":1}}', JSON),
+        (b'{"type":"url_verification"}', JSON),
+    ],
+)
+async def test_a_signed_body_that_slack_never_sends_is_no_server_error(
+    house: House, body: bytes, kind: str | None
+) -> None:
+    async with house.running():
+        given = () if kind is None else (kind,)
+
+        status, _ = await deliver_bytes(house, body, *given)
+
+    assert status < SERVER_ERROR
+
+
+@pytest.mark.xfail(
+    strict=True, reason="bot/bolt.py builds AsyncBoltRequest outside its try: 500"
+)
+@pytest.mark.parametrize("event", ["app_mention", "message", "app_home_opened"])
+async def test_an_event_with_anything_in_it_starts_nobody_and_breaks_nothing(
+    house: House, event: str
+) -> None:
+    good: Payload = {
+        "type": "event_callback",
+        "team_id": TEAM,
+        "event_id": "Ev0",
+        "event": {
+            "type": event,
+            "user": "U0DAN",
+            "text": "refund order 78291",
+            "channel": CHANNEL,
+            "channel_type": "im",
+            "ts": "1.1",
+            "tab": "home",
+        },
+    }
+    places = ["team_id", "event_id", "event.user", "event.channel", "event.ts"]
+    async with house.running():
+        for place in places:
+            for odd in [*ODD[:3], *ODD[8:15], MISSING]:
+                body = json.dumps(changed(good, place, odd)).encode()
+                status, _ = await deliver_bytes(house, body, JSON)
+                assert status < SERVER_ERROR, (place, odd)
+
+        # A half surrogate in an id is a text like any other; the rest is unreadable.
+        assert await house.store.queue(house.keys).depth() <= 2
+
+
+@pytest.mark.parametrize("place", ["user.id", "view.id", "view.private_metadata"])
+async def test_a_form_with_anything_else_in_a_decisive_place_changes_nothing(
+    house: House, place: str
+) -> None:
+    async with house.running():
+        verdict, good = await good_form(house)
+        before = await trace(house, verdict)
+
+        for odd in [*ODD, MISSING]:
+            status, _ = await deliver(house, changed(good, place, odd))
+            assert status < SERVER_ERROR, (place, odd)
+            assert await trace(house, verdict) == before, (place, odd)
+
+
+async def test_what_was_typed_may_be_of_any_type_and_is_never_taken_for_text(
+    house: House,
+) -> None:
+    place = f"view.state.values.{Input.REASON.value}"
+    async with house.running():
+        verdict, good = await good_form(house)
+        before = await trace(house, verdict)
+
+        for odd in [None, True, 0, 1e308, [], [1], "x"]:
+            status, _ = await deliver(house, changed(good, place, odd))
+            assert status < SERVER_ERROR, odd
+        too_long = {Input.REASON.value: {"value": "x" * 3001}}
+        status, body = await deliver(house, changed(good, place, too_long))
+
+        assert (status, await trace(house, verdict)) == (200, before)
+        assert "errors" in body
+
+
+async def good_form(house: House) -> tuple[Any, Payload]:
+    """Return a waiting call and a submission that would reject it."""
+    verdict = await house.refund()
+    card = await house.card(verdict)
+    ana = house.actor("U0ANA")
+    await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
+    view = as_object(await ana.wait_for_view())
+    reason = {Input.REASON.value: {Input.REASON.value: {"value": "because"}}}
+    return verdict, submission_payload(view, reason)

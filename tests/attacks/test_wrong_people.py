@@ -1,0 +1,299 @@
+"""Whoever may not decide cannot, by any button, over any transport, at any moment."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+
+import pytest
+
+from bot.app import SlackBot
+from bot.ids import Action, Input, View
+from bot.sandbox.json_types import as_object
+from gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Edit,
+    Finding,
+    Reconcile,
+    Reviewer,
+    Standing,
+)
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Person
+from gateway.config import SlackMode
+from gateway.policy.load import load_policy
+from gateway.wire import ProposedCall, Turn, TurnRef, Verdict
+from tests.attacks.enemy import (
+    Payload,
+    changed,
+    click_payload,
+    deliver,
+    submission_payload,
+    trace,
+    value_of,
+)
+from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
+from tests.conftest import eventually
+
+DECIDING = [
+    *(Action.APPROVE, Action.EDIT, Action.REJECT, Action.RESPOND),
+    *(Action.RECONCILE_EXECUTED, Action.RECONCILE_RERUN, Action.RECONCILE_SKIP),
+]
+NOBODY = {
+    "an outsider": "U0EVE",
+    "of another role": "U0CHLOE",
+    "the requester": "U0DAN",
+    "a guest": "U0GUEST",
+    "a bot": "U0TWOKEY",
+    "a stranger": "U0STRANGER",
+    "somebody who left": "U0GONE",
+    "nobody Slack knows": "U0NONE",
+    "no id at all": "ana",
+    "Slack itself": "USLACKBOT",
+}
+
+
+@pytest.mark.parametrize("who", NOBODY)
+async def test_whoever_may_not_decide_cannot_by_any_button(
+    house: House, who: str
+) -> None:
+    async with house.running():
+        waiting, doubtful = await house.refund(), await house.refund(thread="t2")
+        await in_doubt(house, doubtful)
+        for verdict, action in itertools.product((waiting, doubtful), DECIDING):
+            card = await house.card(verdict)
+            before = await trace(house, verdict)
+            value = value_of(house, await house.approval(verdict), action)
+            click = click_payload(card["ts"], action, value, user=NOBODY[who])
+
+            status, _ = await deliver(house, click)
+
+            assert (status, await trace(house, verdict)) == (200, before), action
+        opened = [call for call in house.sandbox.calls if call.method == "views.open"]
+        assert opened == []
+
+
+@pytest.mark.parametrize("who", NOBODY)
+async def test_whoever_may_not_decide_cannot_approve_a_batch(
+    house: House, who: str
+) -> None:
+    async with house.running():
+        verdicts = await house.submit(
+            ("send_email", {"to": "a"}), ("send_email", {"to": "b"})
+        )
+        card = await house.card(verdicts[0])
+        before = await trace(house, verdicts[0])
+        value = value_of(
+            house, await house.approval(verdicts[0]), Action.APPROVE_ALL, None
+        )
+        click = click_payload(card["ts"], Action.APPROVE_ALL, value, user=NOBODY[who])
+
+        status, _ = await deliver(house, click)
+
+        assert (status, await trace(house, verdicts[0])) == (200, before)
+
+
+async def test_a_reviewer_whose_account_is_at_home_elsewhere_is_a_stranger(
+    house: House,
+) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        before = await trace(house, verdict)
+        value = value_of(house, await house.approval(verdict), Action.APPROVE)
+        click = click_payload(card["ts"], Action.APPROVE, value)
+
+        status, _ = await deliver(house, changed(click, "user.team_id", "T0OTHER"))
+
+        assert (status, await trace(house, verdict)) == (200, before)
+
+
+@pytest.mark.parametrize("spoil", ["revoked", "left", "silent", "slow", "lost"])
+async def test_who_lost_the_role_with_the_form_open_is_refused(
+    house: House, spoil: str
+) -> None:
+    async with house.running():
+        (verdict,) = await house.submit(("wire_money", {"amount": 1}))
+        form = await opened_form(house, verdict)
+        before = await trace(house, verdict)
+        control = house.sandbox.control
+        if spoil == "revoked":
+            control.set_group("S0SUPPORT", ["U0BEN"])
+        elif spoil == "left":
+            control.deactivate("U0ANA")
+        else:
+            fault = {"silent": "http_500", "slow": "slow", "lost": "reset"}[spoil]
+            control.fault(fault, "users.info", calls=99, seconds=9)
+            control.fault(fault, "usergroups.users.list", calls=99, seconds=9)
+
+        status, _ = await deliver(house, form)
+
+        assert (status, await trace(house, verdict)) == (200, before)
+
+
+async def test_two_reviewers_at_once_over_both_transports_settle_it_once(
+    house: House,
+) -> None:
+    socket = house.running(mode=SlackMode.SOCKET)
+    async with SlackBot(house.config, house.reviews) as web, socket:
+        house.bot = web
+        for number in range(2):
+            verdict = await house.refund(thread=f"t{number}")
+            card = await house.card(verdict)
+            value = value_of(house, await house.approval(verdict), Action.APPROVE)
+            click = click_payload(card["ts"], Action.APPROVE, value, user="U0BEN")
+            jobs = (await trace(house, verdict)).jobs
+
+            await asyncio.gather(
+                deliver(house, click),
+                house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE),
+            )
+
+            found = await trace(house, verdict)
+            [item] = found.approval.items
+            assert item.state is ItemState.AUTHORIZED
+            assert (len(item.votes), found.jobs) == (1, jobs + 1)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="service/reviews.py ask_agent: the last one who asked is the only requester",
+)
+async def test_who_asked_first_is_not_forgotten_when_somebody_else_speaks(
+    house: House,
+) -> None:
+    """Ana asks; Eve says hello in the thread before the turn is submitted."""
+    ana = Person(team=TEAM, user="U0ANA", name="ana")
+    eve = Person(team=TEAM, user="U0EVE", name="eve")
+    for person, text in ((ana, "refund order 78291 to me"), (eve, "hello")):
+        await house.reviews.ask_agent(
+            "support", "t9", text, requester=person, origin=None
+        )
+    ref = TurnRef(agent="support", thread="t9", message_id="of-ana")
+    call = ProposedCall(
+        tool="process_refund",
+        args={"amount": 899, "order_id": "78291"},
+        tool_call_id="c0",
+    )
+    (verdict,) = await house.agents.submit(Turn(ref=ref, calls=(call,)))
+
+    outcome = await house.reviews.decide(
+        await click_on(house, verdict), Approve(), member("U0ANA")
+    )
+
+    assert outcome.kind == "forbidden"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="approvals/deciding.py: earlier votes are not asked again"
+)
+async def test_the_vote_of_somebody_who_left_does_not_complete_a_quorum(
+    house: House,
+) -> None:
+    async with house.running():
+        (verdict,) = await house.submit(("wire_money", {"amount": 1}))
+        ts = str((await house.card(verdict))["ts"])
+        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await eventually(lambda: has_votes(house, verdict, 1))
+        house.sandbox.control.deactivate("U0ANA")
+
+        await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
+
+        assert (await house.approval(verdict)).items[0].is_pending
+
+
+@pytest.mark.xfail(
+    strict=True, reason="approvals/deciding.py _reconcile: item.principals are left out"
+)
+async def test_whose_edit_raised_a_call_cannot_have_it_run_again(house: House) -> None:
+    verdict = await house.refund()
+    house.policy = load_policy(
+        POLICY.replace("process_refund:\n    tier: approve", ESCALATED), "policy.yml"
+    )
+    change = Edit(args={"amount": 500, "order_id": "78291"})
+    click = await click_on(house, verdict)
+    assert (await house.reviews.decide(click, change, member("U0BEN"))).kind == "voted"
+    for user, group in (("U0ANA", "S0SUPPORT"), ("U0CHLOE", "S0SENIOR")):
+        click = await click_on(house, verdict)
+        await house.reviews.decide(click, Approve(), member(user, group))
+    await set_state(house, verdict, ItemState.IN_DOUBT)
+
+    outcome = await house.reviews.decide(
+        await click_on(house, verdict),
+        Reconcile(finding=Finding.RERUN),
+        member("U0BEN"),
+    )
+
+    assert outcome.kind == "forbidden"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="approvals/deciding.py _reconcile: one person is always enough"
+)
+async def test_what_needed_two_people_is_not_run_again_by_one(house: House) -> None:
+    (verdict,) = await house.submit(("wire_money", {"amount": 1}))
+    for user, group in (("U0ANA", "S0SUPPORT"), ("U0CHLOE", "S0SENIOR")):
+        click = await click_on(house, verdict)
+        await house.reviews.decide(click, Approve(), member(user, group))
+    await set_state(house, verdict, ItemState.IN_DOUBT)
+
+    await house.reviews.decide(
+        await click_on(house, verdict),
+        Reconcile(finding=Finding.RERUN),
+        member("U0BEN"),
+    )
+
+    item = (await house.approval(verdict)).items[0]
+    assert item.state is not ItemState.AUTHORIZED
+
+
+ESCALATED = "process_refund:\n    tier: escalate"
+
+
+def member(user: str, *groups: str) -> Reviewer:
+    return Reviewer(
+        team=TEAM,
+        user=user,
+        usergroups=frozenset(groups or ("S0SUPPORT",)),
+        standing=Standing.MEMBER,
+    )
+
+
+async def click_on(house: House, verdict: Verdict) -> Click:
+    approval = await house.approval(verdict)
+    return Click(
+        approval=approval.id,
+        index=0,
+        version=approval.version,
+        action_hash=approval.items[0].action_hash,
+    )
+
+
+async def has_votes(house: House, verdict: Verdict, count: int) -> bool:
+    return len((await house.approval(verdict)).items[0].votes) == count
+
+
+async def set_state(house: House, verdict: Verdict, state: ItemState) -> None:
+    approval = await house.approval(verdict)
+    head = house.keys.head(approval.id)
+    await house.store.conn.command("HSET", head, "0:s", state.value)
+
+
+async def in_doubt(house: House, verdict: Verdict) -> None:
+    """Let an authorized call be cut off while it runs."""
+    click = await click_on(house, verdict)
+    assert (await house.reviews.decide(click, Approve(), member("U0BEN"))).kind
+    await set_state(house, verdict, ItemState.IN_DOUBT)
+
+
+async def opened_form(house: House, verdict: Verdict) -> Payload:
+    """Let Ana open the form to reject; return its submission."""
+    card = await house.card(verdict)
+    ana = house.actor("U0ANA")
+    await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
+    view = as_object(
+        await ana.wait_for_view(lambda view: view["callback_id"] == View.REJECT)
+    )
+    reason = {Input.REASON.value: {Input.REASON.value: {"value": "because"}}}
+    return submission_payload(view, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -188,6 +189,7 @@ class ReviewService:
             agent=agent,
             thread=thread,
             input=text,
+            id=secrets.token_hex(8),
         )
         await self.store.queue(keys).put(job)
 

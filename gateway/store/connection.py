@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Protocol, cast
 
 import redis.asyncio as aioredis
 from redis.backoff import ExponentialBackoff
+from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
@@ -69,10 +72,8 @@ class Connection:
         Raises:
             StoreUnavailable: when the server did not answer or refused it.
         """
-        try:
+        with _answered():
             return await self._client.execute_command(*words)
-        except (RedisError, OSError) as error:
-            raise _unavailable(error) from error
 
     async def together(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands as one MULTI/EXEC, so that they see one state.
@@ -80,14 +81,12 @@ class Connection:
         Raises:
             StoreUnavailable: when the server did not answer or refused one.
         """
-        try:
+        with _answered():
             async with self.redis.pipeline(transaction=True) as opened:
                 pipe = cast("_Pipeline", opened)
                 for words in commands:
                     pipe.execute_command(*words)
                 return await pipe.execute()
-        except (RedisError, OSError) as error:
-            raise _unavailable(error) from error
 
     async def evalsha(
         self, sha: str, source: str, keys: Sequence[str], args: Sequence[Argument]
@@ -98,15 +97,35 @@ class Connection:
             StoreUnavailable: when the server did not answer or refused it.
         """
         words: tuple[Argument, ...] = (len(keys), *keys, *args)
-        try:
+        with _answered():
             try:
                 reply = await self._client.execute_command("EVALSHA", sha, *words)
             except NoScriptError:
                 # After a flush or a failover. Safe to repeat: nothing was run.
                 reply = await self._client.execute_command("EVAL", source, *words)
-        except (RedisError, OSError) as error:
-            raise _unavailable(error) from error
         return cast("list[Reply]", reply)
+
+
+@contextmanager
+def _answered() -> Generator[None]:
+    """Turn the client's errors into ours, and keep a cancellation from getting lost.
+
+    redis-py sends under ``asyncio.wait_for``, which before Python 3.12 forgets a
+    cancellation that arrives together with the result (python/cpython#86296). A
+    heartbeat that is stopped would then beat for ever.
+    """
+    before = _cancellations()
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise _unavailable(error) from error
+    if _cancellations() > before:
+        raise asyncio.CancelledError
+
+
+def _cancellations() -> int:
+    task = asyncio.current_task()
+    return task.cancelling() if task else 0
 
 
 def text(reply: Reply) -> str:
@@ -162,7 +181,12 @@ def claimed(reply: Reply) -> list[Entry]:
 
 def _unavailable(error: Exception) -> StoreUnavailable:
     kind = type(error).__name__
+    if isinstance(error, ConnectionError | RedisConnectionError | OSError):
+        return StoreUnavailable(
+            f"The store does not answer ({kind}: {error}). Nothing was recorded; check "
+            "that Redis runs and that TWOKEY_REDIS_URL names it, then try again."
+        )
     return StoreUnavailable(
         f"The store did not keep this ({kind}: {error}). Nothing was acknowledged; "
-        "check that Redis is up and writable, then try again."
+        "check that Redis is writable, then try again."
     )

@@ -39,6 +39,7 @@ class JobKind(StrEnum):
 class Job(Record):
     """Bring one thread forward: start it with a text, or give it its answers.
 
+    ``id`` tells two equal wishes apart: the same words said twice are two starts.
     ``attempt`` counts deliveries that failed; ``error`` is the last failure's kind.
     """
 
@@ -47,6 +48,7 @@ class Job(Record):
     agent: str
     thread: str
     input: str = ""
+    id: str = ""
     attempt: int = 0
     error: str = ""
 
@@ -177,10 +179,10 @@ class JobQueue:
         while True:
             await asyncio.sleep(self._lease_ms / 3000)
             with suppress(StoreUnavailable):
+                # Without JUSTID, whose reply redis-py cannot read unasked.
                 await self._conn.command(
-                    "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id,
-                    "JUSTID",
-                )  # fmt: skip
+                    "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id
+                )
 
     async def _now_ms(self) -> int:
         seconds, micros = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))

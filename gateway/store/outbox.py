@@ -11,7 +11,6 @@ from gateway.errors import StoreUnavailable
 from gateway.store.connection import (
     Connection,
     Entry,
-    Reply,
     claimed,
     entries,
     first_stream,
@@ -76,11 +75,6 @@ class Outbox:
         """Acknowledge events by their ``seq``."""
         if seqs:
             await self._conn.command("XACK", self._keys.outbox, self._reader, *seqs)
-
-    async def lag(self) -> int:
-        """Return how many events this reader has taken and not acknowledged."""
-        reply = await self._conn.command("XPENDING", self._keys.outbox, self._reader)
-        return number(cast("list[Reply]", reply)[0])
 
 
 async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:

@@ -25,6 +25,12 @@ DECIDING = "gateway/approvals/deciding.py"
 QUORUM = "gateway/approvals/quorum.py"
 LUA = "gateway/store/lua"
 AGENTS = "gateway/service/agents.py"
+PRELUDE = f"{LUA}/prelude.lua"
+WINDOWS = "tests/service/test_windows.py"
+SLIDING = "tests/store/test_windows.py"
+RACES = "tests/races/test_window_races.py"
+FREEZES = "tests/service/test_freezes.py"
+ATTENTION = "tests/service/test_attention.py"
 
 TABLE = (
     Mutant(
@@ -207,5 +213,201 @@ TABLE = (
         "gateway/service/reviews.py",
         "if not hmac.compare_digest(approval.digest, digest):",
         "if not digest:",
+    ),
+    Mutant(
+        "calls at once see each other in a window",
+        f"{LUA}/reserve.lua",
+        "  hold(window, use, now + 2 * hold_ms)",
+        "",
+        RACES,
+    ),
+    Mutant(
+        "a window is reserved once for each call",
+        PRELUDE,
+        "  if not redis.call('ZSCORE', window, use) then",
+        "  if true then",
+        SLIDING,
+    ),
+    Mutant(
+        "uses slide out of their window",
+        PRELUDE,
+        "  for _, use in ipairs(past) do\n",
+        "  for _, use in ipairs({}) do\n",
+        SLIDING,
+    ),
+    Mutant(
+        "what is refused is given back",
+        PRELUDE,
+        "    if UNEXECUTED[state] then",
+        "    if false then",
+        WINDOWS,
+    ),
+    Mutant(
+        "what ran stays counted",
+        PRELUDE,
+        "      hold(row[1], row[2], now + row[3])",
+        "      release(row[1], row[2])",
+        WINDOWS,
+    ),
+    Mutant(
+        "what the policy denies is given back",
+        f"{LUA}/open.lua",
+        "for _, row in ipairs(cjson.decode(ARGV[8])) do release(row[1], row[2]) end",
+        "",
+        WINDOWS,
+    ),
+    Mutant(
+        "what runs unasked counts",
+        f"{LUA}/open.lua",
+        "for _, row in ipairs(cjson.decode(ARGV[7])) do",
+        "for _, row in ipairs({}) do",
+        SLIDING,
+    ),
+    Mutant(
+        "a pending call counts until it ends",
+        f"{LUA}/open.lua",
+        "      hold(row[1], row[2], expires + keep)",
+        "",
+        WINDOWS,
+    ),
+    Mutant(
+        "an item does not count itself twice",
+        PRELUDE,
+        "    if row[1] == window and",
+        "    if false and",
+        WINDOWS,
+    ),
+    Mutant(
+        "an edit moves what is reserved",
+        f"{LUA}/decide.lua",
+        "  for _, row in ipairs(own) do release(row[1], row[2]) end",
+        "",
+        WINDOWS,
+    ),
+    Mutant(
+        "edits at once see each other in a window",
+        f"{LUA}/decide.lua",
+        "    if total_with(row[1], row[2], own, now) > tonumber(totals[place]) then",
+        "    if false then",
+        RACES,
+    ),
+    Mutant(
+        "an ended reservation opens nothing",
+        f"{LUA}/open.lua",
+        "if ARGV[9] == '1' and redis",
+        "if false and redis",
+        SLIDING,
+    ),
+    Mutant(
+        "a reservation ends before what it reserved",
+        f"{LUA}/reserve.lua",
+        "now + 2 * hold_ms",
+        "now + hold_ms / 2",
+        SLIDING,
+    ),
+    Mutant(
+        "tenants have windows of their own",
+        "gateway/store/keys.py",
+        "{_hashed(tenant, window, resource)}",
+        "{_hashed(window, resource)}",
+        WINDOWS,
+    ),
+    Mutant(
+        "an expired call is given back",
+        f"{LUA}/expire.lua",
+        "      settle(KEYS[2], i, 'expired', now)",
+        "",
+        WINDOWS,
+    ),
+    Mutant(
+        "a lapsed authorization is given back",
+        f"{LUA}/expire.lua",
+        "    settle(KEYS[2], i, 'lapsed', now)",
+        "",
+        WINDOWS,
+    ),
+    Mutant(
+        "a thread that moves on gives back",
+        f"{LUA}/supersede.lua",
+        "    settle(KEYS[2], i, ending[1], now)",
+        "",
+        WINDOWS,
+    ),
+    Mutant(
+        "a freeze stops what was authorized",
+        f"{LUA}/claim.lua",
+        "if freeze then return",
+        "if false then return",
+        FREEZES,
+    ),
+    Mutant(
+        "a freeze while judging is seen",
+        f"{LUA}/open.lua",
+        "if #names > 0 and freeze_of",
+        "if false and freeze_of",
+        FREEZES,
+    ),
+    Mutant(
+        "a freeze denies what is new",
+        "gateway/service/refusing.py",
+        "        if freeze is not None:",
+        "        if freeze is not None and freeze.is_pause:",
+        FREEZES,
+    ),
+    Mutant(
+        "a freeze takes back a verdict to run",
+        "gateway/service/submitting.py",
+        "        if verdict.kind is VerdictKind.RUN\n",
+        "        if not verdict\n",
+        FREEZES,
+    ),
+    Mutant(
+        "a freeze is in the audit log",
+        f"{LUA}/freeze.lua",
+        "announce(KEYS[2], KEYS[3], ARGV[4], now)",
+        "",
+        FREEZES,
+    ),
+    Mutant(
+        "an agent has no more waiting than its cap",
+        f"{LUA}/open.lua",
+        "redis.call('ZCARD', KEYS[8]) + held > limits.waiting",
+        "redis.call('ZCARD', KEYS[8]) > 1e9",
+        ATTENTION,
+    ),
+    Mutant(
+        "an agent asks no faster than its rate",
+        "gateway/service/refusing.py",
+        "    if standing.asked + held >= protect.requests_per_10m:",
+        "    if standing.asked < 0:",
+        ATTENTION,
+    ),
+    Mutant(
+        "what waits no longer makes room",
+        f"{LUA}/decide.lua",
+        "  redis.call('ZREM', KEYS[7], ARGV[1] .. '.' .. i)",
+        "",
+        ATTENTION,
+    ),
+    Mutant(
+        "what was rejected is not asked again",
+        "gateway/service/refusing.py",
+        "rejection.turns_ago <= protect.same_rejected_within",
+        "rejection.turns_ago < 0",
+        ATTENTION,
+    ),
+    Mutant(
+        "rejections in a row pause",
+        f"{LUA}/decide.lua",
+        "  if count >= pause.after then",
+        "  if count < 0 then",
+        ATTENTION,
+    ),
+    Mutant(
+        "an approval ends a row of rejections",
+        f"{LUA}/decide.lua",
+        "  redis.call('DEL', KEYS[8])\nelseif",
+        "  local _ = nil\nelseif",
+        ATTENTION,
     ),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import cast
 
 import pytest
 
@@ -20,6 +21,7 @@ from gateway.approvals.decisions import (
 from gateway.approvals.record import Result
 from gateway.approvals.tiers import Tier
 from gateway.policy.load import load_policy
+from gateway.policy.windows import resource_key
 from gateway.store.store import Store
 from gateway.wire import Claimed, VerdictKind
 from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, claim_of
@@ -72,6 +74,35 @@ async def test_what_people_refuse_counts_no_longer(
     await desk.reviews.decide(await desk.click(verdicts[0]), decision, ANA)
 
     assert await refunded(desk) == 50
+
+
+async def a_day_passes(desk: Desk) -> None:
+    """Move the clock of one window: let 25 hours pass."""
+    key = desk.store.keys_of_tenant("default").window(
+        "default", "refunds", resource_key("c7")
+    )
+    uses = await desk.store.conn.command("ZRANGE", key, 0, -1)
+    for use in cast("list[bytes]", uses):
+        await desk.store.conn.command("ZINCRBY", key, -25 * 3_600_000, use)
+
+
+async def test_what_ran_slides_out_and_what_may_still_run_does_not(
+    desk: Desk,
+) -> None:
+    ref, verdicts = await desk.submit(
+        refund(100, tool="small_refund"), refund(200), refund(300)
+    )
+    await desk.reviews.decide(await desk.click(verdicts[1]), Approve(), ANA)
+    await a_day_passes(desk)
+    after_one_day = await refunded(desk)
+    granted = await desk.agents.claim(claim_of(ref, verdicts[1]))
+    assert isinstance(granted, Claimed)
+    await desk.agents.finish(verdicts[1].item_id, granted.fence, Result(ok=True))
+    when_it_ran = await refunded(desk)
+
+    await a_day_passes(desk)
+
+    assert (after_one_day, when_it_ran, await refunded(desk)) == (500, 500, 300)
 
 
 async def test_what_expires_is_given_back_with_the_sweep(desk: Desk) -> None:

@@ -1,0 +1,139 @@
+"""Stop an agent, a tool or everything at once, lift that, and list what is stopped."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar
+
+import typer
+
+from gateway.commands import console
+from gateway.commands.session import Session, session_of
+from gateway.errors import SettingsError
+from gateway.running import open_store
+from gateway.service.freezing import FreezeService
+from gateway.store.freezes import Freeze, Scope, ScopeKind
+
+T = TypeVar("T")
+
+Kind = Annotated[ScopeKind, typer.Argument(help="What: agent, tool or tenant.")]
+Name = Annotated[
+    str, typer.Argument(help="Name of the agent or the tool; none for the tenant.")
+]
+By = Annotated[
+    str, typer.Option(help="Who does it, for the audit log.", show_default="you")
+]
+FREEZE_EXAMPLES = console.examples(
+    ('twokey freeze tool process_refund --reason "…"', "no refund starts any more"),
+    ("twokey freeze agent support", "nothing of this agent starts"),
+    ("twokey freeze tenant", "nothing at all starts"),
+)
+UNFREEZE_EXAMPLES = console.examples(
+    ("twokey unfreeze tool process_refund", "refunds run again"),
+    ("twokey unfreeze agent support", "also ends its pause after rejections"),
+)
+FROZEN_EXAMPLES = console.examples(
+    ("twokey frozen", "what is stopped, by whom and why"),
+    ("twokey frozen --json", "the same for a machine"),
+)
+
+
+def freeze(
+    ctx: typer.Context,
+    kind: Kind,
+    name: Name = "",
+    *,
+    reason: Annotated[str, typer.Option(help="Why; agents and people read it.")] = "",
+    by: By = "",
+) -> None:
+    """Stop an agent, a tool or everything, also what people authorized already."""
+    scope = _scope(kind, name)
+    is_new = _ask(
+        session_of(ctx), lambda service: service.freeze(scope, by or _caller(), reason)
+    )
+    if is_new:
+        console.good(f"{_named(scope)} is frozen: nothing of it starts any more.")
+    else:
+        console.note(f"{_named(scope)} is frozen already; nothing changed.")
+
+
+def unfreeze(
+    ctx: typer.Context,
+    kind: Kind,
+    name: Name = "",
+    *,
+    reason: Annotated[str, typer.Option(help="Why, for the audit log.")] = "",
+    by: By = "",
+) -> None:
+    """Let something run again; for an agent this also ends its pause."""
+    scope = _scope(kind, name)
+    is_lifted = _ask(
+        session_of(ctx),
+        lambda service: service.unfreeze(scope, by or _caller(), reason),
+    )
+    if is_lifted:
+        console.good(f"{_named(scope)} may run again.")
+    else:
+        console.note(f"{_named(scope)} was not frozen; nothing changed.")
+
+
+def frozen(
+    ctx: typer.Context,
+    *,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List what is frozen or paused, by whom, since when and why."""
+    found = _ask(session_of(ctx), lambda service: service.frozen())
+    if json:
+        console.as_json([one.model_dump(mode="json") for one in found])
+        return
+    for one in found:
+        console.bad(_line(one))
+    if not found:
+        console.good("Nothing is frozen, and no agent is paused.")
+
+
+def _line(freeze: Freeze) -> str:
+    since = datetime.fromtimestamp(freeze.at_ms / 1000, UTC)
+    word = "paused" if freeze.is_pause else "frozen"
+    reason = freeze.reason or "no reason was given"
+    when = since.isoformat(sep=" ", timespec="seconds")
+    return f"{freeze.scope}: {word} by {freeze.by} since {when}: {reason}"
+
+
+def _named(scope: Scope) -> str:
+    return f"The {scope.kind} {scope.name!r}" if scope.name else "Everything"
+
+
+def _scope(kind: ScopeKind, name: str) -> Scope:
+    if kind is ScopeKind.TENANT and name:
+        raise SettingsError(
+            f"A tenant has no name here, yet {name!r} was given; the tenant is the "
+            "one of the settings."
+        )
+    if kind is not ScopeKind.TENANT and not name:
+        raise SettingsError(f"Which {kind}? Write 'twokey freeze {kind} NAME'.")
+    return Scope(kind=kind, name=name)
+
+
+def _caller() -> str:
+    try:
+        return f"cli/{getpass.getuser()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return "cli"
+
+
+def _ask(session: Session, ask: Callable[[FreezeService], Awaitable[T]]) -> T:
+    settings = session.settings()
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+
+    async def asked() -> T:
+        # Stopping comes first: a store that is not safe enough to run on is no reason
+        # to let an agent go on.
+        async with open_store(url, settings.data_dir, insecure_dev=True) as store:
+            return await ask(FreezeService(store, tenant=settings.tenant))
+
+    return asyncio.run(asked())

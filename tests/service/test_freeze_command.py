@@ -1,0 +1,91 @@
+"""Whoever has a shell can stop an agent, and sees who stopped what and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gateway.commands import freeze
+from gateway.commands.session import Session
+from gateway.errors import SettingsError
+from gateway.store.engine import EmbeddedEngine
+
+Tell = Callable[..., str]
+
+
+@pytest.fixture
+def tell(tmp_path: Path) -> Generator[Tell]:
+    app = typer.Typer()
+    app.command()(freeze.freeze)
+    app.command()(freeze.unfreeze)
+    app.command()(freeze.frozen)
+    config = tmp_path / "twokey.yml"
+    config.write_text("policy: {version: 1}\n")
+
+    with EmbeddedEngine(tmp_path / "engine") as engine:
+
+        def told(*words: str) -> str:
+            session = Session(env={"TWOKEY_REDIS_URL": engine.url}, config=config)
+            done = CliRunner().invoke(
+                app, list(words), obj=session, catch_exceptions=False
+            )
+            assert done.exit_code == 0, done.output
+            return done.output
+
+        yield told
+
+
+def test_freezing_twice_is_freezing_once(tell: Tell) -> None:
+    first = tell("freeze", "tool", "refund", "--reason", "wrong", "--by", "ana")
+    again = tell("freeze", "tool", "refund", "--by", "ben")
+
+    listed = tell("frozen")
+    assert "The tool 'refund' is frozen" in first
+    assert "frozen already" in again
+    assert "tool refund: frozen by ana since " in listed
+    assert listed.strip().endswith(": wrong")
+
+
+def test_lifting_says_whether_there_was_anything_to_lift(tell: Tell) -> None:
+    tell("freeze", "tenant")
+
+    lifted, again = tell("unfreeze", "tenant"), tell("unfreeze", "tenant")
+
+    assert "Everything may run again" in lifted
+    assert "was not frozen" in again
+    assert "Nothing is frozen" in tell("frozen")
+
+
+def test_what_is_frozen_is_listed_for_machines(tell: Tell) -> None:
+    tell("freeze", "agent", "support")
+
+    rows = json.loads(tell("frozen", "--json"))
+
+    assert [row["scope"] for row in rows] == [{"kind": "agent", "name": "support"}]
+    assert rows[0]["by"].startswith("cli/")
+
+
+def test_a_user_without_a_name_may_stop_things_too(
+    tell: Tell, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def nobody() -> str:
+        raise OSError("No username set in the environment")
+
+    monkeypatch.setattr("getpass.getuser", nobody)
+
+    tell("freeze", "tenant")
+
+    assert "tenant: frozen by cli since" in tell("frozen")
+
+
+@pytest.mark.parametrize("words", [["tool"], ["agent"], ["tenant", "acme"]])
+def test_a_scope_that_is_none_is_refused_with_a_sentence(
+    tell: Tell, words: list[str]
+) -> None:
+    with pytest.raises(SettingsError, match=r"Which|no name here"):
+        tell("freeze", *words)

@@ -124,6 +124,8 @@ def micro(value: JsonValue) -> int:
         amount = Decimal(text)
     except InvalidOperation as error:
         raise ValueError("is not a number that can be added up") from error
+    if not amount.is_finite():
+        raise ValueError("is not a number that can be added up")
     if amount < 0:
         raise ValueError("is negative")
     if amount > MAX_MICRO // MICRO:

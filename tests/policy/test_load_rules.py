@@ -80,8 +80,8 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         ),
         (
             "because: over 500",
-            "becausee: x",
-            "raise[0].becausee'; did you mean 'because'",
+            "cause: x",
+            "raise[0].cause'; did you mean 'because'",
         ),
         (
             "because: over 500",
@@ -168,8 +168,8 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
         ("within: 24h", "within: 24", "24 is not a duration; write 90s, 30m, 1h or 2d"),
         (
             "within: 24h",
-            "withinn: 24h",
-            "'windows.refunded.withinn'; did you mean 'within",
+            "withi: 24h",
+            "'windows.refunded.withi'; did you mean 'within",
         ),
         (
             "  burst:",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from decimal import ROUND_HALF_UP, Decimal
 
 import pytest
@@ -73,6 +74,12 @@ def test_another_tool_counts_only_where_it_is_named() -> None:
         (
             {"customer": "C1", "money": {"amount": "\u0663"}},
             "is not a number that can be",
+        ),
+        ({"customer": "C1", "money": {"amount": math.nan}}, "is not a number that can"),
+        ({"customer": "C1", "money": {"amount": math.inf}}, "is not a number that can"),
+        (
+            {"customer": 2.0**53, "money": {"amount": 1}},
+            "args.customer is no strict JS",
         ),
         ({"customer": "C1", "money": {"amount": True}}, "is not a number that can be"),
         ({"customer": "C1", "money": {"amount": None}}, "is not a number that can be"),

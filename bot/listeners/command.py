@@ -15,9 +15,12 @@ from gateway.approvals.decisions import Unknown
 
 logger = logging.getLogger(__name__)
 
+_MAX_LISTED = 20
+
 _HELP = template(
     "*What I do:* I show what an AI agent wants to do, and it happens only if one of "
     "you approves it.\n"
+    "• `/approvals list` says what waits.\n"
     "• `/approvals show ap_…` says where an approval stands; its id is on the card.\n"
     "• `/approvals help` says this.\n"
     "Mention me in a channel to ask an agent for something."
@@ -35,6 +38,8 @@ async def _command(desk: Desk, command: Command) -> Reply:
     verb, _, rest = command.text.strip().partition(" ")
     if verb.lower() == "show" and rest.strip():
         return {"text": await _shown(desk, rest.strip().strip("`"))}
+    if verb.lower() == "list":
+        return {"text": await _listed(desk)}
     return {"text": spoken(_HELP)}
 
 
@@ -43,3 +48,12 @@ async def _shown(desk: Desk, approval_id: str) -> str:
     if loaded is None:
         return spoken(explained(Unknown(), now_ms=0))
     return fallback(loaded.approval)
+
+
+async def _listed(desk: Desk) -> str:
+    waiting = [loaded.approval for loaded in await desk.service.waiting()]
+    if not waiting:
+        return spoken(template("Nothing waits for anybody."))
+    shown = "\n".join(f"• {fallback(approval)}" for approval in waiting[:_MAX_LISTED])
+    more = len(waiting) - _MAX_LISTED
+    return f"{shown}\n… and {more} more." if more > 0 else shown

@@ -8,12 +8,15 @@ from bot.gestures import Submitted
 from bot.ids import View
 from bot.listeners.doors import Doors, Reply
 from bot.listeners.full_view import need_full_view
-from bot.listeners.seeing import decide
-from bot.listeners.views import concluded, rejected_inputs, seen_in_view
+from bot.listeners.seeing import Seen, decide
+from bot.listeners.views import bind, concluded, rejected_inputs, seen_in_view
 from bot.modals import edit
 from bot.modals.form import errors_by_block
 from gateway.approvals.decisions import Edit, Invalid
+from gateway.approvals.edits import argument_errors
 from gateway.approvals.record import Verb
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import join
 
 
 def register(doors: Doors) -> None:
@@ -36,8 +39,37 @@ async def _submit(desk: Desk, submitted: Submitted) -> Reply:
                 "Nothing was recorded."
             )
         )
+    if submitted.view.callback_id == View.EDIT and said.changed:
+        warning = await _warning(desk, looked_at, submitted, said.args)
+        if warning is not None:
+            return warning
     decision = Edit(args=said.args, reason=said.reason)
     outcome = await decide(desk, looked_at, decision, submitted.who, submitted.digest)
     if isinstance(outcome, Invalid):
         return rejected_inputs(errors_by_block(item, outcome.errors))
     return concluded(outcome, now_ms=looked_at.now_ms)
+
+
+async def _warning(
+    desk: Desk, looked_at: Seen, submitted: Submitted, args: JsonObject
+) -> Reply | None:
+    """Show the form once more, with what the change would bring, if it raises the tier.
+
+    Arguments that do not fit the schema are left to the decision, which says where.
+    """
+    item = looked_at.item
+    judged = await desk.service.preview(looked_at.approval, item.index, args)
+    if judged is None or argument_errors(item.args_schema, args):
+        return None
+    tier = join(item.tier, judged.tier)
+    if tier is item.tier:
+        return None
+    view = edit.view(
+        looked_at.approval,
+        item.index,
+        key=desk.config.seal_key,
+        team=desk.team,
+        raised=edit.Raised(tier=tier, args=args),
+    )
+    await bind(desk, submitted.view.view_id, submitted.view.user, looked_at, view)
+    return {"response_action": "update", "view": view}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import cast
 
 from bot import payload
 from bot.blocks import (
@@ -10,17 +11,20 @@ from bot.blocks import (
     Label,
     Template,
     channel,
+    divider,
     header,
-    home,
     label,
     section,
     template,
 )
+from bot.cards import home
 from bot.desk import Desk
-from bot.ids import View
 from bot.listeners.doors import Doors
 from bot.payload import HomeOpened, Json
 from bot.web import SlackError
+from gateway.approvals.quorum import objection
+from gateway.approvals.record import Approval
+from gateway.errors import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -42,33 +46,59 @@ async def _publish(desk: Desk, opened: HomeOpened) -> None:
             "views.publish",
             user_id=opened.user,
             hash=opened.view_hash or None,
-            view=_view(desk),
+            view=await _view(desk, opened),
         )
-    except SlackError as error:
+    except (SlackError, StoreUnavailable) as error:
         logger.warning("home.unpublished user=%s why=%s", opened.user, error)
 
 
-def _view(desk: Desk) -> Block:
-    return home(
-        [
-            header(label("An agent turns one key, a person turns the other")),
-            section(
-                template(
-                    "When an agent wants to do something that needs a person, a card "
-                    "shows exactly what would run. It runs only if somebody who may "
-                    "decide approves it: once, and as shown."
-                )
-            ),
-            section(_where(desk.config.home_channel)),
-            section(
-                template(
-                    "*Approve* runs it as shown. *Edit* lets you change it first. "
-                    "*Reject* and *Respond* tell the agent why not."
-                )
-            ),
-        ],
-        callback_id=View.HOME,
-    )
+async def _view(desk: Desk, opened: HomeOpened) -> Block:
+    """Return the person's queue, and below it how this works."""
+    mine: list[Approval] = []
+    now_ms = 0
+    for loaded in await desk.service.waiting():
+        now_ms = loaded.now_ms
+        if await _may_decide(desk, opened.user, loaded.approval):
+            mine.append(loaded.approval)
+    view = home.home(mine, key=desk.config.seal_key, team=desk.team, now_ms=now_ms)
+    return {**view, "blocks": [*as_blocks(view["blocks"]), *_manual(desk)]}
+
+
+async def _may_decide(desk: Desk, user: str, approval: Approval) -> bool:
+    for item in approval.items:
+        if not item.is_pending:
+            continue
+        reviewer = await desk.reviewer_of(user, desk.team, item)
+        principals = (*approval.principals, *item.principals)
+        if objection(reviewer, item.demand, principals) is None:
+            return True
+    return False
+
+
+def _manual(desk: Desk) -> list[Block]:
+    return [
+        divider(),
+        header(label("An agent turns one key, a person turns the other")),
+        section(
+            template(
+                "When an agent wants to do something that needs a person, a card "
+                "shows exactly what would run. It runs only if somebody who may "
+                "decide approves it: once, and as shown."
+            )
+        ),
+        section(_where(desk.config.home_channel)),
+        section(
+            template(
+                "*Approve* runs it as shown. *Edit* lets you change it first. "
+                "*Reject* and *Respond* tell the agent why not."
+            )
+        ),
+    ]
+
+
+def as_blocks(value: object) -> list[Block]:
+    """Return the blocks of a view that was built here."""
+    return cast("list[Block]", value)
 
 
 def _where(place: str) -> Template | Label:

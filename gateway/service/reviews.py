@@ -22,9 +22,9 @@ from gateway.approvals.decisions import (
     Stale,
     Unknown,
 )
-from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.lifecycle import ApprovalState, ItemState
 from gateway.approvals.record import Approval, Item, Origin, Person
-from gateway.approvals.strict_json import accept_object
+from gateway.approvals.strict_json import JsonObject, accept_object
 from gateway.errors import BadJson, StoreUnavailable
 from gateway.policy.evaluate import evaluate
 from gateway.policy.rules import Policy
@@ -40,6 +40,9 @@ from gateway.store.threads import ThreadFacts
 
 AUTHORIZATION_LIFETIME = timedelta(hours=24)
 """How long an authorization may wait for its execution before it lapses."""
+
+MAX_WAITING = 100
+"""Approvals that one look at the queue reads at most."""
 
 _ATTEMPTS = 16
 _LAPSE_MS = int(AUTHORIZATION_LIFETIME.total_seconds() * 1000)
@@ -165,6 +168,33 @@ class ReviewService:
             await self.decide(_for_item(click, item), decision, reviewer)
             for item in pending
         ]
+
+    async def waiting(self, limit: int = MAX_WAITING) -> list[Loaded]:
+        """Return approvals with an item that waits for a person, soonest due first.
+
+        At most ``limit`` are looked at, so that a long queue costs no more.
+        """
+        keys = self.store.keys_of_tenant(self._tenant)
+        ids = await self.store.approvals.scheduled(keys, limit)
+        found = [await self.read(one) for one in ids]
+        return [
+            loaded
+            for loaded in found
+            if loaded is not None
+            and loaded.approval.state is ApprovalState.OPEN
+            and loaded.now_ms < loaded.approval.expires_at_ms
+        ]
+
+    async def preview(
+        self, approval: Approval, index: int, args: JsonObject
+    ) -> Judgement | None:
+        """Say what the policy would ask for if these arguments were to run.
+
+        Nothing is recorded or reserved. None when there is no such item, or when the
+        arguments are no strict JSON.
+        """
+        judged = await self._judge(approval, index, Edit(args=args))
+        return judged.judgement if judged else None
 
     async def ask_agent(
         self,

@@ -233,6 +233,14 @@ class ApprovalStore:
         )
         return _ids(reply)
 
+    async def scheduled(self, keys: Keys, limit: int) -> list[str]:
+        """Return ids of approvals in which something is still to happen, by time.
+
+        Those that wait for a person are among them: each of these has a deadline.
+        """
+        reply = await self._conn.command("ZRANGE", keys.expiry, 0, limit - 1)
+        return _ids(reply)
+
     async def expire(
         self,
         before: Approval,

@@ -1,0 +1,91 @@
+"""A person's own queue, and the warning before an edit that asks for more."""
+
+from __future__ import annotations
+
+import json
+
+from bot.ids import Action, Input, View
+from bot.sandbox.json_types import JsonObject
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.tiers import Tier
+from gateway.policy.load import load_policy
+from tests.bot.bot_house import CHANNEL, POLICY, House
+from tests.bot.listeners.test_modals import block_of, opened
+
+RISING = POLICY.replace(
+    "  send_email:",
+    '    raise: [{to: escalate, when: "args.amount > 500.0", because: "over 500"}]\n'
+    "  send_email:",
+)
+
+
+def home_of(state: JsonObject | None) -> str:
+    return json.dumps((state or {}).get("home"), ensure_ascii=False)
+
+
+async def test_an_edit_that_raises_the_tier_is_shown_before_it_counts(
+    house: House,
+) -> None:
+    house.policy = load_policy(RISING, "policy.yml")
+    async with house.running():
+        verdict = await house.refund(amount=400)
+        ana = await opened(house, verdict, Action.EDIT)
+        view = await ana.wait_for_view()
+        change = {block_of(view, "amount"): "600", Input.REASON: "two of them"}
+
+        assert await ana.submit(change) == {}
+        warned = await ana.wait_for_view(lambda v: v["callback_id"] == View.EDIT_RAISED)
+        before = (await house.approval(verdict)).items[0]
+        assert await ana.submit(change) == {}
+        after = (await house.approval(verdict)).items[0]
+
+        assert "others have to approve it" in json.dumps(warned)
+        assert before.args["amount"] == 400
+        assert (after.tier, after.state) == (Tier.ESCALATE, ItemState.PENDING)
+        assert [one.user for one in after.principals] == ["U0ANA"]
+
+
+async def test_an_edit_within_the_tier_is_not_warned_of(house: House) -> None:
+    house.policy = load_policy(RISING, "policy.yml")
+    async with house.running():
+        verdict = await house.refund(amount=400)
+        ana = await opened(house, verdict, Action.EDIT)
+        view = await ana.wait_for_view()
+
+        await ana.submit({block_of(view, "amount"): "300", Input.REASON: "less"})
+
+        item = (await house.approval(verdict)).items[0]
+        assert (item.state, item.args["amount"]) == (ItemState.AUTHORIZED, 300)
+
+
+async def test_home_lists_what_waits_for_this_person_and_nobody_elses(
+    house: House,
+) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        approval_id = (await house.approval(verdict)).id
+        shown = {}
+        for user in ("U0ANA", "U0CHLOE", "U0DAN"):
+            person = house.actor(user)
+            await person.open_home()
+            state = await person.wait_for(lambda s: s if s["home"] else None)
+            shown[user] = home_of(state)
+
+    assert approval_id in shown["U0ANA"]
+    assert "Waiting for you: 1" in shown["U0ANA"]
+    assert "Nothing waits for you" in shown["U0CHLOE"]
+    assert "Nothing waits for you" in shown["U0DAN"], "the requester decides nothing"
+
+
+async def test_the_command_lists_what_waits_without_any_argument(
+    house: House,
+) -> None:
+    async with house.running():
+        verdict = await house.refund(note="canary")
+        approval_id = (await house.approval(verdict)).id
+        ana = house.actor("U0ANA")
+
+        await ana.command("/approvals", "list", CHANNEL)
+
+        told = await house.told("U0ANA", approval_id)
+        assert "canary" not in told

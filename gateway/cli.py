@@ -16,6 +16,7 @@ from gateway.commands import (
     console,
     demo,
     doctor,
+    freeze,
     manifest,
     policy,
     sandbox,
@@ -89,6 +90,9 @@ def _commands() -> typer.Typer:
     app.command(epilog=running.EXAMPLES)(running.bot)
     app.command(epilog=sandbox.EXAMPLES)(sandbox.sandbox)
     app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
+    app.command(epilog=freeze.FREEZE_EXAMPLES)(freeze.freeze)
+    app.command(epilog=freeze.UNFREEZE_EXAMPLES)(freeze.unfreeze)
+    app.command(epilog=freeze.FROZEN_EXAMPLES)(freeze.frozen)
     app.command(epilog=manifest.EXAMPLES)(manifest.manifest)
     app.add_typer(policy.app, name="policy", help=policy.__doc__)
     app.command()(version.version)

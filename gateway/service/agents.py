@@ -11,7 +11,7 @@ from gateway.approvals import digest
 from gateway.approvals.events import Event, EventName, named_after
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Item, Result, approval_of
-from gateway.policy.evaluate import evaluate
+from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
 from gateway.service.facts import item_event
 from gateway.service.refusing import stopped
@@ -136,12 +136,11 @@ class AgentService:
         policy = self._policy()
         rule = policy.agents.get(agent)
         names = sorted({*policy.tools, *(rule.tools if rule else ())})
-        rulings = {
-            name: evaluate(policy, agent=agent, tool=name, args={}) for name in names
-        }
         return AgentNote(
             gated_tools=tuple(
-                name for name, ruling in rulings.items() if ruling.tier.needs_people
+                name
+                for name in names
+                if listed_tier(policy, agent=agent, tool=name).needs_people
             ),
             other_tools_are_gated=policy.defaults.tier.needs_people,
         )

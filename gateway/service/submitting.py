@@ -16,9 +16,12 @@ from gateway.approvals.record import Context
 from gateway.approvals.strict_json import parse_object
 from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson, StoreUnavailable
-from gateway.policy.evaluate import evaluate
+from gateway.policy.evaluate import Ruling, evaluate
+from gateway.policy.facts import Facts
+from gateway.policy.overrides import Override
 from gateway.policy.rules import Policy
 from gateway.service import refusing
+from gateway.service.hints import apply_hint
 from gateway.service.measuring import Measured, facts_of, measure
 from gateway.service.proposals import Proposal, Ruled, Source, propose
 from gateway.store import keys as store_keys
@@ -191,26 +194,35 @@ def _ruled(
     ruled: list[Ruled] = []
     held, agent = 0, turn.ref.agent
     for call, one, sums in zip(turn.calls, measured, totals, strict=True):
-        ruling = evaluate(
-            policy,
-            agent=agent,
-            tool=call.tool,
-            args=call.args,
-            declared_schema=turn.schemas.get(call.tool),
-            facts=facts_of(
-                standing,
-                one,
-                sums,
-                requester=requester,
-                asked=standing.asked + held + 1,
-            ),
+        facts = facts_of(
+            standing,
+            one,
+            sums,
+            requester=requester,
+            asked=standing.asked + held + 1,
         )
+        ruling = _judged(turn, policy, call, facts)
         refusal = _refusal(standing, policy, agent, call)
         if not refusal and ruling.tier.needs_people:
             refusal = refusing.crowded(standing, policy.protect, held)
             held += not refusal
         ruled.append(Ruled(call, ruling, refusal))
     return ruled
+
+
+def _judged(turn: Turn, policy: Policy, call: ProposedCall, facts: Facts) -> Ruling:
+    def judge(override: Override | None) -> Ruling:
+        return evaluate(
+            policy,
+            agent=turn.ref.agent,
+            tool=call.tool,
+            args=call.args,
+            declared_schema=turn.schemas.get(call.tool),
+            facts=facts,
+            overrides=None if override is None else {call.tool: override},
+        )
+
+    return apply_hint(judge, call.hint)
 
 
 def _refusal(standing: Standing, policy: Policy, agent: str, call: ProposedCall) -> str:

@@ -1,0 +1,80 @@
+"""A hint of the agent's counts from submit to execution, and only as far as it may."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Edit, Settled
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.tiers import Tier
+from gateway.policy.load import load_policy
+from gateway.store.store import Store
+from gateway.wire import CallHint, Claimed, ProposedCall, Turn, TurnRef, VerdictKind
+from tests.service.desk import ANA, POLICY, Desk, claim_of
+
+LOOSE = POLICY.replace("{tier: approve}", "{tier: approve, overridable: true}")
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+def turn_of(tool: str, hint: CallHint | None, message_id: str = "m1") -> Turn:
+    ref = TurnRef(agent="support", thread="t1", message_id=message_id)
+    call = ProposedCall(tool=tool, args={"amount": 1}, tool_call_id="c0", hint=hint)
+    return Turn(ref=ref, calls=(call,))
+
+
+async def test_a_call_raised_by_the_agent_is_decided_and_executed_once(
+    desk: Desk,
+) -> None:
+    turn = turn_of("look_up_order", CallHint(hold=True, description="Look"))
+    (verdict,) = await desk.agents.submit(turn)
+    item = await desk.item(verdict.item_id)
+
+    outcome = await desk.reviews.decide(await desk.click(verdict), Approve(), ANA)
+    reply = await desk.agents.claim(claim_of(turn.ref, verdict))
+
+    assert verdict.kind is VerdictKind.HOLD
+    assert item.tier is Tier.APPROVE
+    assert item.description == "The agent says: Look"
+    assert isinstance(outcome, Settled)
+    assert isinstance(reply, Claimed)
+
+
+async def test_an_edit_of_a_call_raised_by_the_agent_keeps_the_tier(desk: Desk) -> None:
+    turn = turn_of("look_up_order", CallHint(hold=True))
+    (verdict,) = await desk.agents.submit(turn)
+
+    await desk.reviews.decide(
+        await desk.click(verdict), Edit(args={"amount": 2}, reason="x"), ANA
+    )
+
+    item = await desk.item(verdict.item_id)
+    assert item.tier is Tier.APPROVE
+    assert item.state is ItemState.AUTHORIZED
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind"), [(POLICY, VerdictKind.HOLD), (LOOSE, VerdictKind.RUN)]
+)
+async def test_a_person_is_waived_only_where_policy_says_so(
+    desk: Desk, policy: str, kind: VerdictKind
+) -> None:
+    desk.policy = load_policy(policy, "policy.yml")
+
+    (verdict,) = await desk.agents.submit(
+        turn_of("process_refund", CallHint(hold=False))
+    )
+
+    assert verdict.kind is kind
+
+
+async def test_the_hint_of_the_first_submission_counts(desk: Desk) -> None:
+    (first,) = await desk.agents.submit(turn_of("look_up_order", CallHint(hold=True)))
+
+    (second,) = await desk.agents.submit(turn_of("look_up_order", None))
+
+    assert second == first
+    assert second.kind is VerdictKind.HOLD

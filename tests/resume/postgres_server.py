@@ -19,8 +19,8 @@ def found() -> Path | None:
     on_path = shutil.which("initdb")
     if on_path:
         return Path(on_path).resolve().parent
-    debians = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    return debians[-1].parent if debians else None
+    packaged = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return packaged[-1].parent if packaged else None
 
 
 @contextmanager

@@ -36,7 +36,7 @@ def find(kind: str, setting: str, names: tuple[str, ...]) -> str:
     """
     named = os.environ.get(setting)
     found = named or _installed(names)
-    if found is None and install_debians():
+    if found is None and install_package():
         found = _installed(names)
     if found is None or not Path(found).is_file():
         raise NoChromium(
@@ -52,7 +52,7 @@ def _installed(names: tuple[str, ...]) -> str | None:
 
 
 @cache
-def install_debians() -> bool:
+def install_package() -> bool:
     """Install Debian's Chromium when this user may; say whether that was tried."""
     apt = shutil.which("apt-get")
     if apt is None or os.geteuid() != 0:

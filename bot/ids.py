@@ -31,6 +31,8 @@ class Action(StrEnum):
     REJECT = "reject"
     RESPOND = "respond"
     VIEW_ALL = "view_all"
+    TAKE = "take"
+    EXTEND = "extend"
     RECONCILE_EXECUTED = "reconcile_executed"
     RECONCILE_RERUN = "reconcile_rerun"
     RECONCILE_SKIP = "reconcile_skip"

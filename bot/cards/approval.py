@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from bot.blocks import (
     Block,
+    Plain,
+    Template,
+    actions,
     bold,
     code,
     context,
@@ -19,12 +22,13 @@ from bot.blocks import (
     template,
     untrusted,
 )
+from bot.cards import buttons
 from bot.cards.batch import row, tail
 from bot.cards.frame import Frame, rows_of
 from bot.cards.message import Message
 from bot.cards.refs import hash_ref, utc, when, who
 from bot.cards.rich import box, line, stacked
-from bot.cards.states import counted, headline
+from bot.cards.states import counted, headline, on_it
 from bot.ids import CARD_EVENT
 from bot.text import excerpt, fit
 from gateway.approvals.lifecycle import ApprovalState
@@ -49,7 +53,7 @@ def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
     blocks = [
         header(headline(approval, now_ms=now_ms), block_id=frame.block_id("head")),
         _origin(frame),
-        *_escalated(frame),
+        *_time(frame),
     ]
     for item in rows_of(approval):
         if approval.is_batch:
@@ -57,7 +61,7 @@ def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
         blocks += row(frame, item)
     if approval.is_batch:
         blocks.append(divider(block_id=frame.block_id("line")))
-    blocks += [*tail(frame), *_says(frame)]
+    blocks += [*tail(frame), *_of_time(frame), *_says(frame)]
     return Message(
         blocks=tuple(blocks), text=fallback(approval), metadata=_metadata(approval)
     )
@@ -114,13 +118,22 @@ def _origin(frame: Frame) -> Block:
     )
 
 
-def _escalated(frame: Frame) -> list[Block]:
+def _time(frame: Frame) -> list[Block]:
     approval = frame.approval
-    if not approval.escalated_at_ms:
-        return []
-    told = template("📣 *Escalated* {at} to", at=when(approval.escalated_at_ms))
-    called = label(fit(", ".join(approval.waiting.called), _CALLED))
-    return [context(told, called, block_id=frame.block_id("escalated"))]
+    said: list[Template | Plain] = []
+    if approval.escalated_at_ms:
+        at = when(approval.escalated_at_ms)
+        said.append(template("📣 *Escalated* {at} to", at=at))
+        said.append(label(fit(", ".join(approval.waiting.called), _CALLED)))
+    taken = on_it(approval, now_ms=frame.now_ms)
+    if taken is not None:
+        said.append(taken)
+    return [context(*said, block_id=frame.block_id("time"))] if said else []
+
+
+def _of_time(frame: Frame) -> list[Block]:
+    offered = buttons.of_time(frame, is_in_full=False)
+    return [actions(*offered, block_id=frame.block_id("wait"))] if offered else []
 
 
 def _says(frame: Frame) -> list[Block]:

@@ -6,9 +6,10 @@ from bot.blocks import Block, Untrusted, button, confirm, label, untrusted
 from bot.cards.frame import Frame
 from bot.ids import Action
 from bot.text import fit
-from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.lifecycle import ApprovalState, ItemState
 from gateway.approvals.record import Item, Verb
 from gateway.approvals.tiers import Tier
+from gateway.approvals.timing import is_extendable, is_pressing
 
 
 def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
@@ -85,6 +86,31 @@ def view_call(frame: Frame, item: Item) -> Block:
         value=frame.value(item.index, Action.VIEW_ALL),
         accessibility_label=label("View the calls that are not on this card"),
     )
+
+
+def of_time(frame: Frame, *, is_in_full: bool) -> list[Block]:
+    """Return "I'm on it" and, when time is short or in the full view, "More time"."""
+    approval, now_ms = frame.approval, frame.now_ms
+    if approval.state is not ApprovalState.OPEN or frame.is_late:
+        return []
+    offered = [
+        button(
+            Action.TAKE,
+            label("I'm on it"),
+            value=frame.value(None, Action.TAKE),
+            accessibility_label=label("Tell the others that you look at this"),
+        )
+    ]
+    is_due = is_in_full or is_pressing(approval, now_ms=now_ms)
+    if is_due and is_extendable(approval, now_ms=now_ms):
+        extend = button(
+            Action.EXTEND,
+            label("More time"),
+            value=frame.value(None, Action.EXTEND),
+            accessibility_label=label("Let this wait for half as long again"),
+        )
+        offered.append(extend)
+    return offered
 
 
 def _approve(frame: Frame, item: Item) -> Block:

@@ -7,7 +7,7 @@ from typing import LiteralString
 from bot.blocks import Block, Template, joined, section, template
 from bot.cards.diff import diff
 from bot.cards.message import Message
-from bot.cards.refs import people, who
+from bot.cards.refs import people, when, who
 from bot.cards.rich import box, stacked
 from bot.cards.states import approvers
 from bot.text import excerpt
@@ -47,6 +47,8 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
         event: what happened.
         approval: the record, at the event or after it.
     """
+    if event.name is EventName.APPROVAL_EXTENDED:
+        return _extended(event, approval)
     item = next((each for each in approval.items if each.id == event.item), None)
     said = None if item is None else _said(event, item)
     if item is None or said is None:
@@ -59,6 +61,16 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
         blocks.append(stacked(*quotes, block_id=f"{approval.id}:{event.name}"))
     text = f"Approval {approval.id}, call {item.index + 1}: {event.name}."
     return Message(blocks=tuple(blocks), text=text)
+
+
+def _extended(event: Event, approval: Approval) -> Message:
+    until_ms = int(event.data.get("expires_at_ms", approval.expires_at_ms))
+    said = template(
+        "⏳ {who} gave this more time: it expires {at} now.",
+        who=who(_actor(event)),
+        at=when(until_ms),
+    )
+    return Message((section(said),), f"Approval {approval.id} has more time.")
 
 
 def _said(event: Event, item: Item) -> Template | None:

@@ -6,9 +6,9 @@ from collections import Counter
 from typing import LiteralString
 
 from bot.blocks import Label, Template, joined, label, template
-from bot.cards.refs import people, when
+from bot.cards.refs import people, when, who
 from gateway.approvals import quorum
-from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.lifecycle import ApprovalState, ItemState
 from gateway.approvals.record import Approval, Item, Person, Verb
 from gateway.approvals.tiers import Tier
 
@@ -148,6 +148,17 @@ def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
             head = head.replace("*Approved*", "*Edited and approved*")
         return joined("", [template(head), template(" by "), people(by), told])
     return joined("", [template(head), told])
+
+
+def on_it(approval: Approval, *, now_ms: int) -> Template | None:
+    """Return who said that they look at this; None when nobody does any more."""
+    taken = approval.taken
+    if taken is None or approval.state is not ApprovalState.OPEN:
+        return None
+    if now_ms >= min(taken.until_ms, approval.expires_at_ms):
+        return None
+    until = when(taken.until_ms)
+    return template("👀 {who} is on it until {at}.", who=who(taken.by), at=until)
 
 
 def approvers(item: Item) -> list[Person]:

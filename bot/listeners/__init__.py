@@ -11,6 +11,7 @@ from bot.listeners import (
     details_submit,
     edit,
     edit_submit,
+    extend,
     home,
     mention,
     reconcile,
@@ -18,6 +19,7 @@ from bot.listeners import (
     reject_submit,
     respond,
     respond_submit,
+    take,
     unknown,
 )
 from bot.listeners.doors import Doors
@@ -30,6 +32,7 @@ LISTENERS: Final[tuple[Callable[[Doors], None], ...]] = (
     details_submit.register,
     edit.register,
     edit_submit.register,
+    extend.register,
     home.register,
     mention.register,
     reconcile.register,
@@ -37,6 +40,7 @@ LISTENERS: Final[tuple[Callable[[Doors], None], ...]] = (
     reject_submit.register,
     respond.register,
     respond_submit.register,
+    take.register,
     unknown.register,
 )
 """In the order in which they are asked; `unknown` takes what nobody took."""

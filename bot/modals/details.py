@@ -23,10 +23,12 @@ from bot.blocks import (
     option,
     template,
 )
-from bot.cards.buttons import words
+from bot.cards.buttons import of_time, words
 from bot.cards.frame import Frame
 from bot.cards.listing import is_misleading
+from bot.cards.refs import when
 from bot.cards.rich import box, line, stacked
+from bot.cards.states import on_it
 from bot.ids import Action, Input, View, page
 from bot.modals.form import State
 from bot.modals.heading import heading
@@ -76,6 +78,7 @@ def view(
         *_shown(frame, index, number, every[number - 1]),
         _foot(frame, item, number, len(every)),
         *_buttons(frame, item, number, len(every)),
+        *(_of_time(frame, item) if number == len(every) else []),
         *([_read_all()] if can_approve and item.tier is Tier.ESCALATE else []),
     ]
     return modal(
@@ -166,6 +169,21 @@ def _turn(frame: Frame, index: int, number: int, action: Action) -> Block:
         style="primary" if action is Action.PAGE_NEXT else None,
         accessibility_label=label(f"{_TURNS[action]}, page {number}"),
     )
+
+
+def _of_time(frame: Frame, item: Item) -> list[Block]:
+    offered = of_time(frame, is_in_full=True)
+    if not offered:
+        return []
+    until = template("Expires {at}.", at=when(frame.approval.expires_at_ms))
+    taken = on_it(frame.approval, now_ms=frame.now_ms)
+    name = f"{item.index}.wait"
+    return [
+        context(
+            until, *([taken] if taken else []), block_id=frame.block_id(f"{name}.until")
+        ),
+        actions(*offered, block_id=frame.block_id(name)),
+    ]
 
 
 def _next_call(frame: Frame, item: Item) -> Block:

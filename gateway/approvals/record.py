@@ -228,6 +228,13 @@ class Waiting(Record):
         return (*(role.name for role in self.roles), *self.channels)
 
 
+class Taken(Record):
+    """Who said "I'm on it", and until when that stands; nobody else is kept out."""
+
+    by: Person
+    until_ms: int
+
+
 class Approval(Record):
     """One request on one card: items, their order, a version, an expiry.
 
@@ -250,7 +257,9 @@ class Approval(Record):
     expires_at_ms: int = 0
     ttl_ms: int
     waiting: Waiting = Waiting()
+    reminded_at_ms: int = 0
     escalated_at_ms: int = 0
+    taken: Taken | None = None
     requester: Person | None = None
     principals: tuple[Person, ...] = ()
     origin: Origin | None = None

@@ -32,6 +32,7 @@ from gateway.service.facts import aftermath
 from gateway.service.freezing import FreezeService
 from gateway.service.measuring import facts_of, measure
 from gateway.service.sweep import Sweeper
+from gateway.service.timing import TimeService
 from gateway.store.approvals import Judged, Loaded
 from gateway.store.attention import Aftermath
 from gateway.store.jobs import Job, JobKind
@@ -65,6 +66,7 @@ class ReviewService:
         self._tenant = tenant
         self._sweeper = Sweeper(store)
         self.freezes = FreezeService(store, tenant=tenant)
+        self.times = TimeService(store, tenant=tenant)
 
     async def read(self, approval_id: str) -> Loaded | None:
         """Return an approval and the store's clock, or None for an unknown id."""

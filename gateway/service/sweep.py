@@ -13,6 +13,11 @@ from gateway.store.timers import Timer, TimerKind
 
 _ATTEMPTS = 16
 _BATCH = 100
+_RUNG = {
+    TimerKind.REMIND: EventName.APPROVAL_REMINDED,
+    TimerKind.ESCALATE: EventName.APPROVAL_ESCALATED,
+    TimerKind.RELEASE: EventName.APPROVAL_RELEASED,
+}
 
 
 class Sweeper:
@@ -85,10 +90,9 @@ def _events(approval: Approval, state: ItemState, name: EventName) -> dict[int, 
 
 
 def _rung(approval: Approval, kind: TimerKind) -> Event:
-    is_call = kind is TimerKind.ESCALATE
-    called = approval.waiting.called if is_call else ()
+    called = approval.waiting.called if kind is TimerKind.ESCALATE else ()
     return Event(
-        name=EventName.APPROVAL_ESCALATED if is_call else EventName.APPROVAL_REMINDED,
+        name=_RUNG[kind],
         tenant=approval.tenant,
         agent=approval.agent,
         thread=approval.thread,

@@ -13,7 +13,7 @@ from pydantic import JsonValue
 
 from gateway.approvals import digest
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Result
+from gateway.approvals.record import Approval, Item, Result, Taken
 from gateway.approvals.strict_json import JsonObject
 from gateway.store.connection import number
 
@@ -33,7 +33,9 @@ _APPROVAL_IN_HEAD = {
     "rev",
     "created_at_ms",
     "expires_at_ms",
+    "reminded_at_ms",
     "escalated_at_ms",
+    "taken",
 }
 
 
@@ -60,6 +62,7 @@ def approval(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
     """Put a stored approval together again."""
     record = _object(blobs["frozen"])
     frozen_items = cast("list[JsonObject]", record["items"])
+    taken = blobs.get("taken")
     items = [_item(index, row, head, blobs) for index, row in enumerate(frozen_items)]
     return Approval.model_validate(
         {
@@ -68,7 +71,9 @@ def approval(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
             "version": number(head["version"]),
             "created_at_ms": number(head["created"]),
             "expires_at_ms": number(head["expires"]),
+            "reminded_at_ms": number(head.get("reminded")),
             "escalated_at_ms": number(head.get("escalated")),
+            "taken": Taken.model_validate_json(taken) if taken else None,
             "items": items,
         }
     )

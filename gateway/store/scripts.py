@@ -47,6 +47,7 @@ TOTALS = Script("totals")
 FREEZE = Script("freeze")
 STANDING = Script("standing")
 RING = Script("ring")
+RETIME = Script("retime")
 
 
 async def open_turn(
@@ -289,6 +290,7 @@ async def ring(
     conn: Connection,
     *,
     head: str,
+    blobs: str,
     timers: str,
     outbox: str,
     audit: str,
@@ -297,4 +299,28 @@ async def ring(
     event: str,
 ) -> list[Reply]:
     """Run ring.lua."""
-    return await RING.run(conn, [head, timers, outbox, audit], [id, kind, event])
+    return await RING.run(conn, [head, blobs, timers, outbox, audit], [id, kind, event])
+
+
+async def retime(
+    conn: Connection,
+    *,
+    head: str,
+    blobs: str,
+    expiry: str,
+    timers: str,
+    outbox: str,
+    audit: str,
+    waiting: str,
+    id: str,
+    rev: int,
+    expires: int,
+    taken: str,
+    rings: str,
+    keep_ms: int,
+    event: str,
+) -> list[Reply]:
+    """Run retime.lua."""
+    keys = [head, blobs, expiry, timers, outbox, audit, waiting]
+    after: list[Argument] = [expires, taken, rings, keep_ms, event]
+    return await RETIME.run(conn, keys, [id, rev, *after])

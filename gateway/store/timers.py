@@ -7,14 +7,21 @@ whoever looks, and is not forgotten by a restart.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
-from typing import cast
+from typing import Literal, cast
 
+from gateway.approvals import timing
 from gateway.approvals.events import Event
-from gateway.approvals.record import Record, Waiting
+from gateway.approvals.record import Approval, Record, Waiting
+from gateway.approvals.timing import Retimed
 from gateway.store import scripts
 from gateway.store.connection import Connection, text
-from gateway.store.keys import Keys
+from gateway.store.keys import RETENTION, Keys, shard_of_approval
+
+_KEEP_MS = int(RETENTION.total_seconds() * 1000)
+
+Retiming = Literal["done", "gone", "expired", "moved"]
 
 
 class TimerKind(StrEnum):
@@ -22,6 +29,7 @@ class TimerKind(StrEnum):
 
     REMIND = "remind"
     ESCALATE = "escalate"
+    RELEASE = "release"
 
 
 class Timer(Record):
@@ -66,6 +74,7 @@ class TimerStore:
         reply = await scripts.ring(
             self._conn,
             head=keys.head(timer.approval),
+            blobs=keys.blobs(timer.approval),
             timers=keys.timers,
             outbox=keys.outbox,
             audit=keys.audit,
@@ -74,6 +83,32 @@ class TimerStore:
             event=event.model_dump_json(),
         )
         return text(reply[0]) == "rung"
+
+    async def retime(self, before: Approval, change: Retimed) -> Retiming:
+        """Write another time, or who is on it, if nothing moved since ``before``."""
+        shard = shard_of_approval(before.id)
+        if shard is None:
+            return "gone"
+        keys, after = Keys(shard), change.approval
+        is_taken = after.taken is not None and after.taken != before.taken
+        reply = await scripts.retime(
+            self._conn,
+            head=keys.head(before.id),
+            blobs=keys.blobs(before.id),
+            expiry=keys.expiry,
+            timers=keys.timers,
+            outbox=keys.outbox,
+            audit=keys.audit,
+            waiting=keys.waiting(before.tenant, before.agent),
+            id=before.id,
+            rev=before.rev,
+            expires=after.expires_at_ms,
+            taken=after.taken.model_dump_json() if after.taken and is_taken else "",
+            rings=json.dumps(timing.timers(before, after)),
+            keep_ms=_KEEP_MS + timing.LONGEST * before.ttl_ms,
+            event=change.event.model_dump_json(),
+        )
+        return cast("Retiming", text(reply[0]))
 
     async def drop(self, keys: Keys, timer: Timer) -> None:
         """Forget a timer whose approval is kept no longer."""

@@ -7,17 +7,19 @@ import secrets
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Settled
+from gateway.approvals.decisions import Approve, Edit, Settled, Unknown
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.record import Approval
+from gateway.approvals.timing import Retimed
 from gateway.policy.load import load_policy
 from gateway.service.sweep import Sweeper
+from gateway.service.timing import TimeService
 from gateway.store.connection import text
 from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
 from gateway.store.timers import Timer, TimerKind
 from tests.conftest import listed
-from tests.service.desk import ANA, POLICY, Desk, person
+from tests.service.desk import ANA, BEN, POLICY, Desk, person
 
 WAITING = """tiers:
   approve: {remind_at: 50%, escalate_at: 80%, escalate_to: senior}
@@ -133,13 +135,15 @@ async def test_an_escalation_is_kept_and_says_who_is_called(desk: Desk) -> None:
     assert event.reason == "senior"
 
 
-async def test_a_reminder_changes_nothing_of_the_record(desk: Desk) -> None:
+async def test_a_reminder_changes_nothing_but_that_it_was_said(desk: Desk) -> None:
     before = await opened(desk)
     await due(desk, before.id, TimerKind.REMIND)
 
     await desk.sweeper.sweep()
 
-    assert await desk.approval(before.items[0].id) == before
+    after = await desk.approval(before.items[0].id)
+    assert after.reminded_at_ms >= before.created_at_ms
+    assert after == before.with_(rev=2, reminded_at_ms=after.reminded_at_ms)
 
 
 async def test_whoever_is_called_later_may_decide(desk: Desk) -> None:
@@ -201,3 +205,93 @@ async def test_a_herd_that_is_due_at_once_ends_in_one_sweep(desk: Desk) -> None:
     assert sum(ended) == 250
     events = await told(desk, EventName.ITEM_EXPIRED)
     assert len({event.approval for event in events}) == len(events) == 250
+
+
+async def test_more_time_moves_every_deadline_in_one_step(desk: Desk) -> None:
+    before = await opened(desk)
+    keys = desk.store.keys_of_tenant("default")
+
+    result = await desk.reviews.times.extend(before.id, ANA)
+
+    assert isinstance(result, Retimed)
+    after = await desk.approval(before.items[0].id)
+    assert after == result.approval
+    assert after.expires_at_ms == before.expires_at_ms + HOUR // 2
+    waits = keys.waiting("default", "support")
+    for key, member in ((keys.expiry, before.id), (waits, before.items[0].id)):
+        score = await desk.store.conn.command("ZSCORE", key, member)
+        assert float(text(score)) == after.expires_at_ms
+    (event,) = await told(desk, EventName.APPROVAL_EXTENDED)
+    assert event.actor == "T0/U0ANA"
+    assert event.roles == ("support",)
+
+
+async def test_people_who_extend_at_once_never_pass_the_bound(desk: Desk) -> None:
+    approval = await opened(desk)
+
+    results = await asyncio.gather(
+        *(desk.reviews.times.extend(approval.id, who) for who in (ANA, BEN) * 5)
+    )
+
+    assert sum(isinstance(result, Retimed) for result in results) == 2
+    after = await desk.approval(approval.items[0].id)
+    assert after.expires_at_ms == approval.created_at_ms + 2 * HOUR
+
+
+async def test_an_edit_at_the_same_time_loses_neither(desk: Desk) -> None:
+    click, _ = await desk.refund()
+    times = desk.reviews.times
+
+    outcome, *_ = await asyncio.gather(
+        desk.reviews.decide(click, Edit(args={"amount": 1}), ANA),
+        times.extend(click.approval, BEN),
+        times.take(click.approval, BEN),
+    )
+
+    assert isinstance(outcome, Settled)
+    loaded = await desk.reviews.read(click.approval)
+    assert loaded
+    assert loaded.approval.items[0].args == {"amount": 1}
+
+
+async def test_a_decision_after_the_old_deadline_counts_when_there_is_more_time(
+    desk: Desk,
+) -> None:
+    click, _ = await desk.refund()
+    await desk.reviews.times.extend(click.approval, ANA)
+    keys = desk.store.keys_of_tenant("default")
+    await desk.store.conn.command("ZADD", keys.expiry, 1, click.approval)
+
+    ended = await desk.sweeper.sweep()
+
+    assert ended == 0, "the index was wrong, the record was not"
+    assert isinstance(await desk.reviews.decide(click, Approve(), ANA), Settled)
+
+
+async def test_whoever_is_on_it_is_released_by_the_clock(desk: Desk) -> None:
+    approval = await opened(desk)
+    await desk.reviews.times.take(approval.id, ANA)
+    taken = await desk.approval(approval.items[0].id)
+    assert taken.taken is not None
+    assert taken.taken.by.user == "U0ANA"
+    await due(desk, approval.id, TimerKind.RELEASE)
+
+    await asyncio.gather(*(Sweeper(desk.store).sweep() for _ in range(3)))
+
+    after = await desk.approval(approval.items[0].id)
+    assert after.taken is None
+    assert after.rev == taken.rev + 1
+    assert len(await told(desk, EventName.APPROVAL_RELEASED)) == 1
+
+
+async def test_an_unknown_or_a_late_approval_gets_no_time(desk: Desk) -> None:
+    approval = await opened(desk)
+    await desk.overdue(approval.id)
+
+    late = await desk.reviews.times.extend(approval.id, ANA)
+    unknown = await desk.reviews.times.take(f"ap_s0_{'0' * 32}", ANA)
+    elsewhere = await TimeService(desk.store, tenant="other").take(approval.id, ANA)
+
+    assert not isinstance(late, Retimed)
+    assert late.kind == "expired"
+    assert unknown == elsewhere == Unknown()

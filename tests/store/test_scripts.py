@@ -27,6 +27,7 @@ WRAPPERS: dict[str, Callable[..., object]] = {
     "freeze": scripts.freeze,
     "standing": scripts.standing,
     "ring": scripts.ring,
+    "retime": scripts.retime,
 }
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "prelude")
 

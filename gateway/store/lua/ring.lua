@@ -1,22 +1,23 @@
 #!lua
--- Ring one timer of an approval, once: remind people, or call others.
+-- Ring one timer of an approval, once: remind people, call others, or let go.
 -- KEYS[1] head    hash    small fields of the approval
--- KEYS[2] timers  zset    timers of the shard
--- KEYS[3] outbox  stream  events
--- KEYS[4] audit   stream  audit log
+-- KEYS[2] blobs   hash    large fields of the approval
+-- KEYS[3] timers  zset    timers of the shard
+-- KEYS[4] outbox  stream  events
+-- KEYS[5] audit   stream  audit log
 -- ARGV[1] id      text    the approval
--- ARGV[2] kind    text    remind, or escalate, which the card shows
+-- ARGV[2] kind    text    remind, escalate, or release of who said "I'm on it"
 -- ARGV[3] event   json    the event text
 -- Returns:
 --   {"rung"}
 --   {"silent"}  another replica was faster, or it is not time yet
 --   {"over"}    nobody is waited for any more
 local timer = ARGV[1] .. ' ' .. ARGV[2]
-local due = redis.call('ZSCORE', KEYS[2], timer)
+local due = redis.call('ZSCORE', KEYS[3], timer)
 local now = now_ms()
 if not due or now < tonumber(due) then return {'silent'} end
 
-redis.call('ZREM', KEYS[2], timer)
+redis.call('ZREM', KEYS[3], timer)
 local is_waiting = false
 for i = 0, tonumber(redis.call('HGET', KEYS[1], 'n') or '0') - 1 do
   if redis.call('HGET', KEYS[1], i .. ':s') == 'pending' then is_waiting = true end
@@ -24,9 +25,11 @@ end
 if not is_waiting or now >= tonumber(redis.call('HGET', KEYS[1], 'expires')) then
   return {'over'}
 end
-if ARGV[2] == 'escalate' then
-  redis.call('HSET', KEYS[1], 'escalated', now)
-  redis.call('HINCRBY', KEYS[1], 'rev', 1)
+if ARGV[2] == 'release' then
+  redis.call('HDEL', KEYS[2], 'taken')
+else
+  redis.call('HSET', KEYS[1], ARGV[2] == 'remind' and 'reminded' or 'escalated', now)
 end
-announce(KEYS[3], KEYS[4], cjson.encode({ARGV[3]}), now)
+redis.call('HINCRBY', KEYS[1], 'rev', 1)
+announce(KEYS[4], KEYS[5], cjson.encode({ARGV[3]}), now)
 return {'rung'}

@@ -8,10 +8,19 @@ from bot.blockkit import validate_message
 from bot.cards.approval import card
 from bot.cards.frame import MAX_ROWS, room, rows_of
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Person, Result, Role, Waiting
+from gateway.approvals.record import (
+    Approval,
+    Item,
+    Person,
+    Result,
+    Role,
+    Taken,
+    Waiting,
+)
 from gateway.approvals.tiers import Tier
 from tests.bot.samples import (
     KEY,
+    LATER,
     NOW,
     TEAM,
     TWO,
@@ -62,6 +71,7 @@ def test_the_fullest_card_is_still_accepted(count: int, filler: str) -> None:
             agent=filler * 300,
             requester=Person(team=TEAM, user="U" + "0" * 29),
             escalated_at_ms=NOW,
+            taken=Taken(by=VOTERS[0], until_ms=LATER),
             waiting=Waiting(roles=(Role(name="r" * 64),), channels=("#" + "c" * 80,)),
         )
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from bot.ids import Action
 from bot.sandbox.json_types import JsonObject
 from gateway.policy.load import load_policy
 from gateway.store.timers import Timer, TimerKind
-from tests.bot.bot_house import CHANNEL, POLICY, House, says
+from tests.bot.bot_house import CHANNEL, POLICY, House, has_button, says
 from tests.conftest import eventually
 
 WAITING = """tiers:
@@ -74,3 +75,71 @@ async def test_another_channel_is_told_without_the_arguments(house: House) -> No
 
 async def has_note(house: House, card: JsonObject, words: str) -> bool:
     return any(says(words)(note) for note in await house.notes(card))
+
+
+async def test_a_reviewer_says_im_on_it_and_the_card_names_them(house: House) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card, ana = await house.card(verdict), house.actor("U0ANA")
+
+        await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
+
+        card = await house.card(verdict, says("<@U0ANA> is on it"))
+        await house.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        card = await house.card(verdict, says("Approved"))
+        assert "is on it" not in str(card["blocks"])
+
+
+async def test_more_time_is_on_the_card_once_people_were_reminded(house: House) -> None:
+    house.policy = PATIENT
+    async with house.running():
+        verdict = await house.refund()
+        assert not has_button(await house.card(verdict), Action.EXTEND)
+        before = await house.approval(verdict)
+        await ring(house, before.id, TimerKind.REMIND)
+        card = await house.card(verdict, lambda m: has_button(m, Action.EXTEND))
+
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.EXTEND)
+
+        await eventually(lambda: has_note(house, card, "<@U0ANA> gave this more time"))
+        after = await house.approval(verdict)
+        assert after.expires_at_ms == before.expires_at_ms + before.ttl_ms // 2
+
+
+async def test_who_may_not_decide_may_neither_extend_nor_be_on_it(
+    house: House,
+) -> None:
+    house.policy = PATIENT
+    async with house.running():
+        verdict = await house.refund()
+        await ring(house, (await house.approval(verdict)).id, TimerKind.REMIND)
+        card = await house.card(verdict, lambda m: has_button(m, Action.EXTEND))
+        before = await house.approval(verdict)
+
+        await house.actor("U0EVE").click(CHANNEL, str(card["ts"]), Action.EXTEND)
+        await house.told("U0EVE", "you are not on that list")
+        await house.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.TAKE)
+        await house.told("U0DAN", "You asked for this one yourself")
+
+        assert await house.approval(verdict) == before
+
+
+async def test_the_full_view_offers_both_and_stays_open(house: House) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card, ana = await house.card(verdict), house.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
+        view = await ana.wait_for_view()
+
+        await ana.act_in_view(Action.TAKE)
+        view = await ana.wait_for_view()
+        assert "<@U0ANA> is on it" in str(view["blocks"])
+        before = await house.approval(verdict)
+        await ana.act_in_view(Action.EXTEND)
+        view = await ana.wait_for_view()
+
+        after = await house.approval(verdict)
+        assert after.expires_at_ms > before.expires_at_ms
+        assert view["submit"], "it can still be approved here"
+        await ana.submit({})
+        await house.card(verdict, says("Approved"))

@@ -1,0 +1,46 @@
+"""Show what came of a click about the time of an approval, where it was made."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from bot.cards.outcome import explained
+from bot.desk import Desk, Said
+from bot.gestures import Clicked
+from bot.listeners.seeing import Seen, bound
+from bot.listeners.views import turn_view
+from bot.modals import details
+from gateway.approvals.decisions import Refusal
+from gateway.approvals.timing import Retimed
+
+logger = logging.getLogger(__name__)
+
+_LAST = 1_000_000
+
+
+async def retimed(
+    desk: Desk, clicked: Clicked, looked_at: Seen, result: Retimed | Refusal
+) -> Said | None:
+    """Return a refusal as a sentence; what was done is shown by card and modal."""
+    before = looked_at.approval
+    if not isinstance(result, Retimed):
+        logger.info("time.refused why=%s approval=%s", result.kind, before.id)
+        return explained(result, now_ms=looked_at.now_ms)
+    approval = result.approval
+    logger.info("time.changed what=%s approval=%s", result.event.name, approval.id)
+    view_id = clicked.action.view_id
+    binding = await bound(desk, view_id) if view_id else None
+    if binding is None:
+        return None
+    view = details.view(
+        approval,
+        binding.index,
+        _LAST,
+        key=desk.config.seal_key,
+        team=desk.team,
+        now_ms=looked_at.now_ms,
+    )
+    shown = replace(looked_at, approval=approval, index=binding.index)
+    await turn_view(desk, clicked, shown, view)
+    return None

@@ -1,0 +1,23 @@
+"""Tell the others that somebody looks at an approval."""
+
+from __future__ import annotations
+
+from bot.desk import Desk, Said
+from bot.gestures import Clicked
+from bot.ids import Action
+from bot.listeners.doors import Doors
+from bot.listeners.retiming import retimed
+from bot.listeners.seeing import seen
+
+
+def register(doors: Doors) -> None:
+    """Answer the button I'm on it."""
+    doors.on_action(Action.TAKE, _take)
+
+
+async def _take(desk: Desk, clicked: Clicked) -> Said | None:
+    looked_at = await seen(desk, clicked, Action.TAKE)
+    approval = looked_at.approval
+    reviewer = await desk.reviewer_of(*clicked.who, *approval.items)
+    result = await desk.service.times.take(approval.id, reviewer)
+    return await retimed(desk, clicked, looked_at, result)

@@ -1,0 +1,142 @@
+"""More time has an end, and whoever is on it keeps nobody out."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.approvals.decisions import Refusal, Reviewer, Standing
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Waiting
+from gateway.approvals.timing import (
+    LONGEST,
+    Retimed,
+    extend,
+    is_extendable,
+    is_pressing,
+    take,
+    timers,
+)
+from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, settled
+
+ANA = Reviewer(
+    team=TEAM,
+    user="U0ANA",
+    usergroups=frozenset({"S0SUPPORT"}),
+    standing=Standing.MEMBER,
+)
+NO_GROUPS: frozenset[str] = frozenset()
+EVE = ANA.with_(user="U0EVE", usergroups=NO_GROUPS)
+DAN = ANA.with_(user=KIM.user)
+HOUR = LATER - NOW
+
+
+class Act(Protocol):
+    """Either of the two gestures."""
+
+    def __call__(
+        self, approval: Approval, reviewer: Reviewer, *, now_ms: int
+    ) -> Retimed | Refusal:
+        """Do it."""
+        ...
+
+
+@given(st.lists(st.integers(0, HOUR), max_size=12))
+def test_no_number_of_extensions_passes_twice_the_time(waits: list[int]) -> None:
+    approval, now_ms = an_approval(), NOW
+
+    for wait_ms in waits:
+        now_ms += wait_ms
+        before = approval
+        result = extend(approval, ANA, now_ms=now_ms)
+        if isinstance(result, Retimed):
+            approval = result.approval
+            assert before.expires_at_ms < approval.expires_at_ms
+
+    assert approval.expires_at_ms <= NOW + LONGEST * HOUR
+    assert approval.items == an_approval().items
+
+
+def test_each_extension_adds_half_of_the_time_until_there_is_no_more() -> None:
+    kinds: list[str] = []
+    approval = an_approval()
+    for _ in range(3):
+        result = extend(approval, ANA, now_ms=NOW)
+        if isinstance(result, Retimed):
+            approval = result.approval
+            kinds.append(str(approval.expires_at_ms - LATER))
+        else:
+            kinds.append(result.kind)
+
+    assert kinds == [str(HOUR // 2), str(HOUR), "forbidden"]
+    assert not is_extendable(approval, now_ms=NOW)
+
+
+@pytest.mark.parametrize("act", [extend, take])
+@pytest.mark.parametrize(
+    ("who", "now_ms", "kind"),
+    [
+        (EVE, NOW, "forbidden"),
+        (DAN, NOW, "forbidden"),
+        (ANA.with_(standing=Standing.GUEST), NOW, "forbidden"),
+        (ANA.with_(usergroups=None), NOW, "forbidden"),
+        (ANA, LATER, "expired"),
+    ],
+)
+def test_only_who_may_decide_in_time_may_do_either(
+    act: Act, who: Reviewer, now_ms: int, kind: str
+) -> None:
+    result = act(an_approval(), who, now_ms=now_ms)
+
+    assert not isinstance(result, Retimed)
+    assert result.kind == kind
+
+
+def test_a_settled_approval_gets_no_time() -> None:
+    approval = an_approval(settled(a_refund(), ItemState.AUTHORIZED))
+
+    result = extend(approval, ANA, now_ms=NOW)
+
+    assert not isinstance(result, Retimed)
+    assert result.kind == "stale"
+
+
+def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:
+    first = take(an_approval(), ANA, now_ms=NOW)
+    assert isinstance(first, Retimed)
+    ben = ANA.with_(user="U0BEN")
+    second = take(first.approval, ben, now_ms=NOW + 1)
+    assert isinstance(second, Retimed)
+
+    taken = second.approval.taken
+    assert taken is not None
+    assert (taken.by.user, taken.until_ms) == ("U0BEN", NOW + 1 + 600_000)
+    assert timers(first.approval, second.approval) == [("release", taken.until_ms)]
+    assert second.event.name is EventName.APPROVAL_TAKEN
+    assert second.event.actor == f"{TEAM}/U0BEN"
+
+
+def test_a_longer_time_is_followed_by_another_reminder() -> None:
+    waiting = Waiting(remind_at_ms=HOUR // 2, escalate_at_ms=HOUR * 4 // 5)
+    approval = an_approval(waiting=waiting)
+    result = extend(approval, ANA, now_ms=NOW)
+    assert isinstance(result, Retimed)
+
+    rings = dict(timers(approval, result.approval))
+
+    assert rings == {"remind": NOW + HOUR, "escalate": NOW + HOUR * 13 // 10}
+    called = result.approval.with_(escalated_at_ms=NOW)
+    assert dict(timers(approval, called)) == {"remind": NOW + HOUR}
+
+
+def test_more_time_is_offered_when_little_is_left_or_people_were_called() -> None:
+    approval = an_approval()
+
+    assert not is_pressing(approval, now_ms=NOW)
+    assert is_pressing(approval, now_ms=LATER - HOUR // 5)
+    assert is_pressing(approval.with_(reminded_at_ms=NOW), now_ms=NOW)
+    assert is_pressing(approval.with_(escalated_at_ms=NOW), now_ms=NOW)

@@ -1,7 +1,8 @@
 """Decide as a person does: click the buttons of a card, fill in and submit its forms.
 
 Whoever the sandbox itself would stop (a bot, a deactivated person) acts all the same:
-the payload that Slack would send for them is built and delivered, signed like all.
+the payload that Slack would send for them is built and delivered, signed like all. So
+are the payloads that the sandbox would not build.
 """
 
 from __future__ import annotations
@@ -29,14 +30,15 @@ BUTTONS = {
     Verb.REJECT: Action.REJECT,
     Verb.RESPOND: Action.RESPOND,
 }
+_ODD = {Kind.OTHER_WORKSPACE, Kind.OTHER_TEAM}
 
 
 async def click(hall: Hall, table: Table, verb: Verb, user_id: str) -> None:
     """Click the button of a decision on a card; a form of it may be open then."""
     sandbox, card = hall.world.sandbox, hall.card(table)
     user = sandbox.workspace.user(user_id)
-    is_elsewhere = table.person == user_id and table.cell.kind is Kind.OTHER_WORKSPACE
-    if not (user.deleted or user.is_bot or is_elsewhere):
+    is_odd = user_id == table.person and table.cell.kind in _ODD
+    if not (user.deleted or user.is_bot or is_odd):
         await sandbox.person(user_id).act(
             "block_actions",
             channel=table.channel,
@@ -56,9 +58,17 @@ async def click(hall: Hall, table: Table, verb: Verb, user_id: str) -> None:
     parcel = payloads.on_message(
         sandbox.slack, _gesture(sandbox, user), card, action, {}
     )
-    if is_elsewhere:
-        parcel.payload["team"] = {"id": OTHER_TEAM, "domain": "other"}
+    if is_odd:
+        _make_odd(parcel.payload, table.cell.kind)
     await _delivered(sandbox, parcel)
+
+
+def _make_odd(payload: JsonObject, kind: Kind) -> None:
+    """Say of a click that it was made elsewhere, or leave out whose account it is."""
+    if kind is Kind.OTHER_WORKSPACE:
+        payload["team"] = {"id": OTHER_TEAM, "domain": "other"}
+    else:
+        del payload["user"]["team_id"]
 
 
 def version_shown(hall: Hall, table: Table) -> int:

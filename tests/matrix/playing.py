@@ -253,18 +253,20 @@ async def _decide(hall: Hall, table: Table) -> None:
 
 @contextmanager
 def _gone(hall: Hall, table: Table) -> Generator[None]:
+    """Let those who are gone just now be gone meanwhile."""
     workspace, user = hall.world.sandbox.workspace, table.person
-    match table.cell.kind:
-        case Kind.REVOKED_NOW:
-            leave_group(workspace, SUPPORT, user)
-            yield
+    kind = table.cell.kind
+    if kind is Kind.REVOKED_NOW:
+        leave_group(workspace, SUPPORT, user)
+    if kind is Kind.DEACTIVATED_NOW:
+        workspace.set_deleted(user, deleted=True)
+    try:
+        yield
+    finally:
+        if kind is Kind.REVOKED_NOW:
             join_group(workspace, SUPPORT, user)
-        case Kind.DEACTIVATED_NOW:
-            workspace.set_deleted(user, deleted=True)
-            yield
+        if kind is Kind.DEACTIVATED_NOW:
             workspace.set_deleted(user, deleted=False)
-        case _:
-            yield
 
 
 def _end(table: Table, before: Approval, after: Approval) -> End:

@@ -107,6 +107,11 @@ async def submit(hall: Hall, verb: Verb, user_id: str, *, amount: int = 13) -> N
     assert not answered.get("errors"), answered
 
 
+def is_warned(view: Shown | None) -> bool:
+    """Say whether a form warns that the change asks for more people."""
+    return view is not None and view.document.get("callback_id") == View.EDIT_RAISED
+
+
 def notice(view: Shown | None) -> str:
     """Return the one sentence of a modal that has nothing else, "" for a form."""
     if view is None or view.document.get("callback_id") != View.NOTICE:

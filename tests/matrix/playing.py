@@ -22,6 +22,7 @@ from tests.matrix.gestures import (
     click,
     close_forms,
     form,
+    is_warned,
     notice,
     submit,
     version_shown,
@@ -170,6 +171,8 @@ async def _raise(hall: Hall, tables: Sequence[Table]) -> None:
     for table in raised:
         user = _first(table)
         await click(hall, table, Verb.EDIT, user)
+        await submit(hall, Verb.EDIT, user, amount=900)
+        assert is_warned(form(hall, user))
         await submit(hall, Verb.EDIT, user, amount=900)
         close_forms(hall, user)
 

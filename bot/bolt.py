@@ -87,10 +87,10 @@ class Dispatch:
         context: dict[str, object],
         mode: str,
     ) -> Answer:
-        request = AsyncBoltRequest(
-            body=body, headers={**headers}, context=context, mode=mode
-        )
         try:
+            request = AsyncBoltRequest(
+                body=body, headers={**headers}, context=context, mode=mode
+            )
             response = await self._bolt.async_dispatch(request)
         except Exception:
             # Listeners let nothing out; this would be Bolt's own.

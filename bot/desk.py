@@ -9,7 +9,7 @@ from bot.blocks import Block, Label, Template, label
 from bot.config import BotConfig
 from bot.gestures import Clicked
 from bot.modals.message import notice
-from bot.reviewers import Reviewers, groups_of
+from bot.reviewers import Reviewers
 from bot.tasks import Tasks
 from bot.text import escape_mrkdwn
 from bot.web import Slack, SlackError
@@ -72,7 +72,7 @@ class Desk:
 
     async def reviewer_of(self, user: str, user_team: str, *items: Item) -> Reviewer:
         """Return who somebody is with regard to these items."""
-        groups = (groups_of(item.demand) for item in items)
+        groups = (self.service.usergroups(item) for item in items)
         return await self.reviewers.resolve(
             user,
             user_team=user_team,

@@ -106,6 +106,9 @@ async def proven_place(desk: Desk, clicked: Clicked, looked_at: Seen) -> None:
             logger.warning("click.refused why=other_view approval=%s", approval.id)
             raise Calm(template(_NOT_OURS))
         return
+    if not (action.channel and action.message_ts):
+        logger.warning("click.refused why=no_place approval=%s", approval.id)
+        raise Calm(template(_NOT_OURS))
     # A copy that nobody registered (the answer to its posting was lost) becomes the
     # usable one when there is none; `posted` never replaces a registered one.
     cards = desk.service.store.cards

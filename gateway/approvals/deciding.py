@@ -54,6 +54,7 @@ class Judgement(Record):
     reasons: tuple[str, ...]
     demand: Demand
     policy_digest: str
+    allow: tuple[Verb, ...] = tuple(Verb)
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,8 @@ def _not_permitted(
     objection = quorum.objection(frame.reviewer, demand, principals)
     if objection is not None:
         return Forbidden(reason=objection)
-    if Verb(decision.kind) not in item.allow:
+    verb = Verb(decision.kind)
+    if verb not in item.allow or (judged and verb not in judged.allow):
         return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
     return None
 
@@ -189,6 +191,8 @@ def _edit(frame: _Frame, edit: Edit) -> Change | Refusal:
         return Invalid(errors={error.pointer: f"{error.problem}."})
     if document == frame.item.action:
         return _unchanged(frame)
+    if frame.item.requires_reason and not edit.reason.strip():
+        return Invalid(errors={"": "A reason is needed to change this call."})
     return _changed(frame, document, edit.reason)
 
 
@@ -211,7 +215,8 @@ def _changed(frame: _Frame, document: str, reason: str) -> Change | Refusal:
 
 
 def _unchanged(frame: _Frame) -> Change | Refusal:
-    if Verb.APPROVE in frame.item.allow:
+    is_forbidden = _not_permitted(frame, Approve())
+    if is_forbidden is None:
         return _approve(frame)
     return Invalid(errors={"": "Nothing was changed, and approve is not allowed."})
 
@@ -299,6 +304,9 @@ def _reconcile(frame: _Frame, decision: Reconcile) -> Change | Refusal:
     objection = quorum.objection(frame.reviewer, item.demand, approval.principals)
     if objection is not None:
         return Forbidden(reason=objection)
+    is_denied = frame.judged is not None and frame.judged.tier is Tier.DENY
+    if decision.finding is Finding.RERUN and is_denied:
+        return Forbidden(reason="The policy no longer allows this call at all.")
     move = {
         Finding.EXECUTED: Move.EXECUTE,
         Finding.RERUN: Move.RETRY,

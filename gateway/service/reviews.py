@@ -25,9 +25,11 @@ from gateway.approvals.decisions import (
 from gateway.approvals.lifecycle import ApprovalState, ItemState
 from gateway.approvals.record import Approval, Item, Origin, Person
 from gateway.approvals.strict_json import JsonObject, accept_object
+from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson, StoreUnavailable
 from gateway.policy.evaluate import evaluate
 from gateway.policy.rules import Policy
+from gateway.policy.selection import Selection
 from gateway.service.facts import aftermath
 from gateway.service.freezing import FreezeService
 from gateway.service.measuring import facts_of, measure
@@ -171,6 +173,21 @@ class ReviewService:
             for item in pending
         ]
 
+    def usergroups(self, item: Item) -> frozenset[str]:
+        """Return the user groups that may matter for an item, then or now.
+
+        Those of its frozen demand, and those that the current policy names for its
+        tool at any tier: whoever is asked by either may come first.
+        """
+        rules = Selection(self._policy(), item.ctx.agent, item.tool)
+        demands = (item.demand, *map(rules.demand, (Tier.APPROVE, Tier.ESCALATE)))
+        return frozenset(
+            group
+            for demand in demands
+            for role in demand.roles
+            for group in role.usergroups
+        )
+
     async def waiting(self, limit: int = MAX_WAITING) -> list[Loaded]:
         """Return approvals with an item that waits for a person, soonest due first.
 
@@ -270,6 +287,7 @@ class ReviewService:
             reasons=ruling.reasons,
             demand=ruling.demand,
             policy_digest=policy.digest,
+            allow=ruling.allow,
         )
         return _Judged(judgement, Judged(one.uses, totals))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import dataclass
 
@@ -71,14 +72,19 @@ class Desk:
         return self.service.store.keys_of_tenant(self.config.tenant)
 
     async def reviewer_of(self, user: str, user_team: str, *items: Item) -> Reviewer:
-        """Return who somebody is with regard to these items."""
-        groups = (self.service.usergroups(item) for item in items)
-        return await self.reviewers.resolve(
-            user,
-            user_team=user_team,
-            groups=frozenset[str]().union(*groups),
-            fresh=any(item.tier is Tier.ESCALATE for item in items),
+        """Return who somebody is with regard to these items, and for whom they act."""
+        given = await self.service.delegations.given_to(user)
+        wanted = (self.service.usergroups(item) for item in items)
+        groups = frozenset[str]().union(*wanted)
+        fresh = any(item.tier is Tier.ESCALATE for item in items)
+        people = [(user, user_team), *((one.user, self.team) for one in given)]
+        reviewer, *others = await asyncio.gather(
+            *(
+                self.reviewers.resolve(each, user_team=home, groups=groups, fresh=fresh)
+                for each, home in people
+            )
         )
+        return reviewer.with_(stands_in_for=tuple(others))
 
     def tell(self, click: Clicked, said: Said) -> None:
         """Tell the person who clicked, and nobody else, after the answer.

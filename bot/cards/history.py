@@ -7,9 +7,9 @@ from typing import LiteralString
 from bot.blocks import Block, Template, joined, section, template
 from bot.cards.diff import diff
 from bot.cards.message import Message
-from bot.cards.refs import people, when, who
+from bot.cards.refs import when, who
 from bot.cards.rich import box, stacked
-from bot.cards.states import approvers
+from bot.cards.states import approvers, by_whom
 from bot.text import excerpt
 from gateway.approvals.decisions import Finding
 from gateway.approvals.events import Event, EventName
@@ -86,7 +86,7 @@ def _said(event: Event, item: Item) -> Template | None:
     is_said = name is EventName.ITEM_AUTHORIZED and is_own_edit(item)
     if name not in _BY_SOMEBODY or not by or is_said:
         return None
-    whom = joined("", [people(by), template(".")])
+    whom = joined("", [by_whom(item), template(".")])
     return joined(" ", [template(_BY_SOMEBODY[name]), whom])
 
 

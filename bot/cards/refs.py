@@ -39,8 +39,13 @@ def hash_ref(digest: str) -> Ref:
 
 def people(persons: Sequence[Person]) -> Template:
     """Mention several people: "@ana, @ben and 2 more"."""
-    shown = [template("{who}", who=who(person)) for person in persons[:_MAX_PEOPLE]]
-    more = len(persons) - len(shown)
+    return listed([template("{who}", who=who(person)) for person in persons])
+
+
+def listed(parts: Sequence[Template]) -> Template:
+    """Join parts as people are listed: commas, "and", and how many more there are."""
+    shown = list(parts[:_MAX_PEOPLE])
+    more = len(parts) - len(shown)
     if more:
         return joined(
             " ", [joined(", ", shown), template("and {more} more", more=more)]

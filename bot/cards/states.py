@@ -6,10 +6,10 @@ from collections import Counter
 from typing import LiteralString
 
 from bot.blocks import Label, Template, joined, label, template
-from bot.cards.refs import people, when, who
+from bot.cards.refs import listed, people, when, who
 from gateway.approvals import quorum
 from gateway.approvals.lifecycle import ApprovalState, ItemState
-from gateway.approvals.record import Approval, Item, Person, Verb
+from gateway.approvals.record import Approval, Item, Person, Settlement, Verb, Vote
 from gateway.approvals.tiers import Tier
 
 _S = ItemState
@@ -146,7 +146,7 @@ def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
         is_editor = item.edit is not None and [item.edit.by] == by
         if is_editor:
             head = head.replace("*Approved*", "*Edited and approved*")
-        return joined("", [template(head), template(" by "), people(by), told])
+        return joined("", [template(head), template(" by "), by_whom(item), told])
     return joined("", [template(head), told])
 
 
@@ -170,6 +170,26 @@ def approvers(item: Item) -> list[Person]:
     return voters or ([settlement.by] if settlement else [])
 
 
+def by_whom(item: Item) -> Template:
+    """Name the same people, each with those in whose place they decided."""
+    signed: list[Vote | Settlement] = [
+        vote for vote in item.votes if vote.action_hash == item.action_hash
+    ]
+    settlement = item.settlement
+    if settlement is not None and (
+        not signed or settlement.verb in {Verb.REJECT, Verb.RESPOND}
+    ):
+        signed = [settlement]
+    return listed([_signature(one) for one in signed])
+
+
+def _signature(one: Vote | Settlement) -> Template:
+    named = people([one.by])
+    if not one.on_behalf_of:
+        return named
+    return joined(" for ", [named, people(one.on_behalf_of)])
+
+
 def lacking(item: Item) -> str:
     """Return which roles still have to agree: "1 from senior"; "" for none."""
     count = quorum.tally(item.demand, item.votes, item.action_hash)
@@ -187,7 +207,7 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
         have = template(
             "⏳ *{have} of {need} approvals*, by", have=count.have, need=count.need
         )
-        by = joined("", [people(approvers(item)), template(".")])
+        by = joined("", [by_whom(item), template(".")])
         return joined(" ", [have, by, *until])
     if count.need == 1:
         return joined(" ", [template("⏳ *Waiting for a reviewer.*"), *until])

@@ -9,6 +9,7 @@ from bot.cards.approval import fallback
 from bot.cards.outcome import explained
 from bot.desk import Calm, Desk, spoken
 from bot.ids import COMMAND
+from bot.listeners.delegate import delegated
 from bot.listeners.doors import Doors, Reply
 from bot.payload import Command
 from gateway.approvals.decisions import Unknown
@@ -22,6 +23,8 @@ _HELP = template(
     "you approves it.\n"
     "• `/approvals list` says what waits.\n"
     "• `/approvals show ap_…` says where an approval stands; its id is on the card.\n"
+    "• `/approvals delegate @colleague 4h` lets somebody decide in your place for a "
+    "while; `/approvals delegate off` ends that.\n"
     "• `/approvals help` says this.\n"
     "Mention me in a channel to ask an agent for something."
 )
@@ -40,6 +43,8 @@ async def _command(desk: Desk, command: Command) -> Reply:
         return {"text": await _shown(desk, rest.strip().strip("`"))}
     if verb.lower() == "list":
         return {"text": await _listed(desk)}
+    if verb.lower() == "delegate":
+        return {"text": spoken(await delegated(desk, command, rest.strip()))}
     return {"text": spoken(_HELP)}
 
 

@@ -96,6 +96,7 @@ def decide(
     item = _item_at(approval, click.index)
     if item is None:
         return Changed(seen_version=click.version, version=approval.version)
+    reviewer = _hands(approval, item, reviewer, judged)
     frame = _Frame(approval, item, click, reviewer, now_ms, judged)
     if isinstance(decision, Reconcile):
         return _reconcile(frame, decision)
@@ -116,6 +117,20 @@ class _Frame:
 
 def _item_at(approval: Approval, index: int) -> Item | None:
     return approval.items[index] if 0 <= index < len(approval.items) else None
+
+
+def _hands(
+    approval: Approval, item: Item, reviewer: Reviewer, judged: Judgement | None
+) -> Reviewer:
+    demand = quorum.stricter(item.demand, judged.demand) if judged else item.demand
+    principals = (*approval.principals, *item.principals)
+    return quorum.standing_in(
+        reviewer, demand.roles, principals, item.votes, item.action_hash
+    )
+
+
+def _for_whom(frame: _Frame) -> tuple[Person, ...]:
+    return tuple(other.person for other in frame.reviewer.stands_in_for)
 
 
 def _apply(
@@ -251,6 +266,7 @@ def _vote(frame: _Frame, item: Item, verb: Verb, text: str) -> Change:
         roles=quorum.roles_of(frame.reviewer, item.demand.roles),
         action_hash=item.action_hash,
         at_ms=frame.now_ms,
+        on_behalf_of=_for_whom(frame),
     )
     item = item.with_(votes=(*item.votes, vote))
     events = (_event(frame, item, EventName.ITEM_EDITED, version),) if is_edited else ()
@@ -270,6 +286,7 @@ def _vote(frame: _Frame, item: Item, verb: Verb, text: str) -> Change:
             by=frame.reviewer.person,
             at_ms=frame.now_ms,
             text=text,
+            on_behalf_of=_for_whom(frame),
         ),
     )
     approval = _next(frame.approval, item, version=version)
@@ -285,7 +302,11 @@ def _close(frame: _Frame, move: Move, verb: Verb, text: str) -> Change | Refusal
         state=advance(frame.item.state, move),
         changed_at_ms=frame.now_ms,
         settlement=Settlement(
-            verb=verb, by=frame.reviewer.person, at_ms=frame.now_ms, text=text
+            verb=verb,
+            by=frame.reviewer.person,
+            at_ms=frame.now_ms,
+            text=text,
+            on_behalf_of=_for_whom(frame),
         ),
     )
     approval = _next(frame.approval, item)
@@ -325,6 +346,7 @@ def _next(approval: Approval, item: Item, **changes: object) -> Approval:
 def _event(frame: _Frame, item: Item, name: EventName, version: int) -> Event:
     actor: Person = frame.reviewer.person
     text = item.settlement.text if item.settlement else ""
+    behalf = [f"{person.team}/{person.user}" for person in _for_whom(frame)]
     return Event(
         name=name,
         tenant=frame.approval.tenant,
@@ -344,6 +366,7 @@ def _event(frame: _Frame, item: Item, name: EventName, version: int) -> Event:
         channel=frame.approval.channel,
         reason=text,
         request_digest=frame.click.request_digest,
+        data={"on_behalf_of": " ".join(behalf)} if behalf else {},
     )
 
 

@@ -32,6 +32,7 @@ class Reviewer(Record):
 
     ``usergroups`` holds ids of the Slack user groups they are in; it is None when
     Slack could not say, and then nothing that needs a group can be approved.
+    ``stands_in_for`` holds those who handed their queue to this person.
     """
 
     team: str
@@ -39,6 +40,7 @@ class Reviewer(Record):
     name: str = ""
     usergroups: frozenset[str] | None = frozenset()
     standing: Standing = Standing.UNKNOWN
+    stands_in_for: tuple[Reviewer, ...] = ()
 
     @property
     def person(self) -> Person:

@@ -39,6 +39,8 @@ class EventName(StrEnum):
     RUN_FINISHED = "run.finished"
     RUN_FAILED = "run.failed"
     AGENT_PAUSED = "agent.paused"
+    DELEGATION_SET = "delegation.set"
+    DELEGATION_LIFTED = "delegation.lifted"
     FREEZE_SET = "freeze.set"
     FREEZE_LIFTED = "freeze.lifted"
 

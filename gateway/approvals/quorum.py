@@ -35,8 +35,42 @@ class Tally(Record):
 
 
 def roles_of(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
-    """Return the names of the roles that this person holds, in the order given."""
-    return tuple(role.name for role in roles if _holds(reviewer, role))
+    """Return the names of the roles that this person holds, in the order given.
+
+    Roles of those whom they stand in for count; see `standing_in`.
+    """
+    hands = (reviewer, *reviewer.stands_in_for)
+    return tuple(
+        role.name for role in roles if any(_holds(hand, role) for hand in hands)
+    )
+
+
+def standing_in(
+    reviewer: Reviewer,
+    roles: Sequence[Role],
+    principals: Sequence[Person],
+    votes: Sequence[Vote] = (),
+    action_hash: str = "",
+) -> Reviewer:
+    """Return a person with those whom they stand in for here, each for a reason.
+
+    Left out is whoever could not vote: who is no member, is a principal, or has voted
+    or been voted for; and whoever adds no role that the person does not hold.
+    """
+    alone = reviewer.with_(stands_in_for=())
+    held = set(roles_of(alone, roles))
+    needed: list[Reviewer] = []
+    for other in reviewer.stands_in_for:
+        is_barred = (
+            other.standing is not Standing.MEMBER
+            or any(one.is_same(other.person) for one in principals)
+            or has_voted(votes, other.person, action_hash)
+        )
+        added = set(roles_of(other.with_(stands_in_for=()), roles)) - held
+        if not is_barred and added:
+            held |= added
+            needed.append(other)
+    return alone.with_(stands_in_for=tuple(needed))
 
 
 def objection(
@@ -54,6 +88,7 @@ def objection(
             "so somebody else has to decide it."
         )
     roles = demand.roles
+    reviewer = standing_in(reviewer, roles, principals)
     if not any(role.users or role.usergroups for role in roles):
         return "No reviewers are set for this call, so nobody can approve it."
     if roles_of(reviewer, roles):
@@ -111,9 +146,15 @@ def stricter(first: Demand, second: Demand) -> Demand:
 
 
 def has_voted(votes: Sequence[Vote], person: Person, action_hash: str) -> bool:
-    """Say whether this person already voted for this action hash."""
+    """Say whether this person's word for this action hash is used up.
+
+    It is by their own vote, and by that of somebody who stood in for them.
+    """
     return any(
-        vote.by.is_same(person) and vote.action_hash == action_hash for vote in votes
+        one.is_same(person)
+        for vote in votes
+        if vote.action_hash == action_hash
+        for one in (vote.by, *vote.on_behalf_of)
     )
 
 

@@ -111,12 +111,16 @@ class Demand(Record):
 
 
 class Vote(Record):
-    """One person's approve; it counts for this action hash and no other."""
+    """One person's approve; it counts for this action hash and no other.
+
+    ``on_behalf_of`` names those whose roles it uses up as well: they vote no more.
+    """
 
     by: Person
     roles: tuple[str, ...]
     action_hash: str
     at_ms: int
+    on_behalf_of: tuple[Person, ...] = ()
 
 
 class EditRecord(Record):
@@ -147,6 +151,7 @@ class Settlement(Record):
     by: Person
     at_ms: int
     text: str = ""
+    on_behalf_of: tuple[Person, ...] = ()
 
 
 class Result(Record):

@@ -30,6 +30,7 @@ from gateway.errors import BadJson, StoreUnavailable
 from gateway.policy.evaluate import evaluate
 from gateway.policy.rules import Policy
 from gateway.policy.selection import Selection
+from gateway.service.delegating import DelegationService
 from gateway.service.facts import aftermath
 from gateway.service.freezing import FreezeService
 from gateway.service.measuring import facts_of, measure
@@ -69,6 +70,7 @@ class ReviewService:
         self._sweeper = Sweeper(store)
         self.freezes = FreezeService(store, tenant=tenant)
         self.times = TimeService(store, tenant=tenant)
+        self.delegations = DelegationService(store, tenant=tenant)
 
     async def read(self, approval_id: str) -> Loaded | None:
         """Return an approval and the store's clock, or None for an unknown id."""

@@ -108,6 +108,10 @@ class Keys:
         """Hash: what is frozen of a tenant, and who is paused."""
         return f"{self._base}:{_hashed(tenant)}:frozen"
 
+    def delegations(self, tenant: str) -> str:
+        """Hash: who stands in for whom; lives as long as the longest of them."""
+        return f"{self._base}:dg:{_hashed(tenant)}"
+
     def waiting(self, tenant: str, agent: str) -> str:
         """Sorted set: an agent's pending items by when they expire."""
         return f"{self._base}:wait:{_hashed(tenant, agent)}"

@@ -48,6 +48,7 @@ FREEZE = Script("freeze")
 STANDING = Script("standing")
 RING = Script("ring")
 RETIME = Script("retime")
+DELEGATE = Script("delegate")
 
 
 async def open_turn(
@@ -324,3 +325,20 @@ async def retime(
     keys = [head, blobs, expiry, timers, outbox, audit, waiting]
     after: list[Argument] = [expires, taken, rings, keep_ms, event]
     return await RETIME.run(conn, keys, [id, rev, *after])
+
+
+async def delegate(
+    conn: Connection,
+    *,
+    delegations: str,
+    outbox: str,
+    audit: str,
+    user: str,
+    to: str,
+    for_ms: int,
+    event: str,
+) -> list[Reply]:
+    """Run delegate.lua."""
+    return await DELEGATE.run(
+        conn, [delegations, outbox, audit], [user, to, for_ms, event]
+    )

@@ -7,6 +7,7 @@ from gateway.store.attention import AttentionStore
 from gateway.store.cards import CardStore
 from gateway.store.claims import LEASE_MS, ClaimStore
 from gateway.store.connection import Connection
+from gateway.store.delegations import DelegationStore
 from gateway.store.freezes import FreezeStore
 from gateway.store.jobs import JobQueue
 from gateway.store.keys import Keys, shard_of_approval, shard_of_tenant
@@ -37,6 +38,7 @@ class Store:
         self.attention = AttentionStore(self.conn)
         self.freezes = FreezeStore(self.conn)
         self.timers = TimerStore(self.conn)
+        self.delegations = DelegationStore(self.conn)
 
     def keys_of_tenant(self, tenant: str) -> Keys:
         """Return the keys of a tenant's shard."""

@@ -28,6 +28,7 @@ WRAPPERS: dict[str, Callable[..., object]] = {
     "standing": scripts.standing,
     "ring": scripts.ring,
     "retime": scripts.retime,
+    "delegate": scripts.delegate,
 }
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "prelude")
 

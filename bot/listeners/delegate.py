@@ -1,0 +1,67 @@
+"""Hand a reviewer's queue to a colleague: `/approvals delegate @ben 4h`."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from bot.blocks import label, template, user
+from bot.cards.refs import when
+from bot.desk import Calm, Desk, Said
+from bot.payload import Command
+from gateway.approvals.decisions import Standing
+from gateway.approvals.record import Person
+from gateway.policy.fields import parse_duration
+
+logger = logging.getLogger(__name__)
+
+_WORDS = re.compile(r"<@(?P<to>[UW][A-Z0-9]{1,30})(?:\|[^>]*)?>\s+(?P<time>\S+)")
+
+_USAGE = template(
+    "Write `/approvals delegate @colleague 4h` to let somebody decide in your place "
+    "for a while, or `/approvals delegate off` to end that."
+)
+
+
+async def delegated(desk: Desk, command: Command, rest: str) -> Said:
+    """Do what was asked, and say so.
+
+    Raises:
+        Calm: says why not.
+    """
+    asker = await desk.reviewers.resolve(command.user, user_team=command.user_team)
+    if asker.standing is not Standing.MEMBER:
+        raise Calm(template("Only members of this workspace can hand over a queue."))
+    owner = Person(team=desk.team, user=command.user, name=asker.name)
+    if rest.lower() == "off":
+        return await _taken_back(desk, owner)
+    words = _WORDS.fullmatch(rest)
+    if words is None:
+        raise Calm(_USAGE)
+    return await _handed_over(desk, owner, words["to"], words["time"])
+
+
+async def _taken_back(desk: Desk, owner: Person) -> Said:
+    if await desk.service.delegations.take_back(owner):
+        return template("Nobody decides in your place any more.")
+    return template("Nobody was deciding in your place.")
+
+
+async def _handed_over(desk: Desk, owner: Person, to: str, time: str) -> Said:
+    colleague = await desk.reviewers.resolve(to, user_team=desk.team, fresh=True)
+    if colleague.standing is Standing.UNKNOWN:
+        raise Calm(template("Slack did not say who that is. Please try again."))
+    if colleague.standing is not Standing.MEMBER:
+        raise Calm(template("Only members of this workspace can decide for you."))
+    try:
+        until_ms = await desk.service.delegations.delegate(
+            owner, to, parse_duration(time)
+        )
+    except ValueError as error:
+        raise Calm(label(f"Nothing was changed: {error}")) from None
+    logger.info("queue.delegated user=%s to=%s", owner.user, to)
+    return template(
+        "{who} may decide in your place until {at}. `/approvals delegate off` ends it.",
+        who=user(to),
+        at=when(until_ms),
+    )

@@ -1,0 +1,76 @@
+"""Let a reviewer hand their queue to a colleague for a while.
+
+Who stands in has the roles of the other, not their person: they vote once, as
+themselves, and the other one's word is used up by it. What somebody holds only for
+another cannot be handed on.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.record import Person
+from gateway.store.delegations import Delegation
+from gateway.store.store import Store
+
+LONGEST = timedelta(days=30)
+"""How long a queue can be in other hands without being handed over again."""
+
+
+class DelegationService:
+    """Who stands in for whom in one tenant.
+
+    Args:
+        store: where everything is kept.
+        tenant: whose reviewers these are.
+    """
+
+    def __init__(self, store: Store, *, tenant: str = "default") -> None:
+        self._store = store
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
+
+    async def delegate(self, owner: Person, to: str, lasting: timedelta) -> int:
+        """Hand a queue over; return until when, in Unix milliseconds.
+
+        Args:
+            owner: whose queue it is; the front end knows them from a signed request.
+            to: Slack user id of a member whom the front end has looked up.
+            lasting: at most `LONGEST`.
+
+        Raises:
+            ValueError: for oneself, and for a time that is none or too long.
+            StoreUnavailable: when it is not known to be written.
+        """
+        if to == owner.user:
+            raise ValueError("nobody stands in for themselves; name a colleague.")
+        if not timedelta(0) < lasting <= LONGEST:
+            raise ValueError(
+                f"{lasting} is too long; choose up to {LONGEST.days} days."
+            )
+        event = self._event(EventName.DELEGATION_SET, owner, to)
+        for_ms = int(lasting.total_seconds() * 1000)
+        return await self._store.delegations.set(
+            self._keys, self._tenant, owner.user, to, for_ms=for_ms, event=event
+        )
+
+    async def take_back(self, owner: Person) -> bool:
+        """Take one's queue back; False when nobody had it."""
+        event = self._event(EventName.DELEGATION_LIFTED, owner, "")
+        return await self._store.delegations.lift(
+            self._keys, self._tenant, owner.user, event
+        )
+
+    async def given_to(self, user: str) -> tuple[Delegation, ...]:
+        """Return whose queues somebody has now."""
+        found = await self._store.delegations.all(self._keys, self._tenant)
+        return tuple(one for one in found if one.to == user)
+
+    def _event(self, name: EventName, owner: Person, to: str) -> Event:
+        return Event(
+            name=name,
+            tenant=self._tenant,
+            actor=f"{owner.team}/{owner.user}",
+            data={"to": to} if to else {},
+        )

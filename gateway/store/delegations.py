@@ -1,0 +1,67 @@
+"""Keep who stands in for whom: a reviewer's queue in other hands, for a while."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from gateway.approvals.events import Event
+from gateway.approvals.record import Record
+from gateway.store import scripts
+from gateway.store.connection import Connection, Reply, fields, number, text
+from gateway.store.keys import Keys
+
+
+class Delegation(Record):
+    """One reviewer's queue in the hands of another, by their Slack user ids."""
+
+    user: str
+    to: str
+    until_ms: int
+
+
+class DelegationStore:
+    """Delegations of all tenants; each person has given theirs to one at most."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def set(
+        self, keys: Keys, tenant: str, user: str, to: str, *, for_ms: int, event: Event
+    ) -> int:
+        """Hand a queue over, in place of an earlier time; return until when."""
+        reply = await self._change(keys, tenant, user, to, for_ms, event)
+        return number(reply[1])
+
+    async def lift(self, keys: Keys, tenant: str, user: str, event: Event) -> bool:
+        """Take a queue back; False when nobody had it."""
+        reply = await self._change(keys, tenant, user, "", 0, event)
+        return text(reply[0]) == "done"
+
+    async def all(self, keys: Keys, tenant: str) -> tuple[Delegation, ...]:
+        """Return what holds now, by the store's clock."""
+        rows, time = await self._conn.together(
+            ["HGETALL", keys.delegations(tenant)], ["TIME"]
+        )
+        seconds, micros = cast("tuple[bytes, bytes]", time)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        found = [_delegation(user, body) for user, body in fields(rows).items()]
+        return tuple(one for one in found if now_ms < one.until_ms)
+
+    async def _change(
+        self, keys: Keys, tenant: str, user: str, to: str, for_ms: int, event: Event
+    ) -> list[Reply]:
+        return await scripts.delegate(
+            self._conn,
+            delegations=keys.delegations(tenant),
+            outbox=keys.outbox,
+            audit=keys.audit,
+            user=user,
+            to=to,
+            for_ms=for_ms,
+            event=event.model_dump_json(),
+        )
+
+
+def _delegation(user: str, body: bytes) -> Delegation:
+    to, _, until_ms = body.decode().partition(" ")
+    return Delegation(user=user, to=to, until_ms=int(until_ms))

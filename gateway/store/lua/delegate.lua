@@ -1,0 +1,37 @@
+#!lua
+-- Hand a reviewer's queue to somebody for a while, or take it back.
+-- KEYS[1] delegations  hash    who stands in for whom, of one tenant
+-- KEYS[2] outbox       stream  events
+-- KEYS[3] audit        stream  audit log
+-- ARGV[1] user         text    whose queue it is
+-- ARGV[2] to           text    who gets it, or empty to take it back
+-- ARGV[3] for_ms       int     for how long, milliseconds
+-- ARGV[4] event        json    the event text
+-- Returns:
+--   {"done", until_ms}
+--   {"same"}  there was nothing to take back
+local now = now_ms()
+local untils = now + tonumber(ARGV[3])
+local last = 0
+local rows = redis.call('HGETALL', KEYS[1])
+local stood = false
+for place = 1, #rows, 2 do
+  local ends = tonumber(string.match(rows[place + 1], ' (%d+)$'))
+  if ends <= now then
+    redis.call('HDEL', KEYS[1], rows[place])
+  elseif rows[place] == ARGV[1] then
+    stood = true
+  else
+    last = math.max(last, ends)
+  end
+end
+if ARGV[2] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+  if not stood then return {'same'} end
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f', untils))
+  last = math.max(last, untils)
+end
+if last > 0 then redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', last)) end
+announce(KEYS[2], KEYS[3], cjson.encode({ARGV[4]}), now)
+return {'done', untils}

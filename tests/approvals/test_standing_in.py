@@ -1,0 +1,129 @@
+"""Who stands in for another lends them no second person."""
+
+from __future__ import annotations
+
+from gateway.approvals.deciding import Change, decide
+from gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Forbidden,
+    Reject,
+    Reviewer,
+    Standing,
+)
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Demand, Role
+from tests.bot.samples import KIM, NOW, TEAM, a_refund, an_approval
+
+SUPPORT = Role(name="support", users=("U0ANA", "U0CHLOE"))
+SENIOR = Role(name="senior", users=("U0CHLOE",))
+ONE = Demand(approvals=1, of=(SUPPORT,))
+TWO = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+
+
+def person(user: str, *others: Reviewer) -> Reviewer:
+    return Reviewer(
+        team=TEAM, user=user, standing=Standing.MEMBER, stands_in_for=others
+    )
+
+
+ANA, CHLOE, BEN = person("U0ANA"), person("U0CHLOE"), person("U0BEN")
+
+
+def say(
+    approval: Approval, who: Reviewer, decision: Approve | Reject
+) -> Approval | Forbidden:
+    click = Click(
+        approval=approval.id,
+        index=0,
+        version=approval.version,
+        action_hash=approval.items[0].action_hash,
+    )
+    result = decide(approval, click, decision, who, now_ms=NOW)
+    assert isinstance(result, Change | Forbidden)
+    return result.approval if isinstance(result, Change) else result
+
+
+def approve(approval: Approval, who: Reviewer) -> Approval | Forbidden:
+    return say(approval, who, Approve())
+
+
+def one(demand: Demand) -> Approval:
+    return an_approval(a_refund(demand=demand))
+
+
+def test_a_colleague_decides_for_a_reviewer_and_both_are_named() -> None:
+    approval = approve(one(ONE), person("U0BEN", ANA))
+
+    assert isinstance(approval, Approval)
+    (item,) = approval.items
+    assert item.state is ItemState.AUTHORIZED
+    assert item.settlement is not None
+    assert item.settlement.by == BEN.person
+    assert item.settlement.on_behalf_of == item.votes[0].on_behalf_of == (ANA.person,)
+
+
+def test_without_the_other_the_colleague_may_not() -> None:
+    assert isinstance(approve(one(ONE), BEN), Forbidden)
+
+
+def test_whoever_asked_decides_for_nobody() -> None:
+    assert isinstance(approve(one(ONE), person(KIM.user, ANA)), Forbidden)
+
+
+def test_nobody_decides_for_whoever_asked() -> None:
+    approval = one(ONE).with_(principals=(ANA.person,))
+
+    assert isinstance(approve(approval, person("U0BEN", ANA)), Forbidden)
+
+
+def test_one_reviewer_and_who_stands_in_for_them_are_not_two() -> None:
+    demand = Demand(approvals=2, of=(SUPPORT,))
+    first = approve(one(demand), ANA)
+    assert isinstance(first, Approval)
+    assert isinstance(approve(first, person("U0BEN", ANA)), Forbidden)
+
+    other = approve(one(demand), person("U0BEN", ANA))
+    assert isinstance(other, Approval)
+    assert isinstance(approve(other, ANA), Forbidden)
+    assert isinstance(approve(other, person("U0EVE", ANA)), Forbidden)
+
+
+def test_a_reviewer_who_stands_in_for_another_is_still_one_person() -> None:
+    approval = approve(one(TWO), person("U0ANA", CHLOE))
+
+    assert isinstance(approval, Approval)
+    (item,) = approval.items
+    assert item.is_pending
+    assert len(item.votes) == 1
+    assert item.votes[0].roles == ("support", "senior")
+    assert isinstance(approve(approval, CHLOE), Forbidden)
+
+
+def test_who_needs_nobodys_role_uses_up_nobodys_word() -> None:
+    demand = Demand(approvals=2, of=(SUPPORT,))
+
+    first = approve(one(demand), person("U0ANA", CHLOE))
+
+    assert isinstance(first, Approval)
+    assert first.items[0].votes[0].on_behalf_of == ()
+    second = approve(first, CHLOE)
+    assert isinstance(second, Approval)
+    assert second.items[0].state is ItemState.AUTHORIZED
+
+
+def test_a_queue_is_not_handed_on_and_not_by_who_has_left() -> None:
+    chain = person("U0EVE", person("U0BEN", ANA))
+    gone = ANA.with_(standing=Standing.DEACTIVATED)
+
+    assert isinstance(approve(one(ONE), chain), Forbidden)
+    assert isinstance(approve(one(ONE), person("U0BEN", gone)), Forbidden)
+
+
+def test_a_rejection_in_anothers_place_names_both() -> None:
+    approval = say(one(ONE), person("U0BEN", ANA), Reject(reason="no"))
+
+    assert isinstance(approval, Approval)
+    settlement = approval.items[0].settlement
+    assert settlement is not None
+    assert settlement.on_behalf_of == (ANA.person,)

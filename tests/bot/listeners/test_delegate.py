@@ -1,0 +1,93 @@
+"""A reviewer hands over their queue, and the card says who decided for whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.ids import COMMAND, Action
+from gateway.policy.load import load_policy
+from tests.bot.bot_house import CHANNEL, POLICY, House, says
+
+# Ben is in the group of the others' policy; here only Ana may decide.
+ANA_ONLY = load_policy(
+    POLICY.replace("{usergroups: [S0SUPPORT], users: [U0DAN]}", "{users: [U0ANA]}"),
+    "policy.yml",
+)
+
+
+async def delegate(house: House, words: str, answer: str, user: str = "U0ANA") -> None:
+    await house.actor(user).command(COMMAND, f"delegate {words}", CHANNEL)
+    await house.told(user, answer)
+
+
+async def test_a_colleague_decides_and_the_card_says_for_whom(house: House) -> None:
+    house.policy = ANA_ONLY
+    async with house.running():
+        verdict = await house.refund()
+        card, ben = await house.card(verdict), house.actor("U0BEN")
+        await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await house.told("U0BEN", "you are not on that list")
+        await delegate(house, "@ben 4h", "may decide in your place until")
+
+        await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        card = await house.card(verdict, says("Approved"))
+        assert "<@U0BEN> for <@U0ANA>" in str(card["blocks"])
+        vote = (await house.approval(verdict)).items[0].votes[0]
+        assert (vote.by.user, vote.on_behalf_of[0].user) == ("U0BEN", "U0ANA")
+
+
+async def test_whoever_asked_cannot_decide_in_anothers_place(house: House) -> None:
+    house.policy = ANA_ONLY
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        await delegate(house, "@dan 4h", "may decide in your place until")
+
+        await house.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        await house.told("U0DAN", "You asked for this one yourself")
+        assert (await house.approval(verdict)).rev == 1
+
+
+async def test_a_queue_that_is_taken_back_is_in_no_other_hands(house: House) -> None:
+    house.policy = ANA_ONLY
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        await delegate(house, "off", "Nobody was deciding in your place")
+        await delegate(house, "@ben 4h", "may decide in your place until")
+        await delegate(house, "off", "Nobody decides in your place any more")
+
+        await house.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        await house.told("U0BEN", "you are not on that list")
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("", "Write `/approvals delegate"),
+        ("@ben", "Write `/approvals delegate"),
+        ("@ben for ever", "Write `/approvals delegate"),
+        ("@ben soon", "is not a duration"),
+        ("@ben 31d", "longer than 30 days"),
+        ("@ana 4h", "nobody stands in for themselves"),
+        ("@guest 4h", "Only members of this workspace can decide for you"),
+        ("@gone 4h", "Only members of this workspace can decide for you"),
+        ("@twokey 4h", "Only members of this workspace can decide for you"),
+    ],
+)
+async def test_what_cannot_be_handed_over_is_said_calmly(
+    house: House, words: str, answer: str
+) -> None:
+    async with house.running():
+        await delegate(house, words, answer)
+
+        assert await house.store.delegations.all(house.keys, "default") == ()
+
+
+async def test_a_guest_has_no_queue_to_hand_over(house: House) -> None:
+    async with house.running():
+        words = "Only members of this workspace can hand over"
+        await delegate(house, "@ben 4h", words, "U0GUEST")

@@ -1,0 +1,91 @@
+"""A queue is in other hands for as long as was said, and not longer."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+
+import pytest
+
+from gateway.approvals.events import EventName
+from gateway.service.delegating import DelegationService
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from tests.service.desk import ANA, BEN, CHLOE
+
+FOUR_HOURS = timedelta(hours=4)
+
+
+@pytest.fixture
+def service(store: Store) -> DelegationService:
+    return DelegationService(store)
+
+
+async def test_a_queue_is_given_replaced_and_taken_back(
+    service: DelegationService,
+) -> None:
+    await service.delegate(ANA.person, "U0BEN", FOUR_HOURS)
+    await service.delegate(CHLOE.person, "U0BEN", FOUR_HOURS)
+    given = await service.given_to("U0BEN")
+    assert sorted(one.user for one in given) == ["U0ANA", "U0CHLOE"]
+
+    await service.delegate(ANA.person, "U0EVE", FOUR_HOURS)
+    assert [one.user for one in await service.given_to("U0BEN")] == ["U0CHLOE"]
+    assert [one.user for one in await service.given_to("U0EVE")] == ["U0ANA"]
+
+    assert await service.take_back(ANA.person)
+    assert not await service.take_back(ANA.person)
+    assert await service.given_to("U0EVE") == ()
+
+
+async def test_what_was_given_ends_by_the_stores_clock(
+    service: DelegationService, store: Store
+) -> None:
+    until_ms = await service.delegate(ANA.person, "U0BEN", FOUR_HOURS)
+    keys = store.keys_of_tenant("default")
+    key = keys.delegations("default")
+    assert await store.conn.command("PEXPIRETIME", key) == until_ms
+
+    await store.conn.command("HSET", key, "U0ANA", "U0BEN 1")
+
+    assert await service.given_to("U0BEN") == ()
+    await service.delegate(CHLOE.person, "U0BEN", FOUR_HOURS)
+    assert await store.conn.command("HLEN", key) == 1
+
+
+async def test_the_longest_of_several_keeps_the_others_company(
+    service: DelegationService, store: Store
+) -> None:
+    until_ms = await service.delegate(ANA.person, "U0BEN", timedelta(days=2))
+    await service.delegate(CHLOE.person, "U0BEN", FOUR_HOURS)
+
+    key = store.keys_of_tenant("default").delegations("default")
+    assert await store.conn.command("PEXPIRETIME", key) == until_ms
+
+
+async def test_nobody_gets_their_own_queue_nor_one_for_ever(
+    service: DelegationService,
+) -> None:
+    with pytest.raises(ValueError, match="nobody stands in for themselves"):
+        await service.delegate(ANA.person, "U0ANA", FOUR_HOURS)
+    with pytest.raises(ValueError, match="choose up to 30 days"):
+        await service.delegate(ANA.person, "U0BEN", timedelta(days=31))
+
+
+async def test_each_hand_over_is_in_the_audit_log(
+    service: DelegationService, store: Store
+) -> None:
+    await asyncio.gather(
+        service.delegate(ANA.person, "U0BEN", FOUR_HOURS),
+        service.delegate(BEN.person, "U0CHLOE", FOUR_HOURS),
+    )
+    await service.take_back(BEN.person)
+
+    entries = await audit_entries(store.conn, store.keys_of_tenant("default"))
+
+    said = {(one.name, one.actor, one.data.get("to", "")) for one in entries}
+    assert said == {
+        (EventName.DELEGATION_SET, "T0/U0ANA", "U0BEN"),
+        (EventName.DELEGATION_SET, "T0/U0BEN", "U0CHLOE"),
+        (EventName.DELEGATION_LIFTED, "T0/U0BEN", ""),
+    }

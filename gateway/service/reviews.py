@@ -48,6 +48,9 @@ AUTHORIZATION_LIFETIME = timedelta(hours=24)
 MAX_WAITING = 100
 """Approvals that one look at the queue reads at most."""
 
+MAX_PRINCIPALS = 100
+"""Earlier speakers of a thread who are remembered as principals."""
+
 _ATTEMPTS = 16
 _LAPSE_MS = int(AUTHORIZATION_LIFETIME.total_seconds() * 1000)
 
@@ -228,11 +231,18 @@ class ReviewService:
     ) -> None:
         """Give an agent a person's message; a worker runs it.
 
-        The requester becomes a principal of every call that comes of it. A message
+        Everybody who spoke in the thread is a principal of every call that comes of it. A message
         into a thread that waits supersedes what waits there.
         """
         keys = self.store.keys_of_tenant(self._tenant)
-        facts = ThreadFacts(requester=requester, origin=origin)
+        before = await self.store.threads.facts(keys, agent, thread)
+        spoke = (*before.principals, *((before.requester,) if before.requester else ()))
+        facts = ThreadFacts(
+            requester=requester,
+            origin=origin,
+            # Whoever spoke here before may have asked for what is still to come.
+            principals=tuple(dict.fromkeys(spoke))[-MAX_PRINCIPALS:],
+        )
         await self.store.threads.remember(keys, agent, thread, facts)
         job = Job(
             kind=JobKind.START,

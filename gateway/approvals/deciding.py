@@ -322,12 +322,12 @@ def _reconcile(frame: _Frame, decision: Reconcile) -> Change | Refusal:
         )
     if frame.click.action_hash != item.action_hash:
         return Changed(seen_version=frame.click.version, version=approval.version)
-    objection = quorum.objection(frame.reviewer, item.demand, approval.principals)
+    principals = (*approval.principals, *item.principals)
+    objection = quorum.objection(frame.reviewer, item.demand, principals)
+    if objection is None and decision.finding is Finding.RERUN:
+        objection = _no_rerun(frame)
     if objection is not None:
         return Forbidden(reason=objection)
-    is_denied = frame.judged is not None and frame.judged.tier is Tier.DENY
-    if decision.finding is Finding.RERUN and is_denied:
-        return Forbidden(reason="The policy no longer allows this call at all.")
     move = {
         Finding.EXECUTED: Move.EXECUTE,
         Finding.RERUN: Move.RETRY,
@@ -337,6 +337,18 @@ def _reconcile(frame: _Frame, decision: Reconcile) -> Change | Refusal:
     event = _event(frame, settled, EventName.ITEM_RECONCILED, approval.version)
     event = event.with_(reason=decision.finding.value)
     return Change(_next(approval, settled), settled, (event,))
+
+
+def _no_rerun(frame: _Frame) -> str | None:
+    """Say why one person may not have this run again; None when they may."""
+    if frame.judged is not None and frame.judged.tier is Tier.DENY:
+        return "The policy no longer allows this call at all."
+    if max(part.approvals for part in frame.item.demand.parts) > 1:
+        return (
+            "This call needed more than one person, so one alone cannot have it run "
+            "again. Say that it ran or leave it; the agent can ask anew."
+        )
+    return None
 
 
 def _next(approval: Approval, item: Item, **changes: object) -> Approval:

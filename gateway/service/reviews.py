@@ -231,8 +231,8 @@ class ReviewService:
     ) -> None:
         """Give an agent a person's message; a worker runs it.
 
-        Everybody who spoke in the thread is a principal of every call that comes of it. A message
-        into a thread that waits supersedes what waits there.
+        Everybody who spoke in the thread is a principal of every call that comes of
+        it. A message into a thread that waits supersedes what waits there.
         """
         keys = self.store.keys_of_tenant(self._tenant)
         before = await self.store.threads.facts(keys, agent, thread)

@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import json
-
-import pytest
-
 from bot.ids import Action
 from gateway.approvals.decisions import Approve, Edit, Finding, Reconcile
 from gateway.approvals.lifecycle import ItemState
-from gateway.errors import StoreUnavailable
 from gateway.policy.load import load_policy
-from gateway.service.reviews import ReviewService
 from tests.attacks.enemy import (
     changed,
     click_payload,
     deliver,
-    deliver_bytes,
     trace,
     value_of,
 )
 from tests.attacks.test_wrong_people import click_on, has_votes, member, set_state
-from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
+from tests.bot.bot_house import CHANNEL, POLICY, House
 from tests.conftest import eventually
 
 RULE = "process_refund:\n    tier: approve"
@@ -139,36 +132,3 @@ async def test_a_click_from_nowhere_decides_nothing_and_makes_no_place(
         await deliver(house, click)
 
         assert await trace(house, verdict) == before
-
-
-@pytest.mark.xfail(
-    strict=True, reason="bot/listeners/mention.py: marked as seen before it is kept"
-)
-async def test_a_request_that_could_not_be_kept_is_kept_when_slack_repeats_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def away(*_: object, **__: object) -> None:
-        raise StoreUnavailable("The store does not answer.")
-
-    event = {
-        "type": "event_callback",
-        "team_id": TEAM,
-        "event_id": "Ev0",
-        "event": {
-            "type": "app_mention",
-            "user": "U0DAN",
-            "text": "refund order 78291",
-            "channel": CHANNEL,
-            "ts": "1.1",
-        },
-    }
-    body, kind = json.dumps(event).encode(), "application/json"
-    async with house.running():
-        with monkeypatch.context() as outage:
-            outage.setattr(ReviewService, "ask_agent", away)
-            assert (await deliver_bytes(house, body, kind))[0] == 503
-
-        # Slack signs the repeated delivery anew, so it is no replay.
-        assert (await deliver_bytes(house, body + b" ", kind))[0] == 200
-
-        assert await house.store.queue(house.keys).depth() == 1

@@ -190,6 +190,8 @@ class Lifecycle(RuleBasedStateMachine):
         kind = self._say(call, Reconcile(finding=finding), by)
         if call.state is not ItemState.IN_DOUBT:
             assert kind == "stale"
+        elif call.needs_two and finding is Finding.RERUN:
+            assert kind == "forbidden"
         elif by.user in ELIGIBLE[call.tool]:
             assert kind == "settled"
             call.state = {

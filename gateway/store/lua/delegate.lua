@@ -11,7 +11,7 @@
 --   {"done", until_ms}
 --   {"same"}  there was nothing to take back
 local now = now_ms()
-local untils = now + tonumber(ARGV[3])
+local ends = now + tonumber(ARGV[3])
 local last = 0
 local rows = redis.call('HGETALL', KEYS[1])
 local stood = false
@@ -29,9 +29,9 @@ if ARGV[2] == '' then
   redis.call('HDEL', KEYS[1], ARGV[1])
   if not stood then return {'same'} end
 else
-  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f', untils))
-  last = math.max(last, untils)
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[2] .. ' ' .. string.format('%.0f', ends))
+  last = math.max(last, ends)
 end
 if last > 0 then redis.call('PEXPIREAT', KEYS[1], string.format('%.0f', last)) end
 announce(KEYS[2], KEYS[3], cjson.encode({ARGV[4]}), now)
-return {'done', untils}
+return {'done', ends}

@@ -1,0 +1,96 @@
+"""Kill -9 everything right after a decision was answered: it counts, and runs once."""
+
+from __future__ import annotations
+
+import json
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.browser.demo_process import Demo
+
+CHANNEL = "C0APPROVALS"
+WAIT_S = 60.0
+
+
+@pytest.fixture(params=["socket", "http"])
+def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
+    running = Demo(tmp_path, request.param)
+    running.start()
+    yield running
+    running.stop()
+
+
+def card(demo: Demo, *words: str) -> dict[str, Any]:
+    """Wait for the bot's card that holds one of these texts."""
+    deadline = time.monotonic() + WAIT_S
+    url = f"{demo.url}/sandbox/state?user=U0ANA"
+    while time.monotonic() < deadline:
+        with urllib.request.urlopen(url) as answer:  # noqa: S310 - our own sandbox
+            state = json.load(answer)
+        for channel in state["channels"]:
+            for message in channel["messages"]:
+                if message["metadata"] and shows(message, *words):
+                    found: dict[str, Any] = message
+                    return found
+        time.sleep(0.05)
+    raise AssertionError(f"no card says any of {words!r}")
+
+
+def shows(message: dict[str, Any], *words: str) -> bool:
+    """Say whether a message holds one of these texts."""
+    text = json.dumps(message["blocks"])
+    return any(word in text for word in words)
+
+
+def approve(demo: Demo, message: dict[str, Any]) -> None:
+    """Click Approve as Ana, and wait for the answer."""
+    row = next(block for block in message["blocks"] if block["type"] == "actions")
+    body = {
+        "user": "U0ANA",
+        "type": "block_actions",
+        "channel": CHANNEL,
+        "ts": message["ts"],
+        "block_id": row["block_id"],
+        "action_id": "approve",
+    }
+    request = urllib.request.Request(  # noqa: S310 - our own sandbox
+        f"{demo.url}/sandbox/act",
+        data=json.dumps(body).encode(),
+        headers={"Content-Type": "application/json"},
+    )
+    with urllib.request.urlopen(request) as answer:  # noqa: S310 - our own sandbox
+        assert json.load(answer)["ok"]
+
+
+@pytest.mark.timeout(180)
+def test_a_decision_that_was_answered_outlives_the_kill_of_everything(
+    demo: Demo,
+) -> None:
+    approve(demo, card(demo, "Approval needed"))
+
+    demo.kill()
+    demo.start()
+    settled = card(demo, "and done", "Did it run?")
+
+    # Killed inside the tool, a person is asked; otherwise it ran, and once.
+    amounts = [effect["args"]["amount"] for effect in demo.effects()]
+    assert amounts == [899] or (not amounts and shows(settled, "Did it run?"))
+
+
+@pytest.mark.timeout(180)
+def test_a_card_outlives_the_kill_of_everything_before_the_decision(
+    demo: Demo,
+) -> None:
+    card(demo, "Approval needed")
+
+    demo.kill()
+    demo.start()
+    approve(demo, card(demo, "Approval needed"))
+    card(demo, "and done")
+
+    assert len(demo.effects()) == 1

@@ -74,8 +74,8 @@ TABLE = (
     Mutant(
         "an empty role approves nothing",
         QUORUM,
-        "    if not any(role.users or role.usergroups for role in demand.of):",
-        "    if not demand.of:\n        return None\n    if False:",
+        "    if not any(role.users or role.usergroups for role in roles):",
+        "    if not roles:\n        return None\n    if False:",
         "tests/approvals",
     ),
     Mutant(
@@ -131,8 +131,8 @@ TABLE = (
     Mutant(
         "undeclared arguments are refused in an edit",
         "gateway/approvals/edits.py",
-        "Draft202012Validator(closed(schema))",
-        "Draft202012Validator(schema)",
+        "Draft202012Validator(closed(schema), registry=Registry())",
+        "Draft202012Validator(schema, registry=Registry())",
     ),
     Mutant(
         "one authorization executes once",

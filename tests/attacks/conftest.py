@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from bot import limits
+from bot.limits import POST, UPDATE, Rate
 from bot.sandbox.server import Sandbox
 from gateway.config import SlackMode
 from gateway.store.store import Store
@@ -26,3 +28,11 @@ async def each_house(
     """Give the house over each transport."""
     async with Sandbox() as sandbox:
         yield House(sandbox, store, SlackMode(request.param))
+
+
+@pytest.fixture
+def unlimited(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let Slack and the bot speak as fast as they can."""
+    house.sandbox.rates.enabled = False
+    for method in (POST, UPDATE):
+        monkeypatch.setitem(limits.RATES, method, Rate(1_000_000, 1_000))

@@ -12,11 +12,12 @@ import pytest
 from bot.app import SlackBot
 from bot.ids import Action
 from gateway.approvals.lifecycle import ItemState
-from gateway.store.connection import number
+from gateway.store.connection import number, text
 from gateway.wire import Verdict
 from tests.attacks.enemy import Payload, click_payload, deliver, trace, value_of
 from tests.bot.bot_house import CHANNEL, House
 from tests.bot.signed import FORM, interaction, post, signed_headers
+from tests.conftest import listed
 
 STAMP, SIGNATURE = "X-Slack-Request-Timestamp", "X-Slack-Signature"
 TIMES = 60
@@ -98,10 +99,9 @@ async def test_the_mark_of_a_request_outlives_the_time_in_which_it_counts(
         assert (await post(url_of(house), headers, body))[0] == 200
 
         conn = house.store.conn
-        marks = await conn.command("KEYS", "tk:*:seen:*")
+        marks = [text(m) for m in listed(await conn.command("KEYS", "tk:*:seen:*"))]
 
-        assert isinstance(marks, list)
-        left = [number(await conn.command("PTTL", mark)) for mark in marks]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType] - Redis says what it likes
+        left = [number(await conn.command("PTTL", mark)) for mark in marks]
         assert min(left) > 600_000
 
 

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import json
+
+import pytest
+
 from bot.ids import Action
 from gateway.approvals.decisions import Approve, Edit, Finding, Reconcile
 from gateway.approvals.lifecycle import ItemState
+from gateway.errors import StoreUnavailable
 from gateway.policy.load import load_policy
+from gateway.service.reviews import ReviewService
 from tests.attacks.enemy import (
     changed,
     click_payload,
     deliver,
+    deliver_bytes,
     trace,
     value_of,
 )
 from tests.attacks.test_wrong_people import click_on, has_votes, member, set_state
-from tests.bot.bot_house import CHANNEL, POLICY, House
+from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
 from tests.conftest import eventually
 
 RULE = "process_refund:\n    tier: approve"
@@ -43,6 +50,9 @@ async def test_what_the_policy_denies_by_now_is_not_approved(house: House) -> No
     assert (await house.approval(verdict)).items[0].is_pending
 
 
+@pytest.mark.xfail(
+    strict=True, reason="approvals/deciding.py _reconcile: the current policy is unread"
+)
 async def test_what_the_policy_denies_by_now_is_not_run_again(house: House) -> None:
     verdict = await house.refund()
     click = await click_on(house, verdict)
@@ -60,6 +70,9 @@ async def test_what_the_policy_denies_by_now_is_not_run_again(house: House) -> N
     assert item.state is not ItemState.AUTHORIZED
 
 
+@pytest.mark.xfail(
+    strict=True, reason="approvals/deciding.py: only the frozen `allow` is asked"
+)
 async def test_a_decision_that_the_policy_forbids_by_now_does_not_count(
     house: House,
 ) -> None:
@@ -73,6 +86,10 @@ async def test_a_decision_that_the_policy_forbids_by_now_does_not_count(
     assert (await house.approval(verdict)).items[0].is_pending
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="approvals/deciding.py _edit: no change is an approve, allowed or not",
+)
 async def test_an_edit_without_a_change_does_not_approve_where_nobody_may(
     house: House,
 ) -> None:
@@ -88,6 +105,10 @@ async def test_an_edit_without_a_change_does_not_approve_where_nobody_may(
     assert (await house.approval(verdict)).items[0].is_pending
 
 
+@pytest.mark.xfail(
+    strict=True,
+    reason="approvals/deciding.py _edit: requires_reason is the form's word",
+)
 async def test_a_reason_that_the_policy_wants_is_wanted_by_the_centre(
     house: House,
 ) -> None:
@@ -102,6 +123,9 @@ async def test_a_reason_that_the_policy_wants_is_wanted_by_the_centre(
     assert outcome.kind == "invalid"
 
 
+@pytest.mark.xfail(
+    strict=True, reason="bot/desk.py reviewer_of: only groups of the frozen demand"
+)
 async def test_who_the_policy_wants_by_now_may_come_first(house: House) -> None:
     async with house.running():
         verdict = await house.refund()
@@ -116,6 +140,9 @@ async def test_who_the_policy_wants_by_now_may_come_first(house: House) -> None:
         await eventually(lambda: has_votes(house, verdict, 1), within_s=2)
 
 
+@pytest.mark.xfail(
+    strict=True, reason="bot/listeners/seeing.py proven_place: no place is a place"
+)
 async def test_a_click_from_nowhere_decides_nothing_and_makes_no_place(
     house: House,
 ) -> None:
@@ -132,3 +159,36 @@ async def test_a_click_from_nowhere_decides_nothing_and_makes_no_place(
         await deliver(house, click)
 
         assert await trace(house, verdict) == before
+
+
+@pytest.mark.xfail(
+    strict=True, reason="bot/listeners/mention.py: marked as seen before it is kept"
+)
+async def test_a_request_that_could_not_be_kept_is_kept_when_slack_repeats_it(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def away(*_: object, **__: object) -> None:
+        raise StoreUnavailable("The store does not answer.")
+
+    event = {
+        "type": "event_callback",
+        "team_id": TEAM,
+        "event_id": "Ev0",
+        "event": {
+            "type": "app_mention",
+            "user": "U0DAN",
+            "text": "refund order 78291",
+            "channel": CHANNEL,
+            "ts": "1.1",
+        },
+    }
+    body, kind = json.dumps(event).encode(), "application/json"
+    async with house.running():
+        with monkeypatch.context() as outage:
+            outage.setattr(ReviewService, "ask_agent", away)
+            assert (await deliver_bytes(house, body, kind))[0] == 503
+
+        # Slack signs the repeated delivery anew, so it is no replay.
+        assert (await deliver_bytes(house, body + b" ", kind))[0] == 200
+
+        assert await house.store.queue(house.keys).depth() == 1

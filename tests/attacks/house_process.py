@@ -1,0 +1,109 @@
+"""Be a whole house (bot, gateway, worker, agent) in one process that dies when told to.
+
+Usage: house_process.py STORE_URL CHECKPOINTS API_URL BOT_TOKEN SIGNING_SECRET
+``SHOP_DIE`` names the point at which it kills itself; see `POINTS`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar
+
+from bot.app import SlackBot, StoreNonces
+from bot.config import BotConfig
+from gateway.config import SlackMode
+from gateway.policy.load import load_policy
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.every_loop import EveryLoop
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.running import running
+from gateway.service.reviews import ReviewService
+from gateway.store.approvals import ApprovalStore
+from gateway.store.cards import CardStore
+from gateway.store.outbox import Outbox
+from gateway.store.store import Store
+from tests.resume import shop
+
+LEASE_MS = 1000
+POLICY = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0ANA]}
+tools:
+  refund: {tier: approve}
+"""
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Method = Callable[P, Awaitable[R]]
+
+
+def dying(point: str, *, after: bool) -> Callable[[Method[P, R]], Method[P, R]]:
+    """Return a decorator that may kill this process before or after a call."""
+
+    def decorate(method: Method[P, R]) -> Method[P, R]:
+        @functools.wraps(method)
+        async def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
+            if not after:
+                shop.die_at(point)
+            result = await method(*args, **kwargs)
+            # Acknowledging nothing is no step: it has no more arguments than `self`.
+            if after and (len(args) > 1 or kwargs):
+                shop.die_at(point)
+            return result
+
+        return wrapped
+
+    return decorate
+
+
+POINTS: dict[str, tuple[type, str, bool]] = {
+    "seen": (StoreNonces, "is_first", True),
+    "decided": (ApprovalStore, "commit", True),
+    "posted": (CardStore, "posted", False),
+    "shown": (CardStore, "shown", True),
+    "acknowledged": (Outbox, "done", True),
+    "claimed": (EveryLoop, "claim", True),
+}
+"""The point, the method that it stands beside, and whether after it."""
+
+
+async def main(
+    url: str, checkpoints: str, api_url: str, bot_token: str, secret: str
+) -> None:
+    """Work until SIGTERM."""
+    for point, (owner, name, after) in POINTS.items():
+        method: Any = getattr(owner, name)
+        setattr(owner, name, dying(point, after=after)(method))
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    rules = load_policy(POLICY, "policy.yml")
+    store = Store(url, lease_ms=LEASE_MS)
+    config = BotConfig(
+        bot_token=bot_token,
+        mode=SlackMode.HTTP,
+        signing_secret=secret,
+        api_url=api_url,
+        port=0,
+        agents=("shop",),
+        default_agent="shop",
+    )
+    async with open_checkpoints(str(Path(checkpoints))) as saver:
+        runner = LangGraphLocal(attached(shop.graph(), saver))
+        async with (
+            running(store, lambda: rules, {"shop": runner}),
+            SlackBot(config, ReviewService(store, lambda: rules)) as bot,
+        ):
+            sys.stdout.write(f"{bot.url}\n")
+            sys.stdout.flush()
+            await stop.wait()
+    await store.close()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:6]))

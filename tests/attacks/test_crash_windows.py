@@ -1,0 +1,248 @@
+"""Kill the whole house between any two of its steps: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from bot.ids import Action
+from bot.sandbox.client import GestureFailed
+from bot.sandbox.client import Person as Actor
+from bot.sandbox.json_types import JsonObject
+from bot.sandbox.server import Sandbox
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval
+from gateway.store.connection import text
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from tests.bot.bot_house import CHANNEL, has_button, is_card_of
+from tests.conftest import eventually, listed
+from tests.resume import shop
+
+pytestmark = pytest.mark.slow
+
+MODULE = "tests.attacks.house_process"
+REFUND = json.dumps([["refund", {"order": "78291", "amount": 899.0}]])
+ENDED = {ItemState.EXECUTED, ItemState.IN_DOUBT}
+
+
+@dataclass
+class Scene:
+    """A sandbox whose house is another process, which may be killed and come again."""
+
+    sandbox: Sandbox
+    store: Store
+    checkpoints: Path
+
+    @property
+    def ana(self) -> Actor:
+        return self.sandbox.person("U0ANA")
+
+    @asynccontextmanager
+    async def house(
+        self, die_at: str = ""
+    ) -> AsyncGenerator[asyncio.subprocess.Process]:
+        """Run the house; it is ready when the block begins."""
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", MODULE, self.store.conn.url, str(self.checkpoints),
+            self.sandbox.api_url, self.sandbox.bot_token, self.sandbox.signing_secret,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.DEVNULL,
+            env={**os.environ, shop.DIE: die_at},
+        )  # fmt: skip
+        try:
+            assert process.stdout
+            url = (await process.stdout.readline()).decode().strip()
+            assert url.startswith("http"), "the house did not start"
+            self.sandbox.deliver_http(url)
+            yield process
+        finally:
+            if process.returncode is None:
+                process.send_signal(signal.SIGKILL)
+            await process.wait()
+
+    async def ask(self, text: str) -> None:
+        with contextlib.suppress(GestureFailed):
+            await self.sandbox.person("U0DAN").say(CHANNEL, f"@twokey {text}")
+
+    async def approvals(self) -> list[Approval]:
+        keys = self.store.keys_of_tenant("default")
+        names = listed(await self.store.conn.command("KEYS", keys.head("*")))
+        ids = [text(name).rpartition(":")[2] for name in names]
+        found = [await self.store.approvals.load(each) for each in ids]
+        return [each.approval for each in found if each]
+
+    async def approval(self) -> Approval:
+        """Wait for the one approval there is."""
+
+        async def is_there() -> bool:
+            return bool(await self.approvals())
+
+        await eventually(is_there)
+        [found] = await self.approvals()
+        return found
+
+    async def usable_card(self) -> JsonObject:
+        """Wait for the card with buttons that counts."""
+        approval = await self.approval()
+        keys, cards = self.store.keys_of_tenant("default"), self.store.cards
+
+        async def is_there() -> bool:
+            return await cards.place(keys, approval.id) is not None
+
+        await eventually(is_there)
+        place = await cards.place(keys, approval.id)
+        assert place
+
+        def is_it(message: JsonObject) -> bool:
+            is_ours = is_card_of(message, approval.id)
+            return is_ours and message["ts"] == place.ts
+
+        return await self.ana.message_with(CHANNEL, is_it, 20)
+
+    async def approve(self) -> None:
+        """Click Approve; the house may die of it."""
+        card = await self.usable_card()
+        with contextlib.suppress(GestureFailed):
+            await self.ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+    async def ended(self) -> ItemState:
+        """Wait until the call has ended; return how."""
+
+        async def has_ended() -> bool:
+            return (await self.approval()).items[0].state in ENDED
+
+        await eventually(has_ended)
+        return (await self.approval()).items[0].state
+
+    async def count(self, name: EventName) -> int:
+        keys = self.store.keys_of_tenant("default")
+        entries = await audit_entries(self.store.conn, keys)
+        return sum(entry.name is name for entry in entries)
+
+
+@pytest.fixture
+async def scene(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Scene]:
+    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    async with Sandbox() as sandbox:
+        yield Scene(sandbox, store, tmp_path / "checkpoints.db")
+
+
+async def killed(process: asyncio.subprocess.Process) -> None:
+    async with asyncio.timeout(20):
+        assert await process.wait() == -signal.SIGKILL
+
+
+@pytest.mark.parametrize("point", ["posted", "shown"])
+async def test_a_bot_that_dies_beside_the_posting_leaves_one_card_that_counts(
+    scene: Scene, point: str
+) -> None:
+    async with scene.house(point) as first:
+        await scene.ask(REFUND)
+        await killed(first)
+
+    async with scene.house():
+        await scene.approve()
+
+        assert await scene.ended() is ItemState.EXECUTED
+        approval = await scene.approval()
+        usable = await scene.usable_card()
+        shown = await scene.ana.messages(CHANNEL)
+        copies = [each for each in shown if is_card_of(each, approval.id)]
+        for copy in copies:
+            if copy["ts"] != usable["ts"]:
+                await scene.ana.click(CHANNEL, str(copy["ts"]), Action.APPROVE)
+    assert len(copies) == (2 if point == "posted" else 1)
+    assert len(shop.ledger()) == 1
+    assert await scene.count(EventName.ITEM_AUTHORIZED) == 1
+
+
+@pytest.mark.parametrize("point", ["seen", "decided"])
+async def test_a_bot_that_dies_beside_the_decision_loses_none_and_counts_it_once(
+    scene: Scene, point: str
+) -> None:
+    async with scene.house():
+        await scene.ask(REFUND)
+        await scene.usable_card()
+    async with scene.house(point) as second:
+        await scene.approve()
+        await killed(second)
+    state = (await scene.approval()).items[0].state
+    assert state is (ItemState.PENDING if point == "seen" else ItemState.AUTHORIZED)
+
+    async with scene.house():
+        # Slack shows an error for the click that got no answer: Ana clicks again.
+        await scene.approve()
+
+        assert await scene.ended() is ItemState.EXECUTED
+        card = await scene.usable_card()
+        await scene.ana.message_with(
+            CHANNEL,
+            lambda m: m["ts"] == card["ts"] and "done" in str(m["blocks"]),
+            20,
+        )
+    assert len(shop.ledger()) == 1
+    assert await scene.count(EventName.ITEM_AUTHORIZED) == 1
+
+
+@pytest.mark.parametrize(("point", "effects"), [("claimed", 0), ("inside", 1)])
+async def test_a_worker_that_dies_inside_leaves_a_doubt_that_a_person_sees(
+    scene: Scene, point: str, effects: int
+) -> None:
+    async with scene.house(point) as first:
+        await scene.ask(REFUND)
+        await scene.approve()
+        await killed(first)
+    assert len(shop.ledger()) == effects
+
+    async with scene.house():
+        assert await scene.ended() is ItemState.IN_DOUBT
+        card = await scene.usable_card()
+        doubtful = await scene.ana.message_with(
+            CHANNEL,
+            lambda m: (
+                m["ts"] == card["ts"] and has_button(m, Action.RECONCILE_EXECUTED)
+            ),
+            20,
+        )
+        assert "In doubt" in str(doubtful["blocks"])
+        assert len(shop.ledger()) == effects, "nothing ran again by itself"
+
+        found = Action.RECONCILE_EXECUTED if effects else Action.RECONCILE_RERUN
+        await scene.ana.click(CHANNEL, str(card["ts"]), found)
+
+        assert await scene.ended() is ItemState.EXECUTED
+        await eventually(lambda: is_told(scene))
+    assert len(shop.ledger()) == 1
+
+
+async def test_a_publisher_that_dies_beside_an_acknowledgement_loses_no_card(
+    scene: Scene,
+) -> None:
+    async with scene.house("acknowledged") as first:
+        await scene.ask(REFUND)
+        await killed(first)
+
+    async with scene.house():
+        await scene.approve()
+
+        assert await scene.ended() is ItemState.EXECUTED
+        await eventually(lambda: is_told(scene))
+    assert len(shop.ledger()) == 1
+
+
+async def is_told(scene: Scene) -> bool:
+    return await scene.count(EventName.RUN_FINISHED) == 1

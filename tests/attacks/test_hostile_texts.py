@@ -1,0 +1,343 @@
+"""Text of agents, customers, tools and reviewers through a whole life, on the wire.
+
+What is looked at is what the bot really sent to Slack, not what a builder returned.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from bot.cards.listing import boxes
+from bot.ids import COMMAND, Action, View
+from bot.sandbox.json_types import JsonObject, as_object, as_objects
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Result
+from gateway.approvals.strict_json import JsonObject as Args
+from gateway.policy.load import load_policy
+from gateway.wire import ProposedCall, Turn, TurnRef, Verdict
+from tests.attacks.enemy import (
+    click_payload,
+    deliver,
+    submission_payload,
+    value_of,
+)
+from tests.attacks.test_tampered_store import claim_of
+from tests.bot.bot_house import CHANNEL, POLICY, House, has_button
+from tests.conftest import eventually
+
+BEGIN, END = "EVIL", "LIVE"
+MARKUP = [
+    "<!channel> <!here> @here @channel <!subteam^S0SUPPORT>",
+    "<@U0ANA> <#C0GENERAL> <https://evil.example|click here>",
+    "https://evil.example/pay mailto:a@evil.example www.evil.example",
+    "*bold* _it_ ~no~ `code` ```block``` > quote\n> quote :rotating_light:",
+    "&lt;!channel&gt; &amp; <<@U0ANA>> </script><b>",
+    "{who} {at} {0} %s $(x) {{args.amount}} \\u0041 \x1b[31m",
+    "\u202eoverride\u202c \u2066isolate\u2069 \u200bzero\u200d\ufeff \u00a0nbsp\u3164",
+    "tag\U000e0041\U000e007f pua\ue000 vs\ufe0f ga\u034f sep\u2028\u2029 nul\x00\x07",
+    "zalgo"
+    + "\u0301" * 40
+    + " \U0001f468\u200d\U0001f469\u200d\U0001f467 \u0440ay\u0440al",
+    "\n\n\n\n\n\n\n\n  amount  1.00\n\n" + " " * 200 + "Approve",
+]
+EVIL = [f"{BEGIN}{number} {text} {END}" for number, text in enumerate(MARKUP)]
+SHOWN = {"text", "initial_value", "accessibility_label", "alt_text"}
+
+
+def evil_policy() -> str:
+    """Return the policy with roles and a description that show hostile values."""
+    return POLICY.replace(
+        "  no_edits:", '  "EVIL*tool*LIVE": {description: "{args.note}"}\n  no_edits:'
+    )
+
+
+async def test_nothing_that_others_write_is_ever_markup_on_the_wire(
+    house: House, unlimited: None
+) -> None:
+    people = house.sandbox.workspace
+    people.users["U0BEN"] = replace(people.users["U0BEN"], real_name=EVIL[1])
+    house.policy = load_policy(evil_policy(), "policy.yml")
+    async with house.running():
+        for number, text in enumerate(EVIL):
+            await whole_life(house, number, text)
+        await nothing_is_left(house)
+
+    sent = [call.arguments for call in house.sandbox.calls]
+    found = [place for arguments in sent for place in texts(arguments)]
+    assert sum(BEGIN in text for _, _, text in found) > 100, "the attack came through"
+    for kind, key, text in found:
+        if BEGIN not in text and END not in text:
+            continue
+        assert kind in {"plain_text", "text", "raw_text", "input", "button"}, (
+            kind,
+            text,
+        )
+        assert key != "fallback", text
+        if key != "initial_value":
+            assert not hidden_in(text), (kind, text)
+        if BEGIN in text and END not in text:
+            assert "…" in text or "⟦" in text or key == "initial_value", text
+    assert all(call.error in {None, "ratelimited"} for call in house.sandbox.calls)
+
+
+async def whole_life(house: House, number: int, text: str) -> None:
+    """Let hostile text stand wherever somebody may write, in every state."""
+    thread = f"t{number}"
+    args: Args = {"note": text, text: text, "deep": [{text: [text]}], "order_id": text}
+    agent = f"support {text}"
+    ref = TurnRef(agent=agent, thread=thread, message_id=text)
+    names = (f"{BEGIN}*tool*{END}", text, "send_email", "send_email")
+    calls = tuple(
+        ProposedCall(tool=name, args=args, tool_call_id=f"{text}{place}")
+        for place, name in enumerate(names)
+    )
+    schema: Args = {
+        "type": "object",
+        "title": text,
+        "description": text,
+        "properties": {
+            "note": {"type": "string", "title": text, "description": text},
+            "order_id": {"enum": [text, "b"], "title": text},
+        },
+    }
+    turn = Turn(ref=ref, calls=calls, says=text, schemas=dict.fromkeys(names, schema))
+    verdicts = await house.agents.submit(turn)
+    edit, reject, respond, approve = verdicts
+    await say_last_words(house, agent, text)
+    await house.actor("U0BEN").command(COMMAND, f"show {text}", CHANNEL)
+    await house.actor("U0GUEST").say(CHANNEL, f"@twokey {text}")
+    card = await house.card(edit, timeout_s=30)
+    await form(house, card, edit, Action.EDIT, text)
+    await form(house, card, reject, Action.REJECT, text)
+    await form(house, card, respond, Action.RESPOND, text)
+    await form(house, card, approve, Action.VIEW_ALL, text)
+    for verdict in (edit, approve):
+        item = (await house.approval(verdict)).items[index_of(verdict)]
+        if item.state is ItemState.AUTHORIZED:
+            claim = await house.agents.claim(await claim_of(house, verdict))
+            assert claim.kind == "new", claim
+            result = Result(ok=verdict is edit, summary=text, payload=text)
+            await house.agents.finish(verdict.item_id, claim.fence, result)
+
+
+async def say_last_words(house: House, agent: str, text: str) -> None:
+    """Let an agent end its run, and another call run unasked, in these words."""
+    outbox = house.store.outbox(house.keys, reader="")
+    event = Event(name=EventName.RUN_FINISHED, tenant="default", agent=agent)
+    data = {"channel": CHANNEL, "text": text}
+    await outbox.put(event.with_(thread=text, channel=CHANNEL, data=data))
+    ran = event.with_(name=EventName.CALL_RAN, tier="notify", tool=text)
+    await outbox.put(ran.with_(thread=text, channel=CHANNEL))
+    failed = event.with_(name=EventName.RUN_FAILED, reason=text)
+    await outbox.put(failed.with_(thread=text, channel=CHANNEL))
+
+
+def index_of(verdict: Verdict) -> int:
+    return int(verdict.item_id.rpartition(".")[2])
+
+
+async def form(
+    house: House, card: JsonObject, verdict: Verdict, action: Action, text: str
+) -> None:
+    """Open a form as Ben, and submit hostile words in it."""
+    approval, index = await house.approval(verdict), index_of(verdict)
+    value = value_of(house, approval, action, index)
+    await has_read(house, verdict)
+    before = len(house.sandbox.calls)
+    click = click_payload(card["ts"], action, value, user="U0BEN")
+    await deliver(house, {**click, "trigger_id": trigger(house)})
+    opened = [c for c in house.sandbox.calls[before:] if c.method == "views.open"]
+    assert opened, action
+    ben = house.actor("U0BEN")
+    view = as_object(await ben.wait_for_view())
+    values: JsonObject = {}
+    for block in as_objects(view["blocks"]):
+        inner = as_object(block.get("element"))
+        if inner.get("type") == "plain_text_input":
+            values[str(block["block_id"])] = f"{inner.get('initial_value', '')}{text}"
+    if view.get("submit"):
+        await ben.submit(values)
+    if await ben.view():
+        await ben.close_view(clear=True)
+
+
+async def has_read(house: House, verdict: Verdict) -> None:
+    """Note that Ben has seen every page, as if he had turned them one by one."""
+    approval, index = await house.approval(verdict), index_of(verdict)
+    reader = f"U0BEN {index} {approval.items[index].action_hash}"
+    for page in range(20):
+        await house.store.cards.opened_page(
+            house.keys, approval.id, reader=reader, page=page, pages=20
+        )
+
+
+def trigger(house: House) -> str:
+    return house.sandbox.slack.triggers.issue("U0BEN")
+
+
+def texts(arguments: JsonObject) -> Iterator[tuple[str, str, str]]:
+    """Yield (type of the object, key, text) of everything that a person may read."""
+    if isinstance(arguments.get("text"), str):
+        yield "fallback", "fallback", str(arguments["text"])
+    for root in ("blocks", "view"):
+        yield from walk(arguments.get(root))
+    yield from (
+        ("metadata", "fallback", json.dumps(arguments["metadata"], ensure_ascii=False))
+        for _ in [0]
+        if "metadata" in arguments
+    )
+
+
+def walk(node: object) -> Iterator[tuple[str, str, str]]:
+    if isinstance(node, dict):
+        members = cast("dict[str, Any]", node)
+        kind = str(members.get("type", ""))
+        for key, member in members.items():
+            if key in SHOWN and isinstance(member, str):
+                yield ("input" if key == "initial_value" else kind), key, member
+            else:
+                yield from walk(member)
+    elif isinstance(node, list):
+        for each in cast("list[object]", node):
+            yield from walk(each)
+
+
+def hidden_in(text: str) -> str:
+    """Return what of a text nobody can see; emoji of ours keep their selector."""
+    kinds = {"Cc", "Cf", "Co", "Cn", "Zl", "Zp"}
+    known = "\n\t\ufe0f"
+    blank = "\u00a0\u034f\u115f\u1160\u3164\uffa0"
+    return "".join(
+        each
+        for each in text
+        if each not in known and (unicodedata.category(each) in kinds or each in blank)
+    )
+
+
+async def nothing_is_left(house: House) -> None:
+    """Wait until the publisher has said everything."""
+
+    async def is_quiet() -> bool:
+        reply = await house.store.conn.command("XINFO", "GROUPS", house.keys.outbox)
+        for group in cast("list[list[object]]", reply):
+            facts = dict(zip(group[::2], group[1::2], strict=True))
+            if facts[b"name"] == b"slack:default":
+                return facts[b"pending"] == 0 and facts[b"lag"] == 0
+        return False
+
+    await eventually(is_quiet, within_s=60)
+
+
+SIZES = [1, 60, 61, 900, 2_400, 2_900, 3_100, 5_000, 9_100, 30_000, 60_000]
+
+
+async def test_whoever_approves_was_shown_the_last_character_at_any_size(
+    house: House, unlimited: None
+) -> None:
+    """The end of the text differs; a card that hides it offers no Approve."""
+    async with house.running():
+        for size in SIZES:
+            tail = f"<{size}-tail>"
+            note = ("lorem ipsum " * 6_000)[:size] + tail
+            (verdict,) = await house.submit(
+                ("send_email", {"note": note}), thread=f"t{size}"
+            )
+            card = await house.card(verdict, timeout_s=30)
+            shown = str(card["blocks"])
+            approval = await house.approval(verdict)
+
+            if has_button(card, Action.APPROVE):
+                assert tail in shown, size
+                continue
+            # Its seal is known to nobody; even with it the last page has to be read.
+            value = value_of(house, approval, View.DETAILS)
+            view = {
+                "id": "V0NONE",
+                "callback_id": View.DETAILS.value,
+                "private_metadata": value,
+            }
+            await deliver(house, submission_payload(view, {}))
+            assert (await house.approval(verdict)).rev == 1, size
+            assert size > 60
+
+
+def deep() -> Any:
+    """Return an argument that is nested deeper than any reader follows."""
+    nested: Any = "x"
+    for _ in range(70):
+        nested = [nested]
+    return nested
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        [],
+        pytest.param(
+            [deep(), float("nan"), 2**60, "\ud800"],
+            marks=pytest.mark.xfail(
+                strict=True,
+                reason="service/proposals.py _verdict: hashing no JSON raises BadJson",
+            ),
+        ),
+    ],
+)
+async def test_what_is_too_large_or_no_json_is_denied_and_never_shown(
+    house: House, more: list[Any]
+) -> None:
+    notes: list[Any] = ["x" * 70_000, {"a" * 65_500: 1}, *more]
+    async with house.running():
+        verdicts = [
+            (await house.submit(("send_email", {"note": note}), thread=f"t{number}"))[0]
+            for number, note in enumerate(notes)
+        ]
+
+        assert {verdict.kind for verdict in verdicts} == {"deny"}
+        assert not [c for c in house.sandbox.calls if c.method == "chat.postMessage"]
+
+
+async def test_many_calls_with_much_in_them_leave_every_card_within_slacks_limits(
+    house: House,
+) -> None:
+    odd: list[Any] = [
+        {f"k{n}": n for n in range(2_000)},
+        {"k" * 20_000: "v"},
+        {"": "", " ": " ", "\n": "\n"},
+        {"note": "\U0001f600" * 8_000},
+        {"note": "\u202e" * 20_000},
+        {"a": {"b": {"c": [[[[[[{"d": ["e"] * 300}]]]]]]}}},
+        {"note": '"' * 9_000},
+        {"note": "<!channel>" * 3_000},
+    ]
+    async with house.running():
+        verdicts = await house.submit(*[("send_email", args) for args in odd])
+        cards = [await house.card(each, timeout_s=30) for each in verdicts]
+
+    assert len(cards) == len(odd)
+    assert all(call.error is None for call in house.sandbox.calls)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="bot/cards/listing.py _quoted_if_odd: 'false' and false read alike",
+)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ({"force": "false"}, {"force": False}),
+        ({"to": "null"}, {"to": None}),
+        ({"n": "1"}, {"n": 1}),
+        ({"a": "b  c"}, {"a  b": "c"}),
+        ({"a": '{\n  "b": 1\n}'}, {"a": {"b": 1}}),
+    ],
+)
+def test_two_calls_that_differ_never_read_the_same(one: Args, other: Args) -> None:
+    """Whoever approves `force  false` must not let a tool get the true text "false"."""
+    assert boxes("tool", one, ()) != boxes("tool", other, ())

@@ -1,0 +1,215 @@
+"""Arguments, redacted values and secrets stay where they belong."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from bot.ids import Action, Input
+from bot.sandbox.json_types import as_object, as_objects
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Result
+from gateway.policy.load import load_policy
+from gateway.store.jobs import Job
+from gateway.store.store import Store
+from tests.attacks.enemy import deliver_bytes
+from tests.attacks.test_hostile_texts import nothing_is_left
+from tests.attacks.test_tampered_store import claim_of
+from tests.bot.bot_house import CHANNEL, POLICY, House
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import House as Shop
+from tests.resume.house import open_house
+
+CANARY = "CANARY4111111111111111"
+HIDDEN = "HIDDEN5500005555555559"
+REDACTING = POLICY.replace(
+    "  no_edits:",
+    """  charge:
+    description: "Charge {args.card.number} for {args.note}"
+    redact: [args.card.number, args.pins.*, args.token]
+    args_schema:
+      type: object
+      properties:
+        note: {type: string, maxLength: 60}
+        token: {type: string, pattern: "^H.*9$"}
+        card: {type: object, properties: {number: {type: string}}}
+        pins: {type: array, items: {type: string}}
+        amount: {type: number, maximum: 100}
+  no_edits:""",
+)
+CHARGE: Any = {
+    "note": CANARY,
+    "token": HIDDEN,
+    "card": {"number": HIDDEN},
+    "pins": [HIDDEN, HIDDEN],
+    "amount": 1,
+}
+
+
+def logged(caplog: pytest.LogCaptureFixture) -> str:
+    """Return every line of the log, with its traceback, as an operator would see it."""
+    formatter = logging.Formatter("%(name)s %(message)s")
+    return "\n".join(formatter.format(record) for record in caplog.records)
+
+
+async def whole_life(house: House) -> None:
+    """Open, misedit, edit, run and fail a call with secrets in it; reject another."""
+    (verdict,) = await house.submit(("charge", CHARGE))
+    card = await house.card(verdict)
+    ts, ana = str(card["ts"]), house.actor("U0ANA")
+    await ana.click(CHANNEL, ts, Action.VIEW_ALL)
+    await ana.wait_for_view()
+    await ana.close_view(clear=True)
+    await ana.click(CHANNEL, ts, Action.EDIT)
+    view = await ana.wait_for_view()
+    amount = field(view, "amount")
+    assert await ana.submit({amount: "900"})
+    assert await ana.submit({amount: "90", Input.REASON.value: "less"}) == {}
+    claim = await house.agents.claim(await claim_of(house, verdict))
+    assert claim.kind == "new"
+    result = Result(ok=False, summary="it failed", payload=json.dumps(CHARGE))
+    await house.agents.finish(verdict.item_id, claim.fence, result)
+    (other,) = await house.submit(("charge", CHARGE), thread="t2")
+    second = await house.card(other)
+    await ana.click(CHANNEL, str(second["ts"]), Action.REJECT)
+    await ana.wait_for_view()
+    await ana.submit({Input.REASON.value: "no"})
+    assert (await house.approval(other)).items[0].state is ItemState.REJECTED
+    await nothing_is_left(house)
+
+
+def field(view: Any, name: str) -> str:
+    """Return the block id of the input for an argument."""
+    for block in as_objects(view["blocks"]):
+        label = as_object(block.get("label"))
+        if block["type"] == "input" and name in str(label.get("text", "")).lower():
+            return str(block["block_id"])
+    raise LookupError(name)
+
+
+async def test_no_argument_and_no_secret_reaches_a_log_an_event_or_a_fallback(
+    house: House, unlimited: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    house.policy = load_policy(REDACTING, "policy.yml")
+    async with house.running() as bot:
+        await whole_life(house)
+        await deliver_bytes(house, b"payload=" + CANARY.encode())
+        assert bot.url
+
+    conn, keys = house.store.conn, house.keys
+    streams = [
+        str(await conn.command("XRANGE", stream, "-", "+"))
+        for stream in (keys.outbox, keys.audit, keys.jobs, keys.dead)
+    ]
+    fallbacks = [
+        json.dumps([call.arguments.get("text"), call.arguments.get("metadata")])
+        for call in house.sandbox.calls
+    ]
+    names = str(await conn.command("KEYS", "*"))
+    secrets = [house.sandbox.signing_secret, house.sandbox.bot_token]
+    for secret in (CANARY, HIDDEN):
+        assert secret not in logged(caplog)
+        assert all(secret not in stream for stream in streams)
+        assert all(secret not in fallback for fallback in fallbacks)
+        assert secret not in names
+    for secret in [*secrets, house.config.seal_key.hex(), str(house.config.seal_key)]:
+        assert secret not in logged(caplog)
+        assert secret not in str([call.arguments for call in house.sandbox.calls])
+        assert secret not in repr(house.config)
+
+
+async def test_what_the_policy_hides_is_in_no_card_form_note_or_message(
+    house: House, unlimited: None
+) -> None:
+    house.policy = load_policy(REDACTING, "policy.yml")
+    async with house.running():
+        await whole_life(house)
+
+    sent = str([call.arguments for call in house.sandbox.calls])
+    assert CANARY in sent, "what is not hidden is shown"
+    assert HIDDEN not in sent
+
+
+@pytest.fixture
+async def shop_house(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Shop]:
+    """Give a gateway with the shop's agent; nobody works yet."""
+    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    async with open_house(store, tmp_path / "checkpoints.db") as opened:
+        yield opened
+
+
+REFUND = ("refund", {"order": CANARY, "amount": 1.0})
+
+
+async def stream(house: Shop, key: str) -> str:
+    return str(await house.store.conn.command("XRANGE", key, "-", "+"))
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="resume/announcing.py finished: last words stand in the audit log",
+)
+async def test_an_agents_words_about_arguments_are_in_no_audit_entry(
+    shop_house: Shop,
+) -> None:
+    """The audit log is kept for ever and cannot be erased; words belong in a blob."""
+    async with shop_house.working():
+        await shop_house.ask(REFUND)
+        [item] = await shop_house.asked()
+        await shop_house.decide(item)
+        await shop_house.words()
+
+    assert CANARY not in await stream(shop_house, shop_house.keys.audit)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="resume/worker.py _attempt: logs foreign errors with their text"
+)
+async def test_an_error_that_quotes_arguments_is_logged_without_them(
+    shop_house: Shop,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A provider that refuses a request likes to repeat it in its message."""
+
+    def refuse(results: list[str]) -> str:
+        raise ValueError(f"400: cannot use {results}")
+
+    monkeypatch.setattr(shop, "after_tools", refuse)
+    async with shop_house.working():
+        await shop_house.ask(REFUND)
+        [item] = await shop_house.asked()
+        await shop_house.decide(item)
+        await eventually(lambda: is_logged(caplog, "job.failed"))
+
+    mine = [r for r in caplog.records if r.name.startswith(("gateway", "bot"))]
+    caplog.records[:] = mine
+    assert CANARY not in logged(caplog)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="approvals/record.py Record: pydantic quotes its input in errors",
+)
+def test_a_record_that_does_not_fit_says_so_without_what_it_holds() -> None:
+    """Such errors end in tracebacks in the log, wherever a record is read."""
+    with pytest.raises(ValidationError) as raised:
+        Job.model_validate_json(json.dumps({"input": CANARY}))
+
+    assert CANARY not in str(raised.value)
+
+
+async def is_logged(caplog: pytest.LogCaptureFixture, words: str) -> bool:
+    await asyncio.sleep(0)
+    return any(words in record.getMessage() for record in caplog.records)

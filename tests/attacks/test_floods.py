@@ -152,10 +152,6 @@ async def test_clients_that_only_hold_connections_keep_nobody_else_out(
         assert await is_healthy(house)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="store/connection.py: socket_timeout uses asyncio.wait_for (3.11)",
-)
 async def test_a_cancellation_is_never_lost_in_the_store(valkey_url: str) -> None:
     """A lost one leaves a heartbeat beating, and whoever waits for its end, for ever.
 

@@ -50,9 +50,6 @@ async def test_what_the_policy_denies_by_now_is_not_approved(house: House) -> No
     assert (await house.approval(verdict)).items[0].is_pending
 
 
-@pytest.mark.xfail(
-    strict=True, reason="approvals/deciding.py _reconcile: the current policy is unread"
-)
 async def test_what_the_policy_denies_by_now_is_not_run_again(house: House) -> None:
     verdict = await house.refund()
     click = await click_on(house, verdict)
@@ -70,9 +67,6 @@ async def test_what_the_policy_denies_by_now_is_not_run_again(house: House) -> N
     assert item.state is not ItemState.AUTHORIZED
 
 
-@pytest.mark.xfail(
-    strict=True, reason="approvals/deciding.py: only the frozen `allow` is asked"
-)
 async def test_a_decision_that_the_policy_forbids_by_now_does_not_count(
     house: House,
 ) -> None:
@@ -86,10 +80,6 @@ async def test_a_decision_that_the_policy_forbids_by_now_does_not_count(
     assert (await house.approval(verdict)).items[0].is_pending
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="approvals/deciding.py _edit: no change is an approve, allowed or not",
-)
 async def test_an_edit_without_a_change_does_not_approve_where_nobody_may(
     house: House,
 ) -> None:
@@ -105,10 +95,6 @@ async def test_an_edit_without_a_change_does_not_approve_where_nobody_may(
     assert (await house.approval(verdict)).items[0].is_pending
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="approvals/deciding.py _edit: requires_reason is the form's word",
-)
 async def test_a_reason_that_the_policy_wants_is_wanted_by_the_centre(
     house: House,
 ) -> None:
@@ -123,9 +109,6 @@ async def test_a_reason_that_the_policy_wants_is_wanted_by_the_centre(
     assert outcome.kind == "invalid"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bot/desk.py reviewer_of: only groups of the frozen demand"
-)
 async def test_who_the_policy_wants_by_now_may_come_first(house: House) -> None:
     async with house.running():
         verdict = await house.refund()
@@ -140,9 +123,6 @@ async def test_who_the_policy_wants_by_now_may_come_first(house: House) -> None:
         await eventually(lambda: has_votes(house, verdict, 1), within_s=2)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bot/listeners/seeing.py proven_place: no place is a place"
-)
 async def test_a_click_from_nowhere_decides_nothing_and_makes_no_place(
     house: House,
 ) -> None:

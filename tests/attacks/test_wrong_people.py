@@ -156,10 +156,6 @@ async def test_two_reviewers_at_once_over_both_transports_settle_it_once(
             assert (len(item.votes), found.jobs) == (1, jobs + 1)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="service/reviews.py ask_agent: the last one who asked is the only requester",
-)
 async def test_who_asked_first_is_not_forgotten_when_somebody_else_speaks(
     house: House,
 ) -> None:
@@ -203,9 +199,6 @@ async def test_the_vote_of_somebody_who_left_does_not_complete_a_quorum(
         assert (await house.approval(verdict)).items[0].is_pending
 
 
-@pytest.mark.xfail(
-    strict=True, reason="approvals/deciding.py _reconcile: item.principals are left out"
-)
 async def test_whose_edit_raised_a_call_cannot_have_it_run_again(house: House) -> None:
     verdict = await house.refund()
     house.policy = load_policy(
@@ -228,9 +221,6 @@ async def test_whose_edit_raised_a_call_cannot_have_it_run_again(house: House) -
     assert outcome.kind == "forbidden"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="approvals/deciding.py _reconcile: one person is always enough"
-)
 async def test_what_needed_two_people_is_not_run_again_by_one(house: House) -> None:
     (verdict,) = await house.submit(("wire_money", {"amount": 1}))
     for user, group in (("U0ANA", "S0SUPPORT"), ("U0CHLOE", "S0SENIOR")):

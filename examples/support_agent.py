@@ -40,6 +40,7 @@ ORDERS = {
     "78291": {"customer_id": "C-1207", "item": "standing desk", "amount": 899.00},
     "78304": {"customer_id": "C-1207", "item": "desk lamp", "amount": 49.90},
     "78377": {"customer_id": "C-2044", "item": "desk chair", "amount": 312.50},
+    "78420": {"customer_id": "C-3310", "item": "dining table", "amount": 1299.00},
 }
 DEFAULT_ORDER = "78291"
 

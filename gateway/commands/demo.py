@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
 
 from gateway.commands import console
+from gateway.commands.demo_haste import hastened
 from gateway.commands.demo_scripts import SCRIPTS, Stage
 from gateway.commands.demo_world import (
     CHANNEL,
@@ -31,11 +31,11 @@ from gateway.errors import SettingsError, TwokeyError
 PORT = 8765
 FOLDER = Path(".twokey/demo")
 LEDGER = "TWOKEY_DEMO_LEDGER"
-SHORT_EXPIRY = "2s"
 
 EXAMPLES = console.examples(
     ("twokey demo", "a page with a card that waits for you"),
     ("twokey demo --script edit --json", "the same without a browser"),
+    ("twokey demo --script escalate", "a refund that takes two people"),
 )
 
 
@@ -97,6 +97,8 @@ async def _show(
         typer.echo(f"\n  {typer.style(url, bold=True)}\n")
         typer.echo("You are Ana, a reviewer. A card waits in #agent-approvals:")
         typer.echo("press Edit, change the amount to 449.50, and submit.")
+        typer.echo("A refund of order 78420 takes two people, one of them senior:")
+        typer.echo("approve it as Ana, then switch to Chloé and approve it again.")
         typer.echo("Ctrl+C stops everything; what waits will wait for you.")
         await until_stopped()
     typer.echo("\nStopped. `make demo` goes on where you left.")
@@ -122,8 +124,9 @@ async def _play(
         ledger = folder / "effects.jsonl"
         os.environ[LEDGER] = str(ledger)
         env = dict(session.env)
-        if name == "expire":
-            env["TWOKEY_POLICY"] = str(_impatient(config, folder))
+        policy = hastened(config, name, folder)
+        if policy is not None:
+            env["TWOKEY_POLICY"] = str(policy)
         say("story.started", script=name)
         try:
             async with open_world(
@@ -135,18 +138,6 @@ async def _play(
             return 1
         say("story.ended", script=name, ok=True)
         return 0
-
-
-def _impatient(config: Path, folder: Path) -> Path:
-    """Write the policy of the settings anew, with a very short expiry everywhere."""
-    document = yaml.safe_load(config.read_text(encoding="utf-8"))
-    policy = document["policy"]
-    policy["defaults"]["expires_in"] = SHORT_EXPIRY
-    for tool in policy.get("tools", {}).values():
-        tool.pop("expires_in", None)
-    path = folder / "policy.yml"
-    path.write_text(yaml.safe_dump(policy), encoding="utf-8")
-    return path
 
 
 def _readable(event: str, fields: dict[str, object]) -> str:

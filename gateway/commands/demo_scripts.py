@@ -8,17 +8,22 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from bot.cards.calling import escalation, reminder
+from bot.cards.message import Message
 from bot.cards.outcome import agent_words
 from bot.ids import CARD_EVENT, Action, Input
 from bot.sandbox.client import Person
 from bot.sandbox.json_types import JsonObject, as_object, as_objects
+from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval
+from gateway.approvals.tiers import Tier
 from gateway.commands.demo_world import (
     CHANNEL,
     FIRST_WORDS,
     REQUESTER,
     REVIEWER,
+    SENIOR,
     World,
 )
 from gateway.errors import TwokeyError
@@ -26,6 +31,11 @@ from gateway.errors import TwokeyError
 PATIENCE_S = 30.0
 REASON = "Only half of it was damaged."
 ANSWER = "Please ask for a photo of the damage first."
+
+_CALLS: dict[EventName, Callable[[Approval], Message]] = {
+    EventName.APPROVAL_REMINDED: reminder,
+    EventName.APPROVAL_ESCALATED: escalation,
+}
 
 Say = Callable[..., None]
 
@@ -80,17 +90,42 @@ class Stage:
             raise StoryFailed(f"There is no approval {approval_id!r}.")
         return loaded.approval
 
-    async def click(self, ts: str, action: Action, approval: Approval, n: int) -> None:
+    async def click(
+        self, ts: str, action: Action, approval: Approval, n: int, by: str = REVIEWER
+    ) -> None:
         """Click one item's button on a card."""
         block = await self._block_of(ts, action, approval, n)
-        await self.ana.click(CHANNEL, ts, action, block)
+        await self.world.sandbox.person(by).click(CHANNEL, ts, action, block)
         self.say(
             "reviewer.clicked",
             approval=approval.id,
             item=approval.items[n].id,
-            by=REVIEWER,
+            by=by,
             action=action.value,
         )
+
+    async def voted(
+        self, ts: str, approval: Approval, n: int, *, have: int, need: int
+    ) -> None:
+        """Wait until the card shows how many people have approved an item."""
+
+        def is_counted(message: JsonObject) -> bool:
+            words = f"{have} of {need} approvals"
+            return message["ts"] == ts and words in json.dumps(message["blocks"])
+
+        await self.ana.message_with(CHANNEL, is_counted, PATIENCE_S)
+        item = approval.items[n].id
+        self.say("item.voted", approval=approval.id, item=item, have=have, need=need)
+
+    async def called(self, ts: str, approval: Approval, event: EventName) -> None:
+        """Wait for the line under a card that calls people to it."""
+        line = _CALLS[event](approval).text
+
+        def is_call(message: JsonObject) -> bool:
+            return message.get("thread_ts") == ts and message["text"] == line
+
+        await self.ana.message_with(CHANNEL, is_call, PATIENCE_S)
+        self.say(event.value, approval=approval.id)
 
     async def submit(
         self, values: Mapping[str, object], approval: Approval, n: int
@@ -265,6 +300,22 @@ async def multi(stage: Stage) -> None:
     demand("449.50" in words and "said no" in words, "The agent missed something.")
 
 
+async def escalate(stage: Stage) -> None:
+    """A refund over 1,000 takes two people; the second one is called, a senior."""
+    ts, approval = await stage.ask("@twokey refund order 78420")
+    demand(approval.items[0].tier is Tier.ESCALATE, "1,299 does not take two people.")
+    await stage.called(ts, approval, EventName.APPROVAL_REMINDED)
+    await stage.click(ts, Action.APPROVE, approval, 0)
+    await stage.voted(ts, approval, 0, have=1, need=2)
+    demand(not stage.effects(), "One person was enough.")
+    await stage.called(ts, approval, EventName.APPROVAL_ESCALATED)
+    await stage.click(ts, Action.APPROVE, approval, 0, by=SENIOR)
+    await stage.reached(approval, {0: ItemState.EXECUTED})
+    words = await stage.last_words()
+    demand(_amounts(stage) == [1299], "The refund did not run once with 1,299.")
+    demand("1299" in words, "The agent does not say what it refunded.")
+
+
 SCRIPTS: dict[str, Callable[[Stage], Awaitable[None]]] = {
     "approve": approve,
     "edit": edit,
@@ -272,6 +323,7 @@ SCRIPTS: dict[str, Callable[[Stage], Awaitable[None]]] = {
     "respond": respond,
     "expire": expire,
     "multi": multi,
+    "escalate": escalate,
 }
 
 

@@ -16,7 +16,7 @@ from gateway.errors import SettingsError
 CHANNEL = "C0APPROVALS"
 REQUESTER = "U0DAN"
 REVIEWER = "U0ANA"
-SECOND_REVIEWER = "U0BEN"
+SENIOR = "U0CHLOE"
 FIRST_WORDS = "@twokey refund order 78291"
 
 SUGGESTIONS = tuple(
@@ -25,6 +25,7 @@ SUGGESTIONS = tuple(
     for label, text in (
         ("refund order 78291", "refund order 78291"),
         ("do several things at once", "refund order 78291 and do everything else"),
+        ("refund order 78420 (1,299: takes two people)", "refund order 78420"),
         ("change an address", "change the address of order 78304"),
         ("send an e-mail (expires in 2 minutes)", "mail the customer of order 78377"),
         ("look up an order (needs nobody)", "look up order 78377"),

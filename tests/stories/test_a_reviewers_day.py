@@ -22,6 +22,12 @@ STORIES = {
     "respond": ["item.answered"],
     "expire": ["item.expired"],
     "multi": ["item.rejected", "item.executed", "item.executed"],
+    "escalate": [
+        "approval.reminded",
+        "item.voted",
+        "approval.escalated",
+        "item.executed",
+    ],
 }
 
 
@@ -54,6 +60,15 @@ def test_every_line_says_when_and_about_what() -> None:
     about = [line for line in lines if line["event"].startswith(("item.", "reviewer."))]
     assert all("T" in line["at"] for line in lines)
     assert all(line["item"].startswith(line["approval"]) for line in about)
+
+
+def test_a_refund_over_1000_takes_two_people_one_of_them_senior() -> None:
+    _, lines = play("--script", "escalate")
+
+    clicks = [line["by"] for line in lines if line["event"] == "reviewer.clicked"]
+    votes = [(line["have"], line["need"]) for line in lines if "have" in line]
+    assert clicks == ["U0ANA", "U0CHLOE"]
+    assert votes == [(1, 2)]
 
 
 def test_an_edit_is_told_with_its_difference_and_its_reason() -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import hashlib
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
@@ -23,10 +23,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from gateway.agent.port import connected
 from gateway.approvals.record import Origin, Person
-from gateway.config import Settings
+from gateway.config import PolicySource, Settings
 from gateway.errors import GraphError, SettingsError, ThreadUnavailable
-from gateway.policy.load import load_policy
 from gateway.policy.rules import Policy
+from gateway.policy_file import PolicyFile, followed
 from gateway.resume.advancing import Advancer
 from gateway.resume.announcing import Place
 from gateway.resume.answers import asked_items
@@ -52,7 +52,8 @@ class Twokey:
     Args:
         settings: everything from ``twokey.yml``, its agents included; instead of all
             that follow.
-        policy: a policy, or the path of its file.
+        policy: a policy, or the path of its file, which is followed: a change of it
+            counts without a restart, unless it is no policy.
         url: the store's address; None is an embedded server in ``data_dir``.
         data_dir: where the embedded server and the checkpoints live.
         checkpoints: a SQLite file or ``postgresql://`` URL instead of that.
@@ -120,19 +121,21 @@ class Twokey:
             )
             if self._settings is not None:
                 self._runners |= await load_runners(self._settings, self._saver)
+            if isinstance(self._policy, PolicyFile):
+                await stack.enter_async_context(
+                    followed(self._policy, self.store, tenant=self._tenant)
+                )
             self.service = await stack.enter_async_context(
                 running(
                     self.store,
-                    lambda: self._policy,
+                    self._policy,
                     self._runners,
                     tenant=self._tenant,
                     slots=self._slots,
                     at_rest=self._tell,
                 )
             )
-            self.reviews = ReviewService(
-                self.store, lambda: self._policy, tenant=self._tenant
-            )
+            self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
             self._stack = stack.pop_all()
         return self
 
@@ -144,6 +147,14 @@ class Twokey:
     ) -> None:
         """Let running threads rest, then close everything; approvals stay open."""
         await self._stack.aclose()
+
+    def reload(self) -> None:
+        """Judge the policy's file again within seconds, and log what came of it.
+
+        A changed file needs no such call.
+        """
+        if isinstance(self._policy, PolicyFile):
+            self._policy.reload()
 
     def connected(self) -> AbstractContextManager[None]:
         """Connect the agents that are run inside the block by other means.
@@ -302,20 +313,16 @@ def _key(given: object) -> str:
     return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}"
 
 
-def _policy(settings: Settings | None, policy: Policy | Path | None) -> Policy:
+def _policy(
+    settings: Settings | None, policy: Policy | Path | None
+) -> Callable[[], Policy]:
     if settings is not None and policy is None:
-        place = settings.policy
-        return load_policy(place.read(), str(place.path), under=place.under)
+        return PolicyFile(settings.policy)
     if settings is not None or policy is None:
         raise SettingsError(
             "Twokey needs either settings or a policy: Twokey(settings), or "
             "Twokey(policy=Path('policy.yml'))."
         )
     if isinstance(policy, Policy):
-        return policy
-    try:
-        return load_policy(policy.read_text(encoding="utf-8"), str(policy))
-    except OSError as error:
-        raise SettingsError(
-            f"The policy {str(policy)!r} cannot be read: {error.strerror}."
-        ) from error
+        return lambda: policy
+    return PolicyFile(PolicySource(path=policy))

@@ -43,6 +43,8 @@ class EventName(StrEnum):
     DELEGATION_LIFTED = "delegation.lifted"
     FREEZE_SET = "freeze.set"
     FREEZE_LIFTED = "freeze.lifted"
+    POLICY_LOADED = "policy.loaded"
+    POLICY_REFUSED = "policy.refused"
 
 
 class Event(Record):

@@ -100,7 +100,7 @@ async def _show(
         typer.echo("A refund of order 78420 takes two people, one of them senior:")
         typer.echo("approve it as Ana, then switch to Chloé and approve it again.")
         typer.echo("Ctrl+C stops everything; what waits will wait for you.")
-        await until_stopped()
+        await until_stopped(world.house.twokey.reload)
     typer.echo("\nStopped. `make demo` goes on where you left.")
 
 

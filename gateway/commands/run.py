@@ -13,6 +13,7 @@ from gateway.commands.house import bot_config, open_house
 from gateway.commands.session import Session, session_of
 from gateway.commands.stopping import until_stopped
 from gateway.embed import Twokey
+from gateway.policy_file import PolicyFile, followed
 from gateway.running import open_store
 from gateway.service.reviews import ReviewService
 
@@ -52,22 +53,26 @@ async def _run(session: Session, *, insecure_dev: bool) -> None:
         console.good(f"Twokey runs in workspace {house.bot.team_id}.")
         agents = ", ".join(settings.agents) or "none in twokey.yml"
         console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
-        await until_stopped()
+        await until_stopped(house.twokey.reload)
 
 
 async def _gateway(session: Session, *, insecure_dev: bool) -> None:
     settings = session.settings()
-    async with Twokey(settings, insecure_dev=insecure_dev):
+    async with Twokey(settings, insecure_dev=insecure_dev) as twokey:
         console.good(f"The gateway runs for {', '.join(settings.agents) or 'nobody'}.")
-        await until_stopped()
+        await until_stopped(twokey.reload)
 
 
 async def _bot(session: Session, *, insecure_dev: bool) -> None:
-    settings, policy = session.settings(), session.policy()
+    settings = session.settings()
+    policy, tenant = PolicyFile(settings.policy), settings.tenant
     config = bot_config(settings)
     url = settings.redis_url.get_secret_value() if settings.redis_url else None
     async with open_store(url, settings.data_dir, insecure_dev=insecure_dev) as store:
-        reviews = ReviewService(store, lambda: policy, tenant=settings.tenant)
-        async with SlackBot(config, reviews) as slack_bot:
+        reviews = ReviewService(store, policy, tenant=tenant)
+        async with (
+            followed(policy, store, tenant=tenant),
+            SlackBot(config, reviews) as slack_bot,
+        ):
             console.good(f"The bot serves workspace {slack_bot.team_id}.")
-            await until_stopped()
+            await until_stopped(policy.reload)

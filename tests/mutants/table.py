@@ -26,6 +26,8 @@ QUORUM = "gateway/approvals/quorum.py"
 LUA = "gateway/store/lua"
 AGENTS = "gateway/service/agents.py"
 PRELUDE = f"{LUA}/prelude.lua"
+POLICY_FILE = "gateway/policy_file.py"
+FOLLOWING = "tests/test_policy_file.py"
 WINDOWS = "tests/service/test_windows.py"
 SLIDING = "tests/store/test_windows.py"
 RACES = "tests/races/test_window_races.py"
@@ -33,6 +35,20 @@ FREEZES = "tests/service/test_freezes.py"
 ATTENTION = "tests/service/test_attention.py"
 
 TABLE = (
+    Mutant(
+        "half of a policy's file is not taken",
+        POLICY_FILE,
+        "if not is_still or (",
+        "if False or (",
+        FOLLOWING,
+    ),
+    Mutant(
+        "a file that cannot be read does not replace the policy",
+        POLICY_FILE,
+        "raise SettingsError(self.problem)",
+        "return load_policy('version: 1', '')",
+        FOLLOWING,
+    ),
     Mutant(
         "a late click is refused",
         f"{LUA}/decide.lua",

@@ -1,0 +1,172 @@
+"""Keep a policy in force while its file changes, and tell what became of each change.
+
+A change counts once the file has stood still from one look to the next, because half
+of a file can be a policy, too: one that lacks the rules of the other half. What cannot
+be read or is no policy is refused, and then the policy in force stays. So a file that
+is emptied, deleted or misspelt never loosens anything.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gateway.approvals.events import Event, EventName
+from gateway.config import PolicySource
+from gateway.errors import PolicyError, SettingsError
+from gateway.policy.load import load_policy
+from gateway.policy.rules import Policy
+from gateway.resume.sweeping import repeat
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+LOOK_S = 1.0
+"""How often to look at the file, about."""
+
+_LONGEST_REASON = 500
+
+
+@dataclass(frozen=True)
+class Change:
+    """What became of a changed file.
+
+    Attributes:
+        was: digest of the policy that was in force.
+        now: digest of the policy that is in force.
+        why: why the file was refused, with file and line; empty when it was taken.
+    """
+
+    was: str
+    now: str
+    why: str = ""
+
+
+class _Reading(NamedTuple):
+    """What a look at the file found: its text, or why it cannot be read."""
+
+    text: str = ""
+    problem: str = ""
+
+    def load(self, source: PolicySource) -> Policy:
+        if self.problem:
+            raise SettingsError(self.problem)
+        return load_policy(self.text, str(source.path), under=source.under)
+
+
+class PolicyFile:
+    """A policy that follows its file; call it for the policy in force.
+
+    It may be called from any thread.
+
+    Args:
+        source: where the policy stands.
+
+    Raises:
+        PolicyError: when the file is no policy at the start; names the line.
+        SettingsError: when it cannot be read at the start.
+    """
+
+    def __init__(self, source: PolicySource) -> None:
+        self._source = source
+        self._judged = self._standing = _Reading(source.read())
+        self._is_asked = False
+        self._policy = self._judged.load(source)
+        # A pipe is read once, and would block whoever looks for more.
+        self._is_followed = source.path.is_file()
+
+    def __call__(self) -> Policy:
+        """Return the policy in force."""
+        return self._policy
+
+    def reload(self) -> None:
+        """Judge the file again at the next looks, even if it has not changed."""
+        self._is_asked = True
+
+    def look(self) -> Change | None:
+        """Look at the file once, and take it when it is a policy; blocks on the disk.
+
+        Returns:
+            None when there is nothing to tell: nothing changed, or it changes still.
+        """
+        if not self._is_followed:
+            return None
+        found = _read(self._source)
+        is_still, self._standing = found == self._standing, found
+        if not is_still or (found == self._judged and not self._is_asked):
+            return None
+        self._is_asked, self._judged = False, found
+        was = self._policy.digest
+        try:
+            policy = found.load(self._source)
+        except (PolicyError, SettingsError) as error:
+            return Change(was, was, str(error)[:_LONGEST_REASON])
+        # The digest is computed here, off the event loop, before anybody needs it.
+        change = Change(was, policy.digest)
+        self._policy = policy
+        return change
+
+
+@asynccontextmanager
+async def followed(
+    policy: PolicyFile, store: Store, *, tenant: str, every_s: float = LOOK_S
+) -> AsyncGenerator[None]:
+    """Follow the file of a policy while the block runs; the event loop never waits.
+
+    Each change is logged and told, once; what cannot be told is told later.
+
+    Args:
+        policy: to keep up to date.
+        store: whose audit log and outbox are told.
+        tenant: whose policy it is.
+        every_s: about how often to look.
+    """
+    untold: list[Event] = []
+    outbox = store.outbox(store.keys_of_tenant(tenant), reader="")
+
+    async def look() -> None:
+        change = await asyncio.to_thread(policy.look)
+        if change is not None:
+            untold.append(_logged(change, tenant))
+        while untold:
+            await outbox.put(untold[0])
+            del untold[0]
+
+    stop = asyncio.Event()
+    following = asyncio.create_task(repeat(look, stop, every_s=every_s))
+    try:
+        yield
+    finally:
+        stop.set()
+        await following
+
+
+def _read(source: PolicySource) -> _Reading:
+    try:
+        return _Reading(source.read())
+    except SettingsError as error:
+        return _Reading(problem=str(error))
+
+
+def _logged(change: Change, tenant: str) -> Event:
+    """Log a change where it is seen under any settings of logs, and make its event."""
+    process = f"{socket.gethostname()}-{os.getpid()}"
+    if change.why:
+        name = EventName.POLICY_REFUSED
+        logger.error("policy.refused kept=%s why=%s", change.was, change.why)
+    else:
+        name = EventName.POLICY_LOADED
+        logger.warning("policy.loaded was=%s now=%s", change.was, change.now)
+    return Event(
+        name=name,
+        tenant=tenant,
+        policy_digest=change.now,
+        reason=change.why,
+        data={"was": change.was, "process": process},
+    )

@@ -1,0 +1,106 @@
+"""The policy changes while everything runs: who may decide, and whether it is asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from bot.ids import Action
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.commands.demo_scripts import Stage
+from gateway.commands.demo_world import World, open_world
+from gateway.store.outbox import audit_entries
+from tests.conftest import eventually
+
+AGENT = Path(__file__).parents[2] / "examples" / "support_agent.py"
+CHLOE_ONLY: Mapping[str, object] = {
+    "version": 1,
+    "defaults": {"channel": "C0APPROVALS", "reviewers": "U0CHLOE"},
+    "tools": {"look_up_order": {"tier": "auto"}},
+}
+THE_GROUP_TOO: Mapping[str, object] = {
+    **CHLOE_ONLY,
+    "defaults": {"channel": "C0APPROVALS", "reviewers": ["U0CHLOE", "floor"]},
+    "roles": {"floor": {"usergroups": ["S0SUPPORT"]}},
+}
+NO_REFUNDS: Mapping[str, object] = {
+    **THE_GROUP_TOO,
+    "tools": {"look_up_order": {"tier": "auto"}, "process_refund": {"tier": "deny"}},
+}
+
+
+def write(config: Path, policy: Mapping[str, object]) -> None:
+    """Write the settings with a policy inside, as an editor would."""
+    agents = {"support": {"graph": f"{AGENT}:graph"}}
+    config.write_text(json.dumps({"agents": agents, "policy": policy}), "utf-8")
+
+
+def silent(event: str, **fields: object) -> None:
+    """Print no step."""
+
+
+async def changes(world: World, name: EventName) -> int:
+    """Count the changes of the policy that the audit log has."""
+    store = world.house.twokey.store
+    entries = await audit_entries(store.conn, store.keys_of_tenant("default"))
+    return sum(event.name is name for event in entries)
+
+
+async def heard(world: World, name: EventName, count: int) -> None:
+    """Wait until the policy was loaded, or refused, so many times."""
+
+    async def is_heard() -> bool:
+        return await changes(world, name) == count
+
+    await eventually(is_heard)
+
+
+async def is_told_no(stage: Stage) -> bool:
+    """Say whether Ana was told that she may not decide this."""
+    return bool(await stage.ana.ephemerals("C0APPROVALS"))
+
+
+async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, ledger = tmp_path / "twokey.yml", tmp_path / "effects.jsonl"
+    monkeypatch.setenv("TWOKEY_DEMO_LEDGER", str(ledger))
+    write(config, CHLOE_ONLY)
+    async with open_world(config, tmp_path / "data", is_kept=False) as world:
+        stage = Stage(world, silent, ledger)
+        ts, approval = await stage.ask()
+        await stage.click(ts, Action.APPROVE, approval, 0)
+        await eventually(lambda: is_told_no(stage))
+        assert (await stage.approval(approval.id)).items[0].is_pending
+
+        write(config, THE_GROUP_TOO)
+        await heard(world, EventName.POLICY_LOADED, 1)
+        ts, approval = await stage.ask()
+        await stage.click(ts, Action.APPROVE, approval, 0)
+        await stage.reached(approval, {0: ItemState.EXECUTED})
+
+        config.write_text("", "utf-8")
+        await heard(world, EventName.POLICY_REFUSED, 1)
+        ts, approval = await stage.ask()
+        await stage.click(ts, Action.APPROVE, approval, 0)
+        await stage.reached(approval, {0: ItemState.EXECUTED})
+
+        write(config, NO_REFUNDS)
+        await heard(world, EventName.POLICY_LOADED, 2)
+        await stage.dan.say("C0APPROVALS", "@twokey refund order 78291")
+        store = world.house.twokey.store
+
+        async def is_denied() -> bool:
+            keys = store.keys_of_tenant("default")
+            entries = await audit_entries(store.conn, keys)
+            names = [event.name for event in entries]
+            return EventName.CALL_DENIED in names[:-1] and (
+                names[-1] is EventName.RUN_FINISHED
+            )
+
+        await eventually(is_denied)
+        assert len(stage.effects()) == 2

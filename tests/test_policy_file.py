@@ -1,0 +1,257 @@
+"""A policy follows its file, and no accident of a file ever loosens it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.tiers import Tier
+from gateway.config import PolicySource, Settings
+from gateway.errors import PolicyError, SettingsError
+from gateway.policy.evaluate import listed_tier
+from gateway.policy_file import Change, PolicyFile, followed
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from tests.conftest import eventually
+
+OLD = "version: 1\ntools: {pay: {tier: approve}}\n"
+NEW = "version: 1\ntools: {pay: {tier: escalate}}\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Return the path of a policy file that can be used."""
+    file = tmp_path / "policy.yml"
+    file.write_text(OLD, encoding="utf-8")
+    return file
+
+
+def opened(path: Path, under: str = "") -> PolicyFile:
+    return PolicyFile(PolicySource(path=path, under=under))
+
+
+def tier(policy: PolicyFile) -> Tier:
+    return listed_tier(policy(), agent="a", tool="pay")
+
+
+def settled(policy: PolicyFile) -> Change | None:
+    """Look until the file has stood still; return what came of it."""
+    return policy.look() or policy.look()
+
+
+def test_a_changed_file_is_taken_once_it_stands_still(path: Path) -> None:
+    policy = opened(path)
+    before = policy().digest
+
+    path.write_text(NEW, encoding="utf-8")
+    first = policy.look()
+    seen_early = tier(policy)
+    second = policy.look()
+
+    assert (first, seen_early) == (None, Tier.APPROVE)
+    assert second == Change(was=before, now=policy().digest)
+    assert (before != policy().digest, tier(policy)) == (True, Tier.ESCALATE)
+    assert policy.look() is None
+
+
+def test_half_of_a_file_is_not_taken_although_it_is_a_policy(path: Path) -> None:
+    policy = opened(path)
+
+    path.write_text("version: 1\n", encoding="utf-8")
+    assert policy.look() is None
+    path.write_text(NEW, encoding="utf-8")
+
+    assert policy.look() is None
+    assert listed_tier(policy(), agent="a", tool="pay") is Tier.APPROVE
+    assert policy.look() is not None
+    assert tier(policy) is Tier.ESCALATE
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "policy.yml:1: 'version' is missing."),
+        ("version: 1\ntools: {pay: {teir: auto}}\n", "policy.yml:2: Unknown key"),
+        ("version: 1\ntools: [\n", "policy.yml:3: This is not YAML"),
+        (
+            "version: 1\ndefaults: {reviewers: nobody}\n",
+            "policy.yml:2: 'defaults.reviewers' names the role 'nobody'",
+        ),
+    ],
+)
+def test_what_is_no_policy_is_refused_once_and_the_old_one_stays(
+    path: Path, text: str, why: str
+) -> None:
+    policy = opened(path)
+    before = policy().digest
+
+    path.write_text(text, encoding="utf-8")
+    change = settled(policy)
+
+    assert change is not None
+    assert why in change.why
+    assert (change.was, change.now, policy().digest) == (before, before, before)
+    assert settled(policy) is None
+
+
+def test_a_file_that_cannot_be_read_is_refused_and_the_old_one_stays(
+    path: Path,
+) -> None:
+    policy = opened(path)
+
+    path.unlink()
+    gone = settled(policy)
+    path.write_bytes(b"version: 1\n# \xff\n")
+    garbled = settled(policy)
+    path.unlink()
+    path.mkdir()
+    folder = settled(policy)
+
+    assert gone is not None
+    assert "There is no file" in gone.why
+    assert garbled is not None
+    assert "cannot be read" in garbled.why
+    assert folder is not None
+    assert "cannot be read" in folder.why
+    assert tier(policy) is Tier.APPROVE
+
+
+def test_a_mended_file_is_told_even_when_it_says_what_it_said(path: Path) -> None:
+    policy = opened(path)
+    path.write_text("", encoding="utf-8")
+    assert settled(policy)
+
+    path.write_text(OLD, encoding="utf-8")
+    change = settled(policy)
+
+    assert change == Change(was=policy().digest, now=policy().digest)
+
+
+def test_a_file_replaced_by_renaming_is_taken(path: Path) -> None:
+    policy = opened(path)
+    other = path.with_name("policy.yml.new")
+
+    other.write_text(NEW, encoding="utf-8")
+    other.rename(path)
+
+    assert settled(policy)
+    assert tier(policy) is Tier.ESCALATE
+
+
+def test_who_asks_for_a_reload_hears_of_an_unchanged_file_too(path: Path) -> None:
+    policy = opened(path)
+    assert policy.look() is None
+
+    policy.reload()
+
+    assert policy.look() == Change(was=policy().digest, now=policy().digest)
+    assert policy.look() is None
+
+
+def test_the_policy_inside_the_settings_is_followed(tmp_path: Path) -> None:
+    path = tmp_path / "twokey.yml"
+    inline = "policy:\n  version: 1\n  tools: {{pay: {{tier: {}}}}}\n"
+    path.write_text(inline.format("approve"), encoding="utf-8")
+    policy = PolicyFile(Settings.load(path, {}).policy)
+
+    path.write_text(inline.format("deny"), encoding="utf-8")
+    assert settled(policy)
+    taken = tier(policy)
+    path.write_text("tenant: acme\n", encoding="utf-8")
+    change = settled(policy)
+
+    assert taken is Tier.DENY
+    assert change is not None
+    assert "twokey.yml:1: 'policy' is missing." in change.why
+    assert tier(policy) is Tier.DENY
+
+
+def test_a_pipe_is_read_once_and_never_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "policy.yml"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(OLD,))
+    writer.start()
+
+    policy = opened(pipe)
+    writer.join()
+
+    assert policy.look() is None
+    assert tier(policy) is Tier.APPROVE
+
+
+def test_a_start_without_a_policy_fails(tmp_path: Path, path: Path) -> None:
+    with pytest.raises(SettingsError):
+        opened(tmp_path / "none.yml")
+    path.write_text("", encoding="utf-8")
+    with pytest.raises(PolicyError):
+        opened(path)
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+
+
+async def told(store: Store) -> list[Event]:
+    return await audit_entries(store.conn, store.keys_of_tenant("acme"))
+
+
+async def test_each_change_is_logged_and_in_the_audit_log(
+    store: Store, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    policy = opened(path)
+    before = policy().digest
+
+    async with followed(policy, store, tenant="acme", every_s=0.02):
+        write(path, NEW)
+        await eventually(lambda: _has(store, 1))
+        write(path, "")
+        await eventually(lambda: _has(store, 2))
+
+    after = policy().digest
+    loaded, refused = await told(store)
+    assert loaded.name is EventName.POLICY_LOADED
+    assert (loaded.data["was"], loaded.policy_digest) == (before, after)
+    assert loaded.data["process"].endswith(f"-{os.getpid()}")
+    assert refused.name is EventName.POLICY_REFUSED
+    assert (refused.data["was"], refused.policy_digest) == (after, after)
+    assert "policy.yml:1: 'version' is missing." in refused.reason
+    lines = [record for record in caplog.records if record.name.endswith("policy_file")]
+    assert [record.levelno for record in lines] == [logging.WARNING, logging.ERROR]
+    assert f"policy.loaded was={before} now={after}" in caplog.text
+    assert f"policy.refused kept={after} why={path}:1" in caplog.text
+
+
+async def test_a_slow_disk_holds_up_nobody(store: Store, path: Path) -> None:
+    disk = threading.Event()
+    looked = threading.Event()
+
+    class Slow(PolicyFile):
+        def look(self) -> Change | None:
+            looked.set()
+            disk.wait(timeout=20)
+            return super().look()
+
+    policy = Slow(PolicySource(path=path))
+    async with followed(policy, store, tenant="acme", every_s=0.02):
+        await eventually(lambda: _is_set(looked))
+
+        pong = await asyncio.wait_for(store.conn.command("PING"), timeout=10)
+        in_force = tier(policy)
+
+        assert not disk.is_set()
+        disk.set()
+    assert (pong, in_force) == (True, Tier.APPROVE)
+
+
+async def _has(store: Store, count: int) -> bool:
+    return len(await told(store)) == count
+
+
+async def _is_set(event: threading.Event) -> bool:
+    return event.is_set()

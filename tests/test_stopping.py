@@ -1,0 +1,107 @@
+"""A running command reads its policy again at SIGHUP, and ends with its terminal."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import eventually
+
+WAITING = """
+import asyncio, fcntl, signal, sys, termios
+from pathlib import Path
+from gateway.commands.stopping import until_stopped
+
+def note(name):
+    Path(name).write_text("yes")
+
+async def main():
+    asyncio.get_running_loop().call_soon(note, "waiting")
+    await until_stopped(lambda: note("again"))
+
+if "terminal" in sys.argv:
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+if "nohup" in sys.argv:
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+asyncio.run(main())
+note("ended")
+"""
+
+
+async def waiting(
+    folder: Path, *words: str, stdin: int = asyncio.subprocess.DEVNULL
+) -> asyncio.subprocess.Process:
+    """Start a process that waits to be stopped, in a session of its own."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        *("-c", WAITING, *words),
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        stdin=stdin,
+        start_new_session=True,
+    )
+    await there(folder / "waiting")
+    return process
+
+
+async def there(path: Path) -> None:
+    """Wait for a file."""
+
+    async def is_there() -> bool:
+        return await asyncio.to_thread(path.exists)
+
+    await eventually(is_there)
+
+
+async def test_a_service_is_asked_to_read_its_policy_again(tmp_path: Path) -> None:
+    process = await waiting(tmp_path)
+
+    for _ in range(2):
+        process.send_signal(signal.SIGHUP)
+        await there(tmp_path / "again")
+        (tmp_path / "again").unlink()
+    process.send_signal(signal.SIGTERM)
+
+    assert await asyncio.wait_for(process.wait(), timeout=30) == 0
+    assert (tmp_path / "ended").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "comes", "does_not"),
+    [((), "ended", "again"), (("nohup",), "again", "ended")],
+)
+async def test_a_process_ends_with_its_terminal_unless_it_shall_outlive_it(
+    tmp_path: Path, words: tuple[str, ...], comes: str, does_not: str
+) -> None:
+    terminal, end = pty.openpty()
+    process = await waiting(tmp_path, "terminal", *words, stdin=end)
+    os.close(end)
+
+    os.close(terminal)
+
+    await there(tmp_path / comes)
+    assert not (tmp_path / does_not).exists()
+    if process.returncode is None:
+        process.kill()
+    await process.wait()
+
+
+async def test_a_terminal_that_is_there_can_ask_for_the_policy_too(
+    tmp_path: Path,
+) -> None:
+    terminal, end = pty.openpty()
+    process = await waiting(tmp_path, "terminal", stdin=end)
+    os.close(end)
+
+    process.send_signal(signal.SIGHUP)
+    await there(tmp_path / "again")
+
+    process.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(process.wait(), timeout=30) == 0
+    os.close(terminal)

@@ -1,0 +1,166 @@
+"""Run the shipped weekend policy for real: agent, store, bot, people who click.
+
+The store's clock cannot be set, so the policy is taken to a place on earth where it is
+the hour of the story just now; and what was refunded is made older, instead of waiting.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from bot import limits
+from bot.cards.outcome import agent_words
+from bot.ids import CARD_EVENT, Action, Input
+from bot.sandbox.json_types import JsonObject, as_object, as_objects
+from bot.sandbox.records import Channel, User
+from bot.sandbox.samples import TEAM
+from bot.sandbox.workspace import Workspace
+from gateway.approvals.record import Item
+from gateway.commands.demo_world import World, open_world
+from gateway.config import SlackMode
+from gateway.store.connection import text
+from tests.conftest import listed
+
+ROOT = Path(__file__).parents[2]
+POLICY = ROOT / "examples" / "weekend_policy.yml"
+GRAPH = ROOT / "tests" / "stories" / "weekend_agent.py"
+HOME = "Europe/London"
+CHANNEL = "C0WEEKEND"
+ASKER, ANA, BEN, LEAD = "U0DAN", "U0ANA", "U0BEN", "U0LEAD"
+PATIENCE_S = 20.0
+
+
+@dataclass(frozen=True)
+class Weekend:
+    """A weekend at the shop: what people ask the agent for, and what they decide."""
+
+    world: World
+
+    async def ask(self, tool: str, **args: object) -> str:
+        """Let Dan ask the agent for one call; return the ts of his message."""
+        words = json.dumps([[tool, args]])
+        return await self.world.sandbox.person(ASKER).say(CHANNEL, f"@twokey {words}")
+
+    async def card(self, tool: str, **args: object) -> JsonObject:
+        """Ask for a call that people have to decide; return its card."""
+        asked = await self.ask(tool, **args)
+
+        def is_new(message: JsonObject) -> bool:
+            return bool(_approval_of(message)) and str(message["ts"]) > asked
+
+        return await self._message(is_new)
+
+    async def words(self, tool: str, **args: object) -> str:
+        """Ask for a call that nobody decides; return what the agent says of it."""
+        asked = await self.ask(tool, **args)
+
+        def is_answer(message: JsonObject) -> bool:
+            is_last = message["text"] == agent_words("").text
+            return is_last and message.get("thread_ts") == asked
+
+        return _text_of(await self._message(is_answer))
+
+    async def approve(self, card: JsonObject, *people: str, until: str) -> JsonObject:
+        """Click Approve, one person after another; wait until the card says so."""
+        for person in people:
+            actor = self.world.sandbox.person(person)
+            await actor.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        return await self.says(card, until)
+
+    async def reject(self, card: JsonObject, person: str) -> None:
+        """Reject a call with a reason, and wait until the card says so."""
+        actor = self.world.sandbox.person(person)
+        await actor.click(CHANNEL, str(card["ts"]), Action.REJECT)
+        await actor.wait_for_view(timeout_s=PATIENCE_S)
+        await actor.submit({Input.REASON: "Not this one."})
+        await self.says(card, "Rejected")
+
+    async def says(self, card: JsonObject, words: str) -> JsonObject:
+        """Wait until a card says these words."""
+        return await self._message(
+            lambda message: message["ts"] == card["ts"] and words in _text_of(message)
+        )
+
+    async def told(self, person: str, words: str) -> None:
+        """Wait until somebody is told this in private."""
+        await self.world.sandbox.person(person).message_with(
+            CHANNEL, lambda one: one["ephemeral"] and words in str(one["text"])
+        )
+
+    async def item(self, card: JsonObject) -> Item:
+        """Return the record of the one call on a card."""
+        loaded = await self.world.house.twokey.reviews.read(_approval_of(card))
+        assert loaded is not None
+        return loaded.approval.items[0]
+
+    async def cards(self) -> int:
+        """Count the cards there are."""
+        messages = await self.world.sandbox.person(ANA).messages(CHANNEL)
+        return sum(bool(_approval_of(message)) for message in messages)
+
+    async def later(self, minutes: int) -> None:
+        """Move the clock: make everything that counts in a window older."""
+        conn = self.world.house.twokey.store.conn
+        for name in map(text, listed(await conn.command("KEYS", "*:w:*"))):
+            if name.endswith(":sum"):
+                continue
+            for use in listed(await conn.command("ZRANGE", name, 0, -1)):
+                await conn.command("ZINCRBY", name, -minutes * 60_000, text(use))
+
+    async def _message(self, condition: Callable[[JsonObject], bool]) -> JsonObject:
+        person = self.world.sandbox.person(ANA)
+        return await person.message_with(CHANNEL, condition, PATIENCE_S)
+
+
+@asynccontextmanager
+async def open_weekend(folder: Path, hour: int) -> AsyncGenerator[Weekend]:
+    """Start everything where it is this hour now, with the policy as it is shipped.
+
+    Slack's rate limits are off on both sides: a weekend passes in seconds.
+    """
+    text_there = POLICY.read_text(encoding="utf-8").replace(HOME, _where_it_is(hour))
+    (folder / "policy.yml").write_text(text_there, encoding="utf-8")
+    config = folder / "twokey.yml"
+    config.write_text(
+        f"agents: {{support: {{graph: '{GRAPH}:graph'}}}}\npolicy: policy.yml\n",
+        encoding="utf-8",
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        for method in (limits.POST, limits.UPDATE):
+            patch.setitem(limits.RATES, method, limits.Rate(1e6, 1_000_000))
+        async with open_world(
+            config, folder / "data", mode=SlackMode.HTTP, is_kept=False
+        ) as world:
+            world.sandbox.rates.enabled = False
+            _populate(world.sandbox.workspace)
+            yield Weekend(world)
+
+
+def _where_it_is(hour: int) -> str:
+    """Return the time zone in which it is this hour now, whatever the minute."""
+    now = datetime.now(UTC)  # noqa: TID251 - about what the store's clock says
+    ahead = (hour - now.hour + 12) % 24 - 12
+    return f"Etc/GMT{-ahead:+d}"
+
+
+def _populate(workspace: Workspace) -> None:
+    workspace.put_user(User(LEAD, "lea", "Lea Lead", TEAM))
+    members = frozenset({*workspace.users})
+    workspace.put_channel(Channel(CHANNEL, "weekend-support", members))
+
+
+def _approval_of(message: JsonObject) -> str:
+    metadata = as_object(message.get("metadata"))
+    is_card = metadata.get("event_type") == CARD_EVENT
+    return str(as_object(metadata["event_payload"])["approval"]) if is_card else ""
+
+
+def _text_of(message: JsonObject) -> str:
+    return json.dumps(as_objects(message["blocks"]), ensure_ascii=False)

@@ -1,0 +1,46 @@
+"""The support agent of the weekend policy: it calls whatever it is told to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
+from langchain_core.tools import tool
+from langgraph.pregel import Pregel
+
+from gateway.agent import ApprovalMiddleware, guarded
+from tests.resume.shop import Obedient
+
+
+@tool
+def check_inventory(item: str) -> str:
+    """Say how many of an item are left."""
+    return f"3 of {item} are left"
+
+
+@tool
+def track_package(order_id: str) -> str:
+    """Say where a package is."""
+    return f"{order_id} is in Leeds"
+
+
+@guarded
+@tool
+def process_refund(customer_id: str, amount: float) -> str:
+    """Give money back."""
+    return f"refunded {amount:g} to {customer_id}"
+
+
+@guarded
+@tool
+def change_address(order_id: str, order_status: str, address: str) -> str:
+    """Send an order elsewhere."""
+    return f"{order_id}, {order_status}, goes to {address}"
+
+
+TOOLS = [check_inventory, track_package, process_refund, change_address]
+
+graph = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)(
+    Obedient(), tools=TOOLS, middleware=[ApprovalMiddleware("support")]
+)

@@ -38,6 +38,8 @@ from gateway.approvals.tiers import Tier, join
 _AGENT = 60
 _CALLED = 100
 _SAYS = {False: 700, True: 300}
+_MANY = 2
+_ENDINGS = {1: "st", 2: "nd", 3: "rd"}  # codespell:ignore nd
 
 
 def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
@@ -120,7 +122,7 @@ def _origin(frame: Frame) -> Block:
 
 def _time(frame: Frame) -> list[Block]:
     approval = frame.approval
-    said: list[Template | Plain] = []
+    said: list[Template | Plain] = _how_many(approval)
     if approval.escalated_at_ms:
         at = when(approval.escalated_at_ms)
         said.append(template("📣 *Escalated* {at} to", at=at))
@@ -129,6 +131,23 @@ def _time(frame: Frame) -> list[Block]:
     if taken is not None:
         said.append(taken)
     return [context(*said, block_id=frame.block_id("time"))] if said else []
+
+
+def _how_many(approval: Approval) -> list[Template | Plain]:
+    """Say how much this agent asked lately, from its second call on."""
+    first = approval.nth_request
+    if first < _MANY:
+        return []
+    which = f"{_nth(first)} request"
+    if approval.is_batch:
+        last = first + len(approval.items) - 1
+        which = f"{_nth(first)} to {_nth(last)} request"
+    return [label(f"{which} of this agent in 10 minutes")]
+
+
+def _nth(number: int) -> str:
+    teens = number % 100 in {11, 12, 13}
+    return f"{number}{'th' if teens else _ENDINGS.get(number % 10, 'th')}"
 
 
 def _of_time(frame: Frame) -> list[Block]:

@@ -23,10 +23,12 @@ from bot.cards.frame import Frame, room, rows_of
 from bot.cards.listing import Listing, all_text, fits, listing, summary
 from bot.cards.refs import hash_ref, who
 from bot.cards.rich import box, line, stacked
-from bot.cards.states import BECAUSE, TIERS, WORDS, lacking, sentence
+from bot.cards.states import BECAUSE, TIERS, WORDS, sentence
+from bot.cards.votes import lacking
 from bot.hidden import has_hidden
 from bot.text import excerpt, fit, mixed_script_warnings
 from gateway.approvals.record import Approval, Item, Person, Verb
+from gateway.approvals.tiers import Tier
 
 _MAX_MIXED = 2
 _OTHERS = 300
@@ -39,6 +41,15 @@ def needs_full_view(approval: Approval, index: int) -> bool:
     return not has_row or not fits(
         item.tool, item.args, item.redact, room=room(approval).call
     )
+
+
+def needs_own_click(approval: Approval, item: Item) -> bool:
+    """Say whether a click on many calls must not cover this one.
+
+    So it is for a call that the card cannot show whole, and for an escalated one: an
+    edit may have raised it on a card that it shares.
+    """
+    return item.tier is Tier.ESCALATE or needs_full_view(approval, item.index)
 
 
 def row(frame: Frame, item: Item) -> list[Block]:
@@ -91,7 +102,7 @@ def tail(frame: Frame) -> list[Block]:
 
 
 def _is_approvable(approval: Approval, item: Item) -> bool:
-    return Verb.APPROVE in item.allow and not needs_full_view(approval, item.index)
+    return Verb.APPROVE in item.allow and not needs_own_click(approval, item)
 
 
 def _title(frame: Frame, item: Item) -> list[Block]:

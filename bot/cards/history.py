@@ -10,10 +10,10 @@ from bot.cards.message import Message
 from bot.cards.refs import when, who
 from bot.cards.rich import box, stacked
 from bot.cards.states import approvers, by_whom
+from bot.cards.votes import counted_votes, still_needed
 from bot.text import excerpt
 from gateway.approvals.decisions import Finding
 from gateway.approvals.events import Event, EventName
-from gateway.approvals.quorum import tally
 from gateway.approvals.record import Approval, Item, Person
 
 _TEXT = 1_500
@@ -107,13 +107,14 @@ def _edited(item: Item, editor: Person) -> Template:
 
 
 def _voted(item: Item) -> Template:
-    count = tally(item.demand, item.votes, item.action_hash)
-    return template(
-        "👍 {who} approved: {have} of {need}.",
+    count = counted_votes(item)
+    told = template(
+        "👍 {who} approved: {have} of {need}",
         who=who(item.votes[-1].by),
         have=count.have,
         need=count.need,
     )
+    return joined("", [told, still_needed(item), template(".")])
 
 
 def _quotes(name: EventName, item: Item) -> list[str]:

@@ -8,6 +8,7 @@ from bot.blocks import Label, Template, joined, label, section, template, untrus
 from bot.cards.chunks import chunks
 from bot.cards.message import Message
 from bot.cards.refs import when, who
+from bot.cards.votes import still_needed
 from bot.text import escape_mrkdwn, excerpt
 from gateway.approvals.decisions import (
     Changed,
@@ -132,11 +133,13 @@ def _voted(outcome: Voted) -> Template:
             "Your change is recorded. It needs more than before, so others have to "
             "approve it now."
         )
-    return template(
-        "Your approval is recorded: {have} of {need}.",
+    counted = template(
+        "Your approval is recorded: {have} of {need}",
         have=outcome.have,
         need=outcome.need,
     )
+    lack = still_needed(outcome.approval.items[outcome.index])
+    return joined("", [counted, lack, template(".")])
 
 
 def _stale(outcome: Stale) -> Template:

@@ -7,7 +7,7 @@ from typing import LiteralString
 
 from bot.blocks import Label, Template, joined, label, template
 from bot.cards.refs import listed, people, when, who
-from gateway.approvals import quorum
+from bot.cards.votes import counted_votes, still_needed
 from gateway.approvals.lifecycle import ApprovalState, ItemState
 from gateway.approvals.record import Approval, Item, Person, Settlement, Verb, Vote
 from gateway.approvals.tiers import Tier
@@ -116,7 +116,7 @@ def headline(approval: Approval, *, now_ms: int) -> Label:
 
 
 def _one(item: Item) -> Label:
-    need = quorum.tally(item.demand, item.votes, item.action_hash).need
+    need = counted_votes(item).need
     if item.is_pending and need > 1:
         return label(f"⏳ Approval needed from {need} people")
     return label(HEADLINES[item.state])
@@ -190,24 +190,18 @@ def _signature(one: Vote | Settlement) -> Template:
     return joined(" for ", [named, people(one.on_behalf_of)])
 
 
-def lacking(item: Item) -> str:
-    """Return which roles still have to agree: "1 from senior"; "" for none."""
-    count = quorum.tally(item.demand, item.votes, item.action_hash)
-    return ", ".join(f"{need} from {role}" for role, need in count.lacking.items())
-
-
 def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     at = when(approval.expires_at_ms)
     if is_late(approval, now_ms=now_ms):
         return template("⌛ *The time to decide ended* {at}. Nothing ran.", at=at)
-    count = quorum.tally(item.demand, item.votes, item.action_hash)
+    count = counted_votes(item)
     # A batch says once, at its head, when its time ends.
     until = [] if approval.is_batch else [template("Expires {at}.", at=at)]
     if count.have:
         have = template(
             "⏳ *{have} of {need} approvals*, by", have=count.have, need=count.need
         )
-        by = joined("", [by_whom(item), template(".")])
+        by = joined("", [by_whom(item), still_needed(item), template(".")])
         return joined(" ", [have, by, *until])
     if count.need == 1:
         return joined(" ", [template("⏳ *Waiting for a reviewer.*"), *until])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bot.blocks import Template, joined, template
-from bot.cards.batch import needs_full_view
+from bot.cards.batch import needs_own_click
 from bot.cards.outcome import explained
 from bot.desk import Calm, Desk, Said
 from bot.gestures import Clicked
@@ -22,8 +22,13 @@ async def _approve_all(desk: Desk, clicked: Clicked) -> Said | None:
     looked_at = await seen(desk, clicked, Action.APPROVE_ALL)
     approval = looked_at.approval
     waiting = [item for item in approval.items if item.is_pending]
-    if any(needs_full_view(approval, item.index) for item in waiting):
-        raise Calm(template("Not every call is shown whole here: decide each alone."))
+    if any(needs_own_click(approval, item) for item in waiting):
+        raise Calm(
+            template(
+                "Nothing was recorded: a call that is escalated, or not shown whole "
+                "here, needs a decision of its own."
+            )
+        )
     decision = Approve()
     reviewer = await desk.reviewer_of(*clicked.who, *approval.items)
     outcomes = await desk.service.decide_pending(

@@ -20,6 +20,8 @@ from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind, args_hash
 MAX_ITEMS = 6
 """Items on one card: what fits Slack's 50 blocks and 9,000 characters with buttons."""
 
+_SHARED = -1
+
 
 @dataclass(frozen=True)
 class Ruled:
@@ -58,13 +60,14 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
     """Give every call its verdict and put the calls that wait on cards.
 
     Calls that wait are grouped by channel, `MAX_ITEMS` a card, in the order of the
-    turn. Two calls with one id in a turn are both denied: nobody could tell later
-    which of them a decision was about.
+    turn; one at tier ``escalate`` has a card of its own, so that no click on many
+    calls covers it. Two calls with one id in a turn are both denied: nobody could
+    tell later which of them a decision was about.
     """
     seen = Counter(one.call.tool_call_id for one in ruled)
     verdicts: dict[int, Verdict] = {}
     events: list[Event] = []
-    waiting: dict[str, list[tuple[int, Ruled, str]]] = {}
+    waiting: dict[tuple[str, int], list[tuple[int, Ruled, str]]] = {}
     for place, one in enumerate(ruled):
         refusal = _refusal(one, seen)
         document = "" if refusal else _document(turn, one, source)
@@ -76,11 +79,12 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
             verdicts[place] = _verdict(one, VerdictKind.RUN)
             events.append(_event(turn, one, source, EventName.CALL_RAN, ""))
         else:
+            alone = place if one.ruling.tier is Tier.ESCALATE else _SHARED
             row = (place, one, document)
-            waiting.setdefault(one.ruling.channel, []).append(row)
+            waiting.setdefault((one.ruling.channel, alone), []).append(row)
     approvals: list[Approval] = []
     nth = source.asked + 1
-    for channel, rows in waiting.items():
+    for (channel, _), rows in waiting.items():
         for start in range(0, len(rows), MAX_ITEMS):
             chosen = rows[start : start + MAX_ITEMS]
             approval = _approval(turn, channel, chosen, source)

@@ -426,4 +426,18 @@ TABLE = (
         "  local _ = nil\nelseif",
         ATTENTION,
     ),
+    Mutant(
+        "an escalated call has a card of its own",
+        "gateway/service/proposals.py",
+        "alone = place if one.ruling.tier is Tier.ESCALATE else _SHARED",
+        "alone = _SHARED",
+        "tests/bot/listeners/test_batches_and_doubt.py",
+    ),
+    Mutant(
+        "Approve all never covers an escalated call",
+        "bot/cards/batch.py",
+        "return item.tier is Tier.ESCALATE or needs_full_view",
+        "return needs_full_view",
+        "tests/bot/listeners/test_batches_and_doubt.py",
+    ),
 )

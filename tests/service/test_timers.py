@@ -74,16 +74,18 @@ async def test_the_policys_shares_of_the_time_become_timers(desk: Desk) -> None:
     assert float(text(score)) == approval.created_at_ms + HOUR // 2
 
 
-async def test_a_card_is_as_impatient_as_its_most_impatient_call(desk: Desk) -> None:
+async def test_a_card_is_as_impatient_as_its_most_impatient_call(store: Store) -> None:
+    hasty = PATIENT.replace("idempotent: true", "expires_in: 20m")
+    desk = Desk(store, load_policy(hasty + WAITING, "policy.yml"))
     _, verdicts = await desk.submit(
-        ("process_refund", {"n": 1}), ("wire_money", {"n": 2})
+        ("process_refund", {"n": 1}), ("send_email", {"n": 2})
     )
 
     approval = await desk.approval(verdicts[0].item_id)
 
     waiting = approval.waiting
-    assert (waiting.remind_at_ms, waiting.escalate_at_ms) == (HOUR // 4, HOUR * 3 // 4)
-    assert waiting.called == ("senior", "#leads")
+    assert (waiting.remind_at_ms, waiting.escalate_at_ms) == (HOUR // 6, HOUR * 4 // 15)
+    assert waiting.called == ("senior",)
 
 
 async def test_a_tier_without_shares_sets_no_timer(store: Store) -> None:

@@ -71,6 +71,7 @@ def test_the_fullest_card_is_still_accepted(count: int, filler: str) -> None:
             agent=filler * 300,
             requester=Person(team=TEAM, user="U" + "0" * 29),
             escalated_at_ms=NOW,
+            nth_request=100_000,
             taken=Taken(by=VOTERS[0], until_ms=LATER),
             waiting=Waiting(roles=(Role(name="r" * 64),), channels=("#" + "c" * 80,)),
         )

@@ -14,6 +14,7 @@ from bot.cards.outcome import agent_words
 from bot.ids import Action
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.record import Approval
+from gateway.approvals.tiers import Tier
 from tests.bot.samples import KEY, TEAM
 from tests.bot.strategies import CANARY, approvals, hostile, moments
 from tests.bot.tame import assert_tame, objects
@@ -58,6 +59,7 @@ def test_approve_stands_on_a_card_only_beside_the_whole_call(
         if each.get("action_id") == Action.APPROVE_ALL:
             waiting = [item for item in approval.items if item.is_pending]
             assert not any(needs_full_view(approval, one.index) for one in waiting)
+            assert not any(one.tier is Tier.ESCALATE for one in waiting)
 
 
 @_quick

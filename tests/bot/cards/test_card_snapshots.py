@@ -56,6 +56,9 @@ CARDS: dict[str, Approval] = {
     "only_reject": an_approval(a_refund(allow=(Verb.REJECT,))),
     "escalated": an_approval(ESCALATED),
     "one_of_two": an_approval(ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),))),
+    "two_of_two_but_no_senior": an_approval(
+        ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN)))
+    ),
     "raised_by_edit": an_approval(
         edited(ESCALATED, REFUND | {"amount": 1200.0}, reason="Plus a voucher"),
         version=2,
@@ -105,6 +108,7 @@ CARDS: dict[str, Approval] = {
         EMAIL,
         settled(an_item({"n": 3}, index=2), ItemState.REJECTED, text="Ask first"),
     ),
+    "batch_with_an_escalated_call": an_approval(ESCALATED, EMAIL),
     "batch_mixed": an_approval(
         settled(a_refund(), ItemState.EXECUTED, result=DONE),
         settled(EMAIL, ItemState.IN_DOUBT),
@@ -115,6 +119,30 @@ CARDS: dict[str, Approval] = {
     ),
     "batch_of_nine": an_approval(*[an_item({"n": n}, index=n) for n in range(9)]),
 }
+
+
+@pytest.mark.parametrize(
+    ("nth", "calls", "words"),
+    [
+        (0, 1, ""),
+        (1, 1, ""),
+        (1, 3, ""),
+        (2, 1, "2nd request of this agent in 10 minutes"),
+        (3, 1, "3rd request of this agent in 10 minutes"),
+        (11, 1, "11th request of this agent in 10 minutes"),
+        (112, 1, "112th request of this agent in 10 minutes"),
+        (20, 3, "20th to 22nd request of this agent in 10 minutes"),
+    ],
+)
+def test_from_the_second_request_on_a_card_says_how_many_came_before(
+    nth: int, calls: int, words: str
+) -> None:
+    items = [an_item({"n": n}, index=n) for n in range(calls)]
+    message = card(an_approval(*items, nth_request=nth), key=KEY, team=TEAM, now_ms=NOW)
+
+    read = readable(message.blocks)
+    assert ("in 10 minutes" in read) is bool(words)
+    assert words in read
 
 
 @pytest.mark.parametrize("name", CARDS)

@@ -53,6 +53,11 @@ NOTES: list[tuple[EventName, Item, str]] = [
         "m:👍 <@U0ANA> approved: 1 of 2.\n",
     ),
     (
+        N.ITEM_VOTED,
+        ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN))),
+        "m:👍 <@U0BEN> approved: 2 of 2; 1 from `senior` still needed.\n",
+    ),
+    (
         N.ITEM_EDITED,
         settled(EDITED, ItemState.EXECUTED),
         OWN_EDIT,

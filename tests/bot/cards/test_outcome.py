@@ -20,14 +20,29 @@ from gateway.approvals.decisions import (
 )
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Settlement, Verb
-from tests.bot.samples import ANA, LATER, NOW, an_approval
+from tests.bot.samples import (
+    ANA,
+    BEN,
+    LATER,
+    NOW,
+    TWO,
+    a_refund,
+    a_vote,
+    an_approval,
+)
 from tests.bot.strategies import CANARY, hostile
 
 BY_ANA = Settlement(verb=Verb.APPROVE, by=ANA, at_ms=NOW, text=CANARY)
+ESCALATED = a_refund(demand=TWO)
+NO_SENIOR = ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN)))
 
 SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
     (Settled(approval=an_approval(), index=0), ("Recorded, thank you.",)),
     (Voted(approval=an_approval(), index=0, have=1, need=2), ("1 of 2",)),
+    (
+        Voted(approval=an_approval(NO_SENIOR), index=0, have=2, need=2),
+        ("2 of 2; 1 from `senior` still needed.",),
+    ),
     (
         Voted(approval=an_approval(), index=0, have=0, need=2),
         ("others have to approve",),

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from bot.ids import Action
+from bot.ids import Action, seal
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import approval_of
 from gateway.approvals.strict_json import JsonObject
+from gateway.policy.load import load_policy
 from gateway.wire import ClaimRequest, TurnRef, Verdict
-from tests.bot.bot_house import CHANNEL, REFUND, House, has_button, says
+from tests.bot.bot_house import (
+    CHANNEL,
+    POLICY,
+    REFUND,
+    TEAM,
+    House,
+    has_button,
+    says,
+)
+from tests.bot.tampering import click_with
 
 MAIL: JsonObject = {"to": "a@example.com", "body": "hello"}
 
@@ -26,16 +36,56 @@ async def test_approve_all_authorizes_every_call_that_waits(house: House) -> Non
         await house.card(first, lambda m: not has_button(m, Action.APPROVE_ALL))
 
 
-async def test_approve_all_tells_which_calls_need_more_people(house: House) -> None:
+async def test_an_escalated_call_has_a_card_of_its_own(house: House) -> None:
     async with house.running():
-        first, _ = await house.submit(("wire_money", {"n": 1}), ("send_email", MAIL))
+        wire, mail, other_wire, refund = await house.submit(
+            ("wire_money", {"n": 1}),
+            ("send_email", MAIL),
+            ("wire_money", {"n": 2}),
+            ("process_refund", REFUND),
+        )
+        shared = await house.card(mail)
+
+        await house.actor("U0ANA").click(CHANNEL, str(shared["ts"]), Action.APPROVE_ALL)
+
+        states = [item.state for item in (await house.approval(refund)).items]
+        assert states == [ItemState.AUTHORIZED] * 2
+        for verdict in (wire, other_wire):
+            await house.card(verdict, lambda m: not has_button(m, Action.APPROVE_ALL))
+            (item,) = (await house.approval(verdict)).items
+            assert (item.is_pending, item.votes) == (True, ())
+
+
+async def test_approve_all_never_covers_a_call_that_was_escalated_later(
+    house: House,
+) -> None:
+    async with house.running():
+        first, second = await house.submit(
+            ("process_refund", REFUND), ("send_email", MAIL)
+        )
         card = await house.card(first)
+        approval = await house.approval(second)
+        stricter = POLICY.replace("send_email: {tier: approve", "send_email: {tier: X")
+        house.policy = load_policy(stricter.replace("X", "escalate"), "policy.yml")
+        await house.actor("U0ANA").click(
+            CHANNEL, str(card["ts"]), Action.APPROVE, f"{approval.id}:1.1:1.actions"
+        )
+        after = await house.card(
+            second, lambda m: not has_button(m, Action.APPROVE_ALL)
+        )
+        value = seal(
+            await house.approval(second),
+            None,
+            key=house.config.seal_key,
+            team=TEAM,
+            purpose=Action.APPROVE_ALL,
+        )
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+        await click_with(house, after, Action.APPROVE_ALL, value, user="U0CHLOE")
 
-        await house.told("U0ANA", "1 of them need more people")
-        states = [item.state for item in (await house.approval(first)).items]
-        assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
+        await house.told("U0CHLOE", "needs a decision of its own")
+        items = (await house.approval(second)).items
+        assert [len(item.votes) for item in items] == [0, 1]
 
 
 async def test_who_may_not_approve_one_call_may_not_approve_all(house: House) -> None:

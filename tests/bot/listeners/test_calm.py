@@ -305,7 +305,7 @@ async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
     def never_whole(*_: object) -> bool:
         return True
 
-    monkeypatch.setattr(approve_all, "needs_full_view", never_whole)
+    monkeypatch.setattr(approve_all, "needs_own_click", never_whole)
     async with house.running():
         first, _ = await house.submit(
             ("process_refund", REFUND), ("send_email", {"to": "x"})
@@ -314,7 +314,7 @@ async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
 
         await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
 
-        await house.told("U0ANA", "decide each alone")
+        await house.told("U0ANA", "needs a decision of its own")
 
 
 async def home_works(house: House, value: str, action: Action) -> None:

@@ -17,7 +17,7 @@ from bot.web import Slack, SlackError
 from gateway.approvals.decisions import Reviewer
 from gateway.approvals.record import Item
 from gateway.approvals.tiers import Tier
-from gateway.service.reviews import ReviewService
+from gateway.service.reviews import ReviewService, Voters
 from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -71,12 +71,18 @@ class Desk:
         """Return the keys of the tenant's shard."""
         return self.service.store.keys_of_tenant(self.config.tenant)
 
-    async def reviewer_of(self, user: str, user_team: str, *items: Item) -> Reviewer:
-        """Return who somebody is with regard to these items, and for whom they act."""
+    async def reviewer_of(
+        self, user: str, user_team: str, *items: Item, decides: bool = False
+    ) -> Reviewer:
+        """Return who somebody is with regard to these items, and for whom they act.
+
+        What Slack said within a minute is good enough, except for who decides on
+        something that is escalated.
+        """
         given = await self.service.delegations.given_to(user)
         wanted = (self.service.usergroups(item) for item in items)
         groups = frozenset[str]().union(*wanted)
-        fresh = any(item.tier is Tier.ESCALATE for item in items)
+        fresh = decides and any(item.tier is Tier.ESCALATE for item in items)
         people = [(user, user_team), *((one.user, self.team) for one in given)]
         reviewer, *others = await asyncio.gather(
             *(
@@ -85,6 +91,33 @@ class Desk:
             )
         )
         return reviewer.with_(stands_in_for=tuple(others))
+
+    async def deciders_of(
+        self, user: str, user_team: str, *items: Item
+    ) -> tuple[Reviewer, Voters]:
+        """Return who decides, and how to resolve those who voted before.
+
+        All of them are asked about at once: Slack waits three seconds for the answer.
+        Only whoever votes in the meantime is asked about later.
+        """
+        voted = {vote.by.user for item in items for vote in item.votes}
+        reviewer, *found = await asyncio.gather(
+            self.reviewer_of(user, user_team, *items, decides=True),
+            *(
+                self.reviewer_of(each, self.team, *items, decides=True)
+                for each in sorted(voted - {user})
+            ),
+        )
+        known = {each.user: each for each in (reviewer, *found)}
+
+        async def voters(item: Item) -> list[Reviewer]:
+            return [
+                known.get(vote.by.user)
+                or await self.reviewer_of(vote.by.user, self.team, item, decides=True)
+                for vote in item.votes
+            ]
+
+        return reviewer, voters
 
     def tell(self, click: Clicked, said: Said) -> None:
         """Tell the person who clicked, and nobody else, after the answer.

@@ -57,6 +57,7 @@ class Reviewers:
         self._slack = slack
         self._team = team
         self._enterprise = enterprise
+        self._clock = clock
         self._accounts = _Kept[Account](self._ask_account, clock)
         self._groups = _Kept[frozenset[str]](self._ask_group, clock)
 
@@ -74,11 +75,14 @@ class Reviewers:
             user: Slack id of whoever clicked.
             user_team: home of their account, from the payload.
             groups: the user groups that matter; no others are asked about.
-            fresh: ask Slack anew, for decisions in which a minute is too old.
+            fresh: ask Slack anew, for decisions in which a minute is too old. Whoever
+                was in none of the groups within that minute costs no question.
         """
+        now = self._clock()
+        since = now if fresh else now - KEPT_S
         account, member_of = await asyncio.gather(
-            self._within(self._accounts.get(user, fresh=fresh)),
-            self._groups_of(user, frozenset(groups), fresh=fresh),
+            self._within(self._accounts.get(user, since)),
+            self._groups_of(user, frozenset(groups), since),
         )
         known = account or Account(Standing.UNKNOWN)
         is_elsewhere = not self._enterprise and user_team != self._team
@@ -96,18 +100,29 @@ class Reviewers:
         demands = [item.demand for item in approval.items]
         users = {user for demand in demands for user in users_of(demand)}
         groups = {group for demand in demands for group in groups_of(demand)}
+        since = self._clock() - KEPT_S
         await asyncio.gather(
-            *(self._within(self._accounts.get(user)) for user in sorted(users)),
-            *(self._within(self._groups.get(group)) for group in sorted(groups)),
+            *(self._within(self._accounts.get(user, since)) for user in sorted(users)),
+            *(self._within(self._groups.get(group, since)) for group in sorted(groups)),
         )
 
     async def _groups_of(
-        self, user: str, groups: frozenset[str], *, fresh: bool
+        self, user: str, groups: frozenset[str], since: float
     ) -> frozenset[str] | None:
-        """Return the groups somebody is in; None when Slack left one open."""
+        """Return the groups somebody is in; None when Slack left one open.
+
+        Slack answers 20 such questions a minute (tier 2). So only a membership is
+        asked about again, not its absence: an outsider who clicks uses nothing up.
+        """
+        held = await self._groups_since(user, groups, self._clock() - KEPT_S)
+        return await self._groups_since(user, groups, since) if held else held
+
+    async def _groups_since(
+        self, user: str, groups: frozenset[str], since: float
+    ) -> frozenset[str] | None:
         wanted = sorted(groups)
         found = await asyncio.gather(
-            *(self._within(self._groups.get(group, fresh=fresh)) for group in wanted)
+            *(self._within(self._groups.get(group, since)) for group in wanted)
         )
         members = [people for people in found if people is not None]
         if len(members) < len(wanted):
@@ -176,31 +191,32 @@ class _Kept(Generic[T]):
         self._ask = ask
         self._clock = clock
         self._answers: dict[str, tuple[float, T]] = {}
-        self._asking: dict[str, asyncio.Task[T]] = {}
+        self._asking: dict[str, tuple[float, asyncio.Task[T]]] = {}
 
-    async def get(self, key: str, *, fresh: bool = False) -> T:
-        """Return the answer; a fresh one when asked for, or none is young enough."""
+    async def get(self, key: str, since: float) -> T:
+        """Return an answer to a question that was put at this time or later."""
         kept = self._answers.get(key)
-        if kept is not None and not fresh and self._clock() - kept[0] < KEPT_S:
+        if kept is not None and kept[0] >= since:
             return kept[1]
-        asking = self._asking.get(key)
-        if asking is None or fresh:
-            asking = asyncio.create_task(self._ask_now(key))
-            self._asking[key] = asking
+        asked_at, asking = self._asking.get(key, (since, None))
+        if asking is None or asked_at < since:
+            asked_at = self._clock()
+            asking = asyncio.create_task(self._ask_now(key, asked_at))
+            self._asking[key] = (asked_at, asking)
             asking.add_done_callback(lambda task: self._asked(key, task))
         # Who stops waiting must not stop the question for the others.
         return await asyncio.shield(asking)
 
-    async def _ask_now(self, key: str) -> T:
-        asked_at = self._clock()
+    async def _ask_now(self, key: str, asked_at: float) -> T:
         answer = await self._ask(key)
         if len(self._answers) >= _MAX_KEPT:
             self._answers.clear()
-        self._answers[key] = (asked_at, answer)
+        if self._answers.get(key, (asked_at, answer))[0] <= asked_at:
+            self._answers[key] = (asked_at, answer)
         return answer
 
     def _asked(self, key: str, task: asyncio.Task[T]) -> None:
-        if self._asking.get(key) is task:
+        if self._asking.get(key, (0.0, None))[1] is task:
             del self._asking[key]
         with suppress(asyncio.CancelledError):
             task.exception()  # whoever still waits gets it; nobody may be waiting

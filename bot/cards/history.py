@@ -80,7 +80,7 @@ def _said(event: Event, item: Item) -> Template | None:
     if name is EventName.ITEM_EDITED and item.edit is not None:
         return _edited(item, item.edit.by)
     if name is EventName.ITEM_VOTED and item.votes:
-        return _voted(item)
+        return _voted(item, _lost(event))
     if name is EventName.ITEM_RECONCILED and event.reason in _FOUND:
         return template(_FOUND[event.reason], who=who(_actor(event)))
     is_said = name is EventName.ITEM_AUTHORIZED and is_own_edit(item)
@@ -106,7 +106,7 @@ def _edited(item: Item, editor: Person) -> Template:
     return template("✏️ Edited by {who}.", who=who(editor))
 
 
-def _voted(item: Item) -> Template:
+def _voted(item: Item, lost: list[Person]) -> Template:
     count = counted_votes(item)
     told = template(
         "👍 {who} approved: {have} of {need}",
@@ -114,7 +114,16 @@ def _voted(item: Item) -> Template:
         have=count.have,
         need=count.need,
     )
-    return joined("", [told, still_needed(item), template(".")])
+    gone = [
+        template("{who} may not decide this any more: that vote is gone.", who=who(one))
+        for one in lost
+    ]
+    said = joined("", [told, still_needed(item), template(".")])
+    return joined(" ", [said, *gone])
+
+
+def _lost(event: Event) -> list[Person]:
+    return [_person(one) for one in event.data.get("no_longer", "").split()]
 
 
 def _quotes(name: EventName, item: Item) -> list[str]:
@@ -132,5 +141,9 @@ def _cut(text: str) -> str:
 
 
 def _actor(event: Event) -> Person:
-    team, _, user = event.actor.partition("/")
+    return _person(event.actor)
+
+
+def _person(named: str) -> Person:
+    team, _, user = named.partition("/")
     return Person(team=team, user=user)

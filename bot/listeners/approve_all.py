@@ -30,9 +30,13 @@ async def _approve_all(desk: Desk, clicked: Clicked) -> Said | None:
             )
         )
     decision = Approve()
-    reviewer = await desk.reviewer_of(*clicked.who, *approval.items)
+    reviewer, voters = await desk.deciders_of(*clicked.who, *waiting)
     outcomes = await desk.service.decide_pending(
-        looked_at.click(clicked.digest), approval.digest, decision, reviewer
+        looked_at.click(clicked.digest),
+        approval.digest,
+        decision,
+        reviewer,
+        voters=voters,
     )
     for outcome in outcomes:
         log_outcome(looked_at, outcome, decision.kind, reviewer)

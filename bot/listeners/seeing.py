@@ -183,11 +183,12 @@ async def decide(
         who: user id and home team of the reviewer.
         digest: of the signed request.
     """
-    reviewer = await desk.reviewer_of(*who, looked_at.item)
+    reviewer, voters = await desk.deciders_of(*who, looked_at.item)
     outcome = await desk.service.decide(
         looked_at.click(digest),
         decision,
         reviewer,
+        voters=voters,
         seen=Loaded(looked_at.approval, looked_at.now_ms),
     )
     log_outcome(looked_at, outcome, decision.kind, reviewer)

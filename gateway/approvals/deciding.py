@@ -6,10 +6,19 @@ rules here see exactly the state that they change.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import assert_never
 
 from gateway.approvals import edits, quorum
+from gateway.approvals.changes import (
+    Change,
+    Frame,
+    Judgement,
+    event_of,
+    following,
+    for_whom,
+    listed,
+)
 from gateway.approvals.decisions import (
     Approve,
     Changed,
@@ -28,14 +37,11 @@ from gateway.approvals.decisions import (
     Stale,
     Voted,
 )
-from gateway.approvals.events import Event, EventName, named_after
+from gateway.approvals.events import EventName, named_after
 from gateway.approvals.lifecycle import ItemState, Move, advance
 from gateway.approvals.record import (
     Approval,
-    Demand,
     Item,
-    Person,
-    Record,
     Settlement,
     Verb,
     Vote,
@@ -46,28 +52,10 @@ from gateway.errors import BadJson
 MAX_TEXT = 3000
 """Longest reason or response: what one Slack text input can hold."""
 
-
-class Judgement(Record):
-    """What the policy says now of the arguments that would run."""
-
-    tier: Tier
-    reasons: tuple[str, ...]
-    demand: Demand
-    policy_digest: str
-    allow: tuple[Verb, ...] = tuple(Verb)
-
-
-@dataclass(frozen=True)
-class Change:
-    """A decision that counts: the next record, which item, and what to announce.
-
-    ``voted`` is set while more people are needed.
-    """
-
-    approval: Approval
-    item: Item
-    events: tuple[Event, ...]
-    voted: Voted | None = None
+_VOTERS_UNKNOWN = (
+    "Slack did not say whether those who approved before you still may, so nothing was "
+    "recorded. Please try again in a moment."
+)
 
 
 def decide(
@@ -78,6 +66,7 @@ def decide(
     *,
     now_ms: int,
     judged: Judgement | None = None,
+    voters: Sequence[Reviewer] = (),
 ) -> Change | Refusal:
     """Apply a decision to an approval, or say why it does not count.
 
@@ -92,27 +81,20 @@ def decide(
         now_ms: the store's clock.
         judged: the current policy's word on the arguments that would run; None keeps
             what is frozen in the item.
+        voters: those who voted for this item before, resolved now. They are asked
+            again when a vote would be the last one needed; whoever is missing here
+            is unknown, and an unknown vote completes nothing.
     """
     item = _item_at(approval, click.index)
     if item is None:
         return Changed(seen_version=click.version, version=approval.version)
     reviewer = _hands(approval, item, reviewer, judged)
-    frame = _Frame(approval, item, click, reviewer, now_ms, judged)
+    frame = Frame(approval, item, click, reviewer, now_ms, judged, tuple(voters))
     if isinstance(decision, Reconcile):
         return _reconcile(frame, decision)
     return (
         _not_open(frame) or _not_permitted(frame, decision) or _apply(frame, decision)
     )
-
-
-@dataclass(frozen=True)
-class _Frame:
-    approval: Approval
-    item: Item
-    click: Click
-    reviewer: Reviewer
-    now_ms: int
-    judged: Judgement | None
 
 
 def _item_at(approval: Approval, index: int) -> Item | None:
@@ -129,12 +111,8 @@ def _hands(
     )
 
 
-def _for_whom(frame: _Frame) -> tuple[Person, ...]:
-    return tuple(other.person for other in frame.reviewer.stands_in_for)
-
-
 def _apply(
-    frame: _Frame, decision: Approve | Edit | Reject | Respond
+    frame: Frame, decision: Approve | Edit | Reject | Respond
 ) -> Change | Refusal:
     match decision:
         case Approve():
@@ -153,7 +131,7 @@ def _apply(
             assert_never(decision)
 
 
-def _not_open(frame: _Frame) -> Refusal | None:
+def _not_open(frame: Frame) -> Refusal | None:
     approval, item, click = frame.approval, frame.item, frame.click
     if item.state is ItemState.EXPIRED or (
         item.is_pending and frame.now_ms >= approval.expires_at_ms
@@ -169,7 +147,7 @@ def _not_open(frame: _Frame) -> Refusal | None:
 
 
 def _not_permitted(
-    frame: _Frame, decision: Approve | Edit | Reject | Respond
+    frame: Frame, decision: Approve | Edit | Reject | Respond
 ) -> Refusal | None:
     item, judged = frame.item, frame.judged
     demand = quorum.stricter(item.demand, judged.demand) if judged else item.demand
@@ -183,7 +161,7 @@ def _not_permitted(
     return None
 
 
-def _approve(frame: _Frame) -> Change | Refusal:
+def _approve(frame: Frame) -> Change | Refusal:
     item = _raised(frame.item, frame.judged)
     if item.tier is Tier.DENY:
         return Forbidden(reason="The policy no longer allows this call at all.")
@@ -194,7 +172,7 @@ def _approve(frame: _Frame) -> Change | Refusal:
     return _vote(frame, item, Verb.APPROVE, text="")
 
 
-def _edit(frame: _Frame, edit: Edit) -> Change | Refusal:
+def _edit(frame: Frame, edit: Edit) -> Change | Refusal:
     errors = _too_long(edit.reason, "/reason") or edits.argument_errors(
         frame.item.args_schema, edit.args
     )
@@ -211,7 +189,7 @@ def _edit(frame: _Frame, edit: Edit) -> Change | Refusal:
     return _changed(frame, document, edit.reason)
 
 
-def _changed(frame: _Frame, document: str, reason: str) -> Change | Refusal:
+def _changed(frame: Frame, document: str, reason: str) -> Change | Refusal:
     record = edits.edit_record(
         frame.item,
         document,
@@ -229,7 +207,7 @@ def _changed(frame: _Frame, document: str, reason: str) -> Change | Refusal:
     return _reopened(frame, raised.with_(principals=principals))
 
 
-def _unchanged(frame: _Frame) -> Change | Refusal:
+def _unchanged(frame: Frame) -> Change | Refusal:
     is_forbidden = _not_permitted(frame, Approve())
     if is_forbidden is None:
         return _approve(frame)
@@ -246,9 +224,9 @@ def _raised(item: Item, judged: Judgement | None) -> Item:
     )
 
 
-def _reopened(frame: _Frame, item: Item) -> Change:
-    approval = _next(frame.approval, item, version=frame.approval.version + 1)
-    event = _event(frame, item, EventName.ITEM_EDITED, approval.version)
+def _reopened(frame: Frame, item: Item) -> Change:
+    approval = following(frame.approval, item, version=frame.approval.version + 1)
+    event = event_of(frame, item, EventName.ITEM_EDITED, approval.version)
     voted = Voted(
         approval=approval,
         index=item.index,
@@ -258,7 +236,7 @@ def _reopened(frame: _Frame, item: Item) -> Change:
     return Change(approval, item, (event,), voted)
 
 
-def _vote(frame: _Frame, item: Item, verb: Verb, text: str) -> Change:
+def _vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
     is_edited = item.action != frame.item.action
     version = frame.approval.version + (1 if is_edited else 0)
     vote = Vote(
@@ -266,19 +244,35 @@ def _vote(frame: _Frame, item: Item, verb: Verb, text: str) -> Change:
         roles=quorum.roles_of(frame.reviewer, item.demand.roles),
         action_hash=item.action_hash,
         at_ms=frame.now_ms,
-        on_behalf_of=_for_whom(frame),
+        on_behalf_of=for_whom(frame),
     )
-    item = item.with_(votes=(*item.votes, vote))
-    events = (_event(frame, item, EventName.ITEM_EDITED, version),) if is_edited else ()
-    count = quorum.tally(item.demand, item.votes, item.action_hash)
-    if not count.is_met:
-        approval = _next(frame.approval, item, version=version)
-        voted = Voted(
-            approval=approval, index=item.index, have=count.have, need=count.need
-        )
-        last = _event(frame, item, EventName.ITEM_VOTED, version)
-        return Change(approval, item, (*events, last), voted)
-    item = item.with_(
+    earlier = item.votes
+    count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
+    if count.is_met:
+        earlier = quorum.asked_again(earlier, frame.voters, item.demand.roles)
+        count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
+        if not count.is_met and quorum.is_in_doubt(item.votes, frame.voters):
+            return Forbidden(reason=_VOTERS_UNKNOWN)
+    lost = [
+        one.by
+        for one in item.votes
+        if not quorum.has_voted(earlier, one.by, one.action_hash)
+    ]
+    item = item.with_(votes=(*earlier, vote))
+    events = [event_of(frame, item, EventName.ITEM_EDITED, version)] * is_edited
+    if count.is_met:
+        item = _authorized(frame, item, verb, text)
+    approval = following(frame.approval, item, version=version)
+    name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
+    last = event_of(frame, item, name, version)
+    if lost:
+        last = last.with_(data=last.data | {"no_longer": listed(lost)})
+    voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)
+    return Change(approval, item, (*events, last), None if count.is_met else voted)
+
+
+def _authorized(frame: Frame, item: Item, verb: Verb, text: str) -> Item:
+    return item.with_(
         state=advance(item.state, Move.AUTHORIZE),
         changed_at_ms=frame.now_ms,
         settlement=Settlement(
@@ -286,15 +280,12 @@ def _vote(frame: _Frame, item: Item, verb: Verb, text: str) -> Change:
             by=frame.reviewer.person,
             at_ms=frame.now_ms,
             text=text,
-            on_behalf_of=_for_whom(frame),
+            on_behalf_of=for_whom(frame),
         ),
     )
-    approval = _next(frame.approval, item, version=version)
-    last = _event(frame, item, EventName.ITEM_AUTHORIZED, version)
-    return Change(approval, item, (*events, last))
 
 
-def _close(frame: _Frame, move: Move, verb: Verb, text: str) -> Change | Refusal:
+def _close(frame: Frame, move: Move, verb: Verb, text: str) -> Change | Refusal:
     problem = _too_long(text, "")
     if problem:
         return Invalid(errors=problem)
@@ -306,15 +297,15 @@ def _close(frame: _Frame, move: Move, verb: Verb, text: str) -> Change | Refusal
             by=frame.reviewer.person,
             at_ms=frame.now_ms,
             text=text,
-            on_behalf_of=_for_whom(frame),
+            on_behalf_of=for_whom(frame),
         ),
     )
-    approval = _next(frame.approval, item)
-    event = _event(frame, item, named_after(item.state), approval.version)
+    approval = following(frame.approval, item)
+    event = event_of(frame, item, named_after(item.state), approval.version)
     return Change(approval, item, (event,))
 
 
-def _reconcile(frame: _Frame, decision: Reconcile) -> Change | Refusal:
+def _reconcile(frame: Frame, decision: Reconcile) -> Change | Refusal:
     approval, item = frame.approval, frame.item
     if item.state is not ItemState.IN_DOUBT:
         return Stale(
@@ -334,12 +325,12 @@ def _reconcile(frame: _Frame, decision: Reconcile) -> Change | Refusal:
         Finding.SKIP: Move.FAIL,
     }[decision.finding]
     settled = item.with_(state=advance(item.state, move), changed_at_ms=frame.now_ms)
-    event = _event(frame, settled, EventName.ITEM_RECONCILED, approval.version)
+    event = event_of(frame, settled, EventName.ITEM_RECONCILED, approval.version)
     event = event.with_(reason=decision.finding.value)
-    return Change(_next(approval, settled), settled, (event,))
+    return Change(following(approval, settled), settled, (event,))
 
 
-def _no_rerun(frame: _Frame) -> str | None:
+def _no_rerun(frame: Frame) -> str | None:
     """Say why one person may not have this run again; None when they may."""
     if frame.judged is not None and frame.judged.tier is Tier.DENY:
         return "The policy no longer allows this call at all."
@@ -349,37 +340,6 @@ def _no_rerun(frame: _Frame) -> str | None:
             "again. Say that it ran or leave it; the agent can ask anew."
         )
     return None
-
-
-def _next(approval: Approval, item: Item, **changes: object) -> Approval:
-    return approval.replacing(item, rev=approval.rev + 1, **changes)
-
-
-def _event(frame: _Frame, item: Item, name: EventName, version: int) -> Event:
-    actor: Person = frame.reviewer.person
-    text = item.settlement.text if item.settlement else ""
-    behalf = [f"{person.team}/{person.user}" for person in _for_whom(frame)]
-    return Event(
-        name=name,
-        tenant=frame.approval.tenant,
-        agent=frame.approval.agent,
-        thread=frame.approval.thread,
-        approval=frame.approval.id,
-        item=item.id,
-        tool=item.tool,
-        tier=item.tier,
-        version=version,
-        action_hash=item.action_hash,
-        policy_digest=(
-            frame.judged.policy_digest if frame.judged else frame.approval.policy_digest
-        ),
-        actor=f"{actor.team}/{actor.user}",
-        roles=quorum.roles_of(frame.reviewer, item.demand.roles),
-        channel=frame.approval.channel,
-        reason=text,
-        request_digest=frame.click.request_digest,
-        data={"on_behalf_of": " ".join(behalf)} if behalf else {},
-    )
 
 
 def _too_long(text: str, pointer: str) -> dict[str, str]:

@@ -126,6 +126,36 @@ def tally(demand: Demand, votes: Sequence[Vote], action_hash: str) -> Tally:
     )
 
 
+def asked_again(
+    votes: Sequence[Vote], people: Sequence[Reviewer], roles: Sequence[Role]
+) -> tuple[Vote, ...]:
+    """Return the votes that count now too, with the roles held then and still.
+
+    Of a role that Slack cannot confirm nothing is left; see `is_in_doubt`.
+
+    Args:
+        votes: of one action.
+        people: who gave them, as resolved now; whoever is missing is unknown.
+        roles: those that are asked for.
+    """
+    kept = [
+        vote.with_(roles=tuple(name for name in vote.roles if name in held))
+        for vote in votes
+        for held in (set(_still_held(vote, people, roles)),)
+    ]
+    return tuple(vote for vote in kept if vote.roles)
+
+
+def is_in_doubt(votes: Sequence[Vote], people: Sequence[Reviewer]) -> bool:
+    """Say whether Slack left open if one of these people may still vote."""
+    return any(
+        hand.standing is Standing.UNKNOWN
+        or (hand.standing is Standing.MEMBER and hand.usergroups is None)
+        for vote in votes
+        for hand in _hands(vote, people)
+    )
+
+
 def stricter(first: Demand, second: Demand) -> Demand:
     """Return a demand that is met only when both are.
 
@@ -156,6 +186,29 @@ def has_voted(votes: Sequence[Vote], person: Person, action_hash: str) -> bool:
         if vote.action_hash == action_hash
         for one in (vote.by, *vote.on_behalf_of)
     )
+
+
+def _still_held(
+    vote: Vote, people: Sequence[Reviewer], roles: Sequence[Role]
+) -> tuple[str, ...]:
+    """Return what a voter holds, alone or for those for whom they voted."""
+    voter, *others = _hands(vote, people)
+    if voter.standing is not Standing.MEMBER:
+        return ()
+    members = [one for one in others if one.standing is Standing.MEMBER]
+    return roles_of(voter.with_(stands_in_for=tuple(members)), roles)
+
+
+def _hands(vote: Vote, people: Sequence[Reviewer]) -> list[Reviewer]:
+    """Return the voter as resolved now, and those for whom they voted and still may."""
+    unknown = Reviewer(team=vote.by.team, user=vote.by.user)
+    voter = next((one for one in people if one.person.is_same(vote.by)), unknown)
+    others = [
+        other
+        for other in voter.stands_in_for
+        if any(other.person.is_same(one) for one in vote.on_behalf_of)
+    ]
+    return [voter, *others]
 
 
 def _own(part: Demand, held: list[frozenset[str]]) -> list[frozenset[str]]:

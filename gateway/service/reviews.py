@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
 from gateway.approvals import deciding
-from gateway.approvals.deciding import Change, Judgement
+from gateway.approvals.changes import Change, Judgement
 from gateway.approvals.decisions import (
     Changed,
     Click,
@@ -51,6 +51,9 @@ MAX_WAITING = 100
 MAX_PRINCIPALS = 100
 """Earlier speakers of a thread who are remembered as principals."""
 
+Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
+"""Resolves, now, those who voted for an item before."""
+
 _ATTEMPTS = 16
 _LAPSE_MS = int(AUTHORIZATION_LIFETIME.total_seconds() * 1000)
 
@@ -88,6 +91,7 @@ class ReviewService:
         decision: Decision,
         reviewer: Reviewer,
         *,
+        voters: Voters | None = None,
         seen: Loaded | None = None,
     ) -> Outcome:
         """Settle or vote on one item; atomic, and safe to repeat.
@@ -100,6 +104,8 @@ class ReviewService:
             click: what the person saw.
             decision: what they say.
             reviewer: who they are.
+            voters: resolves those who voted before; without it they are unknown, and
+                no quorum of several people is ever complete.
             seen: the record when the caller has just read it; spares one reading, and
                 an older one costs nothing but another round.
 
@@ -113,6 +119,7 @@ class ReviewService:
                 return Unknown()
             approval = loaded.approval
             judged = await self._judge(approval, click.index, decision)
+            before = await _asked(approval, click.index, voters)
             result = deciding.decide(
                 approval,
                 click,
@@ -120,6 +127,7 @@ class ReviewService:
                 reviewer,
                 now_ms=loaded.now_ms,
                 judged=judged.judgement if judged else None,
+                voters=before,
             )
             if not isinstance(result, Change):
                 if isinstance(result, Expired):
@@ -147,7 +155,13 @@ class ReviewService:
         )
 
     async def decide_pending(
-        self, click: Click, digest: str, decision: Decision, reviewer: Reviewer
+        self,
+        click: Click,
+        digest: str,
+        decision: Decision,
+        reviewer: Reviewer,
+        *,
+        voters: Voters | None = None,
     ) -> list[Outcome]:
         """Decide every pending item of a batch, if it is the batch that was seen.
 
@@ -156,6 +170,7 @@ class ReviewService:
             digest: the batch digest that was shown.
             decision: the same word for every pending item.
             reviewer: who says it.
+            voters: as for `decide`.
         """
         loaded = await self.read(click.approval)
         if loaded is None:
@@ -174,7 +189,7 @@ class ReviewService:
                 )
             ]
         return [
-            await self.decide(_for_item(click, item), decision, reviewer)
+            await self.decide(_for_item(click, item), decision, reviewer, voters=voters)
             for item in pending
         ]
 
@@ -309,6 +324,16 @@ class ReviewService:
             return None
         after = self._policy().protect.pause_after_rejections
         return aftermath(change.approval, item, item.settlement, pause_after=after)
+
+
+async def _asked(
+    approval: Approval, index: int, voters: Voters | None
+) -> Sequence[Reviewer]:
+    """Resolve who voted for an item before; nobody did for most, and it costs none."""
+    if voters is None or not 0 <= index < len(approval.items):
+        return ()
+    item = approval.items[index]
+    return await voters(item) if item.is_pending and item.votes else ()
 
 
 @dataclass(frozen=True)

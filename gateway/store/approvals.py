@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal, cast
 
 from gateway.approvals import digest
-from gateway.approvals.deciding import Change
+from gateway.approvals.changes import Change
 from gateway.approvals.events import Event
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.deciding import Change, Judgement, decide
+from gateway.approvals.changes import Change, Judgement
+from gateway.approvals.deciding import decide
 from gateway.approvals.decisions import (
     Approve,
     Changed,
@@ -54,7 +55,10 @@ def say(
     click: Click | None = None,
     now_ms: int = NOW_MS,
     judged: Judgement | None = None,
+    voters: tuple[Reviewer, ...] | None = None,
 ) -> Change | Outcome:
+    """Decide; whoever voted before is a member still, unless others are given."""
+    before = [vote.by for item in approval.items for vote in item.votes]
     return decide(
         approval,
         click or click_on(approval),
@@ -62,6 +66,7 @@ def say(
         by,
         now_ms=now_ms,
         judged=judged,
+        voters=tuple(map(reviewer, before)) if voters is None else voters,
     )
 
 

@@ -181,9 +181,6 @@ async def test_who_asked_first_is_not_forgotten_when_somebody_else_speaks(
     assert outcome.kind == "forbidden"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="approvals/deciding.py: earlier votes are not asked again"
-)
 async def test_the_vote_of_somebody_who_left_does_not_complete_a_quorum(
     house: House,
 ) -> None:

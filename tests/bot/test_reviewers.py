@@ -28,8 +28,8 @@ class Desk:
     reviewers: Reviewers
     times: list[float] = field(default_factory=lambda: [0.0])
 
-    def calls(self) -> int:
-        return len(self.sandbox.calls)
+    def calls(self, method: str = "") -> int:
+        return sum(method in {"", call.method} for call in self.sandbox.calls)
 
 
 @asynccontextmanager
@@ -118,11 +118,11 @@ async def test_answers_are_kept_for_a_minute_and_then_asked_again() -> None:
         await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
         first = desk.calls()
         desk.sandbox.control.set_group(SUPPORT, [])
-        desk.times[0] = 59.9
+        desk.times[0] = 60.0
         kept = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
         assert (desk.calls(), kept.usergroups) == (first, MINE)
 
-        desk.times[0] = 60.0
+        desk.times[0] = 60.1
         asked = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
 
         assert (desk.calls(), asked.usergroups) == (first + 2, frozenset())
@@ -133,6 +133,7 @@ async def test_a_fresh_answer_is_always_asked_for() -> None:
         await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
         desk.sandbox.control.set_group(SUPPORT, [])
         desk.sandbox.control.deactivate("U0ANA")
+        desk.times[0] = 0.001
 
         reviewer = await desk.reviewers.resolve(
             "U0ANA", user_team=TEAM, groups=[SUPPORT], fresh=True
@@ -140,6 +141,38 @@ async def test_a_fresh_answer_is_always_asked_for() -> None:
 
         assert reviewer.standing is Standing.DEACTIVATED
         assert reviewer.usergroups == frozenset()
+
+
+async def test_who_is_in_no_group_uses_up_no_fresh_question() -> None:
+    async with opened() as desk:
+        await desk.reviewers.resolve("U0EVE", user_team=TEAM, groups=[SUPPORT])
+        asked = desk.calls("usergroups.users.list")
+        desk.times[0] = 1.0
+
+        for _ in range(30):
+            reviewer = await desk.reviewers.resolve(
+                "U0EVE", user_team=TEAM, groups=[SUPPORT], fresh=True
+            )
+            assert reviewer.usergroups == frozenset()
+
+        assert desk.calls("usergroups.users.list") == asked == 1
+
+
+async def test_all_who_are_asked_about_at_once_share_one_fresh_answer() -> None:
+    async with opened() as desk:
+        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        desk.times[0] = 1.0
+
+        await asyncio.gather(
+            *(
+                desk.reviewers.resolve(
+                    "U0ANA", user_team=TEAM, groups=[SUPPORT], fresh=True
+                )
+                for _ in range(5)
+            )
+        )
+
+        assert desk.calls("usergroups.users.list") == 2
 
 
 @pytest.mark.parametrize("fault", ["http_500", "reset", "rate_limit"])

@@ -440,4 +440,32 @@ TABLE = (
         "return needs_full_view",
         "tests/bot/listeners/test_batches_and_doubt.py",
     ),
+    Mutant(
+        "earlier voters are asked again at the last vote",
+        DECIDING,
+        "        earlier = quorum.asked_again(",
+        "        _ = quorum.asked_again(",
+        "tests/approvals",
+    ),
+    Mutant(
+        "whom Slack does not know completes nothing",
+        DECIDING,
+        "if not count.is_met and quorum.is_in_doubt(",
+        "if False and quorum.is_in_doubt(",
+        "tests/approvals",
+    ),
+    Mutant(
+        "who has left votes no more",
+        QUORUM,
+        "    if voter.standing is not Standing.MEMBER:\n        return ()",
+        "    if False:\n        return ()",
+        "tests/approvals",
+    ),
+    Mutant(
+        "membership is asked about afresh where two are needed",
+        "bot/desk.py",
+        "fresh = decides and any(",
+        "fresh = False and any(",
+        "tests/matrix",
+    ),
 )

@@ -34,7 +34,16 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Result
 from gateway.store.store import Store
 from gateway.wire import Claimed, ClaimRequest
-from tests.service.desk import ANA, BEN, CHLOE, EVE, Desk, claim_of, person
+from tests.service.desk import (
+    ANA,
+    BEN,
+    CHLOE,
+    EVE,
+    Desk,
+    claim_of,
+    person,
+    still_members,
+)
 
 DAN_CLICKS = person("U0DAN")
 PEOPLE = st.sampled_from([ANA, BEN, CHLOE, EVE, DAN_CLICKS])
@@ -234,7 +243,10 @@ class Lifecycle(RuleBasedStateMachine):
             click = call.click.with_(
                 version=approval.version, action_hash=item.action_hash
             )
-            return (await self.desk.reviews.decide(click, decision, by)).kind
+            outcome = await self.desk.reviews.decide(
+                click, decision, by, voters=still_members
+            )
+            return outcome.kind
 
         return self.loop.run_until_complete(say())
 

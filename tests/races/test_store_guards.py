@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.deciding import Change, decide
+from gateway.approvals.changes import Change
+from gateway.approvals.deciding import decide
 from gateway.approvals.decisions import Approve, Reject
 from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import UNEXECUTED, ItemState

@@ -151,6 +151,11 @@ class Desk:
         return await self.store.queue(self.store.keys_of_tenant("default")).depth()
 
 
+async def still_members(item: Item) -> list[Reviewer]:
+    """Resolve those who voted: nobody has left."""
+    return [person(vote.by.user) for vote in item.votes]
+
+
 def claim_of(ref: TurnRef, verdict: Verdict, owner: str = "worker-1") -> ClaimRequest:
     """Return the claim that a held call's executor would make."""
     return ClaimRequest(

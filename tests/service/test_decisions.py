@@ -11,6 +11,7 @@ from gateway.approvals.decisions import (
     Decision,
     Edit,
     Expired,
+    Forbidden,
     Reject,
     Respond,
     Settled,
@@ -25,7 +26,7 @@ from gateway.policy.load import load_policy
 from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
 from gateway.wire import ProposedCall, Turn, VerdictKind
-from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk
+from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, still_members
 
 
 @pytest.fixture
@@ -131,11 +132,37 @@ async def test_two_people_authorize_an_escalated_call(desk: Desk) -> None:
 
     first = await desk.reviews.decide(click, Approve(), ANA)
     jobs_between = await desk.jobs()
-    second = await desk.reviews.decide(click, Approve(), CHLOE)
+    second = await desk.reviews.decide(click, Approve(), CHLOE, voters=still_members)
 
     assert isinstance(first, Voted)
     assert jobs_between == 0
     assert isinstance(second, Settled)
+
+
+async def test_voters_whom_nobody_can_resolve_complete_no_quorum(desk: Desk) -> None:
+    _, verdicts = await desk.submit(("wire_money", {"amount": 1}))
+    click = await desk.click(verdicts[0])
+    await desk.reviews.decide(click, Approve(), ANA)
+
+    second = await desk.reviews.decide(click, Approve(), CHLOE)
+
+    assert isinstance(second, Forbidden)
+    item = await desk.item(verdicts[0].item_id)
+    assert [vote.by.user for vote in item.votes] == ["U0ANA"]
+
+
+async def test_two_who_vote_at_once_are_both_heard(desk: Desk) -> None:
+    """Whoever is second learns of the first only when theirs is not written."""
+    for _ in range(50):
+        _, verdicts = await desk.submit(("wire_money", {"amount": 1}))
+        click = await desk.click(verdicts[0])
+
+        outcomes = await asyncio.gather(
+            desk.reviews.decide(click, Approve(), ANA, voters=still_members),
+            desk.reviews.decide(click, Approve(), CHLOE, voters=still_members),
+        )
+
+        assert sorted(each.kind for each in outcomes) == ["settled", "voted"]
 
 
 async def test_a_tightened_policy_counts_for_what_already_waits(desk: Desk) -> None:

@@ -1,0 +1,91 @@
+"""Hold one decision while it is judged, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gateway.approvals import quorum
+from gateway.approvals.decisions import Click, Reviewer, Voted
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.record import Approval, Demand, Item, Person, Record, Verb
+from gateway.approvals.tiers import Tier
+
+
+class Judgement(Record):
+    """What the policy says now of the arguments that would run."""
+
+    tier: Tier
+    reasons: tuple[str, ...]
+    demand: Demand
+    policy_digest: str
+    allow: tuple[Verb, ...] = tuple(Verb)
+
+
+@dataclass(frozen=True)
+class Change:
+    """A decision that counts: the next record, which item, and what to announce.
+
+    ``voted`` is set while more people are needed.
+    """
+
+    approval: Approval
+    item: Item
+    events: tuple[Event, ...]
+    voted: Voted | None = None
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What a decision is made over: the record, the click, the person, the time."""
+
+    approval: Approval
+    item: Item
+    click: Click
+    reviewer: Reviewer
+    now_ms: int
+    judged: Judgement | None
+    voters: tuple[Reviewer, ...]
+
+
+def for_whom(frame: Frame) -> tuple[Person, ...]:
+    """Return those for whom this person decides here."""
+    return tuple(other.person for other in frame.reviewer.stands_in_for)
+
+
+def following(approval: Approval, item: Item, **changes: object) -> Approval:
+    """Return the next record: with this item, and one revision on."""
+    return approval.replacing(item, rev=approval.rev + 1, **changes)
+
+
+def event_of(frame: Frame, item: Item, name: EventName, version: int) -> Event:
+    """Return what is announced of a decision: who, what, under which policy."""
+    actor: Person = frame.reviewer.person
+    text = item.settlement.text if item.settlement else ""
+    behalf = listed(for_whom(frame))
+    return Event(
+        name=name,
+        tenant=frame.approval.tenant,
+        agent=frame.approval.agent,
+        thread=frame.approval.thread,
+        approval=frame.approval.id,
+        item=item.id,
+        tool=item.tool,
+        tier=item.tier,
+        version=version,
+        action_hash=item.action_hash,
+        policy_digest=(
+            frame.judged.policy_digest if frame.judged else frame.approval.policy_digest
+        ),
+        actor=f"{actor.team}/{actor.user}",
+        roles=quorum.roles_of(frame.reviewer, item.demand.roles),
+        channel=frame.approval.channel,
+        reason=text,
+        request_digest=frame.click.request_digest,
+        data={"on_behalf_of": behalf} if behalf else {},
+    )
+
+
+def listed(people: Iterable[Person]) -> str:
+    """Return people as an event names them."""
+    return " ".join(f"{person.team}/{person.user}" for person in people)

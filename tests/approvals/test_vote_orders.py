@@ -1,0 +1,245 @@
+"""No order of votes, edits, rejects, departures and deadlines leaves a plain model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.approvals.changes import Change, Judgement
+from gateway.approvals.deciding import decide
+from gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Decision,
+    Edit,
+    Reject,
+    Reviewer,
+    Standing,
+)
+from gateway.approvals.record import Approval, Demand, Role
+from gateway.approvals.tiers import Tier
+from tests.approvals.builders import DAN, NOW_MS, an_approval, an_item, click_on
+
+SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))
+SENIOR = Role(name="senior", usergroups=("S0SENIOR",))
+GROUPS = {"support": "S0SUPPORT", "senior": "S0SENIOR"}
+DEMANDS = {
+    Tier.APPROVE: Demand(approvals=1, of=(SUPPORT,)),
+    Tier.ESCALATE: Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1}),
+}
+NAMES = ("ana", "ben", "chloe", "dan", "eve", "flo")
+ROLES = {
+    "ana": {"support"},
+    "ben": {"support"},
+    "chloe": {"senior"},
+    "dan": {"support", "senior"},
+    "eve": set[str](),
+    "flo": {"support", "senior"},
+}
+LIFETIME_MS = 10
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one person does, or what becomes of them."""
+
+    what: str
+    who: str
+    amount: int = 0
+    is_late_copy: bool = False
+
+
+STEPS = st.builds(
+    Step,
+    what=st.sampled_from(
+        ["approve"] * 6 + ["edit"] * 3 + ["reject", "leave", "demote", "hide", "tick"]
+    ),
+    who=st.sampled_from(NAMES),
+    amount=st.sampled_from([100, 200, 900, 1000]),
+    is_late_copy=st.sampled_from([False] * 9 + [True]),
+)
+
+
+@dataclass
+class People:
+    """Who is who now."""
+
+    roles: dict[str, set[str]] = field(
+        default_factory=lambda: {name: set(held) for name, held in ROLES.items()}
+    )
+    gone: set[str] = field(default_factory=set[str])
+    hidden: set[str] = field(default_factory=set[str])
+
+    def reviewer(self, name: str) -> Reviewer:
+        """Return a person as the bot would resolve them."""
+        standing = Standing.DEACTIVATED if name in self.gone else Standing.MEMBER
+        if name in self.hidden:
+            return Reviewer(team="T0", user=user(name), usergroups=None)
+        groups = frozenset(GROUPS[role] for role in self.roles[name])
+        return Reviewer(
+            team="T0", user=user(name), usergroups=groups, standing=standing
+        )
+
+    def change(self, step: Step) -> None:
+        """Let somebody leave, lose their roles' senior part, or be unknown a while."""
+        if step.what == "leave":
+            self.gone.add(step.who)
+        elif step.what == "demote":
+            self.roles[step.who] -= {"senior"}
+        else:
+            self.hidden ^= {step.who}
+
+    def held(self, name: str) -> set[str]:
+        """Return the roles of somebody who is here and known."""
+        return set() if name in self.gone | self.hidden else self.roles[name]
+
+
+class Model:
+    """What the policy means, as its author would explain it."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount, self.version = amount, 1
+        self.is_escalated, self.is_raised = amount > 500, False
+        self.votes: dict[str, set[str]] = {}
+        self.barred = {"dan"}
+        self.state = "pending"
+
+    def may(self, name: str, people: People, amount: int) -> bool:
+        """Say whether somebody may decide now on a call of this amount."""
+        is_escalated = self.is_escalated or amount > 500
+        asked = {"support", "senior"} if is_escalated else {"support"}
+        return name not in self.barred and bool(people.held(name) & asked)
+
+    def approve(self, name: str, people: People) -> str:
+        """Count a vote, and look again at the earlier ones when it is the last."""
+        if name in self.votes:
+            return "refused"
+        mine = {name: set(people.held(name))}
+        votes = self.votes | mine
+        if self.is_enough(votes):
+            sure = {
+                who: roles & people.held(who)
+                for who, roles in self.votes.items()
+                if roles & people.held(who)
+            } | mine
+            unsure = set(self.votes) & people.hidden
+            if not self.is_enough(sure) and unsure:
+                return "refused"
+            votes = sure
+        self.votes = votes
+        if self.is_enough(votes):
+            self.state = "authorized"
+        return "counted"
+
+    def edit(self, name: str, amount: int, people: People) -> str:
+        """Change the amount: new votes, and a higher bar if it needs one."""
+        if amount == self.amount:
+            return self.approve(name, people)
+        self.amount, self.votes, self.version = amount, {}, self.version + 1
+        if amount > 500 and not self.is_escalated:
+            self.is_escalated = self.is_raised = True
+            self.barred.add(name)
+            return "counted"
+        return self.approve(name, people)
+
+    def is_enough(self, votes: dict[str, set[str]]) -> bool:
+        """Say whether these people are enough; what was raised needs both demands."""
+        held = {role for roles in votes.values() for role in roles}
+        if not self.is_escalated:
+            return "support" in held
+        needed = {"senior", "support"} if self.is_raised else {"senior"}
+        return len(votes) >= 2 and needed <= held
+
+    def play(self, step: Step, people: People, *, is_over: bool) -> str:
+        """Return whether a step counts."""
+        late = step.is_late_copy and self.version > 1
+        if self.state != "pending" or is_over or late:
+            return "refused"
+        amount = step.amount if step.what == "edit" else self.amount
+        if not self.may(step.who, people, amount):
+            return "refused"
+        match step.what:
+            case "approve":
+                return self.approve(step.who, people)
+            case "edit":
+                return self.edit(step.who, step.amount, people)
+            case _:
+                self.state = "rejected"
+                return "counted"
+
+
+def user(name: str) -> str:
+    """Return somebody's Slack id."""
+    return f"U0{name.upper()}"
+
+
+def judged(amount: int) -> Judgement:
+    """Return what the policy says of an amount."""
+    tier = Tier.ESCALATE if amount > 500 else Tier.APPROVE
+    return Judgement(tier=tier, reasons=(), demand=DEMANDS[tier], policy_digest="p")
+
+
+def decision_of(step: Step) -> Decision:
+    """Return what a reviewer says."""
+    if step.what == "edit":
+        return Edit(args={"order_id": "1", "amount": step.amount})
+    return Approve() if step.what == "approve" else Reject()
+
+
+def say(approval: Approval, step: Step, people: People, now_ms: int) -> Approval | None:
+    """Decide for real; None when it does not count."""
+    item, decision = approval.items[0], decision_of(step)
+    click: Click = click_on(approval)
+    if step.is_late_copy:
+        click = click.with_(version=1)
+    amount = step.amount if step.what == "edit" else item.args["amount"]
+    assert isinstance(amount, int)
+    result = decide(
+        approval,
+        click,
+        decision,
+        people.reviewer(step.who),
+        now_ms=now_ms,
+        judged=judged(amount),
+        voters=[people.reviewer(vote.by.user[2:].lower()) for vote in item.votes],
+    )
+    return result.approval if isinstance(result, Change) else None
+
+
+@settings(
+    max_examples=10_000,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(first=st.sampled_from([100, 900]), steps=st.lists(STEPS, max_size=9))
+def test_ten_thousand_orders_of_votes_end_as_the_policy_says(
+    first: int, steps: list[Step]
+) -> None:
+    tier = judged(first).tier
+    approval = an_approval(
+        an_item(
+            args={"order_id": "1", "amount": first}, demand=DEMANDS[tier], tier=tier
+        )
+    ).with_(expires_at_ms=NOW_MS + LIFETIME_MS, principals=(DAN,))
+    model, people, now_ms = Model(first), People(), NOW_MS
+
+    for step in steps:
+        if step.what == "tick":
+            now_ms += LIFETIME_MS // 2
+        elif step.what in {"leave", "demote", "hide"}:
+            people.change(step)
+        else:
+            is_over = now_ms >= approval.expires_at_ms
+            wanted = model.play(step, people, is_over=is_over)
+            changed = say(approval, step, people, now_ms)
+            assert ("refused" if changed is None else "counted") == wanted, step
+            approval = changed or approval
+        item = approval.items[0]
+        assert item.state == model.state
+        assert item.args["amount"] == model.amount
+        assert approval.version == model.version
+        assert item.tier == ("escalate" if model.is_escalated else "approve")
+        assert {vote.by.user for vote in item.votes} == set(map(user, model.votes))

@@ -38,6 +38,8 @@ class EventName(StrEnum):
     RUN_STARTED = "run.started"
     RUN_FINISHED = "run.finished"
     RUN_FAILED = "run.failed"
+    TRIAGE_RAISED = "triage.raised"
+    TRIAGE_SILENT = "triage.silent"
     AGENT_PAUSED = "agent.paused"
     DELEGATION_SET = "delegation.set"
     DELEGATION_LIFTED = "delegation.lifted"

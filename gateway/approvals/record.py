@@ -166,6 +166,20 @@ class Result(Record):
     payload: str = ""
 
 
+class Opinion(Record):
+    """What triage, a model, thought of a call; it orders queues and decides nothing.
+
+    Attributes:
+        raised_to: the tier that it brought the call to; None when it raised nothing.
+        score: how soon people should look, 0 to 100.
+        rationale: the model's words, unverified; empty unless it raised.
+    """
+
+    raised_to: Tier | None = None
+    score: int = Field(default=0, ge=0, le=100)
+    rationale: str = ""
+
+
 class Item(Record):
     """One call inside an approval."""
 
@@ -186,6 +200,7 @@ class Item(Record):
     redact: tuple[str, ...] = ()
     requires_reason: bool = False
     idempotent: bool = False
+    triage: Opinion | None = None
     principals: tuple[Person, ...] = ()
     votes: tuple[Vote, ...] = ()
     edit: EditRecord | None = None

@@ -14,6 +14,7 @@ from gateway.policy.raising import FiredRule
 from gateway.policy.replay import Replayed
 from gateway.policy.rules import Policy
 from gateway.policy.selection import Selection
+from gateway.policy.triage_rules import TriageRule
 
 _COLOURS = {
     Tier.AUTO: typer.colors.GREEN,
@@ -36,6 +37,8 @@ def explained(ruling: Ruling, when: datetime | None) -> Iterator[tuple[str, str]
         yield "because", reason
     for rule in ruling.fired:
         yield "rule", _rule(rule)
+    if ruling.triage is not None:
+        yield "triage", _triage(ruling.triage)
     if not ruling.tier.needs_people:
         return
     yield "who", _who(ruling.demand)
@@ -108,6 +111,11 @@ def _holds_anybody(demand: Demand) -> bool:
 def _rule(rule: FiredRule) -> str:
     seen = ", ".join(f"{name} = {_printable(text)}" for name, text in rule.values)
     return f"{rule.when}{f'   ({seen})' if seen else ''}"
+
+
+def _triage(rule: TriageRule) -> str:
+    most = "refuse it" if rule.may_deny else "raise it"
+    return f"a model may {most}, within {rule.timeout.total_seconds():.0f} s"
 
 
 def _printable(text: str) -> str:

@@ -115,6 +115,12 @@ def _tool_problems(
     if overridable[-1:] == [True] and floor is Tier.DENY:
         text = f"{dotted(base)!r} is denied and 'overridable'; nothing overrides a "
         yield document.problem((*base, "overridable"), f"{text}denial, so remove it.")
+    tiers = own.triage.tiers if own.triage else ()
+    if tiers and overridable[-1:] != [True] and join(floor, *tiers) not in tiers:
+        path = (*base, "triage", "tiers")
+        text = f"{dotted(path)!r} names no tier that the tool can have, since it is "
+        text += f"{floor.value!r} at least, so triage would never be asked."
+        yield document.problem(path, text)
     for index, rule in enumerate(own.raise_):
         path = (*base, "raise", index)
         if join(floor, rule.to) is floor and overridable[-1:] != [True]:

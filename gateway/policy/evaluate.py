@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from gateway.approvals.edits import argument_errors
 from gateway.approvals.evidence import redacted
@@ -12,10 +12,11 @@ from gateway.approvals.tiers import Tier, join
 from gateway.policy.facts import Facts
 from gateway.policy.fields import fill, placeholders
 from gateway.policy.overrides import Override
-from gateway.policy.raising import FiredRule, fired, is_strict, text_at
+from gateway.policy.raising import FiredRule, Raise, fired, is_strict, text_at
 from gateway.policy.rules import Policy
 from gateway.policy.schemas import unusable
 from gateway.policy.selection import Selection
+from gateway.policy.triage_rules import TriageRule
 
 
 class Ruling(Record):
@@ -40,6 +41,7 @@ class Ruling(Record):
         escalate_at_ms: when to call ``escalate_to``, counted alike; 0 for never.
         escalate_to: a role, a channel or a Slack user id, as the policy names it.
         escalate_roles: who holds that role; they may vote from the start.
+        triage: how triage is asked about this call; None: it is not.
     """
 
     tier: Tier
@@ -59,6 +61,7 @@ class Ruling(Record):
     escalate_at_ms: int = 0
     escalate_to: str = ""
     escalate_roles: tuple[Role, ...] = ()
+    triage: TriageRule | None = None
 
 
 def listed_tier(policy: Policy, *, agent: str, tool: str) -> Tier:
@@ -79,6 +82,7 @@ def evaluate(
     declared_schema: JsonObject | None = None,
     facts: Facts | None = None,
     overrides: Mapping[str, Override] | None = None,
+    also: Sequence[Raise] = (),
 ) -> Ruling:
     """Judge one call.
 
@@ -96,6 +100,7 @@ def evaluate(
         facts: what is known of the moment; a rule that needs them and has none asks
             for ``escalate``.
         overrides: tool to what this run of the agent asks for.
+        also: what others ask for beside the policy; it can only raise.
     """
     rules = Selection(policy, agent, tool, (overrides or {}).get(tool))
     schema, schema_reasons = _schema(rules, args, declared_schema)
@@ -110,9 +115,10 @@ def evaluate(
         redact=redact,
     )
     doubts = _doubts(rules, args, facts)
-    tier = join(tier, *(rule.to for rule in raised), *(Tier.ESCALATE for _ in doubts))
+    asks: tuple[FiredRule | Raise, ...] = (*raised, *also)
+    tier = join(tier, *(one.to for one in asks), *(Tier.ESCALATE for _ in doubts))
     waiting = rules.waiting(tier)
-    reasons = (*tier_reasons, *(rule.reason for rule in raised), *doubts)
+    reasons = (*tier_reasons, *(one.reason for one in asks), *doubts)
     return Ruling(
         tier=tier,
         reasons=(*reasons, *schema_reasons),
@@ -131,6 +137,7 @@ def evaluate(
         escalate_at_ms=rules.share_ms(tier, waiting.escalate_at),
         escalate_to=waiting.escalate_to or "",
         escalate_roles=rules.called(tier),
+        triage=rules.triage(tier),
     )
 
 

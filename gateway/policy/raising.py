@@ -22,6 +22,16 @@ MAX_VALUE = 200
 """Longest value that is shown; the whole value stands among the arguments."""
 
 
+class Raise(Record):
+    """What somebody beside the policy asks for; it is joined, so it only adds.
+
+    ``reason`` is a sentence of ours for the card.
+    """
+
+    to: Tier
+    reason: str
+
+
 class FiredRule(Record):
     """A rule that asks for more, and what it saw.
 

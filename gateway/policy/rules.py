@@ -38,6 +38,7 @@ from gateway.policy.fields import (
     parse_duration,
 )
 from gateway.policy.tier_rules import TierRules
+from gateway.policy.triage_rules import TriageRule
 
 EVERY_TOOL = "*"
 """Stands for all tools in the list of a window."""
@@ -74,6 +75,7 @@ class Defaults(Record):
     expires_in: Annotated[ExpiryByTier, BeforeValidator(_for_both)] = ExpiryByTier()
     channel: ChannelRef = "#agent-approvals"
     reviewers: Reviewers = ()
+    triage: TriageRule | None = None
 
 
 class RoleRule(Record):
@@ -159,6 +161,7 @@ class ToolRule(Record):
     expires_in: Duration | None = None
     channel: ChannelRef | None = None
     overridable: bool | None = None
+    triage: TriageRule | None = None
     raise_: tuple[RaiseRule, ...] = Field(default=(), alias="raise")
 
     @field_validator("allow")

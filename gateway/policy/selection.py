@@ -10,6 +10,7 @@ from gateway.policy.fields import is_channel
 from gateway.policy.overrides import Override
 from gateway.policy.rules import AgentRule, Policy, RaiseRule, ToolRule
 from gateway.policy.tier_rules import WaitingRule
+from gateway.policy.triage_rules import TriageRule
 
 T = TypeVar("T")
 _SILENT = ToolRule()
@@ -125,6 +126,11 @@ class Selection:
             notices,
             otherwise=self._policy.defaults.channel,
         )
+
+    def triage(self, tier: Tier) -> TriageRule | None:
+        """Return how triage is asked about a call of a tier; None when it is not."""
+        rule = self.first.triage or self._policy.defaults.triage
+        return rule if rule is not None and tier in rule.tiers else None
 
     def redact(self) -> tuple[str, ...]:
         """Return the paths that cards hide."""

@@ -15,6 +15,7 @@ from gateway.approvals.record import Result
 from gateway.policy.rules import Policy
 from gateway.service.agents import AgentService
 from gateway.store.store import Store
+from gateway.triage.port import Triage
 from gateway.wire import (
     AgentNote,
     CallOutcome,
@@ -35,15 +36,22 @@ class EveryLoop:
         store: the store of the loop this is made in.
         policy: returns the policy in force now.
         tenant: whose agents these are.
+        triage: asked about the calls that the policy puts to it, in each loop.
     """
 
     def __init__(
-        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+        self,
+        store: Store,
+        policy: Callable[[], Policy],
+        *,
+        tenant: str = "default",
+        triage: Triage | None = None,
     ) -> None:
         self._store = store
         self._policy = policy
         self._tenant = tenant
-        self.home = AgentService(store, policy, tenant=tenant)
+        self._triage = triage
+        self.home = self._service(store)
         self._services: WeakKeyDictionary[asyncio.AbstractEventLoop, AgentService]
         self._services = WeakKeyDictionary()
         self._services[asyncio.get_running_loop()] = self.home
@@ -91,13 +99,18 @@ class EveryLoop:
         """See `gateway.agent.port.Gateway.note`."""
         return await self._here().note(agent)
 
+    def _service(self, store: Store) -> AgentService:
+        return AgentService(
+            store, self._policy, tenant=self._tenant, triage=self._triage
+        )
+
     def _here(self) -> AgentService:
         loop = asyncio.get_running_loop()
         service = self._services.get(loop)
         if service is None:
             given = self._store
             store = Store(given.conn.url, shards=given.shards, lease_ms=given.lease_ms)
-            service = AgentService(store, self._policy, tenant=self._tenant)
+            service = self._service(store)
             self._services[loop] = service
             # Loops that have ended took their connections along.
             alive = [one for one in self._stores if not one[0].is_closed()]

@@ -18,6 +18,7 @@ from gateway.service.refusing import stopped
 from gateway.service.submitting import Submitter
 from gateway.store.claims import ClaimAnswer, ClaimEvents
 from gateway.store.store import Store
+from gateway.triage.port import Triage
 from gateway.wire import (
     AgentNote,
     Busy,
@@ -47,15 +48,21 @@ class AgentService:
         store: where everything is kept.
         policy: returns the policy in force now.
         tenant: whose agents these are; never taken from an agent's own word.
+        triage: asked about the calls that the policy puts to it.
     """
 
     def __init__(
-        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+        self,
+        store: Store,
+        policy: Callable[[], Policy],
+        *,
+        tenant: str = "default",
+        triage: Triage | None = None,
     ) -> None:
         self._store = store
         self._policy = policy
         self._tenant = tenant
-        self._submitter = Submitter(store, policy, tenant=tenant)
+        self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
         """Judge all calls of a turn; see `gateway.agent.port.Gateway.submit`."""

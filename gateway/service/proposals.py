@@ -8,7 +8,14 @@ from dataclasses import dataclass
 
 from gateway.approvals import digest
 from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Approval, Context, Item, Waiting, item_id
+from gateway.approvals.record import (
+    Approval,
+    Context,
+    Item,
+    Opinion,
+    Waiting,
+    item_id,
+)
 from gateway.approvals.strict_json import accept_object
 from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson
@@ -25,11 +32,15 @@ _SHARED = -1
 
 @dataclass(frozen=True)
 class Ruled:
-    """One call and what policy says of it; a ``refusal`` says why it is not asked."""
+    """One call and what policy says of it; a ``refusal`` says why it is not asked.
+
+    ``opinion`` is what triage thought of it; the ruling holds what it raised.
+    """
 
     call: ProposedCall
     ruling: Ruling
     refusal: str = ""
+    opinion: Opinion | None = None
 
 
 @dataclass(frozen=True)
@@ -203,6 +214,7 @@ def _item(
         redact=ruling.redact,
         requires_reason=ruling.requires_reason,
         idempotent=ruling.idempotent,
+        triage=one.opinion,
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import cast
 
 from gateway.approvals import digest
@@ -19,8 +20,10 @@ from gateway.errors import BadJson, StoreUnavailable
 from gateway.policy.evaluate import Ruling, evaluate
 from gateway.policy.facts import Facts
 from gateway.policy.overrides import Override
+from gateway.policy.raising import Raise
 from gateway.policy.rules import Policy
 from gateway.service import refusing
+from gateway.service.advising import Advised, Advising, triage_events
 from gateway.service.hints import apply_hint
 from gateway.service.measuring import Measured, facts_of, measure
 from gateway.service.proposals import Proposal, Ruled, Source, propose
@@ -30,6 +33,7 @@ from gateway.store.attention import Standing
 from gateway.store.freezes import names_of
 from gateway.store.store import Store
 from gateway.store.windows import Use
+from gateway.triage.port import Triage
 from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind
 
 _ATTEMPTS = 64
@@ -42,12 +46,19 @@ class Submitter:
         store: where everything is kept.
         policy: returns the policy in force now.
         tenant: whose agents these are.
+        triage: asked about the calls that the policy puts to it.
     """
 
     def __init__(
-        self, store: Store, policy: Callable[[], Policy], *, tenant: str
+        self,
+        store: Store,
+        policy: Callable[[], Policy],
+        *,
+        tenant: str,
+        triage: Triage | None = None,
     ) -> None:
         self._store = store
+        self._triage = triage
         self._policy = policy
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
@@ -61,13 +72,14 @@ class Submitter:
         turn = turn.with_(calls=tuple(_canonical(call) for call in turn.calls))
         ref = turn.ref
         turn_key = digest.turn_key(tenant=self._tenant, **ref.model_dump())
+        advising = Advising(self._triage, turn)
         for _ in range(_ATTEMPTS):
             standing = await self._store.attention.standing(
                 self._keys, self._tenant, ref.agent, ref.thread, turn_key=turn_key
             )
             if standing.verdicts:
                 return _halted(_verdicts(standing.verdicts), standing, ref.agent), False
-            judged = await self._judge(turn, turn_key, standing)
+            judged = await self._judge(turn, turn_key, standing, advising)
             if judged is None:
                 continue
             opened = await self._open(turn, turn_key, judged)
@@ -79,7 +91,7 @@ class Submitter:
         )
 
     async def _judge(
-        self, turn: Turn, turn_key: str, standing: Standing
+        self, turn: Turn, turn_key: str, standing: Standing, advising: Advising
     ) -> _JudgedTurn | None:
         policy = self._policy()
         requester = standing.thread.requester.user if standing.thread.requester else ""
@@ -101,7 +113,11 @@ class Submitter:
             )
         if totals is None:
             return None
-        ruled = _ruled(turn, policy, standing, measured, totals, requester)
+        moment = _Moment(standing, measured, totals, requester)
+        ruled = _ruled(turn, policy, moment, {})
+        advised = await advising.advise(ruled, now_ms=standing.now_ms)
+        if advised:
+            ruled = _ruled(turn, policy, moment, advised)
         source = Source(
             tenant=self._tenant,
             shard_approval_id=self._approval_id,
@@ -110,7 +126,10 @@ class Submitter:
             policy_digest=policy.digest,
             asked=standing.asked,
         )
-        return _JudgedTurn(policy, measured, propose(turn, ruled, source))
+        proposal = propose(turn, ruled, source)
+        told = triage_events(turn, advised, proposal, source)
+        proposal = replace(proposal, events=(*proposal.events, *told))
+        return _JudgedTurn(policy, measured, proposal)
 
     async def _open(
         self, turn: Turn, turn_key: str, judged: _JudgedTurn
@@ -183,34 +202,48 @@ class _JudgedTurn:
         ]
 
 
+@dataclass(frozen=True)
+class _Moment:
+    """What is known of the agent and of each call while a turn is judged."""
+
+    standing: Standing
+    measured: Sequence[Measured]
+    totals: Sequence[Mapping[str, int]]
+    requester: str
+
+    def facts(self, place: int, *, held: int) -> Facts:
+        return facts_of(
+            self.standing,
+            self.measured[place],
+            self.totals[place],
+            requester=self.requester,
+            asked=self.standing.asked + held + 1,
+        )
+
+
 def _ruled(
-    turn: Turn,
-    policy: Policy,
-    standing: Standing,
-    measured: Sequence[Measured],
-    totals: Sequence[Mapping[str, int]],
-    requester: str,
+    turn: Turn, policy: Policy, moment: _Moment, advised: Mapping[int, Advised]
 ) -> list[Ruled]:
     ruled: list[Ruled] = []
-    held, agent = 0, turn.ref.agent
-    for call, one, sums in zip(turn.calls, measured, totals, strict=True):
-        facts = facts_of(
-            standing,
-            one,
-            sums,
-            requester=requester,
-            asked=standing.asked + held + 1,
-        )
-        ruling = _judged(turn, policy, call, facts)
+    standing, held, agent = moment.standing, 0, turn.ref.agent
+    for place, call in enumerate(turn.calls):
+        facts, told = moment.facts(place, held=held), advised.get(place)
+        ruling = _judged(turn, policy, call, facts, told.also if told else ())
         refusal = _refusal(standing, policy, agent, call)
         if not refusal and ruling.tier.needs_people:
             refusal = refusing.crowded(standing, policy.protect, held)
             held += not refusal
-        ruled.append(Ruled(call, ruling, refusal))
+        ruled.append(Ruled(call, ruling, refusal, told.opinion if told else None))
     return ruled
 
 
-def _judged(turn: Turn, policy: Policy, call: ProposedCall, facts: Facts) -> Ruling:
+def _judged(
+    turn: Turn,
+    policy: Policy,
+    call: ProposedCall,
+    facts: Facts,
+    also: Sequence[Raise] = (),
+) -> Ruling:
     def judge(override: Override | None) -> Ruling:
         return evaluate(
             policy,
@@ -220,6 +253,7 @@ def _judged(turn: Turn, policy: Policy, call: ProposedCall, facts: Facts) -> Rul
             declared_schema=turn.schemas.get(call.tool),
             facts=facts,
             overrides=None if override is None else {call.tool: override},
+            also=also,
         )
 
     return apply_hint(judge, call.hint)

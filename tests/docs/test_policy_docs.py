@@ -21,6 +21,7 @@ from gateway.policy.rules import (
     WindowRule,
 )
 from gateway.policy.tier_rules import ApproveRule, EscalateRule, NotifyRule
+from gateway.policy.triage_rules import TriageRule
 from gateway.policy.wording import CALL, MACROS, RECENT
 
 ROOT = Path(__file__).parents[2]
@@ -117,6 +118,7 @@ def test_a_program_on_the_page_runs(home: Path, block: Block) -> None:
         NotifyRule,
         ApproveRule,
         EscalateRule,
+        TriageRule,
     ],
 )
 def test_every_key_is_on_the_page_and_in_the_example(model: type[BaseModel]) -> None:

@@ -96,6 +96,16 @@ def test_what_happened_before_decides_too(home: Path, tell: Any) -> None:
     assert "who " not in out
 
 
+def test_it_is_said_when_a_model_may_raise_a_call(home: Path, tell: Any) -> None:
+    on = "tier: approve\n    triage: {timeout: 4s, may_deny: true}"
+    text = (home / "p.yml").read_text().replace("tier: approve", on, 1)
+    (home / "p.yml").write_text(text)
+
+    _, out, _ = tell(*EXPLAIN, "--at", NOON)
+
+    assert "triage    a model may refuse it, within 4 s\n" in out
+
+
 def test_an_untrusted_value_cannot_steer_the_terminal(home: Path, tell: Any) -> None:
     text = POLICY.replace("windows.refunded > 100", "args.customer != ''")
     (home / "p.yml").write_text(text)

@@ -1,0 +1,51 @@
+"""Model what a policy says of triage: when it is asked and how far it may go."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+from pydantic import BeforeValidator, Field, field_validator
+
+from gateway.approvals.record import Record
+from gateway.approvals.tiers import Tier
+from gateway.policy.fields import Duration, one_or_many
+
+LONGEST = timedelta(seconds=30)
+"""The longest time-out: an agent waits, and what its turn reserved ends in a minute."""
+
+
+class TriageRule(Record):
+    """How triage is asked about the calls of a tool; without one it is not.
+
+    Attributes:
+        tiers: calls of these tiers are put to it; an empty list switches it off.
+        timeout: an answer that takes longer changes nothing.
+        may_deny: it may refuse a call; else its ``deny`` counts as ``escalate``.
+    """
+
+    tiers: Annotated[tuple[Tier, ...], BeforeValidator(one_or_many)] = (
+        Tier.APPROVE,
+        Tier.ESCALATE,
+    )
+    timeout: Duration = timedelta(seconds=2)
+    may_deny: bool = Field(default=False, strict=True)
+
+    @field_validator("tiers")
+    @classmethod
+    def _can_rise(cls, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
+        if Tier.DENY in tiers:
+            raise ValueError("what is denied is not put to triage; remove 'deny'.")
+        if len(set(tiers)) != len(tiers):
+            raise ValueError("an entry appears twice.")
+        return tiers
+
+    @field_validator("timeout")
+    @classmethod
+    def _short(cls, timeout: timedelta) -> timedelta:
+        if timeout > LONGEST:
+            raise ValueError(
+                f"an agent would wait {timeout.total_seconds():.0f} s for an opinion; "
+                f"{LONGEST.total_seconds():.0f}s is the most."
+            )
+        return timeout

@@ -1,0 +1,151 @@
+"""Put the calls of one turn to triage, and say what its advice comes to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.record import Opinion, approval_of
+from gateway.approvals.tiers import Tier
+from gateway.policy.raising import Raise, is_strict
+from gateway.policy.triage_rules import TriageRule
+from gateway.service.proposals import Proposal, Ruled, Source
+from gateway.triage.advice import apply_advice
+from gateway.triage.asking import Reply, ask
+from gateway.triage.packet import packet_of
+from gateway.triage.port import Triage
+from gateway.wire import Turn
+
+
+@dataclass(frozen=True)
+class Advised:
+    """What triage comes to for one call.
+
+    Attributes:
+        was: the tier without it.
+        opinion: what is kept of it.
+        silence: why there is no advice; empty when there is.
+    """
+
+    was: Tier
+    opinion: Opinion
+    silence: str = ""
+
+    @property
+    def also(self) -> tuple[Raise, ...]:
+        """Return what the policy has to join."""
+        to = self.opinion.raised_to
+        return (Raise(to=to, reason=_REASONS[to]),) if to else ()
+
+
+class Advising:
+    """Triage of one turn: the turn may be judged again, a call is put to it once.
+
+    Args:
+        triage: None when there is none.
+        turn: whose calls are put to it.
+    """
+
+    def __init__(self, triage: Triage | None, turn: Turn) -> None:
+        self._triage = triage
+        self._turn = turn
+        self._replies: dict[int, tuple[TriageRule, Reply]] = {}
+        self._began_s: float | None = None
+
+    async def advise(
+        self, ruled: Sequence[Ruled], *, now_ms: int
+    ) -> Mapping[int, Advised]:
+        """Return what triage comes to, by the place of the call in the turn.
+
+        All calls that the policy puts to triage are asked about at the same time.
+
+        Args:
+            ruled: every call of the turn, judged without triage.
+            now_ms: the store's clock.
+        """
+        new = [
+            (place, one, one.ruling.triage)
+            for place, one in enumerate(ruled)
+            if one.ruling.triage and place not in self._replies and _may_wait(one)
+        ]
+        replies = await asyncio.gather(
+            *(self._ask(one, rule, now_ms=now_ms) for _, one, rule in new)
+        )
+        for (place, _, rule), reply in zip(new, replies, strict=True):
+            self._replies[place] = (rule, reply)
+        return {
+            place: _advised(ruled[place].ruling.tier, rule, reply)
+            for place, (rule, reply) in self._replies.items()
+        }
+
+    async def _ask(self, one: Ruled, rule: TriageRule, *, now_ms: int) -> Reply:
+        packet = packet_of(
+            one.ruling,
+            agent=self._turn.ref.agent,
+            tool=one.call.tool,
+            args=one.call.args,
+            now_ms=now_ms,
+        )
+        return await ask(self._triage, packet, rule.timeout - self._spent())
+
+    def _spent(self) -> timedelta:
+        """Return how long triage took already; a turn waits for it once."""
+        now_s = asyncio.get_running_loop().time()
+        if self._began_s is None:
+            self._began_s = now_s
+        return timedelta(seconds=now_s - self._began_s)
+
+
+def triage_events(
+    turn: Turn, advised: Mapping[int, Advised], proposal: Proposal, source: Source
+) -> Iterator[Event]:
+    """Yield what triage raised and where it was silent, without a word of its own.
+
+    Its rationale is made of arguments, so it is kept with the call and nowhere else.
+    """
+    for place, one in sorted(advised.items()):
+        raised_to, verdict = one.opinion.raised_to, proposal.verdicts[place]
+        if raised_to is None and not one.silence:
+            continue
+        facts = {"was": one.was.value, "score": str(one.opinion.score)}
+        yield Event(
+            name=EventName.TRIAGE_RAISED if raised_to else EventName.TRIAGE_SILENT,
+            tenant=source.tenant,
+            agent=turn.ref.agent,
+            thread=turn.ref.thread,
+            approval=approval_of(verdict.item_id)[0] if verdict.item_id else "",
+            item=verdict.item_id,
+            tool=verdict.tool,
+            tier=raised_to or one.was,
+            policy_digest=source.policy_digest,
+            reason=one.silence,
+            data=facts if raised_to else {},
+        )
+
+
+_REASONS = {
+    Tier.NOTIFY: "Raised to notify: triage, a model's opinion, asks for a notice.",
+    Tier.APPROVE: "Raised to approve: triage, a model's opinion, asks for a person.",
+    Tier.ESCALATE: "Raised to escalate: triage, a model's opinion, asks for more care.",
+    Tier.DENY: "Raised to deny: triage, a model's opinion, sees a clear violation.",
+}
+
+
+def _may_wait(one: Ruled) -> bool:
+    return not one.refusal and is_strict(one.call.args)
+
+
+def _advised(was: Tier, rule: TriageRule, reply: Reply) -> Advised:
+    advice = reply.advice
+    if advice is None:
+        return Advised(was, Opinion(), reply.silence or "")
+    tier = apply_advice(was, advice, may_deny=rule.may_deny)
+    if tier is was:
+        return Advised(was, Opinion(score=advice.score))
+    return Advised(
+        was,
+        Opinion(raised_to=tier, score=advice.score, rationale=advice.rationale),
+    )

@@ -1,0 +1,136 @@
+"""Read what triage said, whatever it is, and let it raise a tier and nothing else."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from typing import cast
+
+from pydantic import BaseModel, Field
+
+from gateway.approvals.record import Record
+from gateway.approvals.tiers import Tier, join
+
+MAX_SCORE = 100
+"""The score of what people should look at first."""
+
+MAX_RATIONALE = 300
+"""Longest rationale that is kept, in characters."""
+
+MAX_TEXT = 20_000
+"""How much of the end of a text is searched for advice, in characters."""
+
+
+class Advice(Record):
+    """What triage says of one call.
+
+    Attributes:
+        raise_to: the tier that it asks for; None asks for nothing.
+        score: how soon people should look, 0 to 100; orders queues only.
+        rationale: why, in one line without hidden characters. Untrusted: whoever wrote
+            the arguments had a say in it.
+    """
+
+    raise_to: Tier | None = None
+    score: int = Field(default=0, ge=0, le=MAX_SCORE)
+    rationale: str = ""
+
+
+def read_advice(raw: object) -> Advice | None:
+    """Return the advice in what triage returned; None when there is none.
+
+    Never raises, whatever it is given. A tier that does not exist and a score that is
+    no number count as not said. Of several pieces of advice in one text the most
+    cautious counts, so that quoting the arguments first hides nothing.
+
+    Args:
+        raw: an `Advice`, a mapping or model with its names, or text with JSON in it.
+    """
+    try:
+        return most_cautious(_read(found) for found in _objects(raw))
+    except Exception:  # noqa: BLE001 - foreign objects may raise whatever they like
+        return None
+
+
+def most_cautious(advice: Iterable[Advice | None]) -> Advice | None:
+    """Return the advice that asks for most; None when there is none."""
+    return max((one for one in advice if one), key=_caution, default=None)
+
+
+def apply_advice(tier: Tier, advice: Advice | None, *, may_deny: bool) -> Tier:
+    """Return the tier of a call after advice: never below what it was.
+
+    Args:
+        tier: what the call needs without it.
+        advice: None changes nothing.
+        may_deny: the policy lets triage refuse; else ``deny`` counts as ``escalate``.
+    """
+    if advice is None or advice.raise_to is None:
+        return tier
+    asked = advice.raise_to
+    if asked is Tier.DENY and not may_deny:
+        asked = Tier.ESCALATE
+    return join(tier, asked)
+
+
+def _caution(advice: Advice) -> tuple[int, int]:
+    asked = advice.raise_to
+    return (-1 if asked is None else asked.rank, advice.score)
+
+
+def _objects(raw: object) -> Iterator[Mapping[object, object]]:
+    if isinstance(raw, BaseModel):
+        yield {name: getattr(raw, name, None) for name in Advice.model_fields}
+    elif isinstance(raw, Mapping):
+        yield cast("Mapping[object, object]", raw)
+    elif isinstance(raw, str):
+        yield from _in_text(raw[-MAX_TEXT:])
+
+
+def _in_text(text: str) -> Iterator[Mapping[object, object]]:
+    decoder = json.JSONDecoder()
+    at = text.find("{")
+    while at >= 0:
+        try:
+            found, end = decoder.raw_decode(text, at)
+        except (ValueError, RecursionError):
+            end = at + 1
+        else:
+            yield found
+        at = text.find("{", end)
+
+
+def _read(found: Mapping[object, object]) -> Advice | None:
+    raise_to, score = _tier(found.get("raise_to")), _score(found.get("score"))
+    if raise_to is None and score is None:
+        return None
+    return Advice(
+        raise_to=raise_to,
+        score=score or 0,
+        rationale=_rationale(found.get("rationale")),
+    )
+
+
+def _tier(value: object) -> Tier | None:
+    if not isinstance(value, str):
+        return None
+    word = value.strip().lower()
+    return Tier(word) if word in set(Tier) else None
+
+
+def _score(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return int(min(max(value, 0), MAX_SCORE))
+
+
+def _rationale(value: object) -> str:
+    if not isinstance(value, str):
+        return ""
+    # What does not print could hide or turn around what follows it.
+    plain = "".join(one if one.isprintable() else " " for one in value[:MAX_TEXT])
+    line = " ".join(plain.split())
+    return line if len(line) <= MAX_RATIONALE else f"{line[: MAX_RATIONALE - 1]}…"

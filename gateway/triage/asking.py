@@ -1,0 +1,81 @@
+"""Ask triage about one call, within a time, and go on without it when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from datetime import timedelta
+from enum import StrEnum
+
+from gateway.approvals.record import Record
+from gateway.triage.advice import Advice, read_advice
+from gateway.triage.packet import Packet
+from gateway.triage.port import Triage
+
+logger = logging.getLogger(__name__)
+
+
+class Silence(StrEnum):
+    """Why there is no advice."""
+
+    ABSENT = "absent"
+    """The policy asks for triage, and none is set."""
+
+    TIMEOUT = "timeout"
+    ERROR = "error"
+    JUNK = "junk"
+
+
+class Reply(Record):
+    """What came of asking: advice, or why there is none."""
+
+    advice: Advice | None = None
+    silence: Silence | None = None
+
+
+async def ask(triage: Triage | None, packet: Packet, within: timedelta) -> Reply:
+    """Ask, and wait no longer than the time-out; whatever goes wrong is a silence.
+
+    Only a cancellation of the caller goes through. Triage that raises, that cancels
+    itself, or that does not stop when it is cancelled costs the time-out at most. It
+    runs in an empty context, so that a model it calls reports nothing into the run of
+    the agent that waits.
+
+    Args:
+        triage: None is a silence.
+        packet: the call.
+        within: the time-out; zero or less asks nothing.
+    """
+    if triage is None:
+        return _silent(Silence.ABSENT)
+    if within <= timedelta():
+        return _silent(Silence.TIMEOUT)
+    task = asyncio.create_task(_advise(triage, packet), context=contextvars.Context())
+    try:
+        await asyncio.wait([task], timeout=within.total_seconds())
+    finally:
+        task.cancel()
+        task.add_done_callback(_forget)
+    if not task.done():
+        return _silent(Silence.TIMEOUT)
+    error = asyncio.CancelledError() if task.cancelled() else task.exception()
+    if error is not None:
+        return _silent(Silence.ERROR, type(error).__name__)
+    advice = read_advice(task.result())
+    return Reply(advice=advice) if advice else _silent(Silence.JUNK)
+
+
+async def _advise(triage: Triage, packet: Packet) -> object:
+    return await triage.advise(packet)
+
+
+def _forget(task: asyncio.Task[object]) -> None:
+    if not task.cancelled():
+        task.exception()  # or asyncio would report it, with whatever text it has
+
+
+def _silent(why: Silence, error: str = "") -> Reply:
+    # The text of an error may hold arguments of the call: only its type is logged.
+    logger.warning("triage.silent why=%s error=%s", why, error)
+    return Reply(silence=why)

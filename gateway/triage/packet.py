@@ -1,0 +1,83 @@
+"""Make the packet that triage reads: one call, redacted as on cards, and bounded."""
+
+from __future__ import annotations
+
+from gateway.approvals.evidence import Argument, arguments
+from gateway.approvals.record import Record
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.policy.evaluate import Ruling
+
+MAX_ARGUMENTS = 30
+"""Arguments that are shown at most, in the order of their names."""
+
+MAX_VALUE = 500
+"""Longest text of one value, in characters."""
+
+MAX_NAME = 100
+"""Longest name of an agent, a tool or an argument."""
+
+_HOUR_MS = 3_600_000
+
+
+class Packet(Record):
+    """What triage is shown of a call: no more than a reviewer's card shows.
+
+    Attributes:
+        agent: name of the agent that asks.
+        tool: name of the tool; written by a model, so untrusted.
+        tier: what the call needs without triage.
+        reasons: why, as sentences of ours.
+        description: the policy's line for the card; holds untrusted values.
+        arguments: what would run, redacted by the policy; untrusted.
+        left_out: arguments that are not listed, because there are too many.
+        is_cut: something is left out or shortened; a shortened text says by how much.
+        hour_utc: hour of the day by the store's clock, 0 to 23.
+    """
+
+    agent: str
+    tool: str
+    tier: Tier
+    reasons: tuple[str, ...] = ()
+    description: str = ""
+    arguments: tuple[Argument, ...] = ()
+    left_out: int = 0
+    is_cut: bool = False
+    hour_utc: int
+
+
+def packet_of(
+    ruling: Ruling, *, agent: str, tool: str, args: JsonObject, now_ms: int
+) -> Packet:
+    """Return the packet of a call that was judged.
+
+    Args:
+        ruling: what policy says of it; names the paths that are hidden.
+        agent: name of the agent.
+        tool: name of the tool.
+        args: strict JSON.
+        now_ms: the store's clock.
+    """
+    every = arguments(args, ruling.redact)
+    shown = tuple(
+        argument.with_(
+            name=_short(argument.name, MAX_NAME), text=_short(argument.text, MAX_VALUE)
+        )
+        for argument in every[:MAX_ARGUMENTS]
+    )
+    return Packet(
+        agent=_short(agent, MAX_NAME),
+        tool=_short(tool, MAX_NAME),
+        tier=ruling.tier,
+        reasons=ruling.reasons,
+        description=_short(ruling.description, MAX_VALUE),
+        arguments=shown,
+        left_out=len(every) - len(shown),
+        is_cut=shown != every,
+        hour_utc=now_ms // _HOUR_MS % 24,
+    )
+
+
+def _short(text: str, most: int) -> str:
+    cut = len(text) - most
+    return text if cut <= 0 else f"{text[:most]}… ({cut} more characters)"

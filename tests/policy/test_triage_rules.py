@@ -1,0 +1,119 @@
+"""A policy says when triage is asked and how far it goes; what it raises only adds."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.approvals.tiers import Tier, join
+from gateway.policy.evaluate import evaluate
+from gateway.policy.load import BadPolicy, load_policy
+from gateway.policy.overrides import Override
+from gateway.policy.raising import Raise
+from gateway.policy.triage_rules import TriageRule
+
+POLICY = load_policy(
+    """\
+version: 1
+defaults: {reviewers: support, triage: {timeout: 3s}}
+roles: {support: {usergroups: [S0SUPPORT]}, senior: {users: [U0LEAD]}}
+tiers: {escalate: {of: [support, senior], at_least: {senior: 1}, expires_in: 5m}}
+tools:
+  look_up: {tier: auto}
+  read_all: {tier: auto, triage: {tiers: auto, may_deny: true}}
+  pay:
+    tier: approve
+    overridable: true
+    raise: [{to: escalate, when: args.amount > 9, because: over 9}]
+  quiet: {tier: approve, triage: {tiers: []}}
+agents:
+  night: {tools: {pay: {triage: {timeout: 9s}}}}
+""",
+    "p.yml",
+)
+TIERS = st.sampled_from(Tier)
+
+
+def asked(tool: str, agent: str = "a", amount: float = 1) -> TriageRule | None:
+    ruling = evaluate(POLICY, agent=agent, tool=tool, args={"amount": amount})
+    return ruling.triage
+
+
+def test_the_narrower_rule_replaces_the_wider_as_a_whole() -> None:
+    assert asked("pay") == TriageRule(timeout=timedelta(seconds=3))
+    assert asked("pay", "night") == TriageRule(timeout=timedelta(seconds=9))
+    assert asked("read_all") == TriageRule(tiers=(Tier.AUTO,), may_deny=True)
+
+
+def test_triage_is_asked_about_the_tier_that_a_call_has() -> None:
+    assert asked("look_up") is None
+    assert asked("quiet") is None
+    assert asked("pay", amount=10) is not None
+    assert asked("unlisted") is not None
+
+
+def test_no_policy_asks_for_triage_by_itself() -> None:
+    policy = load_policy("version: 1\n", "p.yml")
+
+    assert evaluate(policy, agent="a", tool="t", args={}).triage is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "said"),
+    [
+        ("{tiers: [deny]}", "what is denied is not put to triage; remove 'deny'."),
+        ("{tiers: [approve, approve]}", "an entry appears twice."),
+        ("{tiers: [approov]}", "'approov'; did you mean 'approve'?"),
+        ("{tiers: [auto]}", "so triage would never be asked."),
+        ("{timeout: 2}", "2 is not a duration; write 90s, 30m, 1h or 2d."),
+        ("{timeout: 31s}", "30s is the most."),
+        ("{may_deny: yes}", "'tools.pay.triage.may_deny'"),
+        ("{maydeny: true}", "did you mean 'may_deny'?"),
+        ("on", "a mapping is needed here"),
+    ],
+)
+def test_a_bad_rule_is_refused_with_its_line(rule: str, said: str) -> None:
+    text = f"version: 1\ntools:\n  pay:\n    tier: approve\n    triage: {rule}\n"
+
+    with pytest.raises(BadPolicy) as caught:
+        load_policy(text, "p.yml")
+
+    (problem,) = caught.value.problems
+    assert problem.place == "p.yml:5"
+    assert said in problem.text
+
+
+@given(
+    st.sampled_from(["look_up", "pay", "quiet", "unlisted"]),
+    st.none() | TIERS,
+    st.lists(TIERS, max_size=3),
+)
+def test_what_others_ask_for_is_joined_whatever_the_agent_wishes(
+    tool: str, wish: Tier | None, asks: list[Tier]
+) -> None:
+    overrides = {tool: Override(tier=wish)}
+    also = [Raise(to=tier, reason="because") for tier in asks]
+
+    alone = evaluate(POLICY, agent="a", tool=tool, args={}, overrides=overrides)
+    joined = evaluate(
+        POLICY, agent="a", tool=tool, args={}, overrides=overrides, also=also
+    )
+
+    assert joined.tier is join(alone.tier, *asks)
+    assert joined.reasons == (*alone.reasons, *("because" for _ in asks))
+
+
+def test_a_raise_brings_the_people_and_the_time_of_the_higher_tier() -> None:
+    ruling = evaluate(
+        POLICY,
+        agent="a",
+        tool="pay",
+        args={"amount": 1},
+        also=[Raise(to=Tier.ESCALATE, reason="odd")],
+    )
+
+    assert (ruling.demand.approvals, ruling.demand.at_least) == (2, {"senior": 1})
+    assert ruling.ttl_ms == 300_000

@@ -1,0 +1,148 @@
+"""Whatever triage does, asking it ends in time and never in an error."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gateway.approvals.tiers import Tier
+from gateway.triage.advice import Advice
+from gateway.triage.asking import Silence, ask
+from gateway.triage.packet import Packet
+
+PACKET = Packet(agent="a", tool="t", tier=Tier.APPROVE, hour_utc=0)
+SOON = timedelta(milliseconds=50)
+LONG = timedelta(seconds=30)
+WHO = contextvars.ContextVar("WHO", default="nobody")
+
+
+class Odd(BaseException):
+    """An error that is no `Exception`."""
+
+
+class Played:
+    """Triage that does what it is told to."""
+
+    def __init__(self, given: Any = None) -> None:
+        self.given = given
+        self.heard: list[Packet] = []
+
+    async def advise(self, packet: Packet) -> object:
+        self.heard.append(packet)
+        if isinstance(self.given, BaseException):
+            raise self.given
+        return self.given
+
+
+class Hanging:
+    """Triage that never answers; a stubborn one does not even stop when cancelled."""
+
+    def __init__(self, *, is_stubborn: bool = False) -> None:
+        self.is_stubborn = is_stubborn
+        self.is_over = asyncio.Event()
+        self.was_cancelled = False
+
+    async def advise(self, packet: Packet) -> object:
+        while not self.is_over.is_set():
+            try:
+                await self.is_over.wait()
+            except asyncio.CancelledError:
+                self.was_cancelled = True
+                if not self.is_stubborn:
+                    raise
+        return {"raise_to": "deny"}
+
+
+class NoCoroutine:
+    """Something that has the name, and nothing to wait for."""
+
+    def advise(self, packet: Packet) -> object:
+        return {"raise_to": "deny"}
+
+
+async def test_good_advice_is_passed_on() -> None:
+    triage = Played({"raise_to": "escalate", "score": 7})
+
+    reply = await ask(triage, PACKET, LONG)
+
+    assert reply.advice == Advice(raise_to=Tier.ESCALATE, score=7)
+    assert reply.silence is None
+    assert triage.heard == [PACKET]
+
+
+@pytest.mark.parametrize(
+    ("triage", "why"),
+    [
+        (None, Silence.ABSENT),
+        (Played("no JSON"), Silence.JUNK),
+        (Played(ValueError("args: 4111")), Silence.ERROR),
+        (Played(Odd("args: 4111")), Silence.ERROR),
+        (Played(asyncio.CancelledError()), Silence.ERROR),
+        (Played(TimeoutError()), Silence.ERROR),
+        (NoCoroutine(), Silence.ERROR),
+        (object(), Silence.ERROR),
+    ],
+)
+async def test_a_failure_is_a_silence_and_no_word_of_it_is_logged(
+    triage: Any, why: Silence, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG):
+        reply = await ask(triage, PACKET, LONG)
+
+    assert (reply.advice, reply.silence) == (None, why)
+    assert f"triage.silent why={why}" in caplog.text
+    assert "4111" not in caplog.text
+
+
+@pytest.mark.parametrize("is_stubborn", [True, False])
+async def test_triage_that_hangs_costs_its_time_out(*, is_stubborn: bool) -> None:
+    triage = Hanging(is_stubborn=is_stubborn)
+
+    async with asyncio.timeout(10):
+        reply = await ask(triage, PACKET, SOON)
+        while not triage.was_cancelled:  # noqa: ASYNC110 - set by a task of its own
+            await asyncio.sleep(0)
+
+    assert reply.silence is Silence.TIMEOUT
+    triage.is_over.set()
+
+
+async def test_no_time_left_asks_nothing() -> None:
+    triage = Played({"raise_to": "deny"})
+
+    reply = await ask(triage, PACKET, timedelta())
+
+    assert reply.silence is Silence.TIMEOUT
+    assert not triage.heard
+
+
+async def test_a_cancelled_caller_is_cancelled_and_stops_triage() -> None:
+    triage = Hanging()
+    caller = asyncio.create_task(ask(triage, PACKET, LONG))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+    caller.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    await asyncio.sleep(0)
+    assert triage.was_cancelled
+
+
+async def test_triage_sees_nothing_of_the_run_that_waits_for_it() -> None:
+    class Curious:
+        async def advise(self, packet: Packet) -> object:
+            return {"raise_to": "approve", "rationale": WHO.get()}
+
+    WHO.set("the agent's run")
+
+    reply = await ask(Curious(), PACKET, LONG)
+
+    assert reply.advice is not None
+    assert reply.advice.rationale == "nobody"

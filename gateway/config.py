@@ -166,6 +166,7 @@ class Settings(_Model):
     """Everything one process needs to know before it starts.
 
     Attributes:
+        folder: where relative names start from: the one of the settings file.
         tenant: whose approvals these are.
         agents: name to its graph, as an absolute ``file.py:name`` or ``module:name``.
         policy: where the policy stands; loaded by `gateway.policy.load`.
@@ -178,6 +179,7 @@ class Settings(_Model):
         secret: key material from the environment, for sealing buttons.
     """
 
+    folder: Path
     tenant: str
     agents: dict[str, AgentSettings]
     policy: PolicySource
@@ -342,6 +344,7 @@ def _resolved(
     refs = {name: agent.graph for name, agent in settings.agents.items()}
     data_dir = base / settings.data_dir.expanduser()
     return Settings(
+        folder=base,
         tenant=settings.tenant,
         agents={
             name: AgentSettings(graph=_absolute(ref, base))

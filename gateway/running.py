@@ -66,9 +66,10 @@ async def load_runners(
     Raises:
         GraphError: one sentence about the first that cannot be used.
     """
-    base = settings.policy.path.parent.resolve()
     return {
-        name: LangGraphLocal(attached(await load_graph(agent.graph, base), saver))
+        name: LangGraphLocal(
+            attached(await load_graph(agent.graph, settings.folder), saver)
+        )
         for name, agent in settings.agents.items()
     }
 

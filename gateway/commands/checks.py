@@ -160,7 +160,7 @@ async def _checkpoints(settings: Settings) -> str:
 
 
 async def _graph(settings: Settings, ref: str) -> str:
-    graph = await load_graph(ref, settings.data_dir.parent)
+    graph = await load_graph(ref, settings.folder)
     return f"{ref} is a graph of {len(graph.nodes)} nodes"
 
 

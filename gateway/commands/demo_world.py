@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from pydantic import SecretStr
+
 from bot.sandbox.records import Suggestion
 from bot.sandbox.server import Sandbox
+from bot.sandbox.workspace import Workspace
 from gateway.commands.house import House, open_house
 from gateway.config import Settings, SlackMode
 from gateway.errors import SettingsError
@@ -41,6 +44,10 @@ class World:
     house: House
 
 
+def _as_it_is(workspace: Workspace) -> None:
+    """Add nothing to the sample workspace."""
+
+
 @asynccontextmanager
 async def open_world(
     config: Path,
@@ -50,6 +57,8 @@ async def open_world(
     mode: SlackMode = SlackMode.SOCKET,
     env: Mapping[str, str] | None = None,
     is_kept: bool = True,
+    furnish: Callable[[Workspace], None] = _as_it_is,
+    suggestions: Sequence[Suggestion] = SUGGESTIONS,
 ) -> AsyncGenerator[World]:
     """Start the sandbox and everything else on this machine.
 
@@ -60,13 +69,15 @@ async def open_world(
         mode: how the sandbox delivers to the bot.
         env: settings from the environment over the file.
         is_kept: keep the sandbox's messages in ``data_dir``, too.
+        furnish: adds to the workspace before anybody comes.
+        suggestions: what the page offers to ask.
 
     Raises:
         SettingsError: when the page's port is taken.
         TwokeyError: as `open_house`.
     """
     state_path = _made(data_dir) / "sandbox.json" if is_kept else None
-    sandbox = Sandbox(port=port, suggestions=SUGGESTIONS, state_path=state_path)
+    sandbox = Sandbox(port=port, suggestions=suggestions, state_path=state_path)
     try:
         await sandbox.__aenter__()
     except OSError as error:
@@ -75,13 +86,21 @@ async def open_world(
             "Stop what listens there, or choose another with --port."
         ) from error
     try:
+        furnish(sandbox.workspace)
         settings = Settings.load(config, environment(sandbox, data_dir, mode, env))
+        settings = _apart(settings, data_dir)
         async with open_house(settings) as house:
             if mode is SlackMode.HTTP:
                 sandbox.deliver_http(house.bot.url)
             yield World(sandbox, house)
     finally:
         await sandbox.__aexit__(None, None, None)
+
+
+def _apart(settings: Settings, data_dir: Path) -> Settings:
+    """Keep a sandbox away from the store and the checkpoints that are in earnest."""
+    checkpoints = SecretStr(str(data_dir.absolute() / "checkpoints.sqlite"))
+    return settings.model_copy(update={"redis_url": None, "checkpoints": checkpoints})
 
 
 def _made(folder: Path) -> Path:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Annotated
 
 import typer
 
 from bot.app import SlackBot
 from gateway.commands import console
+from gateway.commands.demo_world import REQUESTER, open_world
 from gateway.commands.house import bot_config, open_house
+from gateway.commands.rehearsal import furnish, holders
 from gateway.commands.session import Session, session_of
 from gateway.commands.stopping import until_stopped
+from gateway.config import DEFAULT_FILE
 from gateway.embed import Twokey
 from gateway.policy_file import PolicyFile, followed
 from gateway.running import open_store
@@ -19,6 +23,7 @@ from gateway.service.reviews import ReviewService
 
 EXAMPLES = console.examples(
     ("twokey run", "gateway, agents and bot in one process"),
+    ("twokey run --sandbox", "the same beside a local Slack with a web page"),
     ("twokey gateway", "only the agents' side; start as many as you like"),
     ("twokey bot", "only the Slack side; two or more take over from each other"),
 )
@@ -32,9 +37,34 @@ InsecureDev = Annotated[
 ]
 
 
-def run(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
-    """Run gateway, agents and bot in one process until it is stopped."""
-    asyncio.run(_run(session_of(ctx), insecure_dev=insecure_dev))
+PAGE_PORT = 8765
+
+
+def run(
+    ctx: typer.Context,
+    *,
+    in_sandbox: Annotated[
+        bool,
+        typer.Option(
+            "--sandbox", help="With a local Slack and its page; needs no account."
+        ),
+    ] = False,
+    port: Annotated[
+        int, typer.Option(help="Port of the sandbox's page; 0: any free.")
+    ] = PAGE_PORT,
+    insecure_dev: InsecureDev = False,
+) -> None:
+    """Run gateway, agents and bot in one process until it is stopped.
+
+    With --sandbox, a local Slack takes the place of the real one: everybody and every
+    channel that the policy names is there, and a link to its page is printed. What
+    happens there is kept apart, in 'sandbox' under the data folder.
+    """
+    session = session_of(ctx)
+    if in_sandbox:
+        asyncio.run(_rehearse(session, port))
+    else:
+        asyncio.run(_run(session, insecure_dev=insecure_dev))
 
 
 def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
@@ -54,6 +84,26 @@ async def _run(session: Session, *, insecure_dev: bool) -> None:
         agents = ", ".join(settings.agents) or "none in twokey.yml"
         console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
         await until_stopped(house.twokey.reload)
+
+
+async def _rehearse(session: Session, port: int) -> None:
+    settings, policy = session.settings(), session.policy()
+    async with open_world(
+        session.config or DEFAULT_FILE,
+        settings.data_dir / "sandbox",
+        port=port,
+        env=session.env,
+        furnish=partial(furnish, policy=policy),
+        suggestions=(),
+    ) as world:
+        url = f"{world.sandbox.url}/?user={REQUESTER}"
+        agents = ", ".join(settings.agents) or "none in twokey.yml"
+        console.good(f"A local Slack: {typer.style(url, bold=True)}")
+        console.good(f"Agents: {agents}. You are Dan; ask with '@twokey ...'.")
+        for line in holders(policy, world.sandbox.workspace):
+            console.note(line)
+        console.note("Switch to one of them to decide. Ctrl+C stops everything.")
+        await until_stopped(world.house.twokey.reload)
 
 
 async def _gateway(session: Session, *, insecure_dev: bool) -> None:

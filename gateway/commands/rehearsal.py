@@ -1,0 +1,75 @@
+"""Furnish a sandbox Slack with the people and the channels that a policy names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import cast
+
+from pydantic import JsonValue
+
+from bot.sandbox.records import Channel, User, UserGroup
+from bot.sandbox.samples import ANA, BEN, CHLOE, TEAM
+from bot.sandbox.workspace import Workspace
+from gateway.policy.fields import is_user_id, is_usergroup_id
+from gateway.policy.rules import Policy
+
+
+def furnish(workspace: Workspace, policy: Policy) -> None:
+    """Let every role of a policy be held by somebody of a sample workspace.
+
+    What the sandbox lacks is added under the policy's own ids: channels with everybody
+    in them, people, and user groups. Groups of the first role have Ana and Ben, those
+    of later ones have Chloé, so that two different roles are two different people.
+    """
+    for name in policy.channels:
+        _add_channel(workspace, name)
+    later = [rule.usergroups for rule in list(policy.roles.values())[1:]]
+    of_chloe = {group for groups in later for group in groups}
+    for text in _strings(cast("JsonValue", policy.model_dump(mode="json"))):
+        if is_user_id(text) and text not in workspace.users:
+            workspace.put_user(_person(text))
+            workspace.direct_message(text)
+        elif is_usergroup_id(text) and text not in workspace.groups:
+            people = (CHLOE.id,) if text in of_chloe else (ANA.id, BEN.id)
+            workspace.put_group(UserGroup(text, text.lower(), text, people))
+
+
+def holders(policy: Policy, workspace: Workspace) -> list[str]:
+    """Return a line for each role: who of the sandbox holds it."""
+    lines: list[str] = []
+    for name, rule in policy.roles.items():
+        groups = [workspace.groups[group].users for group in rule.usergroups]
+        ids = dict.fromkeys(
+            (*rule.users, *(user for users in groups for user in users))
+        )
+        people = ", ".join(workspace.users[each].real_name for each in ids)
+        lines.append(f"{name}: {people or 'nobody'}")
+    return lines
+
+
+def _add_channel(workspace: Workspace, name: str) -> None:
+    handle = name.removeprefix("#")
+    known = {channel.name for channel in workspace.channels.values()}
+    if name in workspace.channels or (name.startswith("#") and handle in known):
+        return
+    number = f"C0{len(workspace.channels):04}NEW" if name.startswith("#") else name
+    everybody = frozenset(
+        user.id for user in workspace.users.values() if not user.deleted
+    )
+    workspace.put_channel(Channel(number, handle.lower(), everybody))
+
+
+def _person(user_id: str) -> User:
+    name = user_id[1:].lstrip("0").lower() or user_id.lower()
+    return User(user_id, name, name.title(), TEAM)
+
+
+def _strings(value: JsonValue) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+    elif isinstance(value, dict):
+        for each in value.values():
+            yield from _strings(each)

@@ -1,0 +1,87 @@
+"""A newcomer puts the README's agent behind the gate, without any account."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bot.ids import Action
+from bot.sandbox.client import People
+from bot.sandbox.json_types import JsonObject
+from tests.docs.test_readme import ROOT, blocks
+
+MODEL = """
+from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
+from langchain_core.messages import AIMessage
+
+
+class Scripted(GenericFakeChatModel):
+    def bind_tools(self, tools, **kwargs):
+        return self
+
+
+CALL = {"name": "wire_money", "args": {"to": "ACME", "amount": 12.5}, "id": "c1"}
+scripted = Scripted(
+    messages=iter([AIMessage("", tool_calls=[CALL]), AIMessage("It is paid.")])
+)
+"""
+PATIENCE_S = 30
+STOP_S = 30
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Iterator[str]:
+    """Write what the README says, run it, and return the link that is printed."""
+    code = blocks("python")[0].replace('"openai:gpt-5"', "scripted")
+    (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
+    agent = f"from model import scripted\n{code}"
+    (tmp_path / "billing.py").write_text(agent, encoding="utf-8")
+    (tmp_path / "twokey.yml").write_text(blocks("yaml")[0], encoding="utf-8")
+    words = [sys.executable, "-m", "gateway", "run", "--sandbox", "--port", "0"]
+    paths = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(
+        words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, env={**os.environ, **paths},
+    ) as process:  # fmt: skip
+        assert process.stdout
+        said: list[str] = []
+        for line in process.stdout:
+            said.append(line)
+            if "Switch to one" in line:
+                break
+        found = re.search(r"http://[\d.]+:\d+", "".join(said))
+        assert found, "".join(said)
+        assert "finance: Ana Alves, Ben Boer" in "".join(said)
+        yield found[0]
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=STOP_S)
+        assert process.returncode == 0
+
+
+async def test_the_agent_of_the_readme_goes_on_when_somebody_approves(
+    page: str,
+) -> None:
+    channel = "#agent-approvals"
+    async with People(page) as people:
+        dan, ana = people.person("U0DAN"), people.person("U0ANA")
+        await dan.say(channel, "@twokey pay ACME")
+        card = await ana.message_with(channel, _has_buttons, PATIENCE_S)
+
+        await ana.click(channel, str(card["ts"]), Action.APPROVE)
+
+        await dan.message_with(channel, _says("It is paid."), PATIENCE_S)
+
+
+def _has_buttons(message: JsonObject) -> bool:
+    return Action.APPROVE in str(message["blocks"])
+
+
+def _says(words: str) -> Callable[[JsonObject], bool]:
+    return lambda message: words in str(message["blocks"])

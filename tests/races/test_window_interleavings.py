@@ -1,0 +1,200 @@
+"""No interleaving of calls and decisions passes a window unseen.
+
+Two at once are played in every order of their round trips, more in orders that
+Hypothesis chooses; in the end the store is compared with a model of one line: what
+counts is what may still run or ran, each call once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.approvals.decisions import Approve, Click, Edit, Reject
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Item
+from gateway.approvals.tiers import Tier
+from gateway.store.store import Store
+from gateway.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from tests.races.turnstile import Choose, Turnstile, every_order
+from tests.service.desk import ANA, BEN, Desk
+from tests.service.windowed import refund, refunded, windowed
+
+LIMIT = 1000
+"""More than this in a day takes two people."""
+
+_LIVE = {ItemState.PENDING, ItemState.AUTHORIZED}
+_number = itertools.count()
+
+
+@dataclass(frozen=True)
+class Deed:
+    """What one actor does: a call of an amount, or a word about one that waits.
+
+    Attributes:
+        what: ``submit``, ``approve``, ``edit``, ``reject``, ``expire`` or ``withdraw``.
+        amount: of a new or an edited call.
+        place: which of the calls that wait, counted round.
+    """
+
+    what: str
+    amount: int = 0
+    place: int = 0
+
+
+@dataclass
+class Scene:
+    """One customer whose refunds are asked for and decided by several at once."""
+
+    desk: Desk
+    customer: str = field(default_factory=lambda: f"c{next(_number)}")
+    items: list[str] = field(default_factory=list[str])
+
+    async def submit(self, amount: int) -> None:
+        """Ask for a refund in a thread of its own."""
+        tool, args = refund(amount, self.customer)
+        call = ProposedCall(tool=tool, args=args, tool_call_id="c0")
+        ref = TurnRef(agent="a", thread=f"t{next(_number)}", message_id="m")
+        (verdict,) = await self.desk.agents.submit(Turn(ref=ref, calls=(call,)))
+        if verdict.kind is VerdictKind.HOLD:
+            self.items.append(verdict.item_id)
+
+    async def clicks(self) -> list[Click]:
+        """Return a click on each call as it stands now."""
+        approvals = [await self.desk.approval(item) for item in self.items]
+        return [
+            Click(
+                approval=approval.id,
+                index=0,
+                version=approval.version,
+                action_hash=approval.items[0].action_hash,
+            )
+            for approval in approvals
+        ]
+
+    async def do(self, deed: Deed, clicks: list[Click]) -> None:
+        """Do what an actor does."""
+        if deed.what == "submit":
+            await self.submit(deed.amount)
+            return
+        place = deed.place % len(clicks)
+        click, reviews = clicks[place], self.desk.reviews
+        match deed.what:
+            case "approve":
+                await reviews.decide(click, Approve(), ANA)
+            case "edit":
+                _, args = refund(deed.amount, self.customer)
+                await reviews.decide(click, Edit(args=args), BEN)
+            case "reject":
+                await reviews.decide(click, Reject(reason="no"), BEN)
+            case "expire":
+                await self.desk.overdue(click.approval)
+                await self.desk.sweeper.expire(click.approval)
+            case _:
+                await self.desk.agents.withdraw(frozenset({self.items[place]}))
+
+    async def live(self) -> list[Item]:
+        """Return the calls that may still run."""
+        items = [await self.desk.item(one) for one in self.items]
+        return [item for item in items if item.state in _LIVE]
+
+    async def ensure_as_the_model_says(self) -> None:
+        """Check what counts, that no sum was passed unseen, and what the next needs."""
+        live = await self.live()
+        below = [amount_of(item) for item in live if item.tier is Tier.APPROVE]
+        assert sum(below) <= LIMIT, below
+        counted = sum(map(amount_of, live))
+        assert await refunded(self.desk, self.customer) == counted
+        for amount, tier in ((0, Tier.APPROVE), (1, Tier.ESCALATE)):
+            await self.submit(max(0, LIMIT - counted) + amount)
+            item = await self.desk.item(self.items.pop())
+            assert item.tier is (tier if counted <= LIMIT else Tier.ESCALATE)
+            await self.desk.agents.withdraw(frozenset({item.id}))
+
+
+def amount_of(item: Item) -> int:
+    """Return what a call would refund, as it stands now."""
+    amount = item.args["amount"]
+    assert isinstance(amount, int)
+    return amount
+
+
+async def play(
+    store: Store, begun: list[int], deeds: list[Deed], choose: Choose
+) -> int:
+    """Play one scene; return how many steps it had."""
+    scene = Scene(windowed(store))
+    for amount in begun:
+        await scene.submit(amount)
+    clicks = await scene.clicks()
+    with pytest.MonkeyPatch.context() as patch:
+        turnstile = Turnstile(store.conn, patch)
+        await turnstile.run([scene.do(deed, clicks) for deed in deeds], choose)
+    await scene.ensure_as_the_model_says()
+    return turnstile.steps
+
+
+PAIRS: list[tuple[list[int], Deed, Deed]] = [
+    ([], Deed("submit", 900), Deed("submit", 900)),
+    ([10], Deed("submit", 900), Deed("edit", 900)),
+    ([10, 10], Deed("edit", 900), Deed("edit", 900, place=1)),
+    ([900], Deed("submit", 900), Deed("reject")),
+    ([900], Deed("submit", 900), Deed("approve")),
+    ([900], Deed("submit", 900), Deed("expire")),
+    ([900], Deed("submit", 900), Deed("withdraw")),
+    ([500], Deed("edit", 900), Deed("reject")),
+    ([500], Deed("edit", 900), Deed("edit", 1000)),
+    ([500], Deed("approve"), Deed("edit", 900)),
+    ([500], Deed("expire"), Deed("edit", 900)),
+]
+
+
+@pytest.mark.parametrize(("begun", "first", "second"), PAIRS)
+async def test_two_at_once_in_every_order(
+    store: Store, begun: list[int], first: Deed, second: Deed
+) -> None:
+    orders = 0
+
+    for choose in every_order():
+        assert await play(store, begun, [first, second], choose) > 1
+        orders += 1
+
+    assert orders >= 10
+
+
+DEEDS = st.builds(
+    Deed,
+    what=st.sampled_from(
+        ["submit", "submit", "edit", "approve", "reject", "expire", "withdraw"]
+    ),
+    amount=st.sampled_from([1, 100, 450, 550, 900, 1000]),
+    place=st.integers(0, 2),
+)
+
+
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(
+    begun=st.lists(st.sampled_from([1, 450, 550, 900]), min_size=1, max_size=3),
+    deeds=st.lists(DEEDS, min_size=2, max_size=5),
+    order=st.lists(st.integers(0, 4), max_size=40),
+)
+def test_several_at_once_in_any_order(
+    valkey_url: str, begun: list[int], deeds: list[Deed], order: list[int]
+) -> None:
+    turns = iter(order)
+
+    async def once() -> None:
+        store = Store(valkey_url)
+        await play(store, begun, deeds, lambda width: next(turns, 0) % width)
+        await store.close()
+
+    asyncio.run(once())

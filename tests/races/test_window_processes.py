@@ -1,0 +1,72 @@
+"""Four processes ask for refunds of one customer at once; one is below escalate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import cast
+
+import pytest
+
+from gateway.approvals.tiers import Tier
+from gateway.store.store import Store
+from gateway.wire import VerdictKind
+from tests.races.window_process import AMOUNT
+from tests.service.windowed import refunded, windowed
+
+PROCESSES, CALLS, ROUNDS = 4, 2, 60
+
+Row = list[dict[str, str]]
+
+
+@asynccontextmanager
+async def asker(url: str, name: str) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """Run a process that asks; it is ready when the block begins."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.races.window_process", url, name, str(CALLS),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        assert await answer(process) == []
+        yield process
+    finally:
+        assert process.stdin
+        process.stdin.close()
+        assert await process.wait() == 0
+
+
+async def answer(process: asyncio.subprocess.Process) -> Row:
+    """Read one line that a process says."""
+    assert process.stdout
+    return cast("Row", json.loads(await process.stdout.readline()))
+
+
+@pytest.mark.timeout(120)
+async def test_of_nine_900s_of_four_processes_one_stays_below_escalate(
+    store: Store, valkey_url: str
+) -> None:
+    desk = windowed(store)
+    async with AsyncExitStack() as opened:
+        processes = [
+            await opened.enter_async_context(asker(valkey_url, f"a{n}"))
+            for n in range(PROCESSES)
+        ]
+        for customer in (f"c{n}" for n in range(ROUNDS)):
+            for process in processes:
+                assert process.stdin
+                process.stdin.write(f"{customer}\n".encode())
+            rows = [await answer(process) for process in processes]
+
+            shared = [row[0] for row in rows]
+            verdicts = [shared[0], *(one for row in rows for one in row[1:])]
+            below = [one for one in verdicts if one["tier"] == Tier.APPROVE]
+            held = [one for one in verdicts if one["kind"] == VerdictKind.HOLD]
+            assert shared == [shared[0]] * PROCESSES, "one turn had several verdicts"
+            assert len(verdicts) == PROCESSES * CALLS + 1
+            assert len(below) == 1
+            # Who would come to more than 5,000 is denied and counts no longer.
+            assert await refunded(desk, customer) == AMOUNT * len(held)

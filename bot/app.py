@@ -136,6 +136,7 @@ class SlackBot:
             wall=wall,
             read=self._service.read,
             posted=warm,
+            channel=lambda: self._service.channel,
             fallback_channel=config.fallback_channel,
         )
         publisher = Publisher(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from bot.cards.message import Message
+from bot.cards.stops import STOPS, scope_of
 from gateway.approvals.events import Event, EventName
 
 
@@ -47,11 +48,11 @@ class Line:
 
 @dataclass(slots=True)
 class Topic:
-    """What is to be said about one approval, or in one thread of an agent.
+    """What is to be said about one approval, in one thread, or of one stop.
 
     Attributes:
-        key: approval id, or agent and thread.
-        approval: its id; "" for a thread.
+        key: approval id, agent and thread, or what was stopped.
+        approval: its id; "" for none.
         events: read and not acknowledged, oldest first.
         notes: lines for the thread under the card, oldest first.
         wanted: counts what changed; the card is due while it differs from ``shown``.
@@ -117,10 +118,10 @@ class Board:
 
     def add(self, event: Event) -> None:
         """Take up an event; news about a card makes it due again at once."""
-        key = event.approval or f"{event.agent} {event.thread}"
+        key, approval = _about(event)
         topic = self._topics.get(key)
         if topic is None:
-            topic = self._topics[key] = Topic(key=key, approval=event.approval)
+            topic = self._topics[key] = Topic(key=key, approval=approval)
         topic.events.append(event)
         topic.wanted += 1
         if not topic.failures:
@@ -140,3 +141,11 @@ class Board:
         """Return when the first waiting topic may be tried; None for none."""
         waiting = (topic.not_before for topic in self if not topic.is_busy)
         return min(waiting, default=None)
+
+
+def _about(event: Event) -> tuple[str, str]:
+    """Return the key of an event's topic, and its approval's id, "" for none."""
+    if event.name in STOPS:
+        # Whatever card led there, it concerns everybody.
+        return "stop {} {}".format(*scope_of(event)), ""
+    return event.approval or f"{event.agent} {event.thread}", event.approval

@@ -18,6 +18,7 @@ from gateway.approvals.decisions import Reviewer
 from gateway.approvals.record import Item
 from gateway.approvals.tiers import Tier
 from gateway.service.reviews import ReviewService, Voters
+from gateway.store.freezes import Scope
 from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -79,10 +80,20 @@ class Desk:
         What Slack said within a minute is good enough, except for who decides on
         something that is escalated.
         """
-        given = await self.service.delegations.given_to(user)
         wanted = (self.service.usergroups(item) for item in items)
         groups = frozenset[str]().union(*wanted)
         fresh = decides and any(item.tier is Tier.ESCALATE for item in items)
+        return await self._resolved(user, user_team, groups, fresh=fresh)
+
+    async def stopper_of(self, user: str, user_team: str, scope: Scope) -> Reviewer:
+        """Return who somebody is with regard to stopping this."""
+        groups = self.service.stops.usergroups(scope)
+        return await self._resolved(user, user_team, groups, fresh=True)
+
+    async def _resolved(
+        self, user: str, user_team: str, groups: frozenset[str], *, fresh: bool
+    ) -> Reviewer:
+        given = await self.service.delegations.given_to(user)
         people = [(user, user_team), *((one.user, self.team) for one in given)]
         reviewer, *others = await asyncio.gather(
             *(

@@ -60,8 +60,11 @@ def render(request_url: str = "") -> JsonObject:
     reached: JsonObject = {"request_url": url} if url else {}
     command: JsonObject = {
         "command": ids.COMMAND,
-        "description": "See what waits for you, and look an approval up.",
-        "usage_hint": "[list | show ID | help]",
+        "description": "See what waits, stop an agent or a tool, hand over your queue.",
+        "usage_hint": (
+            "[list | show ID | delegate @WHO 4h | freeze tool NAME | unfreeze tool "
+            "NAME | frozen | help]"
+        ),
         "should_escape": True,
     }
     return {

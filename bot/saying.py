@@ -13,6 +13,7 @@ from bot.cards.calling import escalation, reminder, told_elsewhere
 from bot.cards.history import thread_note
 from bot.cards.message import Message
 from bot.cards.outcome import agent_words, run_failed
+from bot.cards.stops import STOPS, stop_message
 from bot.limits import UPDATE
 from bot.posting import NotYet, Wall
 from bot.text import fit
@@ -77,12 +78,14 @@ class Saying:
         wall: where they go.
         read: returns an approval and the time, None for an unknown id.
         posted: called once for each card that was posted.
+        channel: returns where to say what belongs to no card and no thread.
         fallback_channel: takes a card that its own channel refuses; "" for none.
     """
 
     wall: Wall
     read: Callable[[str], Awaitable[Loaded | None]]
     posted: Callable[[Approval], None]
+    channel: Callable[[], str]
     fallback_channel: str = ""
 
     async def step(self, topic: Topic, outbox: Outbox, keys: Keys) -> float:
@@ -182,12 +185,17 @@ class Saying:
 
     async def _speak(self, topic: Topic, outbox: Outbox) -> None:
         event = topic.events[0]
-        channel = event.data.get("channel") or event.channel
+        channel = self._channel(event)
         message = _words(event, is_last=len(topic.events) == 1)
         if message is not None and channel:
             thread_ts = event.data.get("thread_ts") or None
             await self.wall.say(channel, message, thread_ts=thread_ts)
         await _acknowledge(topic, outbox, [event])
+
+    def _channel(self, event: Event) -> str:
+        if event.name in STOPS:
+            return self.channel()
+        return event.data.get("channel") or event.channel
 
     async def _refused(
         self, topic: Topic, outbox: Outbox, error: SlackRefused
@@ -275,7 +283,7 @@ async def _acknowledge(topic: Topic, outbox: Outbox, events: list[Event]) -> Non
 
 
 def _words(event: Event, *, is_last: bool) -> Message | None:
-    """Return what is said about a run, in the thread in which the agent was asked."""
+    """Return what is said about a run in its thread, or about a stop to everybody."""
     match event.name:
         case EventName.RUN_STARTED if is_last:
             text = "The agent is working on it."
@@ -284,6 +292,8 @@ def _words(event: Event, *, is_last: bool) -> Message | None:
             return agent_words(event.data["text"])
         case EventName.RUN_FAILED:
             return run_failed()
+        case name if name in STOPS:
+            return stop_message(event)
         case EventName.CALL_RAN if event.tier == Tier.NOTIFY:
             return _ran_unasked(event)
         case _:

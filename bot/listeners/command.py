@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
-from bot.blocks import template
+from bot.blocks import Label, section, template
 from bot.cards.approval import fallback
 from bot.cards.outcome import explained
-from bot.desk import Calm, Desk, spoken
+from bot.desk import Calm, Desk, Said, spoken
 from bot.ids import COMMAND
 from bot.listeners.delegate import delegated
 from bot.listeners.doors import Doors, Reply
+from bot.listeners.stopping import frozen_now, lifted_now, listed_now
 from bot.payload import Command
 from gateway.approvals.decisions import Unknown
 
@@ -25,9 +28,21 @@ _HELP = template(
     "• `/approvals show ap_…` says where an approval stands; its id is on the card.\n"
     "• `/approvals delegate @colleague 4h` lets somebody decide in your place for a "
     "while; `/approvals delegate off` ends that.\n"
+    "• `/approvals freeze tool NAME why` stops a tool at once, also what was approved "
+    "before; `freeze agent NAME why` and `freeze everything why` stop more. "
+    "`/approvals unfreeze …` lifts it, and also lets a paused agent go on.\n"
+    "• `/approvals frozen` says what is frozen or paused.\n"
     "• `/approvals help` says this.\n"
+    "On a card, *I'm on it* tells the others that you look at it, *More time* puts its "
+    "end off, and a reminder comes before that.\n"
     "Mention me in a channel to ask an agent for something."
 )
+
+_ASKED: Final[Mapping[str, Callable[[Desk, Command, str], Awaitable[Said]]]] = {
+    "delegate": delegated,
+    "freeze": frozen_now,
+    "unfreeze": lifted_now,
+}
 
 
 def register(doors: Doors) -> None:
@@ -39,13 +54,22 @@ async def _command(desk: Desk, command: Command) -> Reply:
     if command.team != desk.team:
         raise Calm(template("I serve another workspace, so I cannot answer here."))
     verb, _, rest = command.text.strip().partition(" ")
-    if verb.lower() == "show" and rest.strip():
-        return {"text": await _shown(desk, rest.strip().strip("`"))}
-    if verb.lower() == "list":
+    verb, rest = verb.lower(), rest.strip()
+    if verb in _ASKED:
+        return _answer(await _ASKED[verb](desk, command, rest))
+    if verb == "frozen":
+        return await listed_now(desk, command)
+    if verb == "show" and rest:
+        return {"text": await _shown(desk, rest.strip("`"))}
+    if verb == "list":
         return {"text": await _listed(desk)}
-    if verb.lower() == "delegate":
-        return {"text": spoken(await delegated(desk, command, rest.strip()))}
-    return {"text": spoken(_HELP)}
+    return _answer(_HELP)
+
+
+def _answer(said: Said) -> Reply:
+    """Return a sentence; a plain one may hold a name, so Slack must not read it."""
+    shown = {"blocks": [section(said)]} if isinstance(said, Label) else {}
+    return {"text": spoken(said), **shown}
 
 
 async def _shown(desk: Desk, approval_id: str) -> str:

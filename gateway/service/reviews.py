@@ -34,6 +34,7 @@ from gateway.service.delegating import DelegationService
 from gateway.service.facts import aftermath
 from gateway.service.freezing import FreezeService
 from gateway.service.measuring import facts_of, measure
+from gateway.service.stopping import StopService
 from gateway.service.sweep import Sweeper
 from gateway.service.timing import TimeService
 from gateway.store.approvals import Judged, Loaded
@@ -75,8 +76,14 @@ class ReviewService:
         self._tenant = tenant
         self._sweeper = Sweeper(store)
         self.freezes = FreezeService(store, tenant=tenant)
+        self.stops = StopService(store, policy, tenant=tenant)
         self.times = TimeService(store, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
+
+    @property
+    def channel(self) -> str:
+        """Return where the policy sends what belongs to no tool."""
+        return self._policy().defaults.channel
 
     async def read(self, approval_id: str) -> Loaded | None:
         """Return an approval and the store's clock, or None for an unknown id."""

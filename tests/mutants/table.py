@@ -468,4 +468,11 @@ TABLE = (
         "fresh = False and any(",
         "tests/matrix",
     ),
+    Mutant(
+        "only who may review a thing stops it",
+        "gateway/service/stopping.py",
+        "reason = objection(reviewer, demand, ())",
+        "reason = None",
+        "tests/service/test_stopping.py",
+    ),
 )

@@ -1,0 +1,88 @@
+"""Say in a channel that something was stopped, paused, or may run again."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import LiteralString
+
+from bot.blocks import Block, Ref, code, context, section, template, untrusted, user
+from bot.cards.message import Message
+from bot.cards.rich import box, stacked
+from bot.ids import COMMAND
+from bot.text import excerpt, fit
+from gateway.approvals.events import Event, EventName
+
+STOPS = frozenset(
+    {EventName.AGENT_PAUSED, EventName.FREEZE_SET, EventName.FREEZE_LIFTED}
+)
+"""What is said where everybody sees it, and not under one card."""
+
+_NAME = 200
+_REASON = 600
+_UNFREEZE_ALL = f"{COMMAND} unfreeze everything"
+
+_SAID: dict[EventName, tuple[LiteralString, LiteralString]] = {
+    EventName.AGENT_PAUSED: (
+        "⏸️ *Paused.* Nothing of this is put to people until somebody lifts that.",
+        "An agent is paused.",
+    ),
+    EventName.FREEZE_SET: (
+        "🧊 *Frozen* by {who}. Nothing of this starts, not even what is approved.",
+        "Something is frozen.",
+    ),
+    EventName.FREEZE_LIFTED: (
+        "▶️ *Not frozen any more*, by {who}. This may run again.",
+        "A freeze is lifted.",
+    ),
+}
+
+
+def stop_message(event: Event) -> Message:
+    """Return the message about one of `STOPS`.
+
+    Names and reasons may come from agents and people, so they stand in plain text.
+    """
+    said, text = _SAID[event.name]
+    told = (
+        template(said)
+        if _is_pause(event)
+        else template(said, who=actor_ref(event.actor))
+    )
+    blocks: list[Block] = [section(told), section(untrusted(fit(_what(event), _NAME)))]
+    if event.reason:
+        reason = excerpt(event.reason, _REASON).text
+        blocks.append(stacked(box(reason), block_id=f"stop:{event.seq}"))
+    if event.name is not EventName.FREEZE_LIFTED:
+        blocks.append(_hint(event))
+    return Message(tuple(blocks), text)
+
+
+def scope_of(event: Event) -> tuple[str, str]:
+    """Return what one of `STOPS` is about: agent, tool or tenant, and its name."""
+    if event.tool and not _is_pause(event):
+        return "tool", event.tool
+    return ("agent", event.agent) if event.agent else ("tenant", "")
+
+
+def actor_ref(actor: str) -> Ref:
+    """Name who did it: a Slack person is mentioned, a command line's name is shown."""
+    _, _, person = actor.partition("/")
+    for ref, text in ((user, person), (code, actor)):
+        with suppress(ValueError):
+            return ref(text)
+    return code("somebody")
+
+
+def _is_pause(event: Event) -> bool:
+    return event.name is EventName.AGENT_PAUSED
+
+
+def _what(event: Event) -> str:
+    kind, name = scope_of(event)
+    return f"The {kind} {name}" if name else "Everything"
+
+
+def _hint(event: Event) -> Block:
+    kind, name = scope_of(event)
+    command = f"{COMMAND} unfreeze {kind} {name}" if name else _UNFREEZE_ALL
+    return context(template("To lift it, write:"), untrusted(fit(command, _NAME)))

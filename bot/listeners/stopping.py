@@ -1,0 +1,137 @@
+"""Stop an agent, a tool or everything from Slack, lift that, and list what is stopped.
+
+/approvals freeze tool process_refund wrong amounts since noon
+"""
+
+from __future__ import annotations
+
+import html
+import logging
+from collections.abc import Awaitable, Callable
+
+from bot.blocks import Block, context, label, section, template, untrusted
+from bot.cards.refs import when
+from bot.cards.stops import actor_ref
+from bot.desk import Calm, Desk, Said, spoken
+from bot.listeners.doors import Reply
+from bot.payload import Command
+from bot.text import fit
+from gateway.approvals.decisions import Forbidden, Reviewer, Standing
+from gateway.service.stopping import MAX_REASON
+from gateway.store.freezes import Freeze, Scope, ScopeKind
+
+logger = logging.getLogger(__name__)
+
+EVERYTHING = "everything"
+"""What people write for the tenant, which they know nothing of."""
+
+_LONGEST_NAME = 200
+_LISTED = 15
+
+_USAGE = template(
+    "Write `/approvals freeze tool NAME why`, `/approvals freeze agent NAME why` or "
+    "`/approvals freeze everything why`; `/approvals unfreeze …` lifts it."
+)
+
+Change = Callable[[Scope, Reviewer, str], Awaitable[bool | Forbidden]]
+
+
+async def frozen_now(desk: Desk, command: Command, rest: str) -> Said:
+    """Stop what was named, and say so.
+
+    Raises:
+        Calm: says why not.
+    """
+    scope, reason = _read(rest)
+    is_new = await _changed(desk, command, scope, reason, desk.service.stops.freeze)
+    if not is_new:
+        return label(f"{_named(scope)} is frozen already; nothing changed.")
+    is_known = scope.kind is not ScopeKind.TOOL or desk.service.stops.knows_tool(
+        scope.name
+    )
+    unknown = "" if is_known else " The policy lists no such tool: is that its name?"
+    return label(
+        f"{_named(scope)} is frozen: nothing of it starts any more.{unknown} "
+        f"/approvals unfreeze {_words(scope)} lifts that."
+    )
+
+
+async def lifted_now(desk: Desk, command: Command, rest: str) -> Said:
+    """Let run again what was named, and say so; raises `Calm`."""
+    scope, reason = _read(rest)
+    was = await _changed(desk, command, scope, reason, desk.service.stops.unfreeze)
+    if not was:
+        return label(f"{_named(scope)} was not frozen; nothing changed.")
+    return label(f"{_named(scope)} may run again.")
+
+
+async def listed_now(desk: Desk, command: Command) -> Reply:
+    """Return what is frozen or paused, by whom and why, for a member; raises `Calm`."""
+    asker = await desk.reviewers.resolve(command.user, user_team=command.user_team)
+    if asker.standing is not Standing.MEMBER:
+        raise Calm(template("Only members of this workspace can see what is frozen."))
+    found = await desk.service.stops.frozen()
+    if not found:
+        return {"text": spoken(template("Nothing is frozen, and no agent is paused."))}
+    blocks = [block for freeze in found[:_LISTED] for block in _row(freeze)]
+    more = len(found) - _LISTED
+    if more > 0:
+        blocks.append(context(template("… and {more} more.", more=more)))
+    return {"text": f"{len(found)} frozen or paused.", "blocks": blocks}
+
+
+def _row(freeze: Freeze) -> list[Block]:
+    word = "paused" if freeze.is_pause else "frozen"
+    line = f"{_named(freeze.scope)}: {word}. {freeze.reason}"
+    since = template("By {who}, {at}", who=actor_ref(freeze.by), at=when(freeze.at_ms))
+    return [section(untrusted(fit(line, MAX_REASON))), context(since)]
+
+
+async def _changed(
+    desk: Desk, command: Command, scope: Scope, reason: str, change: Change
+) -> bool:
+    reviewer = await desk.stopper_of(command.user, command.user_team, scope)
+    result = await change(scope, reviewer, reason)
+    if isinstance(result, Forbidden):
+        logger.info("stop.refused user=%s kind=%s", command.user, scope.kind)
+        raise Calm(label(result.reason))
+    return result
+
+
+def _read(rest: str) -> tuple[Scope, str]:
+    kind, _, more = rest.strip().partition(" ")
+    if kind.lower() in {EVERYTHING, ScopeKind.TENANT.value}:
+        return Scope(kind=ScopeKind.TENANT), _reason(more)
+    name, _, why = more.strip().partition(" ")
+    name = html.unescape(name.strip("`"))
+    if kind.lower() not in {ScopeKind.AGENT.value, ScopeKind.TOOL.value} or not name:
+        raise Calm(_USAGE)
+    if len(name) > _LONGEST_NAME:
+        raise Calm(template("That name is too long to be one; nothing was changed."))
+    return Scope(kind=ScopeKind(kind.lower()), name=name), _reason(why)
+
+
+def _reason(text: str) -> str:
+    # Slack escapes & < > in what people type.
+    reason = html.unescape(text.strip())
+    if len(reason) > MAX_REASON:
+        raise Calm(
+            template(
+                "Please give the reason in at most {most} characters; nothing was "
+                "changed.",
+                most=MAX_REASON,
+            )
+        )
+    return reason
+
+
+def _named(scope: Scope) -> str:
+    return f"The {scope.kind} {_shown(scope)}" if scope.name else "Everything"
+
+
+def _words(scope: Scope) -> str:
+    return f"{scope.kind} {_shown(scope)}" if scope.name else EVERYTHING
+
+
+def _shown(scope: Scope) -> str:
+    return fit(scope.name, _LONGEST_NAME)

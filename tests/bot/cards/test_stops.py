@@ -1,0 +1,35 @@
+"""What is stopped is told with the name of whoever did it, however that reads."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.cards.stops import actor_ref, stop_message
+from gateway.approvals.events import Event, EventName
+from tests.bot.readable import readable
+
+
+@pytest.mark.parametrize(
+    ("actor", "shown"),
+    [
+        ("T0/U0ANA", "<@U0ANA>"),
+        ("cli/root", "`cli/root`"),
+        ("cli", "`cli`"),
+        ("cli/<!channel>", "`somebody`"),
+        ("", "`somebody`"),
+    ],
+)
+def test_an_actor_is_a_mention_a_plain_name_or_somebody(actor: str, shown: str) -> None:
+    assert actor_ref(actor).text == shown
+
+
+def test_everything_is_lifted_by_a_word_of_its_own() -> None:
+    event = Event(name=EventName.FREEZE_SET, tenant="acme", actor="cli/root")
+
+    message = stop_message(event)
+
+    assert readable(message.blocks) == (
+        "m:🧊 *Frozen* by `cli/root`. Nothing of this starts, not even what is "
+        "approved.\nEverything\n"
+        "~ m:To lift it, write: | /approvals unfreeze everything\n"
+    )

@@ -1,0 +1,108 @@
+"""Who may review a thing may stop it; nobody else can, and nobody by default."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.decisions import Forbidden, Reviewer, Standing
+from gateway.policy.load import load_policy
+from gateway.service.stopping import StopService
+from gateway.store.freezes import Scope, ScopeKind
+from gateway.store.store import Store
+from tests.service.desk import ANA, BEN, CHLOE, EVE
+
+POLICY = """
+version: 1
+defaults: {reviewers: support}
+roles:
+  support: {users: [U0ANA]}
+  senior: {users: [U0CHLOE]}
+tiers:
+  escalate: {of: [senior]}
+tools:
+  wire_money: {tier: escalate, reviewers: senior}
+  send_email: {tier: approve, reviewers: [U0BEN]}
+  post: {tier: notify, reviewers: [U0EVE]}
+agents:
+  billing: {reviewers: senior, tools: {refund: {tier: approve}}}
+"""
+EVERYBODY = (ANA, BEN, EVE, CHLOE)
+EVERYTHING = Scope(kind=ScopeKind.TENANT)
+
+
+def agent(name: str) -> Scope:
+    return Scope(kind=ScopeKind.AGENT, name=name)
+
+
+def tool(name: str) -> Scope:
+    return Scope(kind=ScopeKind.TOOL, name=name)
+
+
+def stops(store: Store, policy: str = POLICY) -> StopService:
+    loaded = load_policy(policy, "policy.yml")
+    return StopService(store, lambda: loaded)
+
+
+@pytest.mark.parametrize(
+    ("scope", "people"),
+    [
+        (tool("wire_money"), [CHLOE]),
+        (tool("send_email"), [BEN, CHLOE]),
+        (tool("post"), [EVE, CHLOE]),
+        (tool("refund"), [ANA, CHLOE]),
+        (tool("unheard_of"), [ANA, CHLOE]),
+        (agent("support"), [ANA, BEN, EVE, CHLOE]),
+        (agent("billing"), [BEN, EVE, CHLOE]),
+        (EVERYTHING, [ANA, BEN, EVE, CHLOE]),
+    ],
+    ids=str,
+)
+def test_whoever_may_review_some_of_it_may_stop_it(
+    store: Store, scope: Scope, people: list[Reviewer]
+) -> None:
+    service = stops(store)
+
+    found = [one for one in EVERYBODY if not service.forbidden(scope, one)]
+
+    assert found == people
+
+
+async def test_somebody_else_neither_stops_nor_starts_anything(store: Store) -> None:
+    service = stops(store)
+    await service.freeze(tool("send_email"), BEN, "")
+
+    started = await service.unfreeze(tool("send_email"), ANA, "")
+    stopped = await service.freeze(tool("wire_money"), BEN, "")
+
+    assert isinstance(started, Forbidden)
+    assert isinstance(stopped, Forbidden)
+    assert [one.scope for one in await service.frozen()] == [tool("send_email")]
+
+
+@pytest.mark.parametrize(
+    "standing", [one for one in Standing if one is not Standing.MEMBER]
+)
+async def test_only_members_stop_things(store: Store, standing: Standing) -> None:
+    service = stops(store)
+
+    result = await service.freeze(EVERYTHING, ANA.with_(standing=standing), "")
+
+    assert isinstance(result, Forbidden)
+    assert await service.frozen() == ()
+
+
+async def test_without_reviewers_the_machine_of_the_gateway_is_named(
+    store: Store,
+) -> None:
+    result = await stops(store, "version: 1").freeze(EVERYTHING, ANA, "")
+
+    assert isinstance(result, Forbidden)
+    assert "`twokey freeze`" in result.reason
+
+
+def test_tools_of_one_agent_are_known_too(store: Store) -> None:
+    service = stops(store)
+
+    known = [name for name in ("post", "refund", "x") if service.knows_tool(name)]
+
+    assert known == ["post", "refund"]

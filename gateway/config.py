@@ -70,6 +70,12 @@ def _graph(text: str) -> str:
     return text
 
 
+def _triage(text: str) -> str:
+    if _GRAPH.fullmatch(text) is None:
+        raise ValueError(f"{text!r} names no triage; write 'folder/file.py:name'.")
+    return text
+
+
 def _redis_url(url: SecretStr) -> SecretStr:
     if urlsplit(url.get_secret_value()).scheme not in {"redis", "rediss", "unix"}:
         raise ValueError(
@@ -131,6 +137,7 @@ class SettingsFile(_Model):
     graphs: dict[str, Annotated[str, AfterValidator(_graph)]] = Field(
         default_factory=dict
     )
+    triage: Annotated[str, AfterValidator(_triage)] | None = None
     policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
     data_dir: Path = Path(".twokey")
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
@@ -169,6 +176,8 @@ class Settings(_Model):
         folder: where relative names start from: the one of the settings file.
         tenant: whose approvals these are.
         agents: name to its graph, as an absolute ``file.py:name`` or ``module:name``.
+        triage: what is asked about calls where the policy says so, named like a
+            graph; None for nothing.
         policy: where the policy stands; loaded by `gateway.policy.load`.
         data_dir: where the embedded store, checkpoints and the secret file live.
         redis_url: the store; None is the embedded one in ``data_dir``.
@@ -182,6 +191,7 @@ class Settings(_Model):
     folder: Path
     tenant: str
     agents: dict[str, AgentSettings]
+    triage: str | None
     policy: PolicySource
     data_dir: Path
     redis_url: SecretStr | None
@@ -350,6 +360,7 @@ def _resolved(
             name: AgentSettings(graph=_absolute(ref, base))
             for name, ref in {**refs, **settings.graphs}.items()
         },
+        triage=_absolute(settings.triage, base) if settings.triage else None,
         policy=_policy_source(settings.policy, source),
         data_dir=data_dir,
         redis_url=settings.redis_url,

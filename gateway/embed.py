@@ -38,9 +38,10 @@ from gateway.resume.leases import under_lease
 from gateway.resume.runner import Runner, ThreadState
 from gateway.resume.strict_state import strict_serializer
 from gateway.resume.worker import Rested
-from gateway.running import load_runners, open_store, running
+from gateway.running import load_runners, load_triage, open_store, running
 from gateway.service.reviews import ReviewService
 from gateway.store.store import Store
+from gateway.triage.port import Triage
 
 POLL_S = 1.0
 """How often to look at a thread that another process may have brought forward."""
@@ -51,7 +52,9 @@ class Twokey:
 
     Args:
         settings: everything from ``twokey.yml``, its agents included; instead of all
-            that follow.
+            that follow, but for ``triage``.
+        triage: asked about the calls that the policy puts to it; None is what the
+            settings name.
         policy: a policy, or the path of its file, which is followed: a change of it
             counts without a restart, unless it is no policy.
         url: the store's address; None is an embedded server in ``data_dir``.
@@ -71,10 +74,11 @@ class Twokey:
     service: EveryLoop
     reviews: ReviewService
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a program may say of its gateway, by name
         self,
         settings: Settings | None = None,
         *,
+        triage: Triage | None = None,
         policy: Policy | Path | None = None,
         url: str | None = None,
         data_dir: Path = Path(".twokey"),
@@ -83,7 +87,7 @@ class Twokey:
         slots: int = 8,
         insecure_dev: bool = False,
     ) -> None:
-        self._settings = settings
+        self._settings, self._triage = settings, triage
         self._policy = _policy(settings, policy)
         if settings is not None:
             data_dir, tenant, slots = (
@@ -109,7 +113,7 @@ class Twokey:
         Raises:
             StoreUnavailable: when there is no store.
             UnsafeStore: when the store would lose acknowledged decisions.
-            SettingsError: when the checkpoints cannot be opened.
+            SettingsError: when the checkpoints or the triage cannot be opened.
             GraphError: when an agent of the settings cannot be loaded.
         """
         async with AsyncExitStack() as stack:
@@ -121,6 +125,7 @@ class Twokey:
             )
             if self._settings is not None:
                 self._runners |= await load_runners(self._settings, self._saver)
+                self._triage = self._triage or await load_triage(self._settings)
             if isinstance(self._policy, PolicyFile):
                 await stack.enter_async_context(
                     followed(self._policy, self.store, tenant=self._tenant)
@@ -131,6 +136,7 @@ class Twokey:
                     self._policy,
                     self._runners,
                     tenant=self._tenant,
+                    triage=self._triage,
                     slots=self._slots,
                     at_rest=self._tell,
                 )

@@ -8,15 +8,18 @@ import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
+from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from gateway.config import Settings
+from gateway.errors import GraphError, SettingsError
 from gateway.policy.rules import Policy
 from gateway.resume.every_loop import EveryLoop
 from gateway.resume.graphs import attached, load_graph
+from gateway.resume.imports import made_by, named
 from gateway.resume.langgraph_local import LangGraphLocal
 from gateway.resume.orphans import OrphanFinder
 from gateway.resume.runner import Runner
@@ -26,6 +29,7 @@ from gateway.service.sweep import Sweeper
 from gateway.store.durability import ensure_durable
 from gateway.store.engine import EmbeddedEngine
 from gateway.store.store import Store
+from gateway.triage.port import Triage
 
 ENGINE_FOLDER = "valkey"
 """Where in the data folder the embedded server keeps its files."""
@@ -74,6 +78,32 @@ async def load_runners(
     }
 
 
+async def load_triage(settings: Settings) -> Triage | None:
+    """Load what the settings name as triage; None when they name nothing.
+
+    The name may be an object with a coroutine ``advise``, or a class or function
+    without arguments that makes one, synchronous or not.
+
+    Raises:
+        SettingsError: one sentence that says what is missing or went wrong.
+    """
+    ref = settings.triage
+    if ref is None:
+        return None
+    try:
+        found = named(ref, settings.policy.path.parent.resolve(), what="triage")
+        if isinstance(found, type) or not hasattr(found, "advise"):
+            found = await made_by(found, ref, what="triage")
+    except GraphError as error:
+        raise SettingsError(f"'triage': {error}") from error
+    if not iscoroutinefunction(getattr(found, "advise", None)):
+        raise SettingsError(
+            f"'triage': {ref!r} is a {type(found).__name__} without a coroutine "
+            "'advise'; name a ChatModelTriage(model), or a function that returns one."
+        )
+    return cast("Triage", found)
+
+
 @asynccontextmanager
 async def running(
     store: Store,
@@ -81,6 +111,7 @@ async def running(
     runners: Mapping[str, Runner],
     *,
     tenant: str = "default",
+    triage: Triage | None = None,
     slots: int = 8,
     grace_s: float = GRACE_S,
     at_rest: Callable[[Rested], None] = nobody,
@@ -90,7 +121,7 @@ async def running(
     Yields:
         The gateway that agents of this process are connected to.
     """
-    gateway = EveryLoop(store, policy, tenant=tenant)
+    gateway = EveryLoop(store, policy, tenant=tenant, triage=triage)
     consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     worker = Worker(
         store,

@@ -73,6 +73,13 @@ def test_the_shape_of_langgraph_json_is_accepted(file: Path) -> None:
     assert settings.agents["b"].graph == "package.module:graph"
 
 
+def test_triage_is_named_like_a_graph(file: Path) -> None:
+    assert load(file, "triage: eyes.py:make").triage == f"{file.parent}/eyes.py:make"
+    assert load(file, "triage: eyes:make").triage == "eyes:make"
+    assert load(file, "{}").triage is None
+    assert "'eyes.py' names no triage; write" in refusal(file, "triage: eyes.py")
+
+
 def test_one_agent_cannot_have_two_graphs(file: Path) -> None:
     text = "agents: {a: {graph: 'a.py:g'}}\ngraphs: {a: 'b.py:g'}"
 

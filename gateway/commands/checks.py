@@ -21,6 +21,7 @@ from gateway.errors import SettingsError, TwokeyError
 from gateway.policy.rules import Policy
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.graphs import load_graph
+from gateway.running import load_triage
 from gateway.store.connection import Connection
 from gateway.store.durability import ensure_durable
 from gateway.store.engine import EmbeddedEngine
@@ -86,6 +87,8 @@ async def examine(session: Session, *, post: bool) -> AsyncGenerator[Check]:
     yield await _tried("checkpoints", _checkpoints(settings))
     for name, agent in settings.agents.items():
         yield await _tried(f"agent {name}", _graph(settings, agent.graph))
+    if settings.triage or (policy and policy.asks_triage):
+        yield await _tried("triage", _triage(settings, policy))
     channels = policy.channels if policy else ()
     async for check in _slack_checks(settings, channels if post else ()):
         yield check
@@ -162,6 +165,16 @@ async def _checkpoints(settings: Settings) -> str:
 async def _graph(settings: Settings, ref: str) -> str:
     graph = await load_graph(ref, settings.folder)
     return f"{ref} is a graph of {len(graph.nodes)} nodes"
+
+
+async def _triage(settings: Settings, policy: Policy | None) -> str:
+    if await load_triage(settings) is None:
+        raise SettingsError(
+            "the policy puts calls to triage and there is none, so no opinion counts; "
+            "set 'triage' in the settings, or remove it from the policy."
+        )
+    is_asked = policy is not None and policy.asks_triage
+    return f"{settings.triage}{'' if is_asked else '; the policy never asks it'}"
 
 
 async def _slack_checks(

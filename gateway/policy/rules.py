@@ -215,6 +215,15 @@ class Policy(Record):
         found = (name for name in named if name)
         return tuple(dict.fromkeys((self.defaults.channel, *found)))
 
+    @property
+    def asks_triage(self) -> bool:
+        """Say whether any call is put to triage."""
+        tools = [*self.tools.values()]
+        for agent in self.agents.values():
+            tools += agent.tools.values()
+        rules = (self.defaults.triage, *(tool.triage for tool in tools))
+        return any(rule is not None and rule.tiers for rule in rules)
+
     def roles_named(self, names: tuple[str, ...]) -> tuple[Role, ...]:
         """Return the roles behind names and Slack ids, frozen as they are now.
 

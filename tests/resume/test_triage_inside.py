@@ -1,0 +1,129 @@
+"""Triage is asked by agents of every kind, whoever names it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.approvals.tiers import Tier
+from gateway.config import Settings
+from gateway.embed import Twokey
+from gateway.errors import SettingsError
+from gateway.policy.load import load_policy
+from gateway.store.store import Store
+from gateway.triage.packet import Packet
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import POLICY
+
+TRIAGED = POLICY.replace("reviewers: [U0ANA]", "reviewers: [U0ANA], triage: {}")
+FILE = """
+class Eyes:
+    async def advise(self, packet):
+        return {"raise_to": "escalate", "rationale": packet.tool}
+
+
+async def make():
+    return Eyes()
+
+
+def broken():
+    raise RuntimeError("no key")
+
+
+def needy(key):
+    return Eyes()
+
+
+eyes = Eyes()
+number = 7
+"""
+CALL: dict[str, Any] = {
+    "messages": [("user", json.dumps([("refund", {"order": "1", "amount": 1})]))]
+}
+
+
+class Eyes:
+    """Triage that raises everything, and remembers in which loop it was asked."""
+
+    def __init__(self) -> None:
+        self.loops: list[asyncio.AbstractEventLoop] = []
+
+    async def advise(self, packet: Packet) -> object:
+        self.loops.append(asyncio.get_running_loop())
+        return {"raise_to": "escalate"}
+
+
+async def waits(tk: Twokey, tier: Tier) -> None:
+    """Wait until the one call that waits has this tier."""
+
+    async def has_it() -> bool:
+        waiting = await tk.reviews.waiting()
+        return [one.approval.items[0].tier for one in waiting] == [tier]
+
+    await eventually(has_it)
+
+
+@pytest.mark.parametrize("is_async", [True, False])
+async def test_an_agent_of_a_program_is_seen_by_the_triage_it_is_given(
+    store: Store, tmp_path: Path, *, is_async: bool
+) -> None:
+    eyes = Eyes()
+    policy = load_policy(TRIAGED, "policy.yml")
+    async with Twokey(
+        policy=policy, url=store.conn.url, data_dir=tmp_path, triage=eyes
+    ) as tk:
+        config: Any = {"configurable": {"thread_id": "t1"}}
+        graph: Any = shop.graph()
+        with tk.connected():
+            if is_async:
+                await graph.ainvoke(CALL, config)
+            else:
+                await asyncio.to_thread(graph.invoke, CALL, config)
+
+        await waits(tk, Tier.ESCALATE)
+
+    assert (eyes.loops == [asyncio.get_running_loop()]) is is_async
+
+
+@pytest.mark.parametrize("name", ["eyes", "Eyes", "make"])
+async def test_the_triage_that_the_settings_name_is_asked(
+    store: Store, tmp_path: Path, name: str
+) -> None:
+    async with Twokey(settings_in(tmp_path, store, f"eyes.py:{name}")) as tk:
+        with tk.connected():
+            graph: Any = shop.graph()
+            await graph.ainvoke(CALL, {"configurable": {"thread_id": "t1"}})
+
+        await waits(tk, Tier.ESCALATE)
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("broken", "raised RuntimeError: no key"),
+        ("needy", "cannot be called without arguments; name a triage"),
+        ("number", "cannot be called without arguments; name a triage"),
+        ("other", "the module has no 'other'"),
+    ],
+)
+async def test_a_triage_that_cannot_be_loaded_stops_the_start(
+    store: Store, tmp_path: Path, name: str, why: str
+) -> None:
+    settings = settings_in(tmp_path, store, f"eyes.py:{name}")
+
+    with pytest.raises(SettingsError, match=f"^'triage': .*{why}"):
+        await Twokey(settings).__aenter__()
+
+
+def settings_in(folder: Path, store: Store, triage: str) -> Settings:
+    """Return settings of this folder that name this triage."""
+    (folder / "eyes.py").write_text(FILE, encoding="utf-8")
+    (folder / "policy.yml").write_text(TRIAGED, encoding="utf-8")
+    file = folder / "twokey.yml"
+    file.write_text(f"triage: {triage}\nredis_url: {store.conn.url}\n", "utf-8")
+    return Settings.load(file, {})

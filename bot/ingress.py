@@ -157,13 +157,7 @@ class Ingress:
         return web.json_response(body, status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:
-        try:
-            async with asyncio.timeout(BODY_TIMEOUT_S):
-                body = await request.read()
-        except TimeoutError:
-            logger.warning("ingress.refused why=body_slow")
-            return _closing(HTTPStatus.REQUEST_TIMEOUT)
-        headers = request.headers
+        body, headers = await request.read(), request.headers
         problem = signature_problem(self._secret, headers, body, now_s=self._clock())
         if problem:
             if _is_ssl_check(headers, body):
@@ -198,6 +192,10 @@ class Ingress:
 class _Guarded(web.Server):
     """A server that does not wait for ever, and not for everybody at once.
 
+    When it is full, whoever has waited longest without a whole request makes room for
+    a new client: holding connections keeps nobody else out, and a request that came
+    whole is always answered.
+
     A body of more than 1 MiB is refused by aiohttp itself (413), packed ones included:
     they are never unpacked here.
     """
@@ -213,34 +211,59 @@ class _Guarded(web.Server):
             lingering_time=1.0,
         )
         self._handler = handler
-        self._silent: dict[object, asyncio.TimerHandle] = {}
+        # Connections without a whole request, whoever waits longest first, each with
+        # the clock that ends its first silence.
+        self._waiting: dict[web.RequestHandler, asyncio.TimerHandle | None] = {}
 
     def connection_made(
         self, handler: web.RequestHandler, transport: asyncio.Transport
     ) -> None:
-        """Start the clock for the first header, or hang up when full."""
+        """Make room if it is full, and start the clock for the first header."""
         super().connection_made(handler, transport)
-        if len(self.connections) > MAX_CONNECTIONS:
-            logger.warning("ingress.refused why=too_many_connections")
+        if len(self.connections) > MAX_CONNECTIONS and not self._made_room():
+            logger.warning("ingress.refused why=too_many_requests")
             transport.abort()
             return
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(HEADER_TIMEOUT_S, transport.abort)
-        self._silent[handler] = timer
+        self._waiting[handler] = loop.call_later(HEADER_TIMEOUT_S, transport.abort)
 
     def connection_lost(
         self, handler: web.RequestHandler, exc: BaseException | None = None
     ) -> None:
         """Stop the clock."""
         super().connection_lost(handler, exc)
-        self._stop(handler)
+        self._stop_clock(handler)
+        self._waiting.pop(handler, None)
 
     async def _heard(self, request: web.BaseRequest) -> web.StreamResponse:
-        self._stop(request.protocol)  # a whole header came
-        return await self._handler(request)
+        """Answer a request whose header came whole, once its body did too."""
+        connection = request.protocol
+        self._stop_clock(connection)
+        try:
+            async with asyncio.timeout(BODY_TIMEOUT_S):
+                await request.read()
+        except TimeoutError:
+            logger.warning("ingress.refused why=body_slow")
+            return _closing(HTTPStatus.REQUEST_TIMEOUT)
+        self._waiting.pop(connection, None)
+        try:
+            return await self._handler(request)
+        finally:
+            if connection.transport is not None:
+                self._waiting[connection] = None
 
-    def _stop(self, handler: object) -> None:
-        timer = self._silent.pop(handler, None)
+    def _made_room(self) -> bool:
+        for oldest in self._waiting:
+            logger.warning("ingress.closed why=too_many_connections")
+            self._stop_clock(oldest)
+            del self._waiting[oldest]
+            if oldest.transport is not None:
+                oldest.transport.abort()
+            return True
+        return False
+
+    def _stop_clock(self, handler: web.RequestHandler) -> None:
+        timer = self._waiting.get(handler)
         if timer is not None:
             timer.cancel()
 

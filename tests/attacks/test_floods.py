@@ -134,9 +134,6 @@ HOLD = {
 }
 
 
-@pytest.mark.xfail(
-    strict=True, reason="bot/ingress.py connection_made: the newest client is cut off"
-)
 @pytest.mark.parametrize("held", HOLD)
 async def test_clients_that_only_hold_connections_keep_nobody_else_out(
     house: House, monkeypatch: pytest.MonkeyPatch, held: str

@@ -56,8 +56,10 @@ class Door:
 
 
 @asynccontextmanager
-async def opened(secret: str = SECRET) -> AsyncGenerator[Door]:
-    door = Door()
+async def opened(
+    secret: str = SECRET, door: Door | None = None
+) -> AsyncGenerator[Door]:
+    door = door or Door()
     gate = Ingress(
         signing_secret=secret, nonces=door, handle=door.handle, ready=door.ready
     )
@@ -69,6 +71,10 @@ async def opened(secret: str = SECRET) -> AsyncGenerator[Door]:
         yield door
     finally:
         await runner.cleanup()
+
+
+def place(door: Door) -> tuple[str, int]:
+    return "127.0.0.1", int(door.url.split(":")[2].split("/")[0])
 
 
 def changed(name: str, value: str | None) -> Callable[[dict[str, str]], None]:
@@ -261,8 +267,7 @@ async def test_a_client_that_never_ends_its_header_is_cut_off(
 ) -> None:
     monkeypatch.setattr(ingress, "HEADER_TIMEOUT_S", 0.2)
     async with opened() as door:
-        port = int(door.url.split(":")[2].split("/")[0])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(*place(door))
         writer.write(b"POST /slack/events HTTP/1.1\r\nHost: x\r\nX-Slow: ")
 
         with pytest.raises(ConnectionError):
@@ -276,8 +281,7 @@ async def test_a_client_that_never_ends_its_body_is_told_408(
 ) -> None:
     monkeypatch.setattr(ingress, "BODY_TIMEOUT_S", 0.2)
     async with opened() as door:
-        port = int(door.url.split(":")[2].split("/")[0])
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        reader, writer = await asyncio.open_connection(*place(door))
         writer.write(
             b"POST /slack/events HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nslow"
         )
@@ -288,20 +292,61 @@ async def test_a_client_that_never_ends_its_body_is_told_408(
         writer.close()
 
 
-async def test_more_connections_than_fit_are_cut_off(
+async def test_whoever_waits_longest_makes_room_for_a_new_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(ingress, "MAX_CONNECTIONS", 3)
     async with opened() as door:
-        port = int(door.url.split(":")[2].split("/")[0])
-        held = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        held = [await asyncio.open_connection(*place(door)) for _ in range(3)]
+        healthz = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
+        held[0][1].write(healthz)
+        await held[0][0].readuntil(b"ok\n")
 
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        fresh = await asyncio.open_connection(*place(door))
+        fresh[1].write(healthz)
+
+        await fresh[0].readuntil(b"ok\n")
         with pytest.raises(ConnectionError):
-            await read_to_the_end(reader)
+            await read_to_the_end(held[1][0])
+        held[0][1].write(healthz)
+        await held[0][0].readuntil(b"ok\n")
+        for _, writer in (*held, fresh):
+            writer.close()
 
-        for _, other in [*held, (reader, writer)]:
-            other.close()
+
+async def test_a_request_that_came_whole_makes_room_for_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ingress, "MAX_CONNECTIONS", 2)
+    async with opened(door=SlowDoor()) as door:
+        assert isinstance(door, SlowDoor)
+        asked = [await asyncio.open_connection(*place(door)) for _ in "ab"]
+        for _, writer in asked:
+            writer.write(b"GET /readyz HTTP/1.1\r\nHost: x\r\n\r\n")
+            await door.working.acquire()
+
+        late = await asyncio.open_connection(*place(door))
+
+        with pytest.raises(ConnectionError):
+            await read_to_the_end(late[0])
+        door.may_end.set()
+        for reader, writer in asked:
+            await reader.readuntil(b'{"ready": true}')
+            writer.close()
+        late[1].close()
+
+
+@dataclass
+class SlowDoor(Door):
+    """A door whose readiness takes until it may end."""
+
+    working: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+    may_end: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def ready(self) -> list[str]:
+        self.working.release()
+        await self.may_end.wait()
+        return []
 
 
 async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:

@@ -245,9 +245,16 @@ def _verdict(one: Ruled, kind: VerdictKind, reason: str = "") -> Verdict:
         tool=one.call.tool,
         tool_call_id=one.call.tool_call_id,
         tier=tier,
-        args_hash=args_hash(one.call.args),
+        args_hash=_args_hash(one.call),
         reason=reason,
     )
+
+
+def _args_hash(call: ProposedCall) -> str:
+    try:
+        return args_hash(call.args)
+    except BadJson:
+        return ""  # such a call is denied, whatever its arguments are
 
 
 def _event(

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from bot.cards.listing import one_line
-from bot.text import excerpt, reveal
-from gateway.approvals.evidence import differences
+from bot.cards.listing import one_line, readable
+from bot.text import excerpt
+from gateway.approvals.evidence import Argument, differences
 from gateway.approvals.record import Item
 from gateway.approvals.strict_json import JsonObject
 
 _SHORT = 30
 _LEAST_ROOM = 80
-_MISSING = "(not there)"
+_MISSING = "⟦not there⟧"
+_TO = " → "
 
 
 def diff(item: Item, *, room: int) -> str:
@@ -31,20 +32,19 @@ def changes(
     return excerpt("\n".join(rows), max(room, _LEAST_ROOM)).text
 
 
-def _row(name: str, before: str | None, after: str | None) -> str:
+def _row(name: str, before: Argument | None, after: Argument | None) -> str:
     old, new = _shown(before), _shown(after)
     label = one_line(name)
     if old == new:
         return f"{label}  changed, {old}"
-    if max(len(old), len(new)) <= _SHORT and "\n" not in old + new:
-        return f"{label}  {old} → {new}"
+    is_plain = not any(sign in old + new for sign in ("\n", _TO))
+    if is_plain and max(len(old), len(new)) <= _SHORT:
+        return f"{label}  {old}{_TO}{new}"
     return "\n".join([label, _marked("- ", old), _marked("+ ", new)])
 
 
-def _shown(text: str | None) -> str:
-    if text is None:
-        return _MISSING
-    return reveal(text) or '""'
+def _shown(argument: Argument | None) -> str:
+    return _MISSING if argument is None else readable(argument)
 
 
 def _marked(mark: str, text: str) -> str:

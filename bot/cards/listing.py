@@ -2,7 +2,8 @@
 
 Short arguments stand aligned under the tool's name. A long one, or one of several
 lines, gets a box of its own, so that no value can draw a line that looks like another
-argument. The texts are untrusted; hidden characters are already shown as marks.
+argument. The texts are untrusted; hidden characters are already shown as marks, and
+only we write marks: two calls that differ never read the same.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ _LEAST_ROOM = 80
 _EXCERPT = 800  # who has to open the rest anyway needs no wall of text
 # Spaces that could push a part of a value to where the next line seems to begin.
 _GAP = re.compile(r" {3}|[\n\t]")
+# What stands between a name and its value, so no name has it inside.
+_BETWEEN = "  "
+_TEXT = "⟦text⟧"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +50,15 @@ class Listing:
 
 def boxes(tool: str, args: JsonObject, redact: Iterable[str]) -> tuple[str, ...]:
     """Return a whole call as boxes, in fixed order: short arguments, then long ones."""
-    shown = [_shown(argument) for argument in arguments(args, redact)]
-    short = [argument for argument in shown if _is_short(argument)]
-    long = [argument for argument in shown if not _is_short(argument)]
-    width = min(_COLUMN, max((len(argument.name) for argument in short), default=0))
-    rows = [f"  {argument.name:<{width}}  {argument.text}" for argument in short]
+    shown = [_Row.of(argument) for argument in arguments(args, redact)]
+    short = [row for row in shown if row.is_short]
+    long = [row for row in shown if not row.is_short]
+    width = min(_COLUMN, max((len(row.name) for row in short), default=0))
+    rows = [f"  {row.name:<{width}}{_BETWEEN}{row.text}" for row in short]
     if not shown:
         rows = ["  (no arguments)"]
-    first = "\n".join([reveal(_one_line(tool)), *rows])
-    return (first, *(_own_box(argument) for argument in long))
+    first = "\n".join([one_line(tool), *rows])
+    return (first, *(f"{row.name}\n{row.text}" for row in long))
 
 
 def listing(
@@ -100,27 +104,59 @@ def summary(item: Item) -> str:
 
 
 def one_line(text: str) -> str:
-    """Return a name on one line; one with line breaks or odd edges is quoted."""
-    return reveal(_one_line(text))
+    """Return a name on one line; one with line breaks, gaps or odd edges is quoted."""
+    is_odd = _is_odd(text) or _GAP.search(text) or _BETWEEN in text
+    return reveal(_without_marks(_quoted(text) if is_odd else text))
 
 
-def _shown(argument: Argument) -> Argument:
-    """Return an argument as it is read: nothing hidden, and no edge unseen."""
-    text = argument.text
-    if not argument.is_redacted:
-        is_line = len(text) <= _SHORT_VALUE and not _GAP.search(text)
-        text = _quoted_if_odd(text) if is_line else _with_edges(text)
-    return Argument(
-        name=_one_line(argument.name),
-        text=reveal(text),
-        is_redacted=argument.is_redacted,
-    )
+def readable(argument: Argument) -> str:
+    """Return a value as it is read: nothing hidden, no edge unseen, no kind mistaken.
+
+    A short text that would be misread bare is quoted; a longer one that reads as
+    another kind of value stands under a mark that says that it is text.
+    """
+    text = _without_marks(argument.text)
+    if argument.is_redacted or not isinstance(argument.value, str):
+        return reveal(text)
+    if len(argument.text) <= _SHORT_VALUE and not _GAP.search(argument.text):
+        is_odd = _is_odd(argument.text) or argument.is_like_another
+        return reveal(_quoted(text) if is_odd else text)
+    kind = f"{_TEXT}\n" if argument.is_like_another else ""
+    return reveal(kind + _with_edges(text))
 
 
-def _quoted_if_odd(text: str) -> str:
-    """Quote a short text that would be misread bare, such as an empty one."""
-    is_odd = not text or text.strip() != text or text.startswith('"')
-    return json.dumps(text, ensure_ascii=False) if is_odd else text
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """An argument as it is read."""
+
+    name: str
+    text: str
+
+    @classmethod
+    def of(cls, argument: Argument) -> _Row:
+        return cls(name=one_line(argument.name), text=readable(argument))
+
+    @property
+    def is_short(self) -> bool:
+        return (
+            len(self.name) <= _SHORT_NAME
+            and len(self.text) <= _SHORT_VALUE
+            and not _GAP.search(self.text)
+            and not _GAP.search(self.name)
+        )
+
+
+def _without_marks(text: str) -> str:
+    """Show the bracket that begins our marks as a mark itself."""
+    return text.replace("⟦", mark("⟦"))
+
+
+def _is_odd(text: str) -> bool:
+    return not text or text.strip() != text or text.startswith('"')
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _with_edges(text: str) -> str:
@@ -128,24 +164,6 @@ def _with_edges(text: str) -> str:
     first = mark(text[0]) if text[0].isspace() else text[0]
     last = mark(text[-1]) if text[-1].isspace() else text[-1]
     return first + text[1:-1] + last
-
-
-def _one_line(name: str) -> str:
-    is_odd = not name or name.strip() != name or _GAP.search(name) or name[0] == '"'
-    return json.dumps(name, ensure_ascii=False) if is_odd else name
-
-
-def _is_short(argument: Argument) -> bool:
-    return (
-        len(argument.name) <= _SHORT_NAME
-        and len(argument.text) <= _SHORT_VALUE
-        and not _GAP.search(argument.text)
-        and not _GAP.search(argument.name)
-    )
-
-
-def _own_box(argument: Argument) -> str:
-    return f"{reveal(argument.name)}\n{argument.text}"
 
 
 def _barred(box: str) -> str:

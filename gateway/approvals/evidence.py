@@ -18,11 +18,29 @@ HIDDEN = "•••••• (hidden by policy)"
 
 
 class Argument(Record):
-    """One argument as it may be shown; ``text`` is untrusted."""
+    """One argument as it may be shown: a redacted place reads as hidden."""
 
     name: str
-    text: str
+    value: JsonValue
     is_redacted: bool = False
+
+    @property
+    def text(self) -> str:
+        """Return the untrusted text of the value."""
+        return as_text(self.value)
+
+    @property
+    def is_like_another(self) -> bool:
+        """Say whether this is text that would, bare, read as another kind of value."""
+        if self.is_redacted or not isinstance(self.value, str):
+            return False
+        try:
+            json.loads(self.value)
+        except ValueError:
+            return self.value == HIDDEN
+        except RecursionError:
+            return True
+        return True
 
 
 def redacted(args: JsonObject, paths: Iterable[str]) -> JsonObject:
@@ -46,7 +64,7 @@ def arguments(args: JsonObject, paths: Iterable[str] = ()) -> tuple[Argument, ..
     """Return the arguments for a card, sorted by name, one line or block each."""
     shown = redacted(args, paths)
     return tuple(
-        Argument(name=name, text=as_text(value), is_redacted=value != args[name])
+        Argument(name=name, value=value, is_redacted=value != args[name])
         for name, value in sorted(shown.items())
     )
 
@@ -61,33 +79,21 @@ def as_text(value: JsonValue) -> str:
 
 def differences(
     before: JsonObject, after: JsonObject, paths: Iterable[str] = ()
-) -> tuple[tuple[str, str | None, str | None], ...]:
+) -> tuple[tuple[str, Argument | None, Argument | None], ...]:
     """Return (name, before, after) of every top-level argument that differs.
 
     A side that has no such argument is None; redacted places read as hidden.
     """
     hidden = tuple(paths)
-    old, new = redacted(before, hidden), redacted(after, hidden)
-    names = sorted(before.keys() | after.keys())
+    old = {argument.name: argument for argument in arguments(before, hidden)}
+    new = {argument.name: argument for argument in arguments(after, hidden)}
     return tuple(
-        (name, *_two_texts(old, new, name))
-        for name in names
+        (name, old.get(name), new.get(name))
+        for name in sorted(old.keys() | new.keys())
         if name not in before
         or name not in after
         or _json(before[name]) != _json(after[name])
     )
-
-
-def _two_texts(
-    old: JsonObject, new: JsonObject, name: str
-) -> tuple[str | None, str | None]:
-    if name not in old or name not in new:
-        only_old = as_text(old[name]) if name in old else None
-        only_new = as_text(new[name]) if name in new else None
-        return only_old, only_new
-    texts = as_text(old[name]), as_text(new[name])
-    # "1" and 1 read the same bare: show such a pair as JSON.
-    return texts if texts[0] != texts[1] else (_json(old[name]), _json(new[name]))
 
 
 def _json(value: JsonValue) -> str:

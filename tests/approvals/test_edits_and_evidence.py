@@ -86,8 +86,15 @@ def test_a_redacted_argument_is_hidden_and_nothing_else_changes() -> None:
 
 
 def test_a_change_of_type_is_a_visible_difference() -> None:
-    assert evidence.differences({"n": 1}, {"n": "1"}) == (("n", "1", '"1"'),)
-    assert evidence.differences({"n": 1}, {"n": 1.0}) == (("n", "1", "1.0"),)
+    (text,) = evidence.differences({"n": 1}, {"n": "1"})
+    (number,) = evidence.differences({"n": 1}, {"n": 1.0})
+
+    one = evidence.Argument(name="n", value=1)
+    assert text == ("n", one, one.with_(value="1"))
+    assert number == ("n", one, one.with_(value=1.0))
+    assert text[2] is not None
+    assert text[2].is_like_another
+    assert not one.is_like_another
 
 
 @given(ARGS, ARGS)

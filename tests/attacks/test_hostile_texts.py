@@ -318,10 +318,6 @@ async def test_many_calls_with_much_in_them_leave_every_card_within_slacks_limit
     assert all(call.error is None for call in house.sandbox.calls)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="bot/cards/listing.py _quoted_if_odd: 'false' and false read alike",
-)
 @pytest.mark.parametrize(
     ("one", "other"),
     [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -14,11 +15,29 @@ from bot.cards.listing import boxes, listing
 from bot.text import reveal
 from tests.bot.strategies import hostile
 
+TEXTS = st.lists(
+    st.sampled_from(
+        ["a", "1", " ", "  ", '"', "\n", "[", "]", "{", "}", ":", "true", "\u202e",
+         "⟦", "⟧", "⟦text⟧", "⟦U+202E⟧", "⟦U+0020⟧", "\\", "a" * 58]
+    ),
+    max_size=4,
+).map("".join)  # fmt: skip
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-1, 11) | TEXTS,
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(TEXTS, inner, max_size=2)
+    ),
+    max_leaves=3,
+)
+"""Small values out of whatever could imitate another value, a row or a mark."""
+
 
 def test_short_arguments_stand_aligned_and_sorted_under_the_tool() -> None:
     found = boxes("refund", {"order_id": "78291", "amount": 899.5, "ok": True}, ())
 
-    assert found == ("refund\n  amount    899.5\n  ok        true\n  order_id  78291",)
+    assert found == (
+        'refund\n  amount    899.5\n  ok        true\n  order_id  "78291"',
+    )
 
 
 def test_a_call_without_arguments_says_so() -> None:
@@ -37,10 +56,42 @@ def test_what_could_draw_another_line_gets_a_box_of_its_own(value: Any) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [("", '""'), (" a", '" a"'), ("a ", '"a "'), ('"', '"\\""'), ("plain", "plain")],
+    [
+        ("", '""'),
+        (" a", '" a"'),
+        ("a ", '"a "'),
+        ('"', '"\\""'),
+        ("false", '"false"'),
+        ("null", '"null"'),
+        ("78291", '"78291"'),
+        ("[]", '"[]"'),
+        ("•••••• (hidden by policy)", '"•••••• (hidden by policy)"'),
+        ("plain", "plain"),
+        ("2026-05-01", "2026-05-01"),
+    ],
 )
 def test_a_text_that_would_be_misread_bare_is_quoted(value: str, shown: str) -> None:
     assert boxes("t", {"n": value}, ()) == (f"t\n  n  {shown}",)
+
+
+def test_a_long_text_that_reads_as_another_value_says_that_it_is_text() -> None:
+    _, body = boxes("mail", {"body": '{\n  "b": 1\n}'}, ())
+
+    assert body == 'body\n⟦text⟧\n{\n  "b": 1\n}'
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=3), st.data())
+def test_two_calls_that_differ_never_read_the_same(
+    one: dict[str, Any], data: st.DataObject
+) -> None:
+    name = data.draw(st.sampled_from([*one, "a"]))
+    other = {**one, data.draw(TEXTS): data.draw(VALUES | st.just(one.get(name)))}
+    if data.draw(st.booleans()):
+        other.pop(name, None)
+
+    is_same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+    assert (boxes("t", one, ()) == boxes("t", other, ())) == is_same
 
 
 def test_a_blank_at_the_edge_of_a_long_text_is_marked() -> None:
@@ -95,8 +146,8 @@ def test_a_chunk_ends_at_a_line_break_and_never_inside_a_mark() -> None:
     [
         ({"n": 1}, {"n": 2}, "n  1 → 2"),
         ({"n": 1}, {"n": "1"}, 'n  1 → "1"'),
-        ({"n": 1}, {}, "n  1 → (not there)"),
-        ({}, {"n": ""}, 'n  (not there) → ""'),
+        ({"n": 1}, {}, "n  1 → ⟦not there⟧"),
+        ({}, {"n": ""}, 'n  ⟦not there⟧ → ""'),
         ({"n": 1, "m": 2}, {"n": 1, "m": 2}, ""),
         (
             {"n": "a\n+ x"},
@@ -106,8 +157,10 @@ def test_a_chunk_ends_at_a_line_break_and_never_inside_a_mark() -> None:
         (
             {"card": "1", "n": 1},
             {"card": "2", "n": 1},
-            'card  changed, "•••••• (hidden by policy)"',
+            "card  changed, •••••• (hidden by policy)",
         ),
+        ({"n": "a → b"}, {"n": "c"}, "n\n- a → b\n+ c"),
+        ({"n": "1"}, {"n": 2}, 'n  "1" → 2'),
     ],
 )
 def test_a_difference_is_shown_argument_by_argument(

@@ -20,6 +20,7 @@ from bot.ingress import Answer, SignedRequest
 from bot.listeners.doors import DIGEST, RECORDED
 from bot.sockets import Envelope
 from gateway.config import SlackMode
+from gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -92,9 +93,9 @@ class Dispatch:
                 body=body, headers={**headers}, context=context, mode=mode
             )
             response = await self._bolt.async_dispatch(request)
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - Slack needs an answer
             # Listeners let nothing out; this would be Bolt's own.
-            logger.exception("bot.dispatch_failed")
+            log_failure(logger, error, "bot.dispatch_failed")
             return Answer(HTTPStatus.BAD_REQUEST)
         if response.status == HTTPStatus.INTERNAL_SERVER_ERROR:
             # Bolt could not read it. To Slack that is a refusal, not a fault of ours.

@@ -23,6 +23,7 @@ from gateway.approvals.lifecycle import ApprovalState
 from gateway.approvals.record import Approval
 from gateway.approvals.tiers import Tier
 from gateway.errors import StoreUnavailable
+from gateway.failures import log_failure
 from gateway.store.approvals import Loaded
 from gateway.store.keys import Keys
 from gateway.store.outbox import Outbox
@@ -105,8 +106,8 @@ class Saying:
             logger.warning("publisher.retrying topic=%s why=%s", topic.key, error)
             topic.failures += 1
             return min(_LONGEST_WAIT_S, 0.5 * 2.0 ** min(topic.failures, 10))
-        except Exception:
-            logger.exception("publisher.failed topic=%s", topic.key)
+        except Exception as error:  # noqa: BLE001 - one topic must not stop the others
+            log_failure(logger, error, "publisher.failed topic=%s", topic.key)
             return await self._failed(topic, outbox)
         topic.failures = 0
         return 0.0

@@ -11,6 +11,8 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
+from gateway.failures import log_failure
+
 logger = logging.getLogger(__name__)
 
 
@@ -41,5 +43,5 @@ class Tasks:
     async def _logged(self, work: Coroutine[object, object, None], name: str) -> None:
         try:
             await work
-        except Exception:
-            logger.exception("task.failed name=%s", name)
+        except Exception as error:  # noqa: BLE001 - nobody awaits it
+            log_failure(logger, error, "task.failed name=%s", name)

@@ -25,6 +25,7 @@ from bot.ids import Action, View
 from bot.modals.message import notice
 from bot.payload import BadPayload, Command, Json
 from gateway.errors import StoreUnavailable
+from gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -180,8 +181,8 @@ async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
     except TimeoutError:
         logger.exception("listener.slow patience_s=%s", PATIENCE_S)
         raise Calm(NOT_CONFIRMED) from None
-    except Exception:
-        logger.exception("listener.failed")
+    except Exception as error:  # noqa: BLE001 - Slack needs an answer
+        log_failure(logger, error, "listener.failed")
         raise Calm(BROKEN) from None
 
 

@@ -30,6 +30,7 @@ from gateway.approvals import digest, strict_json
 from gateway.approvals.record import EditRecord, Result
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
+from gateway.failures import log_failure
 from gateway.wire import (
     Busy,
     Claimed,
@@ -291,8 +292,8 @@ async def _finish(
         is_ours = await insistently(
             shell, lambda: gateway.finish(held.item_id, claimed.fence, result)
         )
-    except TwokeyError:
-        logger.exception("execution.unrecorded item=%s", held.item_id)
+    except TwokeyError as error:
+        log_failure(logger, error, "execution.unrecorded item=%s", held.item_id)
         return
     if not is_ours:
         logger.warning("execution.finished_late item=%s", held.item_id)
@@ -303,5 +304,5 @@ async def _release(
 ) -> None:
     try:
         await insistently(shell, lambda: gateway.release(held.item_id, claimed.fence))
-    except TwokeyError:
-        logger.exception("execution.unreleased item=%s", held.item_id)
+    except TwokeyError as error:
+        log_failure(logger, error, "execution.unreleased item=%s", held.item_id)

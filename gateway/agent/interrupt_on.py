@@ -28,6 +28,7 @@ from gateway.approvals import strict_json
 from gateway.approvals.record import Verb
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import BadJson
+from gateway.failures import log_failure
 from gateway.wire import CallHint
 
 logger = logging.getLogger(__name__)
@@ -158,8 +159,8 @@ def _schema(tool: str, schema: object) -> JsonObject | None:
 def _is_held(when: When, call: ToolCall, asking: Asking) -> bool:
     try:
         word = when(_request(call, asking))
-    except Exception:
-        logger.exception("interrupt_on.when_failed tool=%s", call["name"])
+    except Exception as error:  # noqa: BLE001 - foreign code; then a person is asked
+        log_failure(logger, error, "interrupt_on.when_failed tool=%s", call["name"])
         return True
     if inspect.iscoroutine(word):
         word.close()
@@ -194,6 +195,7 @@ def _described(description: str | Describe, call: ToolCall, asking: Asking) -> s
     try:
         text = description(copy.deepcopy(call), asking.state, asking.runtime)
         return printable(str(text))
-    except Exception:
-        logger.exception("interrupt_on.description_failed tool=%s", call["name"])
+    except Exception as error:  # noqa: BLE001 - foreign code; the card does without
+        event = "interrupt_on.description_failed tool=%s"
+        log_failure(logger, error, event, call["name"])
         return ""

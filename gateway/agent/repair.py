@@ -31,6 +31,7 @@ from gateway.agent.turns import TurnNote
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import EditRecord
 from gateway.errors import TwokeyError
+from gateway.failures import log_failure
 from gateway.wire import Answer, AnswerKind, CallOutcome, Verdict, VerdictKind
 
 logger = logging.getLogger(__name__)
@@ -146,8 +147,8 @@ async def _outcomes(
         gateway = caller.gateway()
         await insistently(caller.shell, lambda: gateway.supersede(ref))
         found = await insistently(caller.shell, lambda: gateway.outcomes(ref))
-    except TwokeyError:
-        logger.exception("repair.outcomes_unknown message=%s", message.id)
+    except TwokeyError as error:
+        log_failure(logger, error, "repair.outcomes_unknown message=%s", message.id)
         return None
     return {outcome.tool_call_id: outcome for outcome in found}
 

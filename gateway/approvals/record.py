@@ -18,9 +18,12 @@ from gateway.approvals.tiers import Tier
 
 
 class Record(BaseModel):
-    """A frozen record that refuses fields it does not know."""
+    """A frozen record that refuses fields it does not know.
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    What does not fit is named without what it holds: that may be an argument.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     def with_(self, **changes: object) -> Self:
         """Return a copy with these fields replaced; values are trusted, not parsed."""

@@ -20,6 +20,7 @@ from collections.abc import Awaitable, Callable
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval
 from gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
+from gateway.failures import log_failure
 from gateway.resume.announcing import Announcer, Place
 from gateway.resume.answers import Answers, answers_for, asked_items
 from gateway.resume.runner import AnswerRefused, Runner, ThreadState
@@ -138,10 +139,16 @@ class Advancer:
             await self.settle(at, runner)
         except (StoreUnavailable, ThreadUnavailable):
             raise
-        except Exception:
+        except Exception as error:  # noqa: BLE001 - see below
             # A thread that cannot go on must not keep out the message that may
             # bring it back on its way; the middleware repairs the turn.
-            logger.exception("thread.unsettled agent=%s thread=%s", at.agent, at.thread)
+            log_failure(
+                logger,
+                error,
+                "thread.unsettled agent=%s thread=%s",
+                at.agent,
+                at.thread,
+            )
 
     async def _end_dropped(self, at: Place, state: ThreadState) -> None:
         """Withdraw what nothing asks about: another middleware dropped the call.

@@ -45,6 +45,9 @@ class Announcer:
     async def finished(self, at: Place, checkpoint: str, words: str) -> bool:
         """Tell a thread's last words, once for this checkpoint; False when told.
 
+        The audit log, which nobody can erase, gets the event without the words: they
+        may quote arguments.
+
         The caller holds the thread's lease, so nobody else writes the mark between
         the look and the one step that writes the event and the mark.
         """
@@ -52,11 +55,12 @@ class Announcer:
         conn = self._store.conn
         if text(await conn.command("HGET", key, _TOLD)) == checkpoint:
             return False
-        event = await self._event(at, EventName.RUN_FINISHED, words=_bounded(words))
-        body, now = event.model_dump_json(), await self._now_ms()
+        event = await self._event(at, EventName.RUN_FINISHED)
+        told = event.with_(data={**event.data, "text": _bounded(words)})
+        now = await self._now_ms()
         await conn.together(
-            ["XADD", at.keys.outbox, "*", "e", body, "at", now],
-            ["XADD", at.keys.audit, "*", "e", body, "at", now],
+            ["XADD", at.keys.outbox, "*", "e", told.model_dump_json(), "at", now],
+            ["XADD", at.keys.audit, "*", "e", event.model_dump_json(), "at", now],
             ["HSET", key, _TOLD, checkpoint],
             ["PEXPIRE", key, _KEEP_MS],
         )
@@ -65,7 +69,7 @@ class Announcer:
     async def _put(self, at: Place, event: Event) -> None:
         await self._store.outbox(at.keys, reader="").put(event)
 
-    async def _event(self, at: Place, name: EventName, *, words: str = "") -> Event:
+    async def _event(self, at: Place, name: EventName) -> Event:
         facts = await self._store.threads.facts(at.keys, at.agent, at.thread)
         origin = facts.origin
         data = {
@@ -78,7 +82,7 @@ class Announcer:
             agent=at.agent,
             thread=at.thread,
             channel=data["channel"],
-            data={**data, "text": words} if words else data,
+            data=data,
         )
 
     async def _now_ms(self) -> int:

@@ -8,6 +8,7 @@ import random
 from collections.abc import Awaitable, Callable
 
 from gateway.errors import StoreUnavailable
+from gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +34,8 @@ async def repeat(
         except StoreUnavailable as error:
             logger.warning("sweep.unavailable error=%s", error)
             factor *= 2
-        except Exception:
-            logger.exception("sweep.failed")
+        except Exception as error:  # noqa: BLE001 - time must go on
+            log_failure(logger, error, "sweep.failed")
             factor *= 2
         spread = random.uniform(0.5, 1.5)  # noqa: S311 - spreads load only
         pause_s = min(every_s * factor, max(LONGEST_PAUSE_S, every_s)) * spread

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from gateway.agent.port import Gateway, connected
 from gateway.errors import StoreUnavailable, ThreadUnavailable, TwokeyError
+from gateway.failures import log_failure
 from gateway.resume.advancing import Advancer
 from gateway.resume.announcing import Announcer, Place
 from gateway.resume.leases import under_lease
@@ -117,8 +118,8 @@ class Worker:
             except StoreUnavailable as error:
                 logger.warning("jobs.unreadable shard=%s error=%s", keys.shard, error)
                 is_prepared = False
-            except Exception:
-                logger.exception("jobs.unreadable shard=%s", keys.shard)
+            except Exception as error:  # noqa: BLE001 - the worker survives
+                log_failure(logger, error, "jobs.unreadable shard=%s", keys.shard)
                 is_prepared = False
             finally:
                 if task is None:
@@ -154,8 +155,8 @@ class Worker:
         except StoreUnavailable as error:
             # The delivery stays pending; whoever reads next takes it over.
             logger.warning("job.unacknowledged job=%s error=%s", delivery.id, error)
-        except Exception:
-            logger.exception("job.lost_for_now job=%s", delivery.id)
+        except Exception as error:  # noqa: BLE001 - the worker survives
+            log_failure(logger, error, "job.lost_for_now job=%s", delivery.id)
 
     async def _attempt(
         self, at: Place, runner: Runner, queue: JobQueue, delivery: Delivery
@@ -175,8 +176,10 @@ class Worker:
             await queue.later(fresh, delay_ms=_jittered(BUSY_MS))
         except StoreUnavailable:
             raise
-        except Exception as error:
-            logger.exception(
+        except Exception as error:  # noqa: BLE001 - the worker survives
+            log_failure(
+                logger,
+                error,
                 "job.failed job=%s agent=%s thread=%s attempt=%d",
                 delivery.id,
                 at.agent,

@@ -82,6 +82,11 @@ async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:
     return _events(entries(await conn.command("XRANGE", keys.audit, "-", "+")))
 
 
+async def announced(conn: Connection, keys: Keys) -> list[Event]:
+    """Return what was announced in a shard, oldest first, read or not."""
+    return _events(entries(await conn.command("XRANGE", keys.outbox, "-", "+")))
+
+
 def _events(found: list[Entry]) -> list[Event]:
     return [
         Event.model_validate_json(entry.values["e"]).with_(

@@ -156,10 +156,6 @@ async def stream(house: Shop, key: str) -> str:
     return str(await house.store.conn.command("XRANGE", key, "-", "+"))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="resume/announcing.py finished: last words stand in the audit log",
-)
 async def test_an_agents_words_about_arguments_are_in_no_audit_entry(
     shop_house: Shop,
 ) -> None:
@@ -173,9 +169,6 @@ async def test_an_agents_words_about_arguments_are_in_no_audit_entry(
     assert CANARY not in await stream(shop_house, shop_house.keys.audit)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="resume/worker.py _attempt: logs foreign errors with their text"
-)
 async def test_an_error_that_quotes_arguments_is_logged_without_them(
     shop_house: Shop,
     caplog: pytest.LogCaptureFixture,
@@ -198,10 +191,6 @@ async def test_an_error_that_quotes_arguments_is_logged_without_them(
     assert CANARY not in logged(caplog)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="approvals/record.py Record: pydantic quotes its input in errors",
-)
 def test_a_record_that_does_not_fit_says_so_without_what_it_holds() -> None:
     """Such errors end in tracebacks in the log, wherever a record is read."""
     with pytest.raises(ValidationError) as raised:

@@ -27,7 +27,7 @@ from gateway.resume.langgraph_local import LangGraphLocal
 from gateway.resume.runner import Runner
 from gateway.running import running
 from gateway.service.reviews import ReviewService
-from gateway.store.outbox import audit_entries
+from gateway.store.outbox import announced
 from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
@@ -116,7 +116,7 @@ class House:
 
     async def events(self, name: EventName, thread: str = "t1") -> list[Event]:
         """Return the thread's events of one name."""
-        entries = await audit_entries(self.store.conn, self.keys)
+        entries = await announced(self.store.conn, self.keys)
         return [one for one in entries if one.name is name and one.thread == thread]
 
     async def words(self, count: int = 1, *, thread: str = "t1") -> str:

@@ -13,7 +13,7 @@ from gateway.approvals.strict_json import JsonObject
 from gateway.resume.advancing import MAX_NUDGES, MAX_STALE, Advancer, ThreadStuck
 from gateway.resume.announcing import MAX_WORDS, Announcer, Place
 from gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
-from gateway.store.outbox import audit_entries
+from gateway.store.outbox import announced, audit_entries
 from gateway.store.store import Store
 from gateway.wire import APPROVAL_INTERRUPT, Verdict
 from tests.service.desk import ANA, Desk
@@ -199,7 +199,9 @@ async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(
     assert not await announcer.finished(at, "c1", "again")
     assert await announcer.finished(at, "c2", "more")
 
-    first, second = await audit_entries(store.conn, at.keys)
+    first, second = await announced(store.conn, at.keys)
     assert len(first.data["text"]) == MAX_WORDS
     assert first.data["text"].endswith("more characters)")
     assert second.data["text"] == "more"
+    kept = await audit_entries(store.conn, at.keys)
+    assert ["text" in one.data for one in kept] == [False, False]

@@ -1,0 +1,50 @@
+"""Say in a log what failed and where, in no words but ours.
+
+The text of a foreign error, and so its traceback, may quote the arguments of a tool or
+what somebody wrote. Neither reaches a log.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from pathlib import Path
+
+from gateway.errors import TwokeyError
+
+_PLACES = 8
+
+
+def log_failure(
+    logger: logging.Logger, error: BaseException, event: str, *values: object
+) -> None:
+    """Log an error that a process survives.
+
+    Args:
+        logger: of the module that survives it.
+        error: what happened.
+        event: what it means here, a constant with ``%s`` for each of the values.
+        values: ids and names; no arguments of a tool.
+    """
+    told = event % values
+    logger.error("%s error=%s", told, described(error), stacklevel=2)
+
+
+def described(error: BaseException) -> str:
+    """Return what an error is, where it came through, and what caused it.
+
+    The places run from the innermost outwards. Words stand beside our own errors only:
+    they hold no argument and no secret.
+    """
+    words = f" {error}" if isinstance(error, TwokeyError) else ""
+    frames = traceback.extract_tb(error.__traceback__)[-_PLACES:]
+    places = " < ".join(
+        f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames)
+    )
+    causes: list[BaseException] = []
+    if isinstance(error, BaseExceptionGroup):
+        causes = list[BaseException](error.exceptions)
+    elif error.__cause__ is not None:
+        causes = [error.__cause__]
+    inside = "".join(f"; from {described(cause)}" for cause in causes)
+    return f"{type(error).__name__}{words} [{places}]{inside}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import traceback
 from pathlib import Path
+from typing import cast
 
 from gateway.errors import TwokeyError
 
@@ -42,9 +43,10 @@ def described(error: BaseException) -> str:
         f"{Path(frame.filename).name}:{frame.lineno}" for frame in reversed(frames)
     )
     causes: list[BaseException] = []
+    if error.__cause__ is not None:
+        causes.append(error.__cause__)
     if isinstance(error, BaseExceptionGroup):
-        causes = list[BaseException](error.exceptions)
-    elif error.__cause__ is not None:
-        causes = [error.__cause__]
+        causes.extend(cast("BaseExceptionGroup[BaseException]", error).exceptions)
     inside = "".join(f"; from {described(cause)}" for cause in causes)
-    return f"{type(error).__name__}{words} [{places}]{inside}"
+    name = type(cast("object", error)).__name__
+    return f"{name}{words} [{places}]{inside}"

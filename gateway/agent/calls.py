@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from threading import Lock
 from typing import Any, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
@@ -16,6 +15,7 @@ from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 
 from gateway.agent import answers, messages, results, turns, words
+from gateway.agent.book import Book
 from gateway.agent.bridge import Shell, insistently
 from gateway.agent.execution import (
     HeldCall,
@@ -30,39 +30,13 @@ from gateway.agent.grants import Grant, granted
 from gateway.agent.messages import ITEM_KEY
 from gateway.agent.port import Gateway
 from gateway.agent.results import ToolResult
-from gateway.approvals import digest, strict_json
+from gateway.approvals import digest, edits, strict_json
 from gateway.approvals.record import EditRecord, Result
 from gateway.approvals.strict_json import JsonObject
-from gateway.errors import NotAllowed, TwokeyError
+from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
 from gateway.wire import AnswerKind, CallHint, TurnRef, Verdict, VerdictKind
 
 Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
-
-BOOK_SIZE = 512
-"""How many turns this process remembers the verdicts of."""
-
-
-class Book:
-    """The verdicts that this process itself got from the gateway, newest kept.
-
-    State can be rewritten by whoever may write checkpoints; this cannot.
-    """
-
-    def __init__(self) -> None:
-        self._turns: OrderedDict[str, dict[str, Verdict]] = OrderedDict()
-        self._lock = Lock()
-
-    def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
-        """Remember the verdicts on a turn."""
-        with self._lock:
-            self._turns[ref.model_dump_json()] = dict(verdicts)
-            while len(self._turns) > BOOK_SIZE:
-                self._turns.popitem(last=False)
-
-    def get(self, ref: TurnRef) -> dict[str, Verdict] | None:
-        """Return the verdicts on a turn; None when this process did not submit it."""
-        with self._lock:
-            return self._turns.get(ref.model_dump_json())
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +78,40 @@ class Caller:
         names = {call["name"] for call in calls}
         own = {name: turns.schema_of(self.tools.get(name)) for name in names}
         return {**own, **self.schemas}
+
+    async def edits(self, state: Mapping[str, Any]) -> list[EditRecord]:
+        """Return the edits that state knows of and people made, oldest first.
+
+        State is not believed: what this process did not hear from the gateway itself
+        is asked about, once.
+
+        Raises:
+            ThreadUnavailable: when the gateway cannot say. The model must neither miss
+                what a person changed nor be told of a change that nobody made.
+        """
+        told: dict[str, EditRecord] = {}
+        for record in messages.known_edits(state):
+            with suppress(BadJson):
+                told[edits.edit_hash(record)] = record
+        unknown = {
+            each: record.item_id
+            for each, record in told.items()
+            if not self.book.has_edit(each)
+        }
+        made = await self._made(unknown) if unknown else frozenset[str]()
+        self.book.put_edits(told[each] for each in made)
+        forged = unknown.keys() - made
+        return [record for each, record in told.items() if each not in forged]
+
+    async def _made(self, unknown: Mapping[str, str]) -> frozenset[str]:
+        try:
+            gateway = self.gateway()
+            return await insistently(self.shell, lambda: gateway.edits_made(unknown))
+        except TwokeyError as error:
+            raise ThreadUnavailable(
+                "The gateway did not confirm what people changed in this thread, so "
+                "the model was not asked; resume the thread when the gateway is back."
+            ) from error
 
     async def call(self, request: ToolCallRequest, run: Handler) -> ToolResult:
         """Return what the model gets to read for one call.
@@ -161,7 +169,7 @@ class Caller:
         )
         with collecting() as inside, granted(grant):
             result = _cleaned(await run(request))
-        return _presented(request, result, item_id="", own=None, inside=inside)
+        return self._presented(request, result, item_id="", own=None, inside=inside)
 
     async def _held(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
@@ -222,9 +230,40 @@ class Caller:
             result, inside = end.result, end.inside
         else:
             result, inside = given_back(request.tool_call, end.result)
-        return _presented(
+        return self._presented(
             request, result, item_id=held.item_id, own=end.edit, inside=inside
         )
+
+    def _presented(
+        self,
+        request: ToolCallRequest,
+        result: ToolResult,
+        *,
+        item_id: str,
+        own: EditRecord | None,
+        inside: list[EditRecord],
+    ) -> ToolResult:
+        """Return a result as the model gets it: marked, with notices and the facts."""
+        call_id = request.tool_call["id"]
+        known = messages.known_edits(request.state)
+        fresh = [record for record in inside if record not in known]
+        is_silent = request.tool is not None and request.tool.return_direct
+
+        def told(message: ToolMessage) -> ToolMessage:
+            if message.tool_call_id != call_id:
+                return message
+            marked = message
+            if item_id:
+                kwargs = {**message.additional_kwargs, ITEM_KEY: item_id}
+                marked = message.model_copy(update={"additional_kwargs": kwargs})
+            return messages.with_records(marked, own, fresh, is_silent=is_silent)
+
+        presented = results.each_message(result, told)
+        records = [*([own] if own is not None else []), *fresh]
+        if not records:
+            return presented
+        self.book.put_edits(records)
+        return results.carrying(presented, {"twokey_edits": messages.facts(records)})
 
 
 def given_back(
@@ -234,7 +273,7 @@ def given_back(
     """Return a stored result as the tool returned it, or say that it is lost."""
     found = results.restored(result.payload)
     if found is not None:
-        return found
+        return _cleaned(found[0]), found[1]
     return words.told(call, words.lost(result), is_error=not result.ok), []
 
 
@@ -243,37 +282,9 @@ def _is_same(word: Verdict, verdict: Verdict) -> bool:
 
 
 def _cleaned(result: ToolResult) -> ToolResult:
-    return results.each_message(result, messages.without_lookalikes)
-
-
-def _presented(
-    request: ToolCallRequest,
-    result: ToolResult,
-    *,
-    item_id: str,
-    own: EditRecord | None,
-    inside: list[EditRecord],
-) -> ToolResult:
-    """Return a result as the model gets it: marked, with notices, with the facts."""
-    call_id = request.tool_call["id"]
-    known = {record.item_id for record in messages.known_edits(request.state)}
-    fresh = [record for record in inside if record.item_id not in known]
-    is_silent = request.tool is not None and request.tool.return_direct
-
-    def told(message: ToolMessage) -> ToolMessage:
-        if message.tool_call_id != call_id:
-            return message
-        marked = message
-        if item_id:
-            kwargs = {**message.additional_kwargs, ITEM_KEY: item_id}
-            marked = message.model_copy(update={"additional_kwargs": kwargs})
-        return messages.with_records(marked, own, fresh, is_silent=is_silent)
-
-    presented = results.each_message(result, told)
-    records = [*([own] if own is not None else []), *fresh]
-    if not records:
-        return presented
-    return results.carrying(presented, {"twokey_edits": messages.facts(records)})
+    """Return what a tool returned without anything that only we may say."""
+    theirs = results.without_updates(result, turns.OUR_STATE)
+    return results.each_message(theirs, messages.without_lookalikes)
 
 
 def _closing(request: ToolCallRequest, message: ToolMessage) -> ToolResult:

@@ -123,12 +123,16 @@ def collecting() -> Generator[list[EditRecord]]:
         _inside.reset(token)
 
 
+def is_inside() -> bool:
+    """Say whether this agent runs inside a tool of another one, which collects."""
+    return _inside.get() is not None
+
+
 def report(records: list[EditRecord]) -> None:
     """Tell the agent outside, when there is one, which edits were made in here."""
     found = _inside.get()
     if found is not None:
-        known = {record.item_id for record in found}
-        found.extend(record for record in records if record.item_id not in known)
+        found.extend(record for record in records if record not in found)
 
 
 async def execute(

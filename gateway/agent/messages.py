@@ -69,7 +69,10 @@ def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
 
 
 def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
-    """Return the records of all edits that an agent's state knows of, oldest first."""
+    """Return the records of all edits that an agent's state names, oldest first.
+
+    State is not believed by this: `gateway.agent.calls.Caller.edits` asks the gateway.
+    """
     return _records(cast("Sequence[object]", state.get("twokey_edits") or ()))
 
 

@@ -33,8 +33,9 @@ from gateway.agent import (
     repair,
     turns,
 )
+from gateway.agent.book import Book
 from gateway.agent.bridge import Awaiting, Blocking, Shell, drive
-from gateway.agent.calls import Book, Caller
+from gateway.agent.calls import Caller
 from gateway.agent.interrupt_on import (
     DESCRIPTION_PREFIX,
     Asking,
@@ -190,7 +191,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
     ) -> None:
         """Report the edits of this run to an agent whose tool this agent is."""
-        execution.report(messages.known_edits(state))
+        drive(self._after_agent(Blocking(), state))
 
     async def aafter_agent(
         self,
@@ -198,7 +199,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         runtime: Runtime[Any],  # noqa: ARG002 - LangChain passes it by this name
     ) -> None:
         """Report the edits of this run to an agent whose tool this agent is."""
-        execution.report(messages.known_edits(state))
+        await self._after_agent(Awaiting(), state)
 
     def _caller(self, shell: Shell) -> Caller:
         schemas = self._gates.schemas if self._gates else {}
@@ -229,6 +230,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
             note = await caller.submit(ref, calls, str(message.text), hints)
         return {"twokey_turn": note.model_dump(mode="json")}
 
+    async def _after_agent(self, shell: Shell, state: AgentState[Any]) -> None:
+        if execution.is_inside():
+            execution.report(await self._caller(shell).edits(state))
+
     def _hints(self, calls: Sequence[ToolCall], asking: Asking) -> dict[str, CallHint]:
         wishes = cast("Mapping[str, Any]", asking.state).get(overrides.STATE)
         hints: dict[str, CallHint] = {}
@@ -245,7 +250,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         for tool in request.tools:
             if isinstance(tool, BaseTool):
                 self._tools[tool.name] = tool
-        records = messages.known_edits(request.state)
+        records = await self._caller(shell).edits(request.state)
         told = request.override(messages=messages.restated(request.messages, records))
         note = await self._noted(shell) if self.system_note else None
         if note is None:

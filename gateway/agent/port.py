@@ -6,7 +6,7 @@ today, an HTTP client can tomorrow. Every method may be called from any event lo
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
@@ -61,6 +61,15 @@ class Gateway(Protocol):
 
     async def supersede(self, ref: TurnRef) -> None:
         """End the items of this turn that are still waiting: the thread moved on."""
+        ...
+
+    async def edits_made(self, edits: Mapping[str, str]) -> frozenset[str]:
+        """Return which edits people really made, by our record.
+
+        Args:
+            edits: hash of an edit record (`gateway.approvals.edits.edit_hash`) to the
+                id of the item that it is about.
+        """
         ...
 
     async def note(self, agent: str) -> AgentNote:

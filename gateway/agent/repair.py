@@ -72,6 +72,7 @@ async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] |
             rebuilt.extend(repair.answers[call["id"] or ""] for call in lost)
     if not is_broken:
         return None
+    caller.book.put_edits(repair.records)
     return _update(state, rebuilt, repair)
 
 
@@ -197,11 +198,11 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
 def _update(
     state: Mapping[str, Any], rebuilt: list[AnyMessage], repair: _Repair
 ) -> dict[str, Any]:
-    known = {record.item_id for record in messages.known_edits(state)}
+    known = messages.known_edits(state)
     update: dict[str, Any] = {
         "messages": [RemoveMessage(id=REMOVE_ALL_MESSAGES), *rebuilt]
     }
-    fresh = [record for record in repair.records if record.item_id not in known]
+    fresh = [record for record in repair.records if record not in known]
     if fresh:
         update["twokey_edits"] = messages.facts(fresh)
     if not repair.updates:

@@ -102,6 +102,23 @@ def each_message(
     return replace(result, update={**members, "messages": told})
 
 
+def without_updates(result: ToolResult, prefix: str) -> ToolResult:
+    """Return a result that changes nothing in state whose name begins like this."""
+    if isinstance(result, ToolMessage):
+        return result
+    if isinstance(result, list):
+        changed = [without_updates(part, prefix) for part in result]
+        return cast("ToolResult", changed)
+    # However the update is written (members, pairs, a model): LangGraph's own reading.
+    read = cast("Any", result)._update_as_tuples  # noqa: SLF001 - it has no public name
+    pairs = cast("list[tuple[str, Any]]", read())
+    kept = [(name, value) for name, value in pairs if not name.startswith(prefix)]
+    if len(kept) == len(pairs):
+        return result
+    is_members = isinstance(cast("object", result.update), dict)
+    return replace(result, update=dict(kept) if is_members else kept)
+
+
 def other_updates(result: ToolResult) -> list[dict[str, Any]]:
     """Return what a result changes in the agent's state besides the messages."""
     if isinstance(result, ToolMessage):

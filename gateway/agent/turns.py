@@ -41,6 +41,9 @@ DOUBLE_ID = (
 )
 NO_ID = "This call carries no id, so it was not cleared and did not run."
 
+OUR_STATE = "twokey_"
+"""How the names of everything begin that we keep in an agent's state."""
+
 NO_HINTS: Mapping[str, CallHint] = MappingProxyType({})
 
 

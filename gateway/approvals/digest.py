@@ -22,6 +22,7 @@ DISPLAY_TAG = "twokey/v1/display"
 POLICY_TAG = "twokey/v1/policy"
 CLAIM_TAG = "twokey/v1/claim"
 TURN_TAG = "twokey/v1/turn"
+EDIT_TAG = "twokey/v1/edit"
 
 _PREFIX = "sha256:"
 

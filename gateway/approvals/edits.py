@@ -65,6 +65,16 @@ def edit_record(
     )
 
 
+def edit_hash(record: EditRecord) -> str:
+    """Return the hash of everything that a record says.
+
+    Raises:
+        BadJson: when it holds what no record of ours can hold.
+    """
+    document = digest.canonical(record.model_dump(mode="json"))
+    return digest.tagged_hash(digest.EDIT_TAG, document)
+
+
 def json_patch(before: JsonObject, after: JsonObject) -> tuple[JsonObject, ...]:
     """Return the RFC 6902 patch that turns one object into the other."""
     patch = jsonpatch.make_patch(before, after)

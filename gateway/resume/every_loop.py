@@ -8,7 +8,7 @@ agents (`gateway.agent.bridge`). Each loop gets connections of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from weakref import WeakKeyDictionary
 
 from gateway.approvals.record import Result
@@ -94,6 +94,10 @@ class EveryLoop:
     async def supersede(self, ref: TurnRef) -> None:
         """See `gateway.agent.port.Gateway.supersede`."""
         await self._here().supersede(ref)
+
+    async def edits_made(self, edits: Mapping[str, str]) -> frozenset[str]:
+        """See `gateway.agent.port.Gateway.edits_made`."""
+        return await self._here().edits_made(edits)
 
     async def note(self, agent: str) -> AgentNote:
         """See `gateway.agent.port.Gateway.note`."""

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gateway.approvals import digest
+from gateway.approvals.edits import edit_hash
 from gateway.approvals.events import Event, EventName, named_after
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Item, Result, approval_of
@@ -137,6 +138,16 @@ class AgentService:
         """End pending items that nobody waits for: the agent dropped the call."""
         for approval_id in {approval_of(item_id)[0] for item_id in item_ids}:
             await self._end(approval_id, ItemState.WITHDRAWN, only=item_ids)
+
+    async def edits_made(self, edits: Mapping[str, str]) -> frozenset[str]:
+        """Return which of these edits our record has, hash and item alike."""
+        made: set[str] = set()
+        for each, item_id in edits.items():
+            found = await self._find(item_id)
+            record = found[1].edit if found else None
+            if record is not None and edit_hash(record) == each:
+                made.add(each)
+        return frozenset(made)
 
     async def note(self, agent: str) -> AgentNote:
         """Return which tools of an agent need a person."""

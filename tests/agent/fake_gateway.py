@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from gateway import wire
 from gateway.approvals import digest, edits, lifecycle
+from gateway.approvals.edits import edit_hash
 from gateway.approvals.lifecycle import ItemState, Move
 from gateway.approvals.record import (
     Context,
@@ -150,6 +151,15 @@ class FakeGateway:
             for item in list(self.items.values()):
                 if _ref_of(item) == ref and item.is_pending:
                     self._move(item.id, Move.SUPERSEDE)
+
+    async def edits_made(self, edits: Mapping[str, str]) -> frozenset[str]:
+        with self._entered("edits_made"):
+            items = [(each, self.items.get(item_id)) for each, item_id in edits.items()]
+            return frozenset(
+                each
+                for each, item in items
+                if item and item.edit and edit_hash(item.edit) == each
+            )
 
     async def note(self, agent: str) -> AgentNote:
         with self._entered("note"):

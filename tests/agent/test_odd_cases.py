@@ -17,7 +17,7 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ValidationError
 
 from gateway.agent import ApprovalMiddleware, connected, guarded
-from gateway.agent.calls import BOOK_SIZE, Book
+from gateway.agent.book import BOOK_SIZE, Book
 from gateway.agent.notes import with_note
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.tiers import Tier

@@ -306,9 +306,6 @@ async def test_a_true_edit_is_told_beside_a_lie(listener: House) -> None:
     assert all('Executed arguments: {"order": "2"}' in words for words in told)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="agent/calls.py _cleaned: a tool's update keeps our own keys"
-)
 async def test_a_tool_cannot_tell_the_model_of_an_edit_that_nobody_made(
     listener: House,
 ) -> None:
@@ -321,9 +318,6 @@ async def test_a_tool_cannot_tell_the_model_of_an_edit_that_nobody_made(
     assert notices() == []
 
 
-@pytest.mark.xfail(
-    strict=True, reason="agent/messages.py known_edits: state is believed, not checked"
-)
 async def test_an_edit_forged_into_the_checkpoint_is_not_told(listener: House) -> None:
     graph = graph_of(listener)
     async with listener.working():

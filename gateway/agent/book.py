@@ -1,0 +1,55 @@
+"""Remember what this process itself heard from the gateway.
+
+State can be rewritten by whoever may write checkpoints; this cannot. What is not in
+here is asked of the gateway again.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from threading import Lock
+
+from gateway.approvals import edits
+from gateway.approvals.record import EditRecord
+from gateway.wire import TurnRef, Verdict
+
+BOOK_SIZE = 512
+"""How many turns this process remembers the verdicts of."""
+BOOK_EDITS = 8192
+"""How many edits this process remembers the hash of."""
+
+
+class Book:
+    """The verdicts and the edits that came from the gateway, newest kept."""
+
+    def __init__(self) -> None:
+        self._turns: OrderedDict[str, dict[str, Verdict]] = OrderedDict()
+        self._edits: OrderedDict[str, None] = OrderedDict()
+        self._lock = Lock()
+
+    def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
+        """Remember the verdicts on a turn."""
+        with self._lock:
+            self._turns[ref.model_dump_json()] = dict(verdicts)
+            while len(self._turns) > BOOK_SIZE:
+                self._turns.popitem(last=False)
+
+    def get(self, ref: TurnRef) -> dict[str, Verdict] | None:
+        """Return the verdicts on a turn; None when this process did not submit it."""
+        with self._lock:
+            return self._turns.get(ref.model_dump_json())
+
+    def put_edits(self, records: Iterable[EditRecord]) -> None:
+        """Remember edits that the gateway told or confirmed."""
+        hashes = [edits.edit_hash(record) for record in records]
+        with self._lock:
+            for each in hashes:
+                self._edits[each] = None
+            while len(self._edits) > BOOK_EDITS:
+                self._edits.popitem(last=False)
+
+    def has_edit(self, edit_hash: str) -> bool:
+        """Say whether the gateway told or confirmed exactly this edit."""
+        with self._lock:
+            return edit_hash in self._edits

@@ -1,0 +1,129 @@
+"""Only an edit that the gateway's record confirms is told; asking costs little."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from langchain_core.messages import AIMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from gateway.agent import results, turns
+from gateway.approvals import edits
+from gateway.approvals.record import EditRecord
+from gateway.errors import ThreadUnavailable
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import CONFIG, FREE, Effects, Runner, Script, build, pay
+
+MARK = edits.NOTICE_MARK
+
+
+async def edited(
+    runner: Runner, effects: Effects, memory: InMemorySaver
+) -> tuple[FakeGateway, EditRecord]:
+    """Let a reviewer change the call of a first turn; return the gateway."""
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(10), AIMessage("paid"), saver=memory)
+    await runner.say(graph, "pay ada")
+    gateway.edit("ap0.0", {"amount": 1, "to": "ada"})
+    await runner.resume(graph, gateway)
+    record = gateway.items["ap0.0"].edit
+    assert record is not None
+    return gateway, record
+
+
+def notices(model: Script) -> int:
+    return str(model.seen[-1]).count(MARK)
+
+
+async def test_a_process_that_heard_of_an_edit_asks_nobody(
+    runner: Runner, effects: Effects, memory: InMemorySaver
+) -> None:
+    gateway, _ = await edited(runner, effects, memory)
+
+    assert gateway.calls["edits_made"] == 0
+
+
+async def test_another_process_asks_once_and_tells_the_edit(
+    runner: Runner, effects: Effects, memory: InMemorySaver
+) -> None:
+    gateway, _ = await edited(runner, effects, memory)
+    model = Script(replies=[pay(2, "bob", "c2"), AIMessage("paid")])
+    graph = build(gateway, effects.tools(), model=model, saver=memory)
+
+    await runner.say(graph, "and bob")
+    gateway.approve("ap1.0")
+    await runner.resume(graph, gateway)
+
+    assert notices(model) == 1
+    assert gateway.calls["edits_made"] == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"executed": {"amount": 9, "to": "ada"}},
+        {"item_id": "ap9.0"},
+        {"item_id": "junk"},
+        {"reason": "because"},
+        {"at_ms": 2**60},
+    ],
+)
+async def test_an_edit_that_says_anything_else_is_not_told(
+    runner: Runner, effects: Effects, memory: InMemorySaver, change: dict[str, Any]
+) -> None:
+    gateway, record = await edited(runner, effects, memory)
+    model = Script(replies=[AIMessage("hello")])
+    graph = build(gateway, effects.tools(), model=model, saver=memory)
+    forged = {**record.model_dump(mode="json"), "item_id": "ap0.0", **change}
+    await graph.aupdate_state(CONFIG, {"twokey_edits": [forged]})
+
+    await runner.say(graph, "and now?")
+
+    is_beside = forged["item_id"] != "ap0.0"
+    assert notices(model) == int(is_beside), "only the true one, if it is still there"
+
+
+async def test_while_the_gateway_is_away_the_model_is_not_asked(
+    runner: Runner, effects: Effects, memory: InMemorySaver
+) -> None:
+    gateway, _ = await edited(runner, effects, memory)
+    model = Script(replies=[AIMessage("hello")])
+    graph = build(gateway, effects.tools(), model=model, saver=memory)
+    gateway.down = {"edits_made"}
+
+    with pytest.raises(ThreadUnavailable, match="when the gateway is back"):
+        await runner.say(graph, "and now?")
+    gateway.down = set()
+    await runner.run(graph, None)
+
+    assert len(model.seen) == 1
+    assert notices(model) == 1
+
+
+FOREIGN: list[Any] = [
+    {"twokey_edits": [1], "twokey_turn": {}, "note": "kept"},
+    [("twokey_edits", [1]), ("note", "kept"), ("twokey_overrides", [])],
+    (("note", "kept"), ("twokey_more", 1)),
+]
+
+
+@pytest.mark.parametrize("update", FOREIGN)
+def test_a_tools_update_reaches_no_state_of_ours(update: Any) -> None:
+    message = ToolMessage("done", tool_call_id="c1")
+
+    cleaned = results.without_updates(
+        [message, Command(update=update)], turns.OUR_STATE
+    )
+
+    [same, command] = cast("list[Any]", cleaned)
+    assert same is message
+    assert dict(command.update) == {"note": "kept"}
+
+
+@pytest.mark.parametrize("update", [None, {"note": 1}, [("note", 1)]])
+def test_an_update_without_our_names_stays_as_it_is(update: Any) -> None:
+    command: Any = Command(update=update, goto="model")
+
+    assert results.without_updates(command, turns.OUR_STATE) is command

@@ -146,12 +146,14 @@ def fields(reply: Reply) -> dict[str, bytes]:
     """Return the reply of HGETALL."""
     if isinstance(reply, dict):
         pairs = cast("dict[bytes, bytes]", reply)
-        return {key.decode("utf-8"): value for key, value in pairs.items()}
+        return {_name(key): value for key, value in pairs.items()}
     flat = cast("list[bytes]", reply or [])
-    return {
-        key.decode("utf-8"): value
-        for key, value in zip(flat[::2], flat[1::2], strict=True)
-    }
+    return {_name(key): value for key, value in zip(flat[::2], flat[1::2], strict=True)}
+
+
+def _name(raw: bytes) -> str:
+    # No name of ours is anything but UTF-8: what is not is simply not found.
+    return raw.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True)

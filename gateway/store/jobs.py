@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
@@ -21,12 +22,17 @@ from gateway.store.connection import (
     entries,
     first_stream,
     number,
+    text,
 )
 from gateway.store.keys import Keys
+
+logger = logging.getLogger(__name__)
 
 GROUP = "workers"
 MAX_ATTEMPTS = 5
 """Deliveries before a job is put aside as a dead letter."""
+UNREADABLE = "unreadable"
+"""Why something that is no job was put aside."""
 
 
 class JobKind(StrEnum):
@@ -61,6 +67,17 @@ class Delivery:
     job: Job
 
 
+@dataclass(frozen=True)
+class DeadLetter:
+    """A job that was given up, and why: a failure's kind, or `UNREADABLE`.
+
+    ``job`` is None when nobody can read it; the stream keeps it as it came.
+    """
+
+    job: Job | None
+    why: str
+
+
 class JobQueue:
     """The jobs of one shard, read by one consumer group."""
 
@@ -88,8 +105,20 @@ class JobQueue:
     async def take(self, consumer: str, *, block_ms: int) -> Delivery | None:
         """Take one job: an abandoned one first, else a new one within ``block_ms``.
 
-        One at a time, so that no second message ages while the first one runs.
+        One at a time, so that no second message ages while the first one runs. What
+        is no job is put aside as a dead letter, so that it keeps no other waiting.
         """
+        while True:
+            entry = await self._next(consumer, block_ms)
+            if entry is None:
+                return None
+            try:
+                return Delivery(id=entry.id, job=_job(entry))
+            except ValueError:
+                logger.error("job.unreadable job=%s", entry.id)  # noqa: TRY400 - its text may hold an argument
+                await self._put_aside(entry)
+
+    async def _next(self, consumer: str, block_ms: int) -> Entry | None:
         abandoned = await self._conn.command(
             "XAUTOCLAIM", self._keys.jobs, GROUP, consumer, self._lease_ms,
             "0", "COUNT", 1,
@@ -101,7 +130,15 @@ class JobQueue:
                 "BLOCK", block_ms, "STREAMS", self._keys.jobs, ">",
             )  # fmt: skip
             found = first_stream(reply)
-        return _delivery(found[0]) if found else None
+        return found[0] if found else None
+
+    async def _put_aside(self, entry: Entry) -> None:
+        raw = [part for pair in entry.values.items() for part in pair]
+        await self._conn.together(
+            ["XADD", self._keys.dead, "*", *raw, "why", UNREADABLE],
+            ["XACK", self._keys.jobs, GROUP, entry.id],
+            ["XDEL", self._keys.jobs, entry.id],
+        )
 
     @asynccontextmanager
     async def holding(
@@ -129,7 +166,7 @@ class JobQueue:
         is_dead = job.attempt >= MAX_ATTEMPTS
         body = job.model_dump_json()
         put: list[Argument] = (
-            ["XADD", self._keys.dead, "*", "j", body]
+            ["XADD", self._keys.dead, "*", "why", error, "j", body]
             if is_dead
             else ["ZADD", self._keys.retry, await self._now_ms() + delay_ms, body]
         )
@@ -164,11 +201,10 @@ class JobQueue:
             )
         return len(bodies)
 
-    async def dead_letters(self) -> list[Job]:
-        """Return the jobs that were given up, oldest first."""
+    async def dead_letters(self) -> list[DeadLetter]:
+        """Return what was given up, oldest first."""
         reply = await self._conn.command("XRANGE", self._keys.dead, "-", "+")
-        found = [_delivery(entry) for entry in entries(reply)]
-        return [delivery.job for delivery in found]
+        return [_dead_letter(entry) for entry in entries(reply)]
 
     async def depth(self) -> int:
         """Return how many jobs wait, run or back off."""
@@ -199,5 +235,14 @@ async def deliveries(
             yield delivery
 
 
-def _delivery(entry: Entry) -> Delivery:
-    return Delivery(id=entry.id, job=Job.model_validate_json(entry.values["j"]))
+def _job(entry: Entry) -> Job:
+    """Read a job; raises ValueError for what is none."""
+    return Job.model_validate_json(entry.values.get("j", b""))
+
+
+def _dead_letter(entry: Entry) -> DeadLetter:
+    try:
+        job = _job(entry)
+    except ValueError:
+        job = None
+    return DeadLetter(job=job, why=text(entry.values.get("why")))

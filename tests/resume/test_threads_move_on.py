@@ -147,7 +147,9 @@ async def test_a_run_that_fails_again_and_again_is_given_up_visibly(
     assert event.reason == "RuntimeError"
     assert event.data["channel"] == ORIGIN.channel
     [dead] = await house.store.queue(house.keys).dead_letters()
-    assert (dead.thread, dead.error) == ("t1", "RuntimeError")
+    assert dead.why == "RuntimeError"
+    assert dead.job is not None
+    assert dead.job.thread == "t1"
     # The message was taken once; only its run was tried again.
     assert (await house.runner.probe("t1")).has_tasks
 

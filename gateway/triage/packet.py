@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from gateway.approvals.evidence import Argument, arguments
 from gateway.approvals.record import Record
 from gateway.approvals.strict_json import JsonObject
@@ -61,7 +63,8 @@ def packet_of(
     every = arguments(args, ruling.redact)
     shown = tuple(
         argument.with_(
-            name=_short(argument.name, MAX_NAME), text=_short(argument.text, MAX_VALUE)
+            name=_short(argument.name, MAX_NAME),
+            value=_short(argument.text, MAX_VALUE),
         )
         for argument in every[:MAX_ARGUMENTS]
     )
@@ -73,9 +76,13 @@ def packet_of(
         description=_short(ruling.description, MAX_VALUE),
         arguments=shown,
         left_out=len(every) - len(shown),
-        is_cut=shown != every,
+        is_cut=_texts(shown) != _texts(every),
         hour_utc=now_ms // _HOUR_MS % 24,
     )
+
+
+def _texts(shown: Iterable[Argument]) -> list[tuple[str, str]]:
+    return [(argument.name, argument.text) for argument in shown]
 
 
 def _short(text: str, most: int) -> str:

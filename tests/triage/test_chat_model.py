@@ -32,7 +32,7 @@ PACKET = Packet(
     agent="shop",
     tool="pay",
     tier=Tier.APPROVE,
-    arguments=(Argument(name="note", text=BEGGING),),
+    arguments=(Argument(name="note", value=BEGGING),),
     hour_utc=3,
 )
 LONG = timedelta(seconds=30)

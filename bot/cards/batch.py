@@ -23,7 +23,7 @@ from bot.cards.frame import Frame, room, rows_of
 from bot.cards.listing import Listing, all_text, fits, listing, summary
 from bot.cards.refs import hash_ref, who
 from bot.cards.rich import box, line, stacked
-from bot.cards.states import BECAUSE, TIERS, WORDS, sentence
+from bot.cards.states import BECAUSE, TIERS, TRIAGE, WORDS, sentence
 from bot.cards.votes import lacking
 from bot.hidden import has_hidden
 from bot.text import excerpt, fit, mixed_script_warnings
@@ -117,6 +117,9 @@ def _title(frame: Frame, item: Item) -> list[Block]:
 
 def _call(frame: Frame, item: Item, shown: Listing) -> Block:
     parts: list[list[JSON]] = [box(text) for text in shown.boxes]
+    if item.triage is not None and item.is_pending and item.edit is None:
+        # After an edit its words would be about what does not run.
+        parts += _quoted(f"{TRIAGE}:", item.triage.rationale, frame)
     if item.edit is not None:
         parts.append(
             line(bold(label("Edited by ")), _person(item.edit.by), words(label(":")))

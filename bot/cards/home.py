@@ -1,4 +1,4 @@
-"""Show a person's queue on the App Home tab, oldest first."""
+"""Show a person's queue on the App Home tab, what is urgent first."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def home(queue: Sequence[Approval], *, key: bytes, team: str, now_ms: int) -> Bl
     """
     waiting = sorted(
         (one for one in queue if _waits(one) and now_ms < one.expires_at_ms),
-        key=lambda one: (one.created_at_ms, one.id),
+        key=lambda one: _place(one, now_ms),
     )
     shown = waiting[:MAX_ROWS]
     blocks = [header(label(f"Waiting for you: {len(waiting)}"))]
@@ -54,6 +54,20 @@ def home(queue: Sequence[Approval], *, key: bytes, team: str, now_ms: int) -> Bl
         more = len(waiting) - len(shown)
         blocks.append(context(template("{more} more are not listed here.", more=more)))
     return home_view(blocks, callback_id=View.HOME)
+
+
+def _place(approval: Approval, now_ms: int) -> tuple[int, int, int, str]:
+    """Return where an approval stands in a queue: smaller comes first.
+
+    Time decides before any model does: first what others were called to, then what is
+    past half of its time, then the rest. Among equals the score of triage decides, and
+    then age. No score is the lowest score, so that none puts a call further back.
+    """
+    is_late = 2 * (approval.expires_at_ms - now_ms) <= approval.ttl_ms
+    hurry = 0 if approval.escalated_at_ms else 1 if is_late else 2
+    waiting = (item.triage for item in approval.items if item.is_pending)
+    score = max((one.score for one in waiting if one), default=0)
+    return hurry, -score, approval.created_at_ms, approval.id
 
 
 def _waits(approval: Approval) -> bool:

@@ -63,6 +63,9 @@ BECAUSE: dict[Tier, LiteralString] = {
 }
 """The same, when the policy's reasons stand behind it."""
 
+TRIAGE = "Triage (a model's opinion, unverified)"
+"""What stands before the words of a model that raised a call."""
+
 _TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
     _S.AUTHORIZED: ("🔑 *Approved*", ", {at}. Waiting to run."),
     _S.EXECUTING: ("🔄 *Approved*", ", running since {at}."),

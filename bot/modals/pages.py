@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from bot.cards.chunks import chunks
 from bot.cards.listing import boxes
+from bot.cards.states import TRIAGE
 from bot.modals.heading import REASONS
 from bot.text import reveal
 from gateway.approvals.record import Approval, Item, Verb
@@ -54,6 +55,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         ("What the agent asked for", _requested(item)),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
         ("Why it needs review", [reasons] if len(reasons) > REASONS else []),
+        (TRIAGE, [item.triage.rationale] if item.triage else []),
         ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
         ("Answer", [ends.text] if ends and ends.verb is Verb.RESPOND else []),
         ("Result, as the tool says", [item.result.summary] if item.result else []),

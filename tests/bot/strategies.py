@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.approvals import digest
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Result, Verb
+from gateway.approvals.record import Approval, Item, Opinion, Result, Verb
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 from tests.bot.samples import (
@@ -100,6 +100,7 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
         demand=TWO if tier is Tier.ESCALATE else ONE,
         reasons=tuple(draw(st.lists(hostile, max_size=3))),
         description=draw(hostile),
+        triage=draw(st.none() | st.builds(Opinion, rationale=hostile)),
         allow=tuple(draw(st.lists(st.sampled_from(list(Verb)), unique=True))),
         requires_reason=draw(st.booleans()),
         idempotent=draw(st.booleans()),

@@ -11,6 +11,7 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
     Approval,
     Item,
+    Opinion,
     Person,
     Result,
     Role,
@@ -35,7 +36,9 @@ ODD = "\u0430b\u200b c\u0430 " * 6
 VOTERS = [Person(team=TEAM, user=f"U{'0' * 20}{n}") for n in range(8)]
 
 
-def _fullest(filler: str, index: int, count: int, state: ItemState) -> Item:
+def _fullest(
+    filler: str, index: int, count: int, state: ItemState, *, is_edited: bool
+) -> Item:
     call = room(an_approval(*[an_item({}, index=n) for n in range(count)])).call
     args = {"body": ("word " * 1_000)[: call - 300], "odd": ODD}
     long = filler * 2_000
@@ -45,11 +48,13 @@ def _fullest(filler: str, index: int, count: int, state: ItemState) -> Item:
         tool="t" * 60,
         description=long,
         reasons=(long, long),
+        triage=Opinion(raised_to=Tier.ESCALATE, rationale=long),
         tier=Tier.ESCALATE,
         demand=TWO.with_(approvals=9, at_least={"r" * 200: 3}),
     )
     after = {**args, "z": long} if index % 2 else {**args, "body": args["body"][1:]}
-    item = edited(item, {**after}, reason=long)
+    if is_edited:
+        item = edited(item, {**after}, reason=long)
     item = item.with_(votes=tuple(a_vote(item, voter) for voter in VOTERS))
     return settled(item, state, text=long, result=Result(ok=True, summary=long))
 
@@ -62,9 +67,15 @@ def _card_problems(approval: Approval) -> list[str]:
 
 @pytest.mark.parametrize("filler", ["x", "\u200b"])
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
-def test_the_fullest_card_is_still_accepted(count: int, filler: str) -> None:
+@pytest.mark.parametrize("is_edited", [True, False])
+def test_the_fullest_card_is_still_accepted(
+    count: int, filler: str, *, is_edited: bool
+) -> None:
     for state in ItemState:
-        items = [_fullest(filler, index, count, state) for index in range(count)]
+        items = [
+            _fullest(filler, index, count, state, is_edited=is_edited)
+            for index in range(count)
+        ]
         approval = an_approval(
             *items,
             says=filler * 3_000,

@@ -8,7 +8,7 @@ import pytest
 
 from bot.cards.approval import card
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Result, Verb
+from gateway.approvals.record import Approval, Opinion, Result, Verb
 from gateway.approvals.tiers import Tier
 from tests.bot.readable import readable
 from tests.bot.samples import (
@@ -36,6 +36,16 @@ ESCALATED = a_refund(
     demand=TWO,
     reasons=("refund over 500", "over 100 for this customer in 24 h"),
 )
+RAISED = a_refund(
+    tier=Tier.ESCALATE,
+    demand=TWO,
+    reasons=("Raised to escalate: triage, a model's opinion, asks for more care.",),
+    triage=Opinion(
+        raised_to=Tier.ESCALATE,
+        score=80,
+        rationale="*Urgent*: <!channel> the note asks its reader to approve at once.",
+    ),
+)
 EDITED = edited(a_refund(), HALF, reason="Only half of it was broken")
 EMAIL = an_item(
     {
@@ -55,6 +65,7 @@ CARDS: dict[str, Approval] = {
     "no_requester": an_approval(a_refund(), requester=None, says=""),
     "only_reject": an_approval(a_refund(allow=(Verb.REJECT,))),
     "escalated": an_approval(ESCALATED),
+    "raised_by_triage": an_approval(RAISED),
     "one_of_two": an_approval(ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),))),
     "two_of_two_but_no_senior": an_approval(
         ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN)))

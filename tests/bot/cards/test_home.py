@@ -1,12 +1,16 @@
-"""The Home tab lists what waits, oldest first, and opens it."""
+"""The Home tab lists what waits, the most urgent first, and opens it."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from hypothesis import given
+from hypothesis import strategies as st
+
 from bot.cards.home import home
 from bot.ids import Action, unseal, verify
 from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Opinion
 from tests.bot.readable import readable
 from tests.bot.samples import (
     KEY,
@@ -39,6 +43,56 @@ def test_the_oldest_comes_first_and_names_what_it_is() -> None:
 
     assert shown.index("Refund 899.00") < shown.index("ping")
     assert shown.startswith("# Waiting for you: 2\n")
+
+
+def _order(*queue: Approval, now_ms: int = NOW) -> list[str]:
+    shown = readable(_view(*queue, now_ms=now_ms)["blocks"])
+    return sorted((one.id for one in queue), key=shown.index)
+
+
+def _scored(score: int, id: str, **changes: Any) -> Approval:  # noqa: A002 - as the field
+    opinion = Opinion(score=score)
+    return an_approval(a_refund(triage=opinion), id=id, **changes)
+
+
+def test_the_score_of_triage_decides_among_equals_and_age_among_those() -> None:
+    low, high = _scored(10, "ap_low"), _scored(90, "ap_high", created_at_ms=NOW + 2)
+    none, old = an_approval(id="ap_none"), an_approval(id="ap_old", created_at_ms=1)
+
+    order = _order(none, low, old, high)
+
+    assert order == ["ap_high", "ap_low", "ap_old", "ap_none"]
+
+
+def test_time_decides_before_any_score() -> None:
+    half = NOW + (LATER - NOW) // 2
+    fresh = _scored(100, "ap_fresh", created_at_ms=half, expires_at_ms=LATER + half)
+    late = _scored(0, "ap_late")
+    called = an_approval(id="ap_called", escalated_at_ms=NOW, created_at_ms=half)
+
+    order = _order(fresh, late, called, now_ms=half)
+
+    assert order == ["ap_called", "ap_late", "ap_fresh"]
+
+
+@given(st.lists(st.integers(0, 100), min_size=2, max_size=6), st.data())
+def test_no_score_puts_a_call_further_back(scores: list[int], data: Any) -> None:
+    mine = data.draw(st.integers(0, len(scores) - 1))
+    queue = [
+        _scored(score, f"ap_{n}", created_at_ms=NOW + n)
+        for n, score in enumerate(scores)
+    ]
+    bare = [*queue]
+    bare[mine] = an_approval(id=f"ap_{mine}", created_at_ms=NOW + mine)
+
+    assert _order(*queue).index(f"ap_{mine}") <= _order(*bare).index(f"ap_{mine}")
+
+
+def test_only_calls_that_wait_count() -> None:
+    done = settled(a_refund(triage=Opinion(score=99)), ItemState.REJECTED)
+    batch = an_approval(done, an_item({}, index=1), id="ap_batch")
+
+    assert _order(batch, _scored(1, "ap_one")) == ["ap_one", "ap_batch"]
 
 
 def test_what_is_settled_or_late_is_not_listed() -> None:

@@ -12,7 +12,7 @@ from bot.ids import Action, Input, View, page, unseal, verify
 from bot.modals import details, edit, reject, respond
 from bot.modals.message import notice
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Result, Verb
+from gateway.approvals.record import Approval, Opinion, Result, Verb
 from gateway.approvals.tiers import Tier
 from tests.bot.readable import view as as_text
 from tests.bot.samples import (
@@ -120,6 +120,17 @@ def test_pages_lead_to_each_other_and_the_last_one_approves() -> None:
     back = _button(_page(LONG, count), Action.PAGE_BACK)
     purpose = page(count - 1)
     assert verify(unseal(back["value"]), LONG, key=KEY, team=TEAM, purpose=purpose)
+
+
+def test_the_words_of_triage_stay_when_the_call_was_edited_or_ran() -> None:
+    opinion = Opinion(raised_to=Tier.ESCALATE, rationale="It pays a new account.")
+    item = a_refund(triage=opinion)
+    changed = edited(item, REFUND | {"amount": 1.5})
+
+    for state in (item, changed, settled(changed, ItemState.EXECUTED)):
+        shown = as_text(_page(an_approval(state)))
+        title = "Triage (a model's opinion, unverified)"
+        assert f"{title}\n+--\n| It pays a new account." in shown
 
 
 def test_the_last_page_of_a_batch_leads_to_the_next_call() -> None:

@@ -25,9 +25,11 @@ from pydantic import (
 )
 
 from gateway.documents import (
+    MAX_TEXT,
     BadDocument,
     Document,
     Problem,
+    as_text,
     dotted,
     parse_yaml,
     read_model,
@@ -60,6 +62,7 @@ SECRETS: Final[Mapping[str, str]] = {
 }
 """Environment variable to the name of the secret; none of them may be in a file."""
 
+_MAX_BYTES = 4 * MAX_TEXT
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _GRAPH = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
 
@@ -259,14 +262,23 @@ class Settings(_Model):
 
 def _read(path: Path, what: str = "the settings", hint: str = "") -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        with path.open("rb") as file:
+            found = file.read(_MAX_BYTES + 1)
     except FileNotFoundError:
-        text = f"There is no file {str(path)!r} with {what}. {hint}".rstrip()
-        raise SettingsError(text) from None
-    except (OSError, UnicodeDecodeError) as error:
+        problem = f"There is no file {str(path)!r} with {what}. {hint}".rstrip()
+        raise SettingsError(problem) from None
+    except OSError as error:
         raise SettingsError(
-            f"{str(path)!r} with {what} cannot be read: {error}."
+            f"{str(path)!r} with {what} cannot be read: {error.strerror}."
         ) from error
+    if len(found) > _MAX_BYTES:
+        raise SettingsError(
+            f"{path}:1: This is longer than {_MAX_BYTES} bytes, too long for {what}."
+        )
+    try:
+        return as_text(found, str(path))
+    except BadDocument as error:
+        raise SettingsError(str(error)) from error
 
 
 def _refuse_secrets(document: Document) -> None:

@@ -1,24 +1,42 @@
 """Read a YAML document into a frozen model, and name the line of what is wrong.
 
 YAML is let in through one strict door: the YAML 1.2 core schema (``no`` and ``12:30``
-are text), no tags, no anchors (so no bombs), no duplicate keys, keys are text.
+are text), no tags, no anchors (so no bombs), no duplicate keys, keys are text, at most
+`MAX_DEPTH` deep and `MAX_TEXT` long (a parser of YAML takes hours over brackets).
 """
 
 from __future__ import annotations
 
+import codecs
 import difflib
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import NamedTuple, TypeVar, Union, get_args, get_origin
+from typing import NamedTuple, TypeVar, Union, cast, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from gateway.errors import TwokeyError
+
+MAX_DEPTH = 64
+"""How deep a document may be nested."""
+
+MAX_TEXT = 1_000_000
+"""Longest document, in characters."""
+
+MAX_PROBLEMS = 100
+"""Most problems that are named at once."""
+
+_MOST_NAMES = 40
+_MOST_TRIED = 2_000
+_LONGEST_NAME = 80
+_LONGEST_TEXT = 1_000
 
 Path = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
@@ -64,15 +82,22 @@ class Document:
     source: str
     lines: Mapping[Path, int]
 
-    def place(self, path: Path) -> str:
-        """Return ``file:line`` of a path, or of its nearest parent that has one."""
+    def line(self, path: Path) -> int:
+        """Return the line of a path, or of its nearest parent that has one."""
         for length in range(len(path), -1, -1):
             if path[:length] in self.lines:
-                return f"{self.source}:{self.lines[path[:length]]}"
-        return f"{self.source}:1"
+                return self.lines[path[:length]]
+        return 1
+
+    def place(self, path: Path) -> str:
+        """Return ``file:line`` of a path, or of its nearest parent that has one."""
+        return f"{self.source}:{self.line(path)}"
 
     def problem(self, path: Path, text: str) -> Problem:
         """Return a problem at a path."""
+        if len(text) > _LONGEST_TEXT:
+            half = _LONGEST_TEXT // 2
+            text = f"{text[:half]} … {text[-half:]}"
         return Problem(self.place(path), text)
 
     def under(self, key: str) -> Document:
@@ -81,6 +106,21 @@ class Document:
             raise BadDocument([self.problem((), f"{key!r} is missing.")])
         lines = {path[1:]: at for path, at in self.lines.items() if path[:1] == (key,)}
         return Document(self.value[key], self.source, lines)
+
+
+def as_text(found: bytes, source: str) -> str:
+    """Return the text of a file; a byte order mark in front of it says nothing.
+
+    Raises:
+        BadDocument: when it is not UTF-8; names the line.
+    """
+    try:
+        return found.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        before = error.object[: error.start].decode("latin-1")
+        line = _Rows(before + "…").at(len(before))
+        text = "This is not UTF-8; save it as UTF-8."
+        raise BadDocument([Problem(f"{source}:{line}", text)]) from error
 
 
 def parse_yaml(text: str, source: str) -> Document:
@@ -93,22 +133,22 @@ def parse_yaml(text: str, source: str) -> Document:
     Raises:
         BadDocument: when it is not YAML, or YAML that could mean two things.
     """
+    rows = _Rows(text)
+    if len(text) > MAX_TEXT:
+        problem = f"This has {len(text)} characters; {MAX_TEXT} is the limit."
+        raise BadDocument([Problem(f"{source}:1", problem)])
     try:
-        for event in yaml.parse(text, Loader=_CoreLoader):
-            _refuse_indirection(event, source)
         node = yaml.compose(text, Loader=_CoreLoader)
+    except _Refused as error:
+        raise _bad(rows, source, error.index, error.text) from error
     except yaml.MarkedYAMLError as error:
-        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        at = error.problem_mark.index if error.problem_mark else 0
         problem = f"This is not YAML: {error.problem or error.context}."
-        raise BadDocument([Problem(f"{source}:{line}", problem)]) from error
-    except yaml.YAMLError as error:
-        first = str(error).partition("\n")[0]
-        problem = f"This is not YAML: {first}."
-        raise BadDocument([Problem(f"{source}:1", problem)]) from error
-    except RecursionError as error:
-        problem = "This is nested too deeply; write it flatter."
-        raise BadDocument([Problem(f"{source}:1", problem)]) from error
-    reader = _Reader(source)
+        raise _bad(rows, source, at, problem) from error
+    except yaml.reader.ReaderError as error:
+        problem = f"This is not YAML: {str(error).partition(chr(10))[0]}."
+        raise _bad(rows, source, int(error.position), problem) from error
+    reader = _Reader(source, rows)
     value = None if node is None else reader.read(node, ())
     return Document(value, source, reader.lines)
 
@@ -126,9 +166,10 @@ def read_model(document: Document, model: type[ModelT]) -> ModelT:
     try:
         return model.model_validate(value)
     except ValidationError as error:
+        found = sorted(error.errors(), key=lambda one: document.line(one["loc"]))
         problems = [
             document.problem(details["loc"], sentence(details, model))
-            for details in error.errors()
+            for details in found[:MAX_PROBLEMS]
         ]
         raise BadDocument(dict.fromkeys(problems)) from error
 
@@ -162,10 +203,13 @@ def sentence(details: ErrorDetails, model: type[BaseModel]) -> str:
 def near(word: str, known: Iterable[str]) -> str:
     """End a sentence with the near name, else with the list of all names."""
     names = sorted(known)
-    close = difflib.get_close_matches(word, names, n=1)
+    word, tried = word[:_LONGEST_NAME], names[:_MOST_TRIED]
+    close = difflib.get_close_matches(word, tried, n=1)
     if close:
         return f"did you mean {close[0]!r}?"
-    return f"use one of {', '.join(names)}." if names else "nothing is known here."
+    listed = ", ".join(names[:_MOST_NAMES])
+    more = ", …" if len(names) > _MOST_NAMES else "."
+    return f"use one of {listed}{more}" if names else "nothing is known here."
 
 
 def dotted(path: Path) -> str:
@@ -174,13 +218,59 @@ def dotted(path: Path) -> str:
     for token in path:
         if token == "[key]":  # noqa: S105 - pydantic's mark for a key, no secret
             continue
-        step = f"[{token}]" if isinstance(token, int) else f".{token}"
-        text += step
+        text += f"[{token}]" if isinstance(token, int) else f".{_shortened(token)}"
     return text.removeprefix(".")
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+
+
+class _Refused(Exception):
+    """YAML that is not let in, and where."""
+
+    def __init__(self, index: int, text: str) -> None:
+        self.index = index
+        self.text = text
+        super().__init__(text)
+
+
+class _Rows:
+    """Tell the line of a place in a text, as editors count lines.
+
+    YAML counts more characters as the end of a line than editors do.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._last = len(text.rstrip())
+        self._starts = [found.end() for found in re.finditer(r"\r\n?|\n", text)]
+
+    def at(self, index: int) -> int:
+        """Return the line, 1 for the first; what is behind the end is in the last."""
+        return 1 + bisect_right(self._starts, min(index, self._last))
 
 
 class _CoreLoader(yaml.SafeLoader):
     """SafeLoader with the resolvers of the YAML 1.2 core schema (section 10.3.2)."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose the next node, if it may be let in; refuse before reading on."""
+        event = cast("yaml.Event", self.peek_event())  # type: ignore[no-untyped-call] # types-PyYAML leaves it untyped
+        self._depth += 1
+        text = ""
+        if getattr(event, "anchor", None) is not None:
+            text = "Anchors and aliases are not accepted; write the value out."
+        elif getattr(event, "tag", None) is not None:
+            text = "YAML tags are not accepted; remove it."
+        elif self._depth > MAX_DEPTH:
+            text = "This is nested too deeply; write it flatter."
+        if text:
+            raise _Refused(event.start_mark.index if event.start_mark else 0, text)
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own class attribute
 
@@ -202,12 +292,13 @@ for _name, _pattern, _first in (
 class _Reader:
     """Turn nodes into JSON values, remembering lines and refusing doubled keys."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, rows: _Rows) -> None:
         self.source = source
+        self.rows = rows
         self.lines: dict[Path, int] = {}
 
     def read(self, node: yaml.Node, path: Path) -> JsonValue:
-        self.lines.setdefault(path, node.start_mark.line + 1)
+        self.lines.setdefault(path, self.rows.at(node.start_mark.index))
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -220,16 +311,16 @@ class _Reader:
     def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, JsonValue]:
         members: dict[str, JsonValue] = {}
         for key_node, value_node in node.value:
-            place = Problem(f"{self.source}:{key_node.start_mark.line + 1}", "")
+            line = self.rows.at(key_node.start_mark.index)
             if key_node.tag != f"{_TAG}str":
                 text = "A key has to be text; put it in quotes."
-                raise BadDocument([place._replace(text=text)])
+                raise BadDocument([Problem(f"{self.source}:{line}", text)])
             key = str(key_node.value)
             if key in members:
-                first = self.lines[(*path, key)]
-                text = f"Key {key!r} appears twice; the first is in line {first}."
-                raise BadDocument([place._replace(text=text)])
-            self.lines[(*path, key)] = key_node.start_mark.line + 1
+                first, name = self.lines[(*path, key)], _shortened(key)
+                text = f"Key {name!r} appears twice; the first is in line {first}."
+                raise BadDocument([Problem(f"{self.source}:{line}", text)])
+            self.lines[(*path, key)] = line
             members[key] = self.read(value_node, (*path, key))
         return members
 
@@ -248,19 +339,13 @@ def _scalar(kind: str, text: str) -> JsonValue:
             return text
 
 
-def _refuse_indirection(event: yaml.Event, source: str) -> None:
-    line = event.start_mark.line + 1 if event.start_mark else 1
-    if getattr(event, "anchor", None) is not None:
-        text = "Anchors and aliases are not accepted; write the value out."
-        raise BadDocument([Problem(f"{source}:{line}", text)])
-    if getattr(event, "tag", None) is not None:
-        text = "YAML tags are not accepted; remove it."
-        raise BadDocument([Problem(f"{source}:{line}", text)])
+def _bad(rows: _Rows, source: str, index: int, text: str) -> BadDocument:
+    return BadDocument([Problem(f"{source}:{rows.at(index)}", text)])
 
 
 def _names_at(model: type[BaseModel], path: Path) -> list[str]:
     found = _model_of(_type_at(model, path))
-    return list(found.model_fields) if found else []
+    return list(_fields(found)) if found else []
 
 
 def _choices(model: type[BaseModel], path: Path) -> list[str]:
@@ -275,7 +360,7 @@ def _type_at(model: type[BaseModel], path: Path) -> object:
     for token in path:
         parent = _model_of(found)
         if parent is not None:
-            field = parent.model_fields.get(str(token))
+            field = _fields(parent).get(str(token))
             found = field.annotation if field else None
         else:
             # dict[str, X] and tuple[X, ...]: the type of what the token selects.
@@ -284,6 +369,11 @@ def _type_at(model: type[BaseModel], path: Path) -> object:
         if get_origin(found) in {Union, UnionType}:
             found = next(a for a in get_args(found) if a is not NoneType)
     return found
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a model by the names that a document has for them."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
 
 
 def _model_of(found: object) -> type[BaseModel] | None:

@@ -273,7 +273,7 @@ def test_an_explanation_comes_as_json(home: Path, tell: Any) -> None:
 def test_a_bad_call_is_named(
     home: Path, tell: Any, monkeypatch: pytest.MonkeyPatch, text: str, problem: str
 ) -> None:
-    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
 
     code, _, err = tell("policy", "explain", "--call", "-")
 

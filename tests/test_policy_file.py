@@ -78,7 +78,7 @@ def test_half_of_a_file_is_not_taken_although_it_is_a_policy(path: Path) -> None
     [
         ("", "policy.yml:1: 'version' is missing."),
         ("version: 1\ntools: {pay: {teir: auto}}\n", "policy.yml:2: Unknown key"),
-        ("version: 1\ntools: [\n", "policy.yml:3: This is not YAML"),
+        ("version: 1\ntools: [\n", "policy.yml:2: This is not YAML"),
         (
             "version: 1\ndefaults: {reviewers: nobody}\n",
             "policy.yml:2: 'defaults.reviewers' names the role 'nobody'",
@@ -116,7 +116,7 @@ def test_a_file_that_cannot_be_read_is_refused_and_the_old_one_stays(
     assert gone is not None
     assert "There is no file" in gone.why
     assert garbled is not None
-    assert "cannot be read" in garbled.why
+    assert "policy.yml:2: This is not UTF-8" in garbled.why
     assert folder is not None
     assert "cannot be read" in folder.why
     assert tier(policy) is Tier.APPROVE

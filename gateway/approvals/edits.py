@@ -86,7 +86,7 @@ def schema_problem(schema: JsonObject) -> str | None:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
-        return f"{error.message} (at {error.json_path})"
+        return f"{error.message[:300]} (at {error.json_path[:300]})"
     return None
 
 

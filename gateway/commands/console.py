@@ -10,6 +10,7 @@ from pathlib import Path
 import typer
 from pydantic import JsonValue
 
+from gateway.documents import BadDocument, as_text
 from gateway.errors import SettingsError
 
 
@@ -46,12 +47,15 @@ def read_text(path: Path, what: str) -> str:
     Raises:
         SettingsError: when it cannot be read.
     """
+    is_piped = str(path) == "-"
     try:
-        return sys.stdin.read() if str(path) == "-" else path.read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-        text = f"{str(path)!r} with {what} cannot be read: {why}."
+        found = sys.stdin.buffer.read() if is_piped else path.read_bytes()
+        return as_text(found, "<stdin>" if is_piped else str(path))
+    except OSError as error:
+        text = f"{str(path)!r} with {what} cannot be read: {error.strerror}."
         raise SettingsError(text) from error
+    except BadDocument as error:
+        raise SettingsError(str(error)) from error
 
 
 def bullets(problems: Sequence[str]) -> str:

@@ -38,7 +38,8 @@ class Session:
             SettingsError: when it cannot be read.
         """
         if file is not None:
-            return load_policy(read_text(file, "the policy"), str(file))
+            name = "<stdin>" if str(file) == "-" else str(file)
+            return load_policy(read_text(file, "the policy"), name)
         source = self.settings().policy
         return load_policy(source.read(), str(source.path), under=source.under)
 

@@ -41,6 +41,15 @@ bounded before. At this bound the slowest expressions found take 0.1 s.
 
 _MAX_DEPTH = 2
 
+MAX_NESTING = 24
+"""How deep brackets may stand inside each other.
+
+The library compiles by recursion without a limit, and at about a hundred levels it
+ends the whole process where a thread has a small stack.
+"""
+
+_TOO_LONG = f"it could take too long; put at most {_MAX_DEPTH} macros inside another"
+
 
 class BadExpression(ValueError):
     """An expression cannot be a rule; the text says why and what to write."""
@@ -116,6 +125,11 @@ def compiled(source: str) -> Expression:
         text = f"it has {len(source)} characters; {MAX_SOURCE} is the limit"
         raise BadExpression(text)
     row = tokens(source)
+    if depth(row) > MAX_NESTING:
+        text = f"its brackets are nested more than {MAX_NESTING} deep; write it flatter"
+        raise BadExpression(text)
+    if depth(row, MACROS) > _MAX_DEPTH:
+        raise BadExpression(_TOO_LONG)
     try:
         program = cel.compile(source)
         named = frozenset(program.variables())
@@ -135,9 +149,8 @@ def compiled(source: str) -> Expression:
         literals=row.count(Token(Kind.MARK, ",")),
         additions=row.count(Token(Kind.MARK, "+")),
     )
-    if expression.depth > _MAX_DEPTH or expression.work(1) > MAX_WORK:
-        text = f"it could take too long; put at most {_MAX_DEPTH} macros inside another"
-        raise BadExpression(text)
+    if expression.work(1) > MAX_WORK:
+        raise BadExpression(_TOO_LONG)
     return expression
 
 

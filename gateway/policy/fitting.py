@@ -15,7 +15,7 @@ from pydantic import JsonValue
 
 from gateway.approvals.strict_json import JsonObject
 from gateway.documents import near
-from gateway.policy.expressions import Expression, compiled, scope
+from gateway.policy.expressions import MAX_WORK, Expression, compiled, scope
 from gateway.policy.hours import instant
 from gateway.policy.rules import Policy
 from gateway.policy.shapes import Shape, shape_at
@@ -25,6 +25,7 @@ AMOUNTS = frozenset({"number", "integer", "string"})
 
 _MOST_SAMPLES = 600
 _MAX_LEVEL = 4
+_MOST_VALUES = 200
 _TIMES_MS = (0, 1_767_225_600_000)
 _LOW: dict[str, JsonValue] = {
     "array": [1.0],
@@ -99,6 +100,8 @@ def _type_problem(
     problem = ""
     for row in rows:
         where = scope(row.args, row.values, holidays=policy.holidays)
+        if expression.work(where.size) > MAX_WORK:
+            return None
         try:
             found = expression.program.execute(where.context)
         except TypeError:
@@ -152,7 +155,7 @@ def _values_at(
     shape = shape_at(schema, path) if schema is not None else Shape()
     if schema is not None and shape.node is not None and shape.kinds:
         pairs = [
-            _made(schema, shape, kind, samples, 0)
+            _Making(schema, samples).one(shape, kind, 0)
             for kind in sorted(shape.kinds)
             for samples in (_LOW, _HIGH)
         ]
@@ -160,35 +163,39 @@ def _values_at(
     return tuple(samples[kind] for kind in _WHEN_UNKNOWN for samples in (_LOW, _HIGH))
 
 
-def _made(
-    root: JsonObject,
-    shape: Shape,
-    kind: str,
-    samples: dict[str, JsonValue],
-    level: int,
-) -> JsonValue:
-    """Make a value that a schema admits, as far as its types say."""
-    node = shape.node or {}
-    if level > _MAX_LEVEL:
-        return samples[kind]
-    if kind == "array":
-        return [_any_of(root, node.get("items"), samples, level)]
-    properties = node.get("properties")
-    if kind == "object" and isinstance(properties, dict):
-        return {
-            name: _any_of(root, member, samples, level)
-            for name, member in properties.items()
+class _Making:
+    """Make one value that a schema admits, as far as its types say, of bounded size."""
+
+    def __init__(self, root: JsonObject, samples: dict[str, JsonValue]) -> None:
+        self._root = root
+        self._samples = samples
+        self._left = _MOST_VALUES
+
+    def one(self, shape: Shape, kind: str, level: int) -> JsonValue:
+        """Make a value of one kind."""
+        self._left -= 1
+        node = shape.node or {}
+        if level > _MAX_LEVEL or self._left < 0:
+            return self._samples[kind]
+        if kind == "array":
+            return [self._any(node.get("items"), level)]
+        properties = node.get("properties")
+        if kind == "object" and isinstance(properties, dict):
+            return {
+                name: self._any(member, level)
+                for name, member in islice(properties.items(), _MOST_VALUES)
+            }
+        return self._samples.get(kind)
+
+    def _any(self, node: JsonValue, level: int) -> JsonValue:
+        wrapped: JsonObject = {
+            **self._root,
+            "type": "object",
+            "properties": {"it": node},
         }
-    return samples.get(kind)
-
-
-def _any_of(
-    root: JsonObject, node: JsonValue, samples: dict[str, JsonValue], level: int
-) -> JsonValue:
-    wrapped: JsonObject = {**root, "type": "object", "properties": {"it": node}}
-    shape = shape_at(wrapped, ("it",))
-    kinds = sorted(shape.kinds) or ["string"]
-    return _made(root, shape, kinds[0], samples, level + 1)
+        shape = shape_at(wrapped, ("it",))
+        kinds = sorted(shape.kinds) or ["string"]
+        return self.one(shape, kinds[0], level + 1)
 
 
 def _put(args: JsonObject, path: tuple[str, ...], value: JsonValue) -> None:

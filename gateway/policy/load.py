@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails
+from itertools import islice
+
+from pydantic import JsonValue
 
 from gateway.approvals.strict_json import accept
 from gateway.documents import (
+    MAX_PROBLEMS,
     BadDocument,
     Document,
     Path,
     Problem,
     parse_yaml,
     read_model,
-    sentence,
 )
 from gateway.errors import BadJson, PolicyError
 from gateway.policy.crosscheck import cross_check
@@ -50,10 +51,10 @@ def load_policy(text: str, source: str, *, under: str = "") -> Policy:
         if under:
             document = document.under(under)
         _check_json(document)
-        policy = _read(document)
+        policy = read_model(document, Policy)
     except BadDocument as error:
         raise BadPolicy(error.problems) from error
-    problems = tuple(dict.fromkeys(cross_check(policy, document)))
+    problems = tuple(dict.fromkeys(islice(cross_check(policy, document), MAX_PROBLEMS)))
     if problems:
         raise BadPolicy(problems)
     return policy
@@ -63,27 +64,17 @@ def _check_json(document: Document) -> None:
     try:
         accept(document.value)
     except BadJson as error:
-        tokens = error.pointer.split("/")[1:]
-        path: Path = tuple(int(t) if t.isdigit() else t for t in tokens)
+        path = _path(document.value, error.pointer)
         raise BadDocument([document.problem(path, f"{error.problem}.")]) from error
 
 
-def _read(document: Document) -> Policy:
-    """Read the model; a field that is named after a keyword is named as in the file."""
-    try:
-        return read_model(document, Policy)
-    except BadDocument as error:
-        cause = error.__cause__
-        if not isinstance(cause, ValidationError):
-            raise
-        problems = [
-            document.problem(details["loc"], _sentence(details))
-            for details in cause.errors()
-        ]
-        raise BadDocument(dict.fromkeys(problems)) from cause
-
-
-def _sentence(details: ErrorDetails) -> str:
-    path = tuple("raise_" if name == "raise" else name for name in details["loc"])
-    text = sentence({**details, "loc": path}, Policy)
-    return text.replace("raise_", "raise")
+def _path(value: JsonValue, pointer: str) -> Path:
+    """Return the path that a JSON Pointer (RFC 6901) names in a value."""
+    path: Path = ()
+    for token in pointer.split("/")[1:]:
+        if isinstance(value, list):
+            value, path = value[int(token)], (*path, int(token))
+        elif isinstance(value, dict):
+            name = token.replace("~1", "/").replace("~0", "~")
+            value, path = value.get(name), (*path, name)
+    return path

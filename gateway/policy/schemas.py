@@ -12,6 +12,8 @@ from referencing.jsonschema import DRAFT202012, Schema
 from gateway.approvals.edits import argument_errors, schema_problem
 from gateway.approvals.strict_json import JsonObject
 
+_LONGEST = 80
+
 
 def unusable(schema: JsonObject, args: JsonObject) -> str | None:
     """Return why a schema cannot check arguments, or None when it can.
@@ -23,6 +25,16 @@ def unusable(schema: JsonObject, args: JsonObject) -> str | None:
         schema: what an agent declares or a policy says.
         args: arguments to try it on; whether they fit does not matter here.
     """
+    try:
+        return _problem(schema, args)
+    except RecursionError:
+        return "it refers to itself without end"
+    except (ArithmeticError, ValueError) as error:
+        # A pattern or an address in it that the libraries themselves trip over.
+        return f"nothing can be checked with it ({str(error)[:_LONGEST]})"
+
+
+def _problem(schema: JsonObject, args: JsonObject) -> str | None:
     problem = schema_problem(schema)
     if problem is not None:
         return problem
@@ -32,11 +44,8 @@ def unusable(schema: JsonObject, args: JsonObject) -> str | None:
         try:
             resolver.lookup(reference)
         except Unresolvable:
-            return f"it refers to {reference[:80]!r}, which is not in it"
-    try:
-        argument_errors(schema, args)
-    except RecursionError:
-        return "it refers to itself without end"
+            return f"it refers to {reference[:_LONGEST]!r}, which is not in it"
+    argument_errors(schema, args)
     return None
 
 

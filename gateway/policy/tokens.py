@@ -103,14 +103,25 @@ def calls(row: tuple[Token, ...]) -> Iterator[Call]:
             yield Call(token.text, is_method, words, at)
 
 
-def depth(row: tuple[Token, ...], names: frozenset[str]) -> int:
-    """Return how deep calls of these names stand inside each other."""
-    nested = [
-        1 + max((depth(word, names) for word in call.words), default=0)
-        for call in calls(row)
-        if call.name in names
-    ]
-    return max(nested, default=0)
+def depth(row: tuple[Token, ...], names: frozenset[str] | None = None) -> int:
+    """Return how deep brackets stand inside each other.
+
+    Args:
+        row: tokens; they need not compile.
+        names: count only the brackets of calls of these.
+    """
+    deepest = 0
+    opened: list[bool] = []
+    before = Token(Kind.MARK, "")
+    for token in row:
+        if token.kind is Kind.MARK and token.text in _OPENING:
+            is_call = token.text == "(" and before.kind is Kind.NAME
+            opened.append(names is None or (is_call and before.text in names))
+            deepest = max(deepest, sum(opened))
+        elif token.kind is Kind.MARK and token.text in _CLOSING and opened:
+            opened.pop()
+        before = token
+    return deepest
 
 
 def _selected(row: tuple[Token, ...], at: int) -> Iterator[str]:

@@ -157,7 +157,12 @@ def test_no_argument_stands_in_for_a_name_of_ours(given_args: dict[str, Any]) ->
         ("args.l.all(call, call.tool == 'x')", "'call' is taken"),
         ("Foo{a: 1} == 1", "there is no type 'Foo' to make"),
         ("'" + "x" * MAX_SOURCE + "' == ''", "1000 is the limit"),
-        ("(" * 200 + "true" + ")" * 200, "it is no CEL"),
+        ("(" * 25 + "true" + ")" * 25, "its brackets are nested more than 24 deep"),
+        ("[" * 400 + "]" * 400 + " == []", "its brackets are nested more than 24"),
+        (
+            "args.l.exists(a, " * 24 + "true" + ")" * 24,
+            "it could take too long; put at most 2 macros inside another",
+        ),
         (
             "args.l.all(a, args.l.all(b, args.l.all(c, a == b)))",
             "it could take too long; put at most 2 macros inside another",

@@ -87,7 +87,8 @@ class Verdict(Record):
     """The gateway's word on one call of a turn, in the order of the calls.
 
     ``item_id`` and ``action_hash`` (of the request) are set when ``kind`` is hold.
-    ``reason`` is a sentence for the model when it is deny.
+    ``reason`` is a sentence for the model when it is deny. ``notice`` names the row of
+    the notice that shows a call which runs: its agent tells how it ended.
     """
 
     kind: VerdictKind
@@ -99,6 +100,7 @@ class Verdict(Record):
     action_hash: str = ""
     allow: tuple[Verb, ...] = ()
     reason: str = ""
+    notice: str = ""
     args_schema: JsonObject | None = None
 
 
@@ -203,6 +205,19 @@ class Refused(Record):
 ClaimReply = Annotated[
     Claimed | Done | Busy | InDoubt | Refused, Field(discriminator="kind")
 ]
+
+
+class CallEnd(Record):
+    """Say how a call ended that ran unasked; ``notice`` is the row that shows it.
+
+    The gateway compares the rest with its own record. A result has no payload here.
+    """
+
+    notice: str
+    ref: TurnRef
+    tool: str
+    tool_call_id: str
+    result: Result
 
 
 class CallOutcome(Record):

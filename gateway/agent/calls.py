@@ -28,6 +28,7 @@ from gateway.agent.execution import (
 )
 from gateway.agent.grants import Grant, granted
 from gateway.agent.messages import ITEM_KEY
+from gateway.agent.noticing import watched
 from gateway.agent.port import Gateway
 from gateway.agent.results import ToolResult
 from gateway.approvals import digest, edits, strict_json
@@ -167,8 +168,19 @@ class Caller:
             tool=verdict.tool,
             args_hash=verdict.args_hash,
         )
+
+        async def cleaned() -> ToolResult:
+            return _cleaned(await run(request))
+
         with collecting() as inside, granted(grant):
-            result = _cleaned(await run(request))
+            result = await watched(
+                cleaned,
+                results.summed_up,
+                ref=ref,
+                verdict=verdict,
+                gateway=self.gateway,
+                shell=self.shell,
+            )
         return self._presented(request, result, item_id="", own=None, inside=inside)
 
     async def _held(

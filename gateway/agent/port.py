@@ -15,6 +15,7 @@ from gateway.approvals.record import Result
 from gateway.errors import NotAllowed
 from gateway.wire import (
     AgentNote,
+    CallEnd,
     CallOutcome,
     ClaimReply,
     ClaimRequest,
@@ -53,6 +54,10 @@ class Gateway(Protocol):
 
     async def release(self, item_id: str, fence: int) -> None:
         """Give a claim back unused, for a pause inside the tool."""
+        ...
+
+    async def ended(self, end: CallEnd) -> None:
+        """Tell how a call ended that ran unasked; asked for by its verdict's notice."""
         ...
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:

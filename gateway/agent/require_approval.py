@@ -28,6 +28,7 @@ from gateway.agent.execution import (
     execute,
 )
 from gateway.agent.grants import Grant, granted
+from gateway.agent.noticing import watched
 from gateway.agent.port import Gateway
 from gateway.approvals import digest, strict_json
 from gateway.approvals.record import EditRecord, Result
@@ -166,7 +167,15 @@ async def _required(
         return NotApproved("deny", words.denied(verdict.reason))
     if verdict.kind is VerdictKind.RUN:
         with granted(_grant(step, ref)):
-            return Approved(await work(step.args), step.args)
+            result = await watched(
+                lambda: work(step.args),
+                lambda value: _kept(Approved(value, step.args), []),
+                ref=ref,
+                verdict=verdict,
+                gateway=lambda: step.gateway,
+                shell=shell,
+            )
+        return Approved(result, step.args)
     return await _held(step, ref, verdict, work, shell)
 
 

@@ -37,7 +37,6 @@ def stored(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
     A result that is not plain data, or is larger than `MAX_PAYLOAD_CHARS`, is kept
     without its payload: it can then be told of, but not given back.
     """
-    message = answering(result)
     document = {
         "v": 1,
         "inside": [record.model_dump(mode="json") for record in inside],
@@ -46,10 +45,16 @@ def stored(result: ToolResult, inside: Sequence[EditRecord]) -> Result:
         payload = json.dumps({**document, "result": _plain(result)}, allow_nan=False)
     except (TypeError, ValueError):
         payload = ""
+    is_kept = len(payload) <= MAX_PAYLOAD_CHARS
+    return summed_up(result).with_(payload=payload if is_kept else "")
+
+
+def summed_up(result: ToolResult) -> Result:
+    """Return whether an execution went well, and what it says, cut to a summary."""
+    message = answering(result)
     return Result(
         ok=message is None or message.status != "error",
         summary=_summary("" if message is None else str(message.text)),
-        payload=payload if len(payload) <= MAX_PAYLOAD_CHARS else "",
     )
 
 

@@ -18,6 +18,7 @@ from gateway.store.store import Store
 from gateway.triage.port import Triage
 from gateway.wire import (
     AgentNote,
+    CallEnd,
     CallOutcome,
     ClaimReply,
     ClaimRequest,
@@ -86,6 +87,10 @@ class EveryLoop:
     async def release(self, item_id: str, fence: int) -> None:
         """See `gateway.agent.port.Gateway.release`."""
         await self._here().release(item_id, fence)
+
+    async def ended(self, end: CallEnd) -> None:
+        """See `gateway.agent.port.Gateway.ended`."""
+        await self._here().ended(end)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         """See `gateway.agent.port.Gateway.outcomes`."""

@@ -15,6 +15,7 @@ from gateway.approvals.record import Approval, Item, Result, approval_of
 from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
 from gateway.service.facts import item_event
+from gateway.service.noticing import NoticeService
 from gateway.service.refusing import stopped
 from gateway.service.submitting import Submitter
 from gateway.store.claims import ClaimAnswer, ClaimEvents
@@ -23,6 +24,7 @@ from gateway.triage.port import Triage
 from gateway.wire import (
     AgentNote,
     Busy,
+    CallEnd,
     CallOutcome,
     Claimed,
     ClaimReply,
@@ -63,6 +65,7 @@ class AgentService:
         self._store = store
         self._policy = policy
         self._tenant = tenant
+        self._notices = NoticeService(store, tenant=tenant)
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
@@ -106,6 +109,10 @@ class AgentService:
     async def release(self, item_id: str, fence: int) -> None:
         """Give a claim back unused: the tool paused before it had an effect."""
         await self._end_claim(item_id, fence, ItemState.AUTHORIZED, None)
+
+    async def ended(self, end: CallEnd) -> None:
+        """Take down how a call ended that ran unasked and stands on a notice."""
+        await self._notices.ended(end)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         """Return what became of the held calls of one turn."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from gateway.approvals import digest
 from gateway.approvals.events import Event, EventName
+from gateway.approvals.notice import Notice, notice_of
 from gateway.approvals.record import (
     Approval,
     Context,
@@ -21,6 +22,7 @@ from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson
 from gateway.policy.evaluate import Ruling
 from gateway.policy.fields import is_channel
+from gateway.service.noticing import Notices
 from gateway.store.threads import ThreadFacts
 from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind, args_hash
 
@@ -50,6 +52,7 @@ class Proposal:
     verdicts: tuple[Verdict, ...]
     approvals: tuple[Approval, ...]
     events: tuple[Event, ...]
+    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,7 @@ class Source:
 
     tenant: str
     shard_approval_id: Callable[[], str]
+    shard_notice_id: Callable[[], str]
     salt: Callable[[], str]
     facts: ThreadFacts
     policy_digest: str
@@ -72,13 +76,15 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
 
     Calls that wait are grouped by channel, `MAX_ITEMS` a card, in the order of the
     turn; one at tier ``escalate`` has a card of its own, so that no click on many
-    calls covers it. Two calls with one id in a turn are both denied: nobody could
-    tell later which of them a decision was about.
+    calls covers it. Calls of tier ``notify`` run, and are on a notice. Two calls with
+    one id in a turn are both denied: nobody could tell later which of them a decision
+    was about.
     """
     seen = Counter(one.call.tool_call_id for one in ruled)
     verdicts: dict[int, Verdict] = {}
     events: list[Event] = []
     waiting: dict[tuple[str, int], list[tuple[int, Ruled, str]]] = {}
+    notices = _notices(turn, source)
     for place, one in enumerate(ruled):
         refusal = _refusal(one, seen)
         document = "" if refusal else _document(turn, one, source)
@@ -87,12 +93,17 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
             verdicts[place] = _verdict(one, VerdictKind.DENY, reason=reason)
             events.append(_event(turn, one, source, EventName.CALL_DENIED, reason))
         elif one.ruling.tier.runs_unasked:
-            verdicts[place] = _verdict(one, VerdictKind.RUN)
-            events.append(_event(turn, one, source, EventName.CALL_RAN, ""))
+            is_noticed = one.ruling.tier is Tier.NOTIFY
+            row = notices.add(one.call, one.ruling) if is_noticed else ""
+            verdicts[place] = _verdict(one, VerdictKind.RUN).with_(notice=row)
+            notice = notice_of(row)[0] if row else ""
+            ran = _event(turn, one, source, EventName.CALL_RAN, "")
+            events.append(ran.with_(notice=notice, item=row))
         else:
             alone = place if one.ruling.tier is Tier.ESCALATE else _SHARED
-            row = (place, one, document)
-            waiting.setdefault((one.ruling.channel, alone), []).append(row)
+            waiting.setdefault((one.ruling.channel, alone), []).append(
+                (place, one, document)
+            )
     approvals: list[Approval] = []
     nth = source.asked + 1
     for (channel, _), rows in waiting.items():
@@ -110,6 +121,17 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
         verdicts=tuple(verdicts[place] for place in range(len(ruled))),
         approvals=tuple(approvals),
         events=tuple(events),
+        notices=notices.made(),
+    )
+
+
+def _notices(turn: Turn, source: Source) -> Notices:
+    return Notices(
+        turn,
+        tenant=source.tenant,
+        requester=source.facts.requester,
+        policy_digest=source.policy_digest,
+        new_id=source.shard_notice_id,
     )
 
 

@@ -34,6 +34,7 @@ from gateway.service.delegating import DelegationService
 from gateway.service.facts import aftermath
 from gateway.service.freezing import FreezeService
 from gateway.service.measuring import facts_of, measure
+from gateway.service.noticing import NoticeService
 from gateway.service.stopping import StopService
 from gateway.service.sweep import Sweeper
 from gateway.service.timing import TimeService
@@ -77,6 +78,7 @@ class ReviewService:
         self._sweeper = Sweeper(store)
         self.freezes = FreezeService(store, tenant=tenant)
         self.stops = StopService(store, policy, tenant=tenant)
+        self.notices = NoticeService(store, tenant=tenant)
         self.times = TimeService(store, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
 

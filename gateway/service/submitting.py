@@ -121,6 +121,7 @@ class Submitter:
         source = Source(
             tenant=self._tenant,
             shard_approval_id=self._approval_id,
+            shard_notice_id=self._notice_id,
             salt=lambda: secrets.token_hex(16),
             facts=standing.thread,
             policy_digest=policy.digest,
@@ -145,6 +146,7 @@ class Submitter:
             events=proposal.events,
             thread=(turn.ref.agent, turn.ref.thread),
             admission=judged.admission(self._tenant, turn),
+            notices=proposal.notices,
         )
         if opened is None:
             return None
@@ -152,6 +154,9 @@ class Submitter:
 
     def _approval_id(self) -> str:
         return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
+
+    def _notice_id(self) -> str:
+        return store_keys.notice_id(self._keys.shard, secrets.token_hex(16))
 
     def _context(self, turn: Turn, call: ProposedCall) -> Context:
         ref = turn.ref

@@ -11,6 +11,7 @@ from gateway.approvals import digest
 from gateway.approvals.changes import Change
 from gateway.approvals.events import Event
 from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.notice import Notice
 from gateway.approvals.record import Approval
 from gateway.store import codec, scripts, timers
 from gateway.store.attention import ASKED_MS, Aftermath
@@ -91,6 +92,7 @@ class ApprovalStore:
         events: Sequence[Event],
         thread: tuple[str, str],
         admission: Admission,
+        notices: Sequence[Notice] = (),
     ) -> Opened | None:
         """Store the approvals of one turn, their events and the verdicts, once.
 
@@ -102,6 +104,7 @@ class ApprovalStore:
             events: what to announce.
             thread: agent and thread id.
             admission: what has to hold still.
+            notices: new notices of what runs unasked.
 
         Returns:
             None when something moved since the calls were judged: judge them again.
@@ -123,7 +126,8 @@ class ApprovalStore:
                 key
                 for approval in approvals
                 for key in (keys.head(approval.id), keys.blobs(approval.id))
-            ],
+            ]
+            + [keys.notice(notice.id) for notice in notices],
             keep_ms=_KEEP_MS,
             verdicts=verdicts,
             events=_texts(events),
@@ -141,6 +145,7 @@ class ApprovalStore:
             ran=as_rows(admission.ran),
             refused=as_rows(admission.refused),
             is_reserved=bool(admission.reserved),
+            noticed=json.dumps([notice.model_dump_json() for notice in notices]),
         )
         match text(reply[0]):
             case "opened":

@@ -49,6 +49,7 @@ STANDING = Script("standing")
 RING = Script("ring")
 RETIME = Script("retime")
 DELEGATE = Script("delegate")
+NOTE = Script("note")
 
 
 async def open_turn(
@@ -75,12 +76,13 @@ async def open_turn(
     ran: str,
     refused: str,
     is_reserved: bool,
+    noticed: str,
 ) -> list[Reply]:
     """Run open.lua."""
     of_turn = [turn, thread, expiry, outbox, audit, reservation]
     keys = [*of_turn, frozen, waiting, asked, rejected, timers, *records]
     written: list[Argument] = [keep_ms, verdicts, events, approvals]
-    held: list[Argument] = [names, limits, ran, refused, int(is_reserved)]
+    held: list[Argument] = [names, limits, ran, refused, int(is_reserved), noticed]
     return await OPEN.run(conn, keys, [*written, *held])
 
 
@@ -342,3 +344,20 @@ async def delegate(
     return await DELEGATE.run(
         conn, [delegations, outbox, audit], [user, to, for_ms, event]
     )
+
+
+async def note(
+    conn: Connection,
+    *,
+    notice: str,
+    outbox: str,
+    audit: str,
+    field: str,
+    body: str,
+    once: bool,
+    keep_ms: int,
+    events: str,
+) -> list[Reply]:
+    """Run note.lua."""
+    keys = [notice, outbox, audit]
+    return await NOTE.run(conn, keys, [field, body, int(once), keep_ms, events])

@@ -11,6 +11,7 @@ from gateway.store.delegations import DelegationStore
 from gateway.store.freezes import FreezeStore
 from gateway.store.jobs import JobQueue
 from gateway.store.keys import Keys, shard_of_approval, shard_of_tenant
+from gateway.store.notices import NoticeStore
 from gateway.store.outbox import Outbox
 from gateway.store.threads import ThreadStore
 from gateway.store.timers import TimerStore
@@ -37,6 +38,7 @@ class Store:
         self.windows = WindowStore(self.conn)
         self.attention = AttentionStore(self.conn)
         self.freezes = FreezeStore(self.conn)
+        self.notices = NoticeStore(self.conn)
         self.timers = TimerStore(self.conn)
         self.delegations = DelegationStore(self.conn)
 

@@ -34,6 +34,7 @@ from gateway.wire import (
     AgentNote,
     Answer,
     Busy,
+    CallEnd,
     CallOutcome,
     Claimed,
     ClaimReply,
@@ -76,6 +77,7 @@ class FakeGateway:
         self.down: set[str] = set()
         self.before: dict[str, Callable[[], None]] = {}
         self.recorded: Callable[[], None] = lambda: None
+        self.ends: list[CallEnd] = []
         self.beats: Counter[str] = Counter()
         self.tamper: Callable[[Claimed], Claimed] = lambda claimed: claimed
         self._lock = threading.Lock()
@@ -110,6 +112,10 @@ class FakeGateway:
                         reason=f"This call is {item.state} and does not run.",
                         state=item.state,
                     )
+
+    async def ended(self, end: CallEnd) -> None:
+        with self._entered("ended"):
+            self.ends.append(end)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         with self._entered("heartbeat"):
@@ -247,7 +253,8 @@ class FakeGateway:
             "args_hash": wire.args_hash(call.args),
         }
         if tier.runs_unasked:
-            return Verdict(kind=VerdictKind.RUN, **base)
+            notice = f"nt_1.{index}" if tier is Tier.NOTIFY else ""
+            return Verdict(kind=VerdictKind.RUN, notice=notice, **base)
         if not tier.needs_people:
             return Verdict(kind=VerdictKind.DENY, reason="Policy forbids it.", **base)
         item = self._open(turn, index, ruling)

@@ -29,6 +29,7 @@ WRAPPERS: dict[str, Callable[..., object]] = {
     "ring": scripts.ring,
     "retime": scripts.retime,
     "delegate": scripts.delegate,
+    "note": scripts.note,
 }
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "prelude")
 

@@ -12,7 +12,7 @@
 -- KEYS[9] asked       zset    what the agent asked people for
 -- KEYS[10] rejected   hash    what was rejected in the thread, and its turns since
 -- KEYS[11] timers     zset    when people are reminded and others are called
--- KEYS[12..] records  hash    head and blobs of each approval, in pairs
+-- KEYS[12..] records  hash    head and blobs of each approval, then each notice
 -- ARGV[1] keep_ms     int     lifetime of what is written, milliseconds
 -- ARGV[2] verdicts    json    what the turn is answered with
 -- ARGV[3] events      json    array of event texts
@@ -23,6 +23,7 @@
 -- ARGV[7] ran         json    rows of {window, use, within_ms} of calls that run now
 -- ARGV[8] refused     json    the same of calls that do not run
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
+-- ARGV[10] noticed    json    array of what never changes of each notice
 -- Returns:
 --   {"opened", now_ms}
 --   {"exists", verdicts}
@@ -74,6 +75,11 @@ for index, approval in ipairs(approvals) do
   end
   redis.call('ZADD', KEYS[2], now, approval.id)
   redis.call('PEXPIRE', KEYS[2], keep + approval.ttl_ms)
+end
+for index, frozen in ipairs(cjson.decode(ARGV[10])) do
+  local notice = KEYS[11 + 2 * #approvals + index]
+  redis.call('HSET', notice, 'frozen', frozen, 'rev', 1, 'created', now)
+  redis.call('PEXPIRE', notice, keep)
 end
 redis.call('PEXPIRE', KEYS[8], keep)
 redis.call('PEXPIRE', KEYS[9], limits.asked_ms)

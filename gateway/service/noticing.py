@@ -1,0 +1,168 @@
+"""Put the calls that run unasked on notices, and take down how they ended."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.notice import (
+    CallState,
+    Notice,
+    NoticedCall,
+    Remark,
+    notice_of,
+    row_id,
+)
+from gateway.approvals.record import Person
+from gateway.approvals.strict_json import accept_object
+from gateway.policy.evaluate import Ruling
+from gateway.store.store import Store
+from gateway.wire import CallEnd, ProposedCall, Turn
+
+logger = logging.getLogger(__name__)
+
+_EVENTS = {
+    CallState.EXECUTED: EventName.CALL_EXECUTED,
+    CallState.FAILED: EventName.CALL_FAILED,
+}
+
+
+class Notices:
+    """The notices of one turn: one for each channel that the policy names.
+
+    Args:
+        turn: what the agent does.
+        tenant: whose agent it is.
+        requester: who asked the agent.
+        policy_digest: of the policy that judged the turn.
+        new_id: makes the id of a notice.
+    """
+
+    def __init__(
+        self,
+        turn: Turn,
+        *,
+        tenant: str,
+        requester: Person | None,
+        policy_digest: str,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._turn = turn
+        self._tenant = tenant
+        self._requester = requester
+        self._policy_digest = policy_digest
+        self._new_id = new_id
+        self._ids: dict[str, str] = {}
+        self._calls: dict[str, list[NoticedCall]] = {}
+
+    def add(self, call: ProposedCall, ruling: Ruling) -> str:
+        """Put a call on the notice of its channel; return the id of its row."""
+        channel = ruling.channel
+        if channel not in self._ids:
+            self._ids[channel] = self._new_id()
+        calls = self._calls.setdefault(channel, [])
+        calls.append(
+            NoticedCall(
+                index=len(calls),
+                tool=call.tool,
+                tool_call_id=call.tool_call_id,
+                args=accept_object(call.args),
+                reasons=ruling.reasons,
+                description=ruling.description,
+                redact=ruling.redact,
+            )
+        )
+        return row_id(self._ids[channel], len(calls) - 1)
+
+    def made(self) -> tuple[Notice, ...]:
+        """Return the notices, in the order of their first calls."""
+        ref = self._turn.ref
+        return tuple(
+            Notice(
+                id=self._ids[channel],
+                tenant=self._tenant,
+                agent=ref.agent,
+                thread=ref.thread,
+                ns=ref.ns,
+                message_id=ref.message_id,
+                channel=channel,
+                requester=self._requester,
+                policy_digest=self._policy_digest,
+                calls=tuple(calls),
+            )
+            for channel, calls in self._calls.items()
+        )
+
+
+class NoticeService:
+    """What became of notices.
+
+    Args:
+        store: where everything is kept.
+        tenant: whose notices these are.
+    """
+
+    def __init__(self, store: Store, *, tenant: str = "default") -> None:
+        self._store = store
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
+
+    async def read(self, notice_id: str) -> Notice | None:
+        """Return a notice; None for an unknown id."""
+        notice = await self._store.notices.load(self._keys, notice_id)
+        return notice if notice and notice.tenant == self._tenant else None
+
+    async def ended(self, end: CallEnd) -> None:
+        """Take down how a call ended; one that our record does not know is ignored.
+
+        The newest word counts: an agent that was cut off may run a call again.
+        """
+        found = await self._call(end)
+        if found is None:
+            logger.warning("notice.unknown_call notice=%s", end.notice)
+            return
+        notice, call = found
+        state = CallState.EXECUTED if end.result.ok else CallState.FAILED
+        event = _event(notice, _EVENTS[state]).with_(tool=call.tool, item=end.notice)
+        await self._store.notices.end(
+            self._keys, notice.id, call.index, state, end.result.summary, event
+        )
+
+    async def report(self, notice: Notice, by: Person, text: str) -> bool:
+        """Take down that somebody reports a notice; False when they did before.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept.
+        """
+        event = _event(notice, EventName.NOTICE_REPORTED)
+        event = event.with_(actor=f"{by.team}/{by.user}", reason=text)
+        remark = Remark(by=by, text=text)
+        return await self._store.notices.report(self._keys, notice.id, remark, event)
+
+    async def _call(self, end: CallEnd) -> tuple[Notice, NoticedCall] | None:
+        try:
+            notice_id, index = notice_of(end.notice)
+        except ValueError:
+            return None
+        notice = await self.read(notice_id)
+        if notice is None or index >= len(notice.calls):
+            return None
+        call, ref = notice.calls[index], end.ref
+        kept = (notice.agent, notice.thread, notice.ns, notice.message_id)
+        is_same = kept == (ref.agent, ref.thread, ref.ns, ref.message_id)
+        told = (end.tool, end.tool_call_id)
+        is_same = is_same and (call.tool, call.tool_call_id) == told
+        return (notice, call) if is_same else None
+
+
+def _event(notice: Notice, name: EventName) -> Event:
+    return Event(
+        name=name,
+        tenant=notice.tenant,
+        agent=notice.agent,
+        thread=notice.thread,
+        notice=notice.id,
+        policy_digest=notice.policy_digest,
+        channel=notice.channel,
+    )

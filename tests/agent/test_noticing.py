@@ -1,0 +1,150 @@
+"""An agent tells how a noticed call ended, and depends on nobody hearing it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+
+from gateway.agent import Approved, guarded
+from gateway.agent.require_approval import arequire_approval, require_approval
+from gateway.approvals.tiers import Tier
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.test_require_approval import State
+from tests.agent.world import CONFIG, Effects, Runner, build, by_call, calling
+
+NOTICED = {"pay": Tier.NOTIFY, "look_up": Tier.AUTO, "ask": Tier.NOTIFY}
+TURN = calling(
+    ("pay", {"amount": 10, "to": "ada"}, "c1"), ("look_up", {"query": "x"}, "c2")
+)
+
+
+def broken() -> None:
+    raise RuntimeError("no money")
+
+
+async def test_a_noticed_call_tells_its_end_and_another_does_not(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(NOTICED)
+    graph = build(gateway, effects.tools(), TURN, saver=memory)
+
+    await runner.say(graph, "pay")
+
+    (end,) = gateway.ends
+    assert (end.notice, end.tool, end.tool_call_id) == ("nt_1.0", "pay", "c1")
+    assert (end.ref.agent, end.ref.thread) == ("support", "thread-1")
+    assert (end.result.ok, end.result.summary) == (True, "paid 10.0 to ada")
+    assert end.result.payload == ""
+
+
+async def test_a_noticed_call_that_fails_tells_so_and_fails_as_before(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(NOTICED)
+    effects.inside = broken
+    graph = build(gateway, effects.tools(), TURN, saver=memory)
+
+    with pytest.raises(RuntimeError, match="no money"):
+        await runner.say(graph, "pay")
+
+    (end,) = gateway.ends
+    assert not end.result.ok
+    assert "RuntimeError" in end.result.summary
+
+
+async def test_a_gateway_that_is_gone_by_the_end_stops_nobody(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(NOTICED)
+    gateway.down.add("ended")
+    graph = build(gateway, effects.tools(), TURN, saver=memory)
+
+    state = await runner.say(graph, "pay")
+
+    assert by_call(state)["c1"].text == "paid 10.0 to ada"
+    assert gateway.calls["ended"] == 1
+
+
+async def test_a_pause_inside_a_noticed_call_is_no_end(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    @tool
+    def ask() -> str:
+        """Ask somebody."""
+        return f"said {interrupt('what?')}"
+
+    gateway = FakeGateway(NOTICED)
+    graph = build(gateway, [guarded(ask)], calling(("ask", {}, "c1")), saver=memory)
+
+    await runner.say(graph, "ask")
+    before = list(gateway.ends)
+    await runner.run(graph, Command(resume="yes"), CONFIG)
+
+    assert before == []
+    assert [end.result.summary for end in gateway.ends] == ["said yes"]
+
+
+async def test_a_tool_that_hands_over_to_a_graph_around_it_has_ended(
+    memory: InMemorySaver,
+) -> None:
+    @tool
+    def hand_over() -> Command[Any]:
+        """Hand over."""
+        return Command(graph=Command.PARENT, goto="other")
+
+    gateway = FakeGateway({"hand_over": Tier.NOTIFY})
+    inner = build(gateway, [guarded(hand_over)], calling(("hand_over", {}, "c1")))
+    outer: Any = StateGraph(MessagesState)
+    outer.add_node("agent", inner)
+    outer.add_node("other", lambda state: state)
+    outer.add_edge(START, "agent")
+
+    await Runner(is_async=True).say(outer.compile(checkpointer=memory), "go")
+
+    assert [end.result.ok for end in gateway.ends] == [True]
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+async def test_a_step_of_a_plain_node_tells_its_end_too(
+    runner: Runner, memory: InMemorySaver, *, is_broken: bool
+) -> None:
+    gateway = FakeGateway({"wire": Tier.NOTIFY})
+
+    def wire(args: Any) -> str:
+        if is_broken:
+            broken()
+        return f"wired {args['amount']}"
+
+    async def awire(args: Any) -> str:
+        return wire(args)
+
+    def node(state: State) -> State:
+        outcome = require_approval("wire", {"amount": 1}, run=wire, gateway=gateway)
+        return {**state, "outcome": outcome}
+
+    async def anode(state: State) -> State:
+        given: Any = {"run": awire, "gateway": gateway}
+        return {
+            **state,
+            "outcome": await arequire_approval("wire", {"amount": 1}, **given),
+        }
+
+    flow: Any = StateGraph(State)
+    flow.add_node("node", anode if runner.is_async else node)
+    flow.add_edge(START, "node")
+    graph = flow.compile(checkpointer=memory)
+
+    if is_broken:
+        with pytest.raises(RuntimeError, match="no money"):
+            await runner.run(graph, {"amount": 1})
+    else:
+        state = await runner.run(graph, {"amount": 1})
+        assert isinstance(state["outcome"], Approved)
+
+    (end,) = gateway.ends
+    assert (end.notice, end.tool, end.result.ok) == ("nt_1.0", "wire", not is_broken)

@@ -1,0 +1,190 @@
+"""A call that runs unasked stands on a notice, in the step that let it run."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.notice import CallState, Notice, notice_of
+from gateway.approvals.record import Person, Result
+from gateway.approvals.strict_json import JsonObject
+from gateway.policy.load import load_policy
+from gateway.store.keys import RETENTION
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from gateway.wire import CallEnd, TurnRef, Verdict
+from tests.conftest import listed
+from tests.service.desk import DAN, POLICY, Desk
+
+NOTIFYING = (
+    POLICY
+    + """
+  post: {tier: notify, redact: [args.key], description: "Post {args.text}"}
+  tell: {tier: notify, channel: C0OTHER}
+"""
+)
+KIM = Person(team="T0", user="U0KIM")
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store, load_policy(NOTIFYING, "policy.yml"))
+
+
+async def notice(desk: Desk, verdict: Verdict) -> Notice:
+    found = await desk.reviews.notices.read(notice_of(verdict.notice)[0])
+    assert found
+    return found
+
+
+async def told(desk: Desk, *names: EventName) -> list[Event]:
+    keys = desk.store.keys_of_tenant("default")
+    return [e for e in await audit_entries(desk.store.conn, keys) if e.name in names]
+
+
+def end_of(ref: TurnRef, verdict: Verdict, *, ok: bool = True) -> CallEnd:
+    return CallEnd(
+        notice=verdict.notice,
+        ref=ref,
+        tool=verdict.tool,
+        tool_call_id=verdict.tool_call_id,
+        result=Result(ok=ok, summary="posted"),
+    )
+
+
+async def test_the_calls_of_a_turn_share_a_notice_in_each_channel(desk: Desk) -> None:
+    _, (look, post, tell, again, hold) = await desk.submit(
+        ("look_up_order", {}),
+        ("post", {"text": "a", "key": "k"}),
+        ("tell", {}),
+        ("post", {"text": "b"}),
+        ("send_email", {}),
+    )
+
+    first, other = await notice(desk, post), await notice(desk, tell)
+
+    assert (look.notice, hold.notice) == ("", "")
+    assert notice_of(again.notice) == (first.id, 1)
+    assert [call.args for call in first.calls] == [
+        {"text": "a", "key": "k"},
+        {"text": "b"},
+    ]
+    assert (first.channel, other.channel) == ("C0APPROVALS", "C0OTHER")
+    assert (first.requester, first.calls[0].redact) == (DAN, ("args.key",))
+    assert first.calls[0].description == "Post a"
+    assert first.calls[0].state is CallState.STARTED
+    ran = await told(desk, EventName.CALL_RAN)
+    assert [event.notice for event in ran] == ["", first.id, other.id, first.id]
+    assert first.created_at_ms == ran[1].at_ms
+
+
+async def test_a_turn_that_is_submitted_again_has_no_second_notice(desk: Desk) -> None:
+    call: tuple[str, JsonObject] = ("post", {"text": "a"})
+    _, (first,) = await desk.submit(call, message_id="m")
+
+    _, (second,) = await desk.submit(call, message_id="m")
+
+    assert second == first
+    assert len(await told(desk, EventName.CALL_RAN)) == 1
+
+
+async def test_a_call_that_does_not_run_is_on_no_notice(desk: Desk) -> None:
+    _, verdicts = await desk.submit(("drop_table", {}), ("process_refund", {}))
+
+    assert [verdict.notice for verdict in verdicts] == ["", ""]
+    names = await desk.store.conn.command("KEYS", "*:n:nt_*")
+    assert listed(names) == []
+
+
+@pytest.mark.parametrize("ok", [True, False])
+async def test_how_a_call_ended_is_kept_and_announced_once(
+    desk: Desk, *, ok: bool
+) -> None:
+    ref, (verdict,) = await desk.submit(("post", {"text": "a"}))
+    name = EventName.CALL_EXECUTED if ok else EventName.CALL_FAILED
+
+    await asyncio.gather(
+        *(desk.agents.ended(end_of(ref, verdict, ok=ok)) for _ in range(5))
+    )
+
+    found = await notice(desk, verdict)
+    state = CallState.EXECUTED if ok else CallState.FAILED
+    assert (found.calls[0].state, found.calls[0].summary) == (state, "posted")
+    assert found.rev == 2
+    (event,) = await told(desk, EventName.CALL_EXECUTED, EventName.CALL_FAILED)
+    assert (event.name, event.notice, event.item) == (name, found.id, verdict.notice)
+    assert found.calls[0].changed_at_ms == event.at_ms
+
+
+async def test_the_newest_end_counts(desk: Desk) -> None:
+    ref, (verdict,) = await desk.submit(("post", {"text": "a"}))
+    await desk.agents.ended(end_of(ref, verdict, ok=False))
+
+    await desk.agents.ended(end_of(ref, verdict))
+
+    assert (await notice(desk, verdict)).calls[0].state is CallState.EXECUTED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"notice": "nt_s0_" + "0" * 32 + ".0"},
+        {"notice": "ap_s0_" + "0" * 32 + ".0"},
+        {"notice": "junk"},
+        {"tool": "tell"},
+        {"tool_call_id": "c1"},
+        {"ref": TurnRef(agent="support", thread="other", message_id="m0")},
+        {"ref": TurnRef(agent="billing", thread="t1", message_id="m0")},
+    ],
+    ids=str,
+)
+async def test_the_end_of_another_call_changes_nothing(
+    desk: Desk, changes: dict[str, object]
+) -> None:
+    ref, (verdict,) = await desk.submit(("post", {"text": "a"}))
+
+    await desk.agents.ended(end_of(ref, verdict).with_(**changes))
+
+    assert (await notice(desk, verdict)).rev == 1
+
+
+async def test_a_row_that_is_not_there_ends_nothing(desk: Desk) -> None:
+    ref, (verdict,) = await desk.submit(("post", {"text": "a"}))
+    beyond = verdict.notice.removesuffix("0") + "1"
+
+    await desk.agents.ended(end_of(ref, verdict).with_(notice=beyond))
+
+    assert (await notice(desk, verdict)).rev == 1
+
+
+async def test_each_person_reports_a_notice_once(desk: Desk) -> None:
+    _, (verdict,) = await desk.submit(("post", {"text": "a"}))
+    before = await notice(desk, verdict)
+
+    first = await desk.reviews.notices.report(before, KIM, "wrong channel")
+    again = await desk.reviews.notices.report(before, KIM, "really")
+    await desk.reviews.notices.report(before, DAN, "")
+
+    after = await notice(desk, verdict)
+    assert (first, again) == (True, False)
+    assert [(one.by.user, one.text) for one in after.remarks] == [
+        ("U0KIM", "wrong channel"),
+        ("U0DAN", ""),
+    ]
+    event, _ = await told(desk, EventName.NOTICE_REPORTED)
+    assert (event.actor, event.reason) == ("T0/U0KIM", "wrong channel")
+    assert (event.notice, event.at_ms) == (after.id, after.remarks[0].at_ms)
+
+
+async def test_a_notice_is_kept_for_as_long_as_an_approval(desk: Desk) -> None:
+    _, (verdict,) = await desk.submit(("post", {"text": "a"}))
+    keys = desk.store.keys_of_tenant("default")
+
+    left = await desk.store.conn.command(
+        "PTTL", keys.notice(notice_of(verdict.notice)[0])
+    )
+
+    assert isinstance(left, int)
+    assert 0 < left <= RETENTION.total_seconds() * 1000

@@ -27,6 +27,10 @@ def broken() -> None:
     raise RuntimeError("no money")
 
 
+def unchanged(state: MessagesState) -> MessagesState:
+    return state
+
+
 async def test_a_noticed_call_tells_its_end_and_another_does_not(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
@@ -101,7 +105,7 @@ async def test_a_tool_that_hands_over_to_a_graph_around_it_has_ended(
     inner = build(gateway, [guarded(hand_over)], calling(("hand_over", {}, "c1")))
     outer: Any = StateGraph(MessagesState)
     outer.add_node("agent", inner)
-    outer.add_node("other", dict)
+    outer.add_node("other", unchanged)
     outer.add_edge(START, "agent")
 
     await Runner(is_async=True).say(outer.compile(checkpointer=memory), "go")

@@ -15,7 +15,7 @@ from collections.abc import Awaitable
 from pathlib import Path
 from typing import Protocol
 
-from bench import click_to_ack, decision_to_tool
+from bench import auto_call, click_to_ack, decision_to_tool
 from bench.stats import Figure, NotMeasured, table
 from gateway.errors import TwokeyError
 
@@ -27,6 +27,7 @@ class _Measure(Protocol):
 FIGURES: dict[str, _Measure] = {
     "click_to_ack": click_to_ack.measure,
     "decision_to_tool": decision_to_tool.measure,
+    "auto_call": auto_call.measure,
 }
 """Every figure by its name on the command line."""
 

@@ -1,0 +1,215 @@
+"""Measure what a call costs that is gated but needs nobody.
+
+Four agents that differ in their middleware alone make the same calls, in turns, each
+run in a thread of its own, on one SQLite checkpointer:
+
+- bare: no middleware.
+- LangChain: its own `HumanInTheLoopMiddleware`, which does not list the tool.
+- Twokey: `ApprovalMiddleware`, with a policy that says ``auto``. Every turn is judged,
+  recorded with an audit entry, and known to a durable Valkey before its tool runs.
+- Twokey, weighed: the same with a window to add up and a rule to try on each call.
+
+The model takes no time, so this is the worst case for a ratio: a real one takes about
+a second a turn, in which all of this is lost.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, cast
+
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.language_models.chat_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.tools import tool
+from typing_extensions import override
+
+from bench.stats import Figure, Measured, NotMeasured, ratio
+from bench.till import Graph
+from gateway.agent import ApprovalMiddleware
+from gateway.agent.port import connected
+from gateway.policy.load import load_policy
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.every_loop import EveryLoop
+from gateway.resume.graphs import attached
+from gateway.running import open_store
+
+TITLE = "A call that needs nobody"
+
+_POLICY = load_policy(
+    """
+version: 1
+defaults: {tier: approve, channel: C0BENCH, reviewers: [U0ANA]}
+windows:
+  looked_up: {tools: [weigh], by: args.order, count: true, within: 1h}
+tools:
+  look_up: {tier: auto}
+  weigh:
+    tier: auto
+    raise:
+      - {to: approve, when: windows.looked_up > 100000, because: too often}
+""",
+    "bench.yml",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How much to measure: rounds, runs of each agent in a round, calls in a run."""
+
+    rounds: int
+    runs: int
+    calls: int
+
+
+FULL = Plan(rounds=8, runs=10, calls=10)
+QUICK = Plan(rounds=2, runs=2, calls=3)
+
+
+@tool
+def look_up(order: str) -> str:
+    """Look up an order."""
+    return f"{order} is a desk"
+
+
+@tool
+def weigh(order: str) -> str:
+    """Look up an order, by a tool that the policy has a rule for."""
+    return f"{order} is a desk"
+
+
+class Curious(BaseChatModel):
+    """A model that looks an order up so many times, one call a turn, and is done."""
+
+    calls: int
+    uses: str
+
+    @property
+    @override
+    def _llm_type(self) -> str:
+        return "curious"
+
+    @override
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        return self
+
+    @override
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        done = sum(isinstance(message, ToolMessage) for message in messages)
+        answer = AIMessage("Done.")
+        if done < self.calls:
+            order = next(str(m.text) for m in messages if isinstance(m, HumanMessage))
+            call = {"name": self.uses, "args": {"order": order}, "id": f"call-{done}"}
+            answer = AIMessage("", tool_calls=[call])  # pyright: ignore[reportArgumentType] - plain dicts are tool calls
+        return ChatResult(generations=[ChatGeneration(message=answer)])
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """One agent."""
+
+    name: str
+    graph: Graph
+
+    async def run(self, thread: str, calls: int) -> float:
+        """Run it once; return how long one call took, in ms.
+
+        Raises:
+            NotMeasured: when not every call was made.
+        """
+        given = {"messages": [HumanMessage(thread)]}
+        began = time.perf_counter()
+        # What is used of a graph; its own types are partial.
+        state = await cast("Any", self.graph).ainvoke(
+            given, {"configurable": {"thread_id": thread}}
+        )
+        taken = time.perf_counter() - began
+        told = [m.text for m in state["messages"] if isinstance(m, ToolMessage)]
+        if told != [f"{thread} is a desk"] * calls:
+            raise NotMeasured(f"{self.name} made other calls: {told!r}.")
+        return taken * 1000 / calls
+
+
+async def measure(*, is_quick: bool = False) -> Figure:
+    """Run all agents in turns and compare them."""
+    return await measured(QUICK if is_quick else FULL)
+
+
+async def measured(plan: Plan) -> Figure:
+    """Run all agents as often as the plan says."""
+    async with _subjects(plan.calls) as subjects:
+        for subject in subjects:
+            await subject.run(f"{subject.name} warms up", plan.calls)
+        rounds = [await _round(subjects, plan, turn) for turn in range(plan.rounds)]
+    bare, langchain, twokey, weighed = (
+        Measured(one.name, "ms", tuple(row[place] for row in rounds))
+        for place, one in enumerate(subjects)
+    )
+    return Figure(
+        TITLE,
+        f"{plan.rounds} rounds of {plan.runs} runs with {plan.calls} calls each, one "
+        "call a turn, a model that takes no time;\n"
+        "Valkey with appendfsync always, SQLite checkpoints. Times are of one call.",
+        (bare, langchain, twokey, weighed),
+        (
+            ratio("Twokey / bare, p50", twokey, bare),
+            ratio("Twokey / LangChain, p50", twokey, langchain),
+            ratio("Twokey weighed / LangChain, p50", weighed, langchain),
+            ratio("LangChain / bare, p50", langchain, bare),
+        ),
+    )
+
+
+async def _round(
+    subjects: Sequence[Subject], plan: Plan, turn: int
+) -> list[tuple[float, ...]]:
+    """Let the subjects take turns; return what each took, in their order."""
+    taken: dict[str, list[float]] = {subject.name: [] for subject in subjects}
+    for number in range(plan.runs):
+        # Whoever goes first goes last in the next run.
+        first = number % len(subjects)
+        for subject in (*subjects[first:], *subjects[:first]):
+            thread = f"{subject.name} {turn}.{number}"
+            taken[subject.name].append(await subject.run(thread, plan.calls))
+    return [tuple(row) for row in taken.values()]
+
+
+@asynccontextmanager
+async def _subjects(calls: int) -> AsyncGenerator[list[Subject]]:
+    """Start the store and make the agents."""
+    make = cast("Callable[..., Graph]", create_agent)
+    with TemporaryDirectory(prefix="tk-bench-") as folder:
+        async with (
+            open_store(None, Path(folder)) as store,
+            open_checkpoints(str(Path(folder) / "checkpoints.db")) as saver,
+        ):
+
+            def subject(name: str, *middleware: object, uses: str) -> Subject:
+                model = Curious(calls=calls, uses=uses)
+                graph = make(model, tools=[look_up, weigh], middleware=middleware)
+                return Subject(name, attached(graph, saver))
+
+            gateway = EveryLoop(store, lambda: _POLICY)
+            theirs = HumanInTheLoopMiddleware({"refund": True})
+            ours = ApprovalMiddleware("support")
+            with connected(gateway):
+                yield [
+                    subject("bare", uses="look_up"),
+                    subject("LangChain", theirs, uses="look_up"),
+                    subject("Twokey", ours, uses="look_up"),
+                    subject("Twokey, weighed", ours, uses="weigh"),
+                ]
+            await gateway.close()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from functools import lru_cache
 
 from pydantic import JsonValue
 from referencing import Registry
@@ -26,15 +28,23 @@ def unusable(schema: JsonObject, args: JsonObject) -> str | None:
         args: arguments to try it on; whether they fit does not matter here.
     """
     try:
-        return _problem(schema, args)
+        problem = _problem(json.dumps(schema))
+        if problem is None:
+            argument_errors(schema, args)
     except RecursionError:
         return "it refers to itself without end"
     except (ArithmeticError, ValueError) as error:
         # A pattern or an address in it that the libraries themselves trip over.
         return f"nothing can be checked with it ({str(error)[:_LONGEST]})"
+    return problem
 
 
-def _problem(schema: JsonObject, args: JsonObject) -> str | None:
+# An agent declares the same schemas with every turn, and looking at one takes longer
+# than everything else that is judged of a call which needs nobody.
+@lru_cache(maxsize=256)
+def _problem(text: str) -> str | None:
+    """Return what is wrong with a schema (JSON text), whatever the arguments are."""
+    schema: JsonObject = json.loads(text)
     problem = schema_problem(schema)
     if problem is not None:
         return problem
@@ -45,7 +55,6 @@ def _problem(schema: JsonObject, args: JsonObject) -> str | None:
             resolver.lookup(reference)
         except Unresolvable:
             return f"it refers to {reference[:_LONGEST]!r}, which is not in it"
-    argument_errors(schema, args)
     return None
 
 

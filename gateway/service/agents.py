@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from gateway.approvals import digest
 from gateway.approvals.edits import edit_hash
@@ -70,9 +70,8 @@ class AgentService:
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
         """Judge all calls of a turn; see `gateway.agent.port.Gateway.submit`."""
-        verdicts, is_new = await self._submitter.submit(turn)
-        if is_new:
-            await self._end_older_turns(turn.ref)
+        verdicts, older = await self._submitter.submit(turn)
+        await self._end_older_turns(turn.ref, older)
         return verdicts
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
@@ -236,6 +235,9 @@ class AgentService:
     async def _thread(self, ref: TurnRef) -> list[Approval]:
         keys = self._store.keys_of_tenant(self._tenant)
         ids = await self._store.approvals.of_thread(keys, ref.agent, ref.thread)
+        return await self._loaded(ids)
+
+    async def _loaded(self, ids: Sequence[str]) -> list[Approval]:
         found = [await self._store.approvals.load(one) for one in ids]
         return [
             loaded.approval
@@ -243,8 +245,8 @@ class AgentService:
             if loaded is not None and loaded.approval.tenant == self._tenant
         ]
 
-    async def _end_older_turns(self, ref: TurnRef) -> None:
-        for approval in await self._thread(ref):
+    async def _end_older_turns(self, ref: TurnRef, older: Sequence[str]) -> None:
+        for approval in await self._loaded(older):
             if approval.ns == ref.ns and approval.message_id != ref.message_id:
                 await self._end(approval.id, ItemState.SUPERSEDED)
 

@@ -63,8 +63,8 @@ class Submitter:
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
 
-    async def submit(self, turn: Turn) -> tuple[tuple[Verdict, ...], bool]:
-        """Return a turn's verdicts, and whether it was new.
+    async def submit(self, turn: Turn) -> tuple[tuple[Verdict, ...], Sequence[str]]:
+        """Return a turn's verdicts, and the earlier approvals that it may supersede.
 
         Raises:
             StoreUnavailable: when nothing was opened.
@@ -78,7 +78,7 @@ class Submitter:
                 self._keys, self._tenant, ref.agent, ref.thread, turn_key=turn_key
             )
             if standing.verdicts:
-                return _halted(_verdicts(standing.verdicts), standing, ref.agent), False
+                return _halted(_verdicts(standing.verdicts), standing, ref.agent), ()
             judged = await self._judge(turn, turn_key, standing, advising)
             if judged is None:
                 continue
@@ -134,7 +134,7 @@ class Submitter:
 
     async def _open(
         self, turn: Turn, turn_key: str, judged: _JudgedTurn
-    ) -> tuple[tuple[Verdict, ...], bool] | None:
+    ) -> tuple[tuple[Verdict, ...], Sequence[str]] | None:
         proposal = judged.proposal
         opened = await self._store.approvals.open_turn(
             self._keys,
@@ -150,7 +150,7 @@ class Submitter:
         )
         if opened is None:
             return None
-        return _verdicts(opened.verdicts), opened.is_new
+        return _verdicts(opened.verdicts), opened.older
 
     def _approval_id(self) -> str:
         return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))

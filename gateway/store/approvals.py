@@ -33,10 +33,16 @@ class Loaded:
 
 @dataclass(frozen=True)
 class Opened:
-    """What became of a submit: stored now, or answered from an earlier one."""
+    """What became of a submit: stored now, or answered from an earlier one.
 
-    is_new: bool
+    Attributes:
+        verdicts: JSON that the turn is answered with.
+        older: the thread's earlier approvals in which something may still happen, when
+            the turn is new.
+    """
+
     verdicts: str
+    older: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -149,9 +155,9 @@ class ApprovalStore:
         )
         match text(reply[0]):
             case "opened":
-                return Opened(is_new=True, verdicts=verdicts)
+                return Opened(verdicts, older=_ids(reply[1]))
             case "exists":
-                return Opened(is_new=False, verdicts=text(reply[1]))
+                return Opened(text(reply[1]))
             case _:
                 return None
 

@@ -25,7 +25,7 @@
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
 -- ARGV[10] noticed    json    array of what never changes of each notice
 -- Returns:
---   {"opened", now_ms}
+--   {"opened", older}  ids of the thread's earlier approvals that are not finished
 --   {"exists", verdicts}
 --   {"unreserved"}  judging took so long that the reservation ended: judge again
 --   {"frozen"}      something was frozen meanwhile: judge again
@@ -46,6 +46,11 @@ redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', now)
 if held > 0 and (redis.call('ZCARD', KEYS[8]) + held > limits.waiting
   or redis.call('ZCARD', KEYS[9]) + held > limits.asked) then
   return {'crowded'}
+end
+
+local older = {}
+for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+  if redis.call('ZSCORE', KEYS[3], id) then older[#older + 1] = id end
 end
 
 local keep = tonumber(ARGV[1])
@@ -89,4 +94,4 @@ redis.call('DEL', KEYS[6])
 if redis.call('EXISTS', KEYS[10]) == 1 then redis.call('HINCRBY', KEYS[10], 'turns', 1) end
 redis.call('SET', KEYS[1], ARGV[2], 'PX', keep)
 announce(KEYS[4], KEYS[5], ARGV[3], now)
-return {'opened', now}
+return {'opened', older}

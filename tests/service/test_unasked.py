@@ -1,0 +1,69 @@
+"""A call that needs nobody costs two round trips, whatever its thread went through."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.decisions import Reject
+from gateway.policy import schemas
+from gateway.store.store import Store
+from gateway.wire import VerdictKind
+from tests.service.desk import ANA, Desk
+
+
+@pytest.fixture
+def trips(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Note every round trip to the store from here on."""
+    made: list[str] = []
+
+    def noting(name: str) -> None:
+        call = getattr(store.conn, name)
+
+        async def noted(*words: object) -> object:
+            made.append(name)
+            return await call(*words)
+
+        monkeypatch.setattr(store.conn, name, noted)
+
+    for name in ("command", "together", "evalsha"):
+        noting(name)
+    return made
+
+
+async def test_a_call_that_runs_unasked_takes_two_round_trips(
+    store: Store, trips: list[str]
+) -> None:
+    desk = Desk(store)
+    await desk.submit(("look_up_order", {}))  # scripts are loaded by the first one
+    trips.clear()
+
+    _, verdicts = await desk.submit(("look_up_order", {}), thread="t2")
+
+    assert verdicts[0].kind is VerdictKind.RUN
+    # Who asked is remembered first; that is the desk's own.
+    assert trips == ["together", "evalsha", "evalsha"]
+
+
+async def test_what_a_thread_has_behind_it_costs_nothing(
+    store: Store, trips: list[str]
+) -> None:
+    desk = Desk(store)
+    for _ in range(5):
+        click, _ = await desk.refund()
+        await desk.reviews.decide(click, Reject(reason="no"), ANA)
+    trips.clear()
+
+    await desk.submit(("look_up_order", {}))
+
+    assert len(trips) == 3
+
+
+def test_a_schema_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[object] = []
+    monkeypatch.setattr(schemas, "schema_problem", looked_at.append)
+    schema = {"type": "object", "title": "seen by no other test"}
+
+    told = [schemas.unusable({**schema}, {"n": n}) for n in range(3)]
+
+    assert told == [None] * 3
+    assert looked_at == [schema]

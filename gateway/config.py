@@ -10,6 +10,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 from urllib.parse import urlsplit
@@ -64,18 +65,12 @@ SECRETS: Final[Mapping[str, str]] = {
 
 _MAX_BYTES = 4 * MAX_TEXT
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
-_GRAPH = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
+_NAMED = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
 
 
-def _graph(text: str) -> str:
-    if _GRAPH.fullmatch(text) is None:
-        raise ValueError(f"{text!r} names no graph; write 'folder/file.py:name'.")
-    return text
-
-
-def _triage(text: str) -> str:
-    if _GRAPH.fullmatch(text) is None:
-        raise ValueError(f"{text!r} names no triage; write 'folder/file.py:name'.")
+def _named(what: str, text: str) -> str:
+    if _NAMED.fullmatch(text) is None:
+        raise ValueError(f"{text!r} names no {what}; write 'folder/file.py:name'.")
     return text
 
 
@@ -106,6 +101,10 @@ def _policy(value: JsonValue) -> JsonValue:
     return value
 
 
+GraphRef = Annotated[str, AfterValidator(partial(_named, "graph"))]
+TriageRef = Annotated[str, AfterValidator(partial(_named, "triage"))]
+
+
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -120,7 +119,7 @@ class SlackMode(StrEnum):
 class AgentSettings(_Model):
     """One agent: where its compiled graph is, as ``file.py:name``."""
 
-    graph: Annotated[str, AfterValidator(_graph)]
+    graph: GraphRef
 
 
 class SlackSettings(_Model):
@@ -137,10 +136,8 @@ class SettingsFile(_Model):
 
     tenant: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
     agents: dict[str, AgentSettings] = Field(default_factory=dict)
-    graphs: dict[str, Annotated[str, AfterValidator(_graph)]] = Field(
-        default_factory=dict
-    )
-    triage: Annotated[str, AfterValidator(_triage)] | None = None
+    graphs: dict[str, GraphRef] = Field(default_factory=dict)
+    triage: TriageRef | None = None
     policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
     data_dir: Path = Path(".twokey")
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None

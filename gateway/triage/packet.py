@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from gateway.approvals.evidence import Argument, arguments
 from gateway.approvals.record import Record
 from gateway.approvals.strict_json import JsonObject
@@ -31,7 +29,8 @@ class Packet(Record):
         tier: what the call needs without triage.
         reasons: why, as sentences of ours.
         description: the policy's line for the card; holds untrusted values.
-        arguments: what would run, redacted by the policy; untrusted.
+        arguments: what would run, redacted by the policy; untrusted. A value is as
+            it would run, or text when it is shortened.
         left_out: arguments that are not listed, because there are too many.
         is_cut: something is left out or shortened; a shortened text says by how much.
         hour_utc: hour of the day by the store's clock, 0 to 23.
@@ -61,13 +60,7 @@ def packet_of(
         now_ms: the store's clock.
     """
     every = arguments(args, ruling.redact)
-    shown = tuple(
-        argument.with_(
-            name=_short(argument.name, MAX_NAME),
-            value=_short(argument.text, MAX_VALUE),
-        )
-        for argument in every[:MAX_ARGUMENTS]
-    )
+    shown = tuple(_bounded(argument) for argument in every[:MAX_ARGUMENTS])
     return Packet(
         agent=_short(agent, MAX_NAME),
         tool=_short(tool, MAX_NAME),
@@ -76,13 +69,17 @@ def packet_of(
         description=_short(ruling.description, MAX_VALUE),
         arguments=shown,
         left_out=len(every) - len(shown),
-        is_cut=_texts(shown) != _texts(every),
+        is_cut=shown != every,
         hour_utc=now_ms // _HOUR_MS % 24,
     )
 
 
-def _texts(shown: Iterable[Argument]) -> list[tuple[str, str]]:
-    return [(argument.name, argument.text) for argument in shown]
+def _bounded(argument: Argument) -> Argument:
+    """Return an argument as it is, or what is too long of it as text that is cut."""
+    name, text = argument.name, argument.text
+    if len(name) <= MAX_NAME and len(text) <= MAX_VALUE:
+        return argument
+    return argument.with_(name=_short(name, MAX_NAME), value=_short(text, MAX_VALUE))
 
 
 def _short(text: str, most: int) -> str:

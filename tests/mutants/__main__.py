@@ -11,7 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.mutants.table import TABLE, Mutant
+from tests.mutants.mutant import Mutant
+from tests.mutants.table import TABLE
 
 ROOT = Path(__file__).parents[2]
 

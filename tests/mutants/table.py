@@ -7,19 +7,8 @@ could make, the promise it would break, and the tests that must fail.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-
-@dataclass(frozen=True)
-class Mutant:
-    """One way to break one promise."""
-
-    promise: str
-    path: str
-    before: str
-    after: str
-    tests: str = "tests/approvals tests/service"
-
+from tests.mutants.mutant import Mutant
+from tests.mutants.triage import TRIAGE_TABLE
 
 DECIDING = "gateway/approvals/deciding.py"
 QUORUM = "gateway/approvals/quorum.py"
@@ -475,4 +464,5 @@ TABLE = (
         "reason = None",
         "tests/service/test_stopping.py",
     ),
+    *TRIAGE_TABLE,
 )

@@ -1,0 +1,89 @@
+"""What docs/triage.md shows works as it stands there."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.approvals.evidence import Argument
+from gateway.approvals.tiers import Tier
+from gateway.config import Settings
+from gateway.policy.evaluate import evaluate
+from gateway.policy.load import load_policy
+from gateway.policy.triage_rules import TriageRule
+from gateway.running import load_triage
+from gateway.triage.asking import Silence, ask
+from gateway.triage.chat_model import ChatModelTriage
+from gateway.triage.packet import MAX_ARGUMENTS, MAX_VALUE, Packet
+from tests.docs.test_readme import ROOT, blocks
+
+PAGE = (ROOT / "docs" / "triage.md").read_text(encoding="utf-8")
+PACKET = Packet(
+    agent="billing",
+    tool="wire_money",
+    tier=Tier.APPROVE,
+    arguments=(Argument(name="to", value="eve"),),
+    hour_utc=3,
+)
+LONG = timedelta(seconds=20)
+
+
+def run(code: str) -> dict[str, Any]:
+    """Run one block of the page; return the names it leaves."""
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(code, "triage.md", "exec"), names)  # noqa: S102 - the page's own code
+    return names
+
+
+def test_the_page_has_no_block_that_nothing_runs() -> None:
+    assert [len(blocks(kind, PAGE)) for kind in ("yaml", "yml", "python")] == [1, 1, 2]
+    assert PAGE.count("```") == 2 * 4
+
+
+def test_the_policy_puts_to_triage_what_the_page_says() -> None:
+    policy = load_policy(blocks("yaml", PAGE)[0], "triage.md")
+
+    asked = {
+        tool: evaluate(policy, agent="a", tool=tool, args={}).triage
+        for tool in ("look_up_order", "export_orders", "process_refund", "unlisted")
+    }
+
+    five = timedelta(seconds=5)
+    assert asked == {
+        "look_up_order": None,
+        "export_orders": TriageRule(tiers=(Tier.AUTO,), timeout=five, may_deny=True),
+        "process_refund": TriageRule(timeout=five),
+        "unlisted": TriageRule(timeout=five),
+    }
+
+
+async def test_the_settings_load_the_model_of_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    (tmp_path / "triage.py").write_text(blocks("python", PAGE)[0], "utf-8")
+    (tmp_path / "policy.yml").write_text(blocks("yaml", PAGE)[0], "utf-8")
+    (tmp_path / "twokey.yml").write_text(blocks("yml", PAGE)[0], "utf-8")
+
+    triage = await load_triage(Settings.load(tmp_path / "twokey.yml", {}))
+
+    assert isinstance(triage, ChatModelTriage)
+
+
+async def test_a_triage_of_ones_own_is_any_object_with_the_coroutine() -> None:
+    triage = run(blocks("python", PAGE)[1])["NewPayees"]()
+    known = PACKET.with_(arguments=(Argument(name="to", value="ada"),))
+
+    new, old = await ask(triage, PACKET, LONG), await ask(triage, known, LONG)
+
+    assert new.advice is not None
+    assert old.advice is not None
+    assert (new.advice.raise_to, old.advice.raise_to) == (Tier.ESCALATE, None)
+
+
+def test_the_numbers_of_the_page_are_those_of_the_code() -> None:
+    assert f"at most {MAX_ARGUMENTS}, each cut at {MAX_VALUE} characters" in PAGE
+    assert all(f"`{why}`" in PAGE for why in Silence)

@@ -1,0 +1,124 @@
+"""List ways to break triage that some test has to notice; see `tests.mutants.table`."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+ADVICE = "gateway/triage/advice.py"
+ADVISING = "gateway/service/advising.py"
+TRIAGE = "tests/triage tests/service/test_triage.py tests/service/test_advising.py"
+
+TRIAGE_TABLE = (
+    Mutant(
+        "no advice lowers a tier",
+        ADVICE,
+        "return join(tier, asked)",
+        "return asked",
+        TRIAGE,
+    ),
+    Mutant(
+        "triage refuses only where the policy lets it",
+        ADVICE,
+        "if asked is Tier.DENY and not may_deny:",
+        "if False:",
+        TRIAGE,
+    ),
+    Mutant(
+        "a word that is no tier raises nothing",
+        ADVICE,
+        "return Tier(word) if word in set(Tier) else None",
+        "return Tier(word) if word in set(Tier) else Tier.DENY",
+        TRIAGE,
+    ),
+    Mutant(
+        "a quoted argument hides no advice",
+        ADVICE,
+        "return max((one for one in advice if one), key=_caution, default=None)",
+        "return next((one for one in advice if one), None)",
+        TRIAGE,
+    ),
+    Mutant(
+        "the words of triage hide nothing",
+        ADVICE,
+        "one if one.isprintable() else",
+        "one if one else",
+        TRIAGE,
+    ),
+    Mutant(
+        "a hanging triage costs its time-out",
+        "gateway/triage/asking.py",
+        "await asyncio.wait([task], timeout=within.total_seconds())",
+        "await asyncio.wait([task])",
+        TRIAGE,
+    ),
+    Mutant(
+        "no word of a failed triage is logged",
+        "gateway/triage/asking.py",
+        "type(error).__name__",
+        "str(error)",
+        TRIAGE,
+    ),
+    Mutant(
+        "triage sees nothing of the agent's run",
+        "gateway/triage/asking.py",
+        ", context=contextvars.Context()",
+        "",
+        TRIAGE,
+    ),
+    Mutant(
+        "a redacted value reaches no model",
+        "gateway/triage/packet.py",
+        "every = arguments(args, ruling.redact)",
+        "every = arguments(args)",
+        TRIAGE,
+    ),
+    Mutant(
+        "no argument ends the frame that a model reads",
+        "gateway/triage/chat_model.py",
+        '.replace("<", "\\u003c")',
+        "",
+        TRIAGE,
+    ),
+    Mutant(
+        "what triage asks for counts",
+        "gateway/policy/evaluate.py",
+        "*(one.to for one in asks)",
+        "*(one.to for one in raised)",
+        TRIAGE,
+    ),
+    Mutant(
+        "a turn is put to triage once",
+        ADVISING,
+        "place not in self._replies and",
+        "True and",
+        TRIAGE,
+    ),
+    Mutant(
+        "a turn waits for triage once",
+        ADVISING,
+        "rule.timeout - self._spent()",
+        "rule.timeout",
+        TRIAGE,
+    ),
+    Mutant(
+        "words that ask for less are not shown",
+        ADVISING,
+        "Opinion(score=advice.score))",
+        "Opinion(score=advice.score, rationale=advice.rationale))",
+        TRIAGE,
+    ),
+    Mutant(
+        "no word of a model is in the audit log",
+        ADVISING,
+        "data=facts if raised_to else {},",
+        'data={**facts, "why": one.opinion.rationale},',
+        TRIAGE,
+    ),
+    Mutant(
+        "time decides before any score",
+        "bot/cards/home.py",
+        "return hurry, -score,",
+        "return -score, hurry,",
+        "tests/bot/cards/test_home.py",
+    ),
+)

@@ -1,0 +1,157 @@
+"""A turn is put to triage once, and whatever comes of it is joined with the policy."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.approvals.tiers import Tier, join
+from gateway.policy.evaluate import Ruling, evaluate
+from gateway.policy.load import load_policy
+from gateway.policy.overrides import Override
+from gateway.policy.rules import Policy
+from gateway.service.advising import Advising
+from gateway.service.hints import apply_hint
+from gateway.service.proposals import Ruled
+from gateway.triage.packet import Packet
+from gateway.wire import CallHint, ProposedCall, Turn, TurnRef
+
+EVERY = "[auto, notify, approve, escalate]"
+REF = TurnRef(agent="support", thread="t1", message_id="m1")
+TIERS = st.sampled_from(Tier)
+SHAPES = st.fixed_dictionaries(
+    {},
+    optional={
+        "raise_to": TIERS | st.none() | st.text(max_size=9),
+        "score": st.integers() | st.floats() | st.none(),
+        "rationale": st.text(max_size=400) | st.integers(),
+    },
+)
+
+
+class Answering:
+    """Triage that gives one answer, raises it, or never answers."""
+
+    def __init__(self, answer: Any, *, is_hanging: bool = False) -> None:
+        self.answer = answer
+        self.is_hanging = is_hanging
+        self.asked: list[str] = []
+
+    async def advise(self, packet: Packet) -> object:
+        self.asked.append(packet.tool)
+        if self.is_hanging:
+            await asyncio.Event().wait()
+        if isinstance(self.answer, Exception):
+            raise self.answer
+        return self.answer
+
+
+def policy_of(listed: Tier, *, may_deny: bool = False, timeout: str = "30s") -> Policy:
+    """Return a policy in which one tool has this tier and everything goes to triage."""
+    more = """
+    overridable: true
+    raise: [{to: notify, when: args.n > 1, because: more than one}]
+"""
+    return load_policy(
+        f"""\
+version: 1
+defaults:
+  reviewers: U0ANA
+  triage: {{tiers: {EVERY}, timeout: {timeout}, may_deny: {str(may_deny).lower()}}}
+tools:
+  tool:
+    tier: {listed}{"" if listed is Tier.DENY else more}
+""",
+        "p.yml",
+    )
+
+
+def judge(
+    policy: Policy, call: ProposedCall, hint: CallHint | None, also: Any
+) -> Ruling:
+    """Judge a call as submitting does, with the wish of the agent's own code."""
+
+    def one(override: Override | None) -> Ruling:
+        overrides = None if override is None else {call.tool: override}
+        return evaluate(
+            policy,
+            agent="support",
+            tool=call.tool,
+            args=call.args,
+            overrides=overrides,
+            also=also,
+        )
+
+    return apply_hint(one, hint)
+
+
+@given(
+    listed=TIERS,
+    number=st.integers(0, 3),
+    hold=st.none() | st.booleans(),
+    answer=SHAPES | st.text(max_size=9) | st.just(ValueError("no")),
+    may_deny=st.booleans(),
+)
+def test_no_answer_of_triage_ever_lowers_a_call(
+    *, listed: Tier, number: int, hold: bool | None, answer: Any, may_deny: bool
+) -> None:
+    policy = policy_of(listed, may_deny=may_deny)
+    hint = None if hold is None else CallHint(hold=hold)
+    call = ProposedCall(tool="tool", args={"n": number}, tool_call_id="c1", hint=hint)
+    alone = judge(policy, call, hint, ())
+    advising = Advising(Answering(answer), Turn(ref=REF, calls=(call,)))
+
+    advised = asyncio.run(advising.advise([Ruled(call, alone)], now_ms=0))
+    found = advised.get(0)
+    ruling = judge(policy, call, hint, found.also if found else ())
+
+    assert ruling.tier.rank >= alone.tier.rank
+    assert ruling.reasons[: len(alone.reasons)] == alone.reasons
+    raised = found.opinion.raised_to if found else None
+    assert ruling.tier is join(alone.tier, raised or alone.tier)
+    assert may_deny or ruling.tier is not Tier.DENY or alone.tier is Tier.DENY
+    assert raised is None or isinstance(answer, dict)
+
+
+async def test_a_turn_that_is_judged_again_waits_no_second_time() -> None:
+    policy = policy_of(Tier.APPROVE, timeout="1s")
+    calls = tuple(
+        ProposedCall(tool=tool, args={}, tool_call_id=tool) for tool in ("tool", "late")
+    )
+    ruled = [Ruled(call, judge(policy, call, None, ())) for call in calls]
+    triage = Answering(None, is_hanging=True)
+    advising = Advising(triage, Turn(ref=REF, calls=calls))
+
+    first = await advising.advise([ruled[0]], now_ms=0)
+    again = await advising.advise(ruled, now_ms=0)
+
+    assert triage.asked == ["tool"]
+    assert {one.silence for one in (*first.values(), *again.values())} == {"timeout"}
+    assert len(again) == 2
+
+
+@pytest.mark.parametrize("args", [{"n": float("nan")}, {"n": "\ud800"}])
+async def test_what_is_no_strict_json_is_put_to_nobody(args: Any) -> None:
+    call = ProposedCall(tool="other", args=args, tool_call_id="c1")
+    ruled = Ruled(call, judge(policy_of(Tier.APPROVE), call, None, ()))
+    triage = Answering({"raise_to": "deny"})
+
+    advised = await Advising(triage, Turn(ref=REF, calls=(call,))).advise(
+        [ruled], now_ms=0
+    )
+
+    assert (triage.asked, dict(advised)) == ([], {})
+
+
+async def test_a_call_that_is_refused_anyhow_is_put_to_nobody() -> None:
+    call = ProposedCall(tool="other", args={}, tool_call_id="c1")
+    ruling = judge(policy_of(Tier.APPROVE), call, None, ())
+    triage = Answering({"raise_to": "deny"})
+    advising = Advising(triage, Turn(ref=REF, calls=(call,)))
+
+    assert not await advising.advise([Ruled(call, ruling, "frozen")], now_ms=0)
+    assert not triage.asked

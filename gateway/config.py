@@ -26,11 +26,9 @@ from pydantic import (
 )
 
 from gateway.documents import (
-    MAX_TEXT,
     BadDocument,
     Document,
     Problem,
-    as_text,
     dotted,
     parse_yaml,
     read_model,
@@ -38,6 +36,7 @@ from gateway.documents import (
 )
 from gateway.errors import SettingsError
 from gateway.secret_file import load_or_create_secret, parse_secret
+from gateway.text_file import read_text
 
 DEFAULT_FILE = Path("twokey.yml")
 
@@ -63,7 +62,6 @@ SECRETS: Final[Mapping[str, str]] = {
 }
 """Environment variable to the name of the secret; none of them may be in a file."""
 
-_MAX_BYTES = 4 * MAX_TEXT
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _NAMED = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
 
@@ -158,7 +156,7 @@ class PolicySource(_Model):
         Raises:
             SettingsError: when it cannot be read.
         """
-        return _read(self.path, "the policy", "Write one, or set 'policy'.")
+        return read_text(self.path, "the policy", hint="Write one, or set 'policy'.")
 
 
 class SlackSecrets(_Model):
@@ -213,7 +211,8 @@ class Settings(_Model):
             SettingsError: one sentence a problem, with the setting's name.
         """
         source = path or DEFAULT_FILE
-        text = "" if path is None and not source.exists() else _read(source)
+        is_there = path is not None or source.exists()
+        text = read_text(source, "the settings") if is_there else ""
         try:
             document = parse_yaml(text, str(source))
             _refuse_secrets(document)
@@ -255,27 +254,6 @@ class Settings(_Model):
                 "app's page 'Basic Information'."
             )
         return tuple(problems)
-
-
-def _read(path: Path, what: str = "the settings", hint: str = "") -> str:
-    try:
-        with path.open("rb") as file:
-            found = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError:
-        problem = f"There is no file {str(path)!r} with {what}. {hint}".rstrip()
-        raise SettingsError(problem) from None
-    except OSError as error:
-        raise SettingsError(
-            f"{str(path)!r} with {what} cannot be read: {error.strerror}."
-        ) from error
-    if len(found) > _MAX_BYTES:
-        raise SettingsError(
-            f"{path}:1: This is longer than {_MAX_BYTES} bytes, too long for {what}."
-        )
-    try:
-        return as_text(found, str(path))
-    except BadDocument as error:
-        raise SettingsError(str(error)) from error
 
 
 def _refuse_secrets(document: Document) -> None:

@@ -10,8 +10,11 @@ from pathlib import Path
 import typer
 from pydantic import JsonValue
 
+from gateway import text_file
 from gateway.documents import BadDocument, as_text
 from gateway.errors import SettingsError
+
+NO_LIMIT = -1
 
 
 def good(text: str) -> None:
@@ -47,13 +50,10 @@ def read_text(path: Path, what: str) -> str:
     Raises:
         SettingsError: when it cannot be read.
     """
-    is_piped = str(path) == "-"
+    if str(path) != "-":
+        return text_file.read_text(path, what, at_most=NO_LIMIT)
     try:
-        found = sys.stdin.buffer.read() if is_piped else path.read_bytes()
-        return as_text(found, "<stdin>" if is_piped else str(path))
-    except OSError as error:
-        text = f"{str(path)!r} with {what} cannot be read: {error.strerror}."
-        raise SettingsError(text) from error
+        return as_text(sys.stdin.buffer.read(), "<stdin>")
     except BadDocument as error:
         raise SettingsError(str(error)) from error
 

@@ -131,7 +131,7 @@ def evaluate(
         redact=redact,
         requires_reason=rules.requires_reason(),
         idempotent=bool(rules.first.idempotent),
-        overridable=bool(rules.first.overridable),
+        overridable=rules.overridable,
         fired=raised,
         remind_at_ms=rules.share_ms(tier, waiting.remind_at),
         escalate_at_ms=rules.share_ms(tier, waiting.escalate_at),

@@ -68,7 +68,9 @@ def _for_both(value: object) -> object:
 class Defaults(Record):
     """What holds where a tool and its agent say nothing.
 
-    An unlisted tool gets ``tier``; without ``reviewers`` nobody can approve.
+    An unlisted tool gets ``tier``; without ``reviewers`` nobody can approve. With
+    ``overridable``, a run of the agent may ask for less than ``tier`` for a tool that
+    is not listed, as LangChain's ``interrupt_on`` does for all that it leaves out.
     """
 
     tier: Tier = Tier.APPROVE
@@ -76,6 +78,16 @@ class Defaults(Record):
     channel: ChannelRef = "#agent-approvals"
     reviewers: Reviewers = ()
     triage: TriageRule | None = None
+    overridable: bool = False
+
+    @model_validator(mode="after")
+    def _not_denied(self) -> Defaults:
+        if self.overridable and self.tier is Tier.DENY:
+            raise ValueError(
+                "it is 'deny' and 'overridable'; nothing overrides a denial, so remove "
+                "'overridable'."
+            )
+        return self
 
 
 class RoleRule(Record):

@@ -37,6 +37,7 @@ class Selection:
         self._agent = policy.agents.get(agent, _SILENT_AGENT)
         self._narrow = self._agent.tools.get(tool, _SILENT)
         self._listed = policy.tools.get(tool, _SILENT)
+        self._is_listed = tool in policy.tools or tool in self._agent.tools
         self._override = override or Override()
         set_here = {
             name: getattr(self._narrow, name) for name in self._narrow.model_fields_set
@@ -53,11 +54,22 @@ class Selection:
             return tier, reasons
         if join(tier, asked) is asked:
             return asked, (*reasons, f"This run of the agent asked for {asked}.")
-        if self.first.overridable and tier is not Tier.DENY:
+        if self.overridable and tier is not Tier.DENY:
             text = f"This run of the agent asked for {asked}, as the policy lets it."
             return asked, (*reasons, text)
         text = f"This run of the agent asked for {asked}; the policy does not let it."
         return tier, (*reasons, text)
+
+    @property
+    def overridable(self) -> bool:
+        """Say whether a run of the agent may ask for less than is listed.
+
+        What the defaults say of it is for tools that nobody listed at all: a tool with
+        an entry of its own was thought of.
+        """
+        if self._is_listed:
+            return bool(self.first.overridable)
+        return self._policy.defaults.overridable
 
     def raising(self) -> tuple[RaiseRule, ...]:
         """Return the rules of ``raise``: the tool's, then those for this agent."""
@@ -69,7 +81,7 @@ class Selection:
         asked = self._override.allow
         if asked is None:
             return tuple(dict.fromkeys(listed))
-        may_widen = bool(self.first.overridable)
+        may_widen = self.overridable
         kept = (verb for verb in asked if may_widen or verb in listed)
         return tuple(dict.fromkeys(kept)) or (Verb.REJECT,)
 

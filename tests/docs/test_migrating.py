@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
+from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from gateway.agent import connected, guarded
+from gateway.agent import ApprovalMiddleware, connected, guarded
 from gateway.approvals.record import Verb
 from gateway.approvals.tiers import Tier
 from gateway.errors import NotAllowed
@@ -26,7 +27,9 @@ from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
 CODE = blocks("python", PAGE)
-POLICY = load_policy(blocks("yaml", PAGE)[0], "policy.yml")
+POLICY, LIKE_LANGCHAIN = (
+    load_policy(block, "policy.yml") for block in blocks("yaml", PAGE)
+)
 EMAIL = ("send_email", {"to": "alice@else.org", "body": "Hi"}, "c1")
 INSIDE = ("send_email", {"to": "bob@example.com", "body": "Hi"}, "c2")
 DELETE = ("delete_file", {"path": "report"}, "c3")
@@ -214,3 +217,38 @@ def test_interrupt_on_of_deepagents_would_pause_beside_ours() -> None:
     assert "action_requests" in first.value
     assert second.value["tool_call_id"] == "c3"
     assert waiting == set()
+
+
+@pytest.mark.parametrize(
+    ("policy", "waiting"),
+    [(POLICY, {"c1", "c2", "c3", "c4"}), (LIKE_LANGCHAIN, {"c2", "c3"})],
+)
+def test_a_tool_that_nobody_lists_runs_where_the_default_may_be_loosened(
+    policy: Policy, waiting: set[str]
+) -> None:
+    names = page(
+        calling(("first", {}, "c1"), ("second", {}, "c2"), DELETE, ("third", {}, "c4"))
+    )
+
+    def named(name: str) -> BaseTool:
+        return tool(name, description=name)(lambda: name)
+
+    gate = names["HumanInTheLoopMiddleware"](interrupt_on={"second": True})
+    graph = names["create_agent"](
+        names["model"],
+        [*map(named, ("first", "second", "third")), names["delete_file"]],
+        middleware=[gate],
+    )
+
+    assert asked(graph, PolicyGateway(policy)) == waiting
+
+
+def test_without_interrupt_on_a_default_that_may_be_loosened_is_not() -> None:
+    names = page(calling(EMAIL, READ))
+    graph = names["create_agent"](
+        names["model"],
+        [names["send_email"], names["read_file"]],
+        middleware=[ApprovalMiddleware("mailer")],
+    )
+
+    assert asked(graph, PolicyGateway(LIKE_LANGCHAIN)) == {"c1", "c4"}

@@ -214,7 +214,7 @@ def test_no_bytes_at_all_end_in_anything_else(found: bytes) -> None:
     [
         (b"[" * 200_000, ":1: This is nested too deeply"),
         (b"version: 1\n" + b"x" * MAX_TEXT, ":1: This has 1000011 characters"),
-        (b" " * 5_000_000, ":1: This is longer than 4000000 bytes"),
+        (b" " * 5_000_000, ":1: This is longer than 4000000 bytes."),
         (b"version: 1\n# \xe9t\xe9\n", ":2: This is not UTF-8; save it as UTF-8."),
         (b"a: &a [x]\nb: &b [*a,*a]\nc: [*b,*b]\n", ":1: Anchors and aliases"),
         (b"version: 1\n# \xe2\x80\xa8 \xc2\x85\ntols: 1\n", ":3: Unknown key 'tols'"),

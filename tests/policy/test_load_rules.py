@@ -220,6 +220,11 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
             "tier: deny, over",
             "nothing overrides a denial, so remove",
         ),
+        (
+            "reviewers: support}",
+            "tier: deny, overridable: true}",
+            "policy.yml:2: 'defaults': it is 'deny' and 'overridable'; nothing overri",
+        ),
         ("pending_per_agent: 5", "pending_per_agent: 0", "greater than or equal to 1"),
         ("pending_per_agent", "pending_per_agnt", "did you mean 'pending_per_agent'?"),
         ("{type: number}", "{type: nmbr}", "this is no usable JSON Schema 2020-12"),

@@ -204,6 +204,40 @@ def test_a_run_may_ask_for_less_only_where_the_policy_lets_it() -> None:
     assert override("refund", allow=[]).allow == (Verb.REJECT,)
 
 
+@pytest.mark.parametrize(
+    ("tools", "runs"),
+    [
+        ({}, True),
+        ({"other": {"tier": "deny"}}, True),
+        ({"t": {}}, False),
+        ({"t": {"tier": "approve"}}, False),
+        ({"t": {"overridable": False}}, False),
+        ({"t": {"overridable": True}}, True),
+    ],
+)
+def test_the_default_is_loosened_only_for_a_tool_that_is_not_listed(
+    tools: dict[str, object], *, runs: bool
+) -> None:
+    defaults = {"overridable": True}
+    by_tool = {"version": 1, "defaults": defaults, "tools": tools}
+    by_agent = {"version": 1, "defaults": defaults, "agents": {"a": {"tools": tools}}}
+    closed = {"version": 1, "agents": {"b": {"tools": tools}}}
+
+    asked = [
+        evaluate(
+            Policy.model_validate(policy),
+            agent="a",
+            tool="t",
+            args={},
+            overrides={"t": Override(tier=Tier.AUTO)},
+        )
+        for policy in (by_tool, by_agent, closed)
+    ]
+
+    assert [ruling.overridable for ruling in asked] == [runs, runs, False]
+    assert [ruling.tier is Tier.AUTO for ruling in asked] == [runs, runs, False]
+
+
 def test_an_override_of_another_tool_says_nothing() -> None:
     ruling = evaluate(
         POLICY,

@@ -12,6 +12,9 @@ from gateway.store.store import Store
 from gateway.wire import CallHint, Claimed, ProposedCall, Turn, TurnRef, VerdictKind
 from tests.service.desk import ANA, POLICY, Desk, claim_of
 
+OPEN = "{tier: approve, overridable: true, exp"
+LISTED = "  process_refund: {tier: approve}\n"
+RUN = VerdictKind.RUN
 LOOSE = POLICY.replace("{tier: approve}", "{tier: approve, overridable: true}")
 
 
@@ -57,7 +60,13 @@ async def test_an_edit_of_a_call_raised_by_the_agent_keeps_the_tier(desk: Desk) 
 
 
 @pytest.mark.parametrize(
-    ("policy", "kind"), [(POLICY, VerdictKind.HOLD), (LOOSE, VerdictKind.RUN)]
+    ("policy", "kind"),
+    [
+        (POLICY, VerdictKind.HOLD),
+        (LOOSE, VerdictKind.RUN),
+        (POLICY.replace("{tier: approve, exp", OPEN), VerdictKind.HOLD),
+        (POLICY.replace("{tier: approve, exp", OPEN).replace(LISTED, ""), RUN),
+    ],
 )
 async def test_a_person_is_waived_only_where_policy_says_so(
     desk: Desk, policy: str, kind: VerdictKind

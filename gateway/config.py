@@ -100,7 +100,6 @@ def _policy(value: JsonValue) -> JsonValue:
 
 
 GraphRef = Annotated[str, AfterValidator(partial(_named, "graph"))]
-TriageRef = Annotated[str, AfterValidator(partial(_named, "triage"))]
 
 
 class _Model(BaseModel):
@@ -135,7 +134,7 @@ class SettingsFile(_Model):
     tenant: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
     agents: dict[str, AgentSettings] = Field(default_factory=dict)
     graphs: dict[str, GraphRef] = Field(default_factory=dict)
-    triage: TriageRef | None = None
+    triage: Annotated[str, AfterValidator(partial(_named, "triage"))] | None = None
     policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
     data_dir: Path = Path(".twokey")
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
@@ -174,8 +173,7 @@ class Settings(_Model):
         folder: where relative names start from: the one of the settings file.
         tenant: whose approvals these are.
         agents: name to its graph, as an absolute ``file.py:name`` or ``module:name``.
-        triage: what is asked about calls where the policy says so, named like a
-            graph; None for nothing.
+        triage: what the policy puts calls to, named like a graph; None for nothing.
         policy: where the policy stands; loaded by `gateway.policy.load`.
         data_dir: where the embedded store, checkpoints and the secret file live.
         redis_url: the store; None is the embedded one in ``data_dir``.

@@ -12,7 +12,7 @@ from bot.board import Line, Topic, Urgency
 from bot.cards.calling import escalation, reminder, told_elsewhere
 from bot.cards.history import thread_note
 from bot.cards.message import Message
-from bot.cards.outcome import agent_words, run_failed
+from bot.cards.outcome import agent_words, run_failed, unreadable
 from bot.cards.stops import STOPS, stop_message
 from bot.limits import UPDATE
 from bot.posting import NotYet, Wall
@@ -22,7 +22,7 @@ from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ApprovalState
 from gateway.approvals.record import Approval
 from gateway.approvals.tiers import Tier
-from gateway.errors import StoreUnavailable
+from gateway.errors import StoreUnavailable, UnreadableRecord
 from gateway.failures import log_failure
 from gateway.store.approvals import Loaded
 from gateway.store.keys import Keys
@@ -123,7 +123,11 @@ class Saying:
     async def _show(self, topic: Topic, outbox: Outbox, keys: Keys) -> None:
         wanted = topic.wanted
         self._need_room(topic)
-        loaded = await self.read(topic.approval)
+        try:
+            loaded = await self.read(topic.approval)
+        except UnreadableRecord as error:
+            await self._give_up(topic, outbox, keys, error)
+            return
         if loaded is None:
             topic.shown = wanted
             await _acknowledge(topic, outbox, list(topic.events))
@@ -133,6 +137,22 @@ class Saying:
             await self._hang(topic, keys, loaded)
         topic.shown = wanted
         await self._take_notes(topic, outbox, approval)
+
+    async def _give_up(
+        self, topic: Topic, outbox: Outbox, keys: Keys, error: UnreadableRecord
+    ) -> None:
+        """Say under the card that nothing on it counts any more."""
+        log_failure(logger, error, "publisher.unreadable_record")
+        topic.shown = topic.wanted
+        place = await self.wall.cards.place(keys, topic.approval)
+        if place is not None:
+            told = unreadable(topic.approval)
+            for event in list(topic.events):
+                if event.name is EventName.RECORD_UNREADABLE:
+                    line = Line(told, event.seq, place.channel, place.ts)
+                    topic.notes.append(line)
+                    topic.events.remove(event)
+        await _acknowledge(topic, outbox, list(topic.events))
 
     def _need_room(self, topic: Topic) -> None:
         """Wait before anything is read or rendered for a change Slack has no room for.

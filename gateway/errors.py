@@ -46,6 +46,21 @@ class StoreUnavailable(TwokeyError):
     """The store did not answer, or refused to promise that it kept the write."""
 
 
+class UnreadableRecord(TwokeyError):
+    """A stored approval is not what we wrote: nothing of it is decided or run.
+
+    Attributes:
+        approval: its id.
+    """
+
+    def __init__(self, approval: str) -> None:
+        self.approval = approval
+        super().__init__(
+            f"The record of approval {approval!r} cannot be read, so nothing of it was "
+            "decided or run. See who else writes to the store; the agent can ask anew."
+        )
+
+
 class UnsafeStore(TwokeyError):
     """The store would lose acknowledged decisions, so Twokey will not use it."""
 

@@ -280,6 +280,19 @@ def answer_for(item: Item) -> Answer | None:
     return _answer(item, AnswerKind.APPROVE)
 
 
+def unknown_answer(item_id: str, action_hash: str) -> Answer:
+    """Return the answer about a call whose record nobody can read."""
+    return Answer(
+        type=AnswerKind.WITHDRAWN,
+        item_id=item_id,
+        action_hash=action_hash,
+        message=(
+            "The gateway cannot read its record of this call, so it does not run now. "
+            "Look before you ask again whether it ran before."
+        ),
+    )
+
+
 def _answer(
     item: Item, kind: AnswerKind, *, message: str = "", args: JsonObject | None = None
 ) -> Answer:

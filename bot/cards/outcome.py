@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import LiteralString, assert_never
 
-from bot.blocks import Label, Template, joined, label, section, template, untrusted
+from bot.blocks import (
+    Label,
+    Template,
+    code,
+    joined,
+    label,
+    section,
+    template,
+    untrusted,
+)
 from bot.cards.chunks import chunks
 from bot.cards.message import Message
 from bot.cards.refs import when, who
@@ -113,6 +122,18 @@ def agent_words(text: str) -> Message:
         blocks=tuple(section(untrusted(part)) for part in words),
         text="The agent answered.",
     )
+
+
+def unreadable(approval_id: str) -> Message:
+    """Say under a card that its record cannot be read, so nothing on it counts."""
+    said = template(
+        "⚠️ The record of {id} cannot be read, so nothing of it is decided or run, "
+        "whatever the card says. The agent is told; please tell whoever runs the "
+        "gateway to see who else writes to its store.",
+        id=code(approval_id),
+    )
+    text = f"The record of approval {approval_id} cannot be read; nothing of it runs."
+    return Message((section(said),), text)
 
 
 def run_failed(approval: Approval | None = None) -> Message:

@@ -24,7 +24,7 @@ from bot.gestures import Clicked, Submitted
 from bot.ids import Action, View
 from bot.modals.message import notice
 from bot.payload import BadPayload, Command, Json
-from gateway.errors import StoreUnavailable
+from gateway.errors import StoreUnavailable, UnreadableRecord
 from gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
@@ -43,6 +43,10 @@ NOT_RECORDED = label(
 NOT_CONFIRMED = label(
     "This took too long, so it is not confirmed. Please look at the card: it shows "
     "what is recorded."
+)
+UNREADABLE = label(
+    "The record of this approval cannot be read, so nothing was recorded and nothing "
+    "of it will run. Please tell whoever runs the gateway; the agent can ask anew."
 )
 BROKEN = label(
     "Something went wrong on our side, so this is not confirmed. Please look at the "
@@ -181,6 +185,9 @@ async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
     except TimeoutError:
         logger.exception("listener.slow patience_s=%s", PATIENCE_S)
         raise Calm(NOT_CONFIRMED) from None
+    except UnreadableRecord as error:
+        log_failure(logger, error, "listener.unreadable_record")
+        raise Calm(UNREADABLE) from None
     except Exception as error:  # noqa: BLE001 - Slack needs an answer
         log_failure(logger, error, "listener.failed")
         raise Calm(BROKEN) from None

@@ -38,6 +38,7 @@ class EventName(StrEnum):
     ITEM_FAILED = "item.failed"
     ITEM_IN_DOUBT = "item.in_doubt"
     ITEM_RECONCILED = "item.reconciled"
+    RECORD_UNREADABLE = "record.unreadable"
     RUN_STARTED = "run.started"
     RUN_FINISHED = "run.finished"
     RUN_FAILED = "run.failed"

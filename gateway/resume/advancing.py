@@ -177,8 +177,8 @@ class Advancer:
 
     async def _approvals(self, at: Place) -> list[Approval]:
         ids = await self._store.approvals.of_thread(at.keys, at.agent, at.thread)
-        found = [await self._store.approvals.load(one) for one in ids]
-        return [loaded.approval for loaded in found if loaded is not None]
+        found = await self._store.approvals.load_each(ids)
+        return [loaded.approval for loaded in found]
 
 
 def _turn(approval: Approval) -> TurnRef:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -16,7 +17,8 @@ from gateway.approvals import digest
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Item, approval_of
 from gateway.approvals.strict_json import JsonObject
-from gateway.errors import GraphError
+from gateway.errors import GraphError, UnreadableRecord
+from gateway.failures import log_failure
 from gateway.resume.runner import PendingInterrupt
 from gateway.store.store import Store
 from gateway.wire import (
@@ -24,7 +26,10 @@ from gateway.wire import (
     RECONCILE_INTERRUPT,
     ReconcileAnswer,
     answer_for,
+    unknown_answer,
 )
+
+logger = logging.getLogger(__name__)
 
 _NO_SCHEMA = (
     AttributeError,
@@ -120,7 +125,12 @@ async def answers_for(
         question = question_of(one)
         if question is None:
             continue
-        item = await _item(store, question.item_id)
+        try:
+            item = await _item(store, question.item_id)
+        except UnreadableRecord as error:
+            log_failure(logger, error, "record.unreadable")
+            answers.add(question, _unknown(question))
+            continue
         if item is None or item.ctx.thread != thread:
             continue
         if item.ctx.agent != agent:
@@ -162,6 +172,16 @@ def _answer(question: Question, item: Item) -> JsonObject | None:
         return None if found is None else _json(found.model_dump(mode="json"))
     answer = answer_for(item)
     return None if answer is None else _json(answer.model_dump(mode="json"))
+
+
+def _unknown(question: Question) -> JsonObject:
+    """Return the answer that lets a thread go on without what nobody can read."""
+    about = (question.item_id, question.action_hash)
+    if question.kind == APPROVAL_INTERRUPT:
+        return _json(unknown_answer(*about).model_dump(mode="json"))
+    item_id, action_hash = about
+    found = ReconcileAnswer(type="skip", item_id=item_id, action_hash=action_hash)
+    return _json(found.model_dump(mode="json"))
 
 
 def _reconciled(item: Item) -> ReconcileAnswer | None:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from gateway.approvals import digest
@@ -12,6 +13,8 @@ from gateway.approvals.edits import edit_hash
 from gateway.approvals.events import Event, EventName, named_after
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Item, Result, approval_of
+from gateway.errors import UnreadableRecord
+from gateway.failures import log_failure
 from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
 from gateway.service.facts import item_event
@@ -37,6 +40,8 @@ from gateway.wire import (
     Verdict,
     answer_for,
 )
+
+logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 16
 _WAITING = {ItemState.PENDING, ItemState.AUTHORIZED}
@@ -225,7 +230,11 @@ class AgentService:
             approval_id, index = approval_of(item_id)
         except ValueError:
             return None
-        loaded = await self._store.approvals.load(approval_id)
+        try:
+            loaded = await self._store.approvals.load(approval_id)
+        except UnreadableRecord as error:
+            log_failure(logger, error, "record.unreadable")
+            return None
         if loaded is None or index >= len(loaded.approval.items):
             return None
         if loaded.approval.tenant != self._tenant:
@@ -238,11 +247,10 @@ class AgentService:
         return await self._loaded(ids)
 
     async def _loaded(self, ids: Sequence[str]) -> list[Approval]:
-        found = [await self._store.approvals.load(one) for one in ids]
         return [
             loaded.approval
-            for loaded in found
-            if loaded is not None and loaded.approval.tenant == self._tenant
+            for loaded in await self._store.approvals.load_each(ids)
+            if loaded.approval.tenant == self._tenant
         ]
 
     async def _end_older_turns(self, ref: TurnRef, older: Sequence[str]) -> None:
@@ -258,10 +266,10 @@ class AgentService:
         only: frozenset[str] | None = None,
     ) -> None:
         for _ in range(_ATTEMPTS):
-            loaded = await self._store.approvals.load(approval_id)
-            if loaded is None:
+            found = await self._store.approvals.load_each([approval_id])
+            if not found:
                 return
-            approval = loaded.approval
+            approval = found[0].approval
             ends = {
                 item.index: _ended(approval, item, state)
                 for item in approval.items

@@ -76,6 +76,7 @@ class ReviewService:
         self._policy = policy
         self._tenant = tenant
         self._sweeper = Sweeper(store)
+        self._keys = store.keys_of_tenant(tenant)
         self.freezes = FreezeService(store, tenant=tenant)
         self.stops = StopService(store, policy, tenant=tenant)
         self.notices = NoticeService(store, tenant=tenant)
@@ -88,7 +89,11 @@ class ReviewService:
         return self._policy().defaults.channel
 
     async def read(self, approval_id: str) -> Loaded | None:
-        """Return an approval and the store's clock, or None for an unknown id."""
+        """Return an approval and the store's clock, or None for an unknown id.
+
+        Raises:
+            UnreadableRecord: when the record is not what we wrote.
+        """
         loaded = await self.store.approvals.load(approval_id)
         if loaded is None or loaded.approval.tenant != self._tenant:
             return None
@@ -120,6 +125,7 @@ class ReviewService:
 
         Raises:
             StoreUnavailable: when it is not known to be written.
+            UnreadableRecord: when the record is not what we wrote.
         """
         for attempt in range(_ATTEMPTS):
             is_fresh = attempt == 0 and seen is not None
@@ -140,7 +146,7 @@ class ReviewService:
             )
             if not isinstance(result, Change):
                 if isinstance(result, Expired):
-                    await self._sweeper.expire(approval.id)
+                    await self._sweeper.expire(self._keys, approval.id)
                 return result
             word = await self.store.approvals.commit(
                 approval,
@@ -154,7 +160,7 @@ class ReviewService:
                 settled = Settled(approval=result.approval, index=click.index)
                 return result.voted or settled
             if word == "expired":
-                await self._sweeper.expire(approval.id)
+                await self._sweeper.expire(self._keys, approval.id)
                 return Expired(expires_at_ms=approval.expires_at_ms)
             if word == "gone":
                 return Unknown()
@@ -224,11 +230,10 @@ class ReviewService:
         """
         keys = self.store.keys_of_tenant(self._tenant)
         ids = await self.store.approvals.scheduled(keys, limit)
-        found = [await self.read(one) for one in ids]
         return [
             loaded
-            for loaded in found
-            if loaded is not None
+            for loaded in await self.store.approvals.load_each(ids)
+            if loaded.approval.tenant == self._tenant
             and loaded.approval.state is ApprovalState.OPEN
             and loaded.now_ms < loaded.approval.expires_at_ms
         ]

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import logging
+
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval
+from gateway.errors import UnreadableRecord
+from gateway.failures import log_failure
 from gateway.service.facts import item_event
 from gateway.store.jobs import Job, JobKind
 from gateway.store.keys import Keys
 from gateway.store.store import Store
 from gateway.store.timers import Timer, TimerKind
+from gateway.store.unreadable import put_aside
+
+logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 16
 _BATCH = 100
@@ -38,7 +45,11 @@ class Sweeper:
 
     async def ring(self, keys: Keys, timer: Timer) -> bool:
         """Remind people of one approval, or call others; once on all replicas."""
-        loaded = await self._store.approvals.load(timer.approval)
+        try:
+            loaded = await self._store.approvals.load(timer.approval)
+        except UnreadableRecord as error:
+            await self._put_aside(keys, error)
+            return False
         if loaded is None:
             await self._store.timers.drop(keys, timer)
             return False
@@ -52,16 +63,20 @@ class Sweeper:
             batch = await self._store.approvals.overdue(keys, _BATCH)
             before = ended
             for approval_id in batch:
-                ended += await self.expire(approval_id)
+                ended += await self.expire(keys, approval_id)
             if len(batch) < _BATCH or ended == before:
                 return ended
 
-    async def expire(self, approval_id: str) -> int:
+    async def expire(self, keys: Keys, approval_id: str) -> int:
         """End what is overdue in one approval by the store's clock."""
         for _ in range(_ATTEMPTS):
-            loaded = await self._store.approvals.load(approval_id)
+            try:
+                loaded = await self._store.approvals.load(approval_id)
+            except UnreadableRecord as error:
+                await self._put_aside(keys, error)
+                return 0
             if loaded is None:
-                await self._store.approvals.forget_overdue(approval_id)
+                await self._store.approvals.forget_overdue(keys, approval_id)
                 return 0
             approval = loaded.approval
             word, count = await self._store.approvals.expire(
@@ -79,6 +94,11 @@ class Sweeper:
             if word != "moved":
                 return count
         return 0
+
+    async def _put_aside(self, keys: Keys, error: UnreadableRecord) -> None:
+        """Keep a record that nobody can read from stopping the clock of all others."""
+        log_failure(logger, error, "record.put_aside")
+        await put_aside(self._store.conn, keys, error.approval)
 
 
 def _events(approval: Approval, state: ItemState, name: EventName) -> dict[int, Event]:

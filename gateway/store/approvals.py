@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
@@ -13,12 +14,16 @@ from gateway.approvals.events import Event
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.notice import Notice
 from gateway.approvals.record import Approval
+from gateway.errors import UnreadableRecord
+from gateway.failures import log_failure
 from gateway.store import codec, scripts, timers
 from gateway.store.attention import ASKED_MS, Aftermath
 from gateway.store.connection import Connection, Reply, fields, number, text
 from gateway.store.jobs import Job
 from gateway.store.keys import RETENTION, Keys, shard_of_approval
 from gateway.store.windows import Use, as_rows
+
+logger = logging.getLogger(__name__)
 
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
@@ -162,7 +167,11 @@ class ApprovalStore:
                 return None
 
     async def load(self, approval_id: str) -> Loaded | None:
-        """Read one approval and the store's clock, as of one moment."""
+        """Read one approval and the store's clock, as of one moment; None: unknown.
+
+        Raises:
+            UnreadableRecord: when the record is not what we wrote.
+        """
         shard = shard_of_approval(approval_id)
         if shard is None:
             return None
@@ -174,8 +183,21 @@ class ApprovalStore:
         )
         if not head or not blobs:
             return None
-        approval = codec.approval(fields(head), fields(blobs))
+        approval = codec.approval(approval_id, fields(head), fields(blobs))
         return Loaded(approval, now_ms=_milliseconds(time))
+
+    async def load_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
+        """Read those approvals that are there, without those that nobody can read."""
+        found: list[Loaded] = []
+        for approval_id in approval_ids:
+            try:
+                loaded = await self.load(approval_id)
+            except UnreadableRecord as error:
+                log_failure(logger, error, "record.unreadable")
+                continue
+            if loaded is not None:
+                found.append(loaded)
+        return found
 
     async def commit(
         self,
@@ -305,11 +327,9 @@ class ApprovalStore:
         )
         return _ended(reply)
 
-    async def forget_overdue(self, approval_id: str) -> None:
+    async def forget_overdue(self, keys: Keys, approval_id: str) -> None:
         """Drop the deadline of an approval that is kept no longer."""
-        shard = shard_of_approval(approval_id)
-        if shard is not None:
-            await self._conn.command("ZREM", Keys(shard).expiry, approval_id)
+        await self._conn.command("ZREM", keys.expiry, approval_id)
 
     async def of_thread(self, keys: Keys, agent: str, thread: str) -> list[str]:
         """Return the ids of a thread's approvals, oldest first."""

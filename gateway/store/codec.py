@@ -7,14 +7,23 @@ text an item (``<i>:d``); what scripts compare are small fields of the head hash
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import cast
 
 from pydantic import JsonValue
 
 from gateway.approvals import digest
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Result, Taken
-from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.record import (
+    Approval,
+    Context,
+    Item,
+    Result,
+    Taken,
+    item_id,
+)
+from gateway.approvals.strict_json import JsonObject, parse_object
+from gateway.errors import BadJson, UnreadableRecord
 from gateway.store.connection import number
 
 _IN_HEAD = {"state", "changed_at_ms", "fence", "claimed_until_ms", "result"}
@@ -58,8 +67,43 @@ def detail(item: Item) -> str:
     return item.model_dump_json(include=_IN_DETAIL, exclude_defaults=True)
 
 
-def approval(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
-    """Put a stored approval together again."""
+def approval(
+    approval_id: str, head: dict[str, bytes], blobs: dict[str, bytes]
+) -> Approval:
+    """Put a stored approval together again.
+
+    Raises:
+        UnreadableRecord: when it is not what we wrote, or its parts do not belong
+            together: what a card shows is what was hashed is what runs.
+    """
+    try:
+        found = _together(head, blobs)
+        hashes = [head[f"{item.index}:h"] for item in found.items]
+        is_ours = (
+            found.id == approval_id
+            and number(head["n"]) == len(found.items)
+            and _is_whole(found, hashes)
+        )
+    except (KeyError, TypeError, ValueError, BadJson) as error:
+        raise UnreadableRecord(approval_id) from error
+    if not is_ours:
+        raise UnreadableRecord(approval_id)
+    return found
+
+
+def whose(blobs: dict[str, bytes]) -> tuple[str, str, str]:
+    """Return tenant, agent and thread of a record that nobody can read, "" unknown."""
+    try:
+        record = _object(blobs["frozen"])
+        tenant, agent, thread = (
+            str(record[name]) for name in ("tenant", "agent", "thread")
+        )
+    except (KeyError, TypeError, ValueError):
+        return "", "", ""
+    return tenant, agent, thread
+
+
+def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
     record = _object(blobs["frozen"])
     frozen_items = cast("list[JsonObject]", record["items"])
     taken = blobs.get("taken")
@@ -86,7 +130,7 @@ def _item(
     blobs: dict[str, bytes],
 ) -> Item:
     result = blobs.get(f"{index}:r")
-    stored = Item.model_validate(
+    return Item.model_validate(
         {
             **row,
             **_object(blobs[f"{index}:d"]),
@@ -97,11 +141,49 @@ def _item(
             "result": Result.model_validate_json(result) if result else None,
         }
     )
-    if digest.to_raw(stored.action_hash) != head[f"{index}:h"]:
-        # Whoever changed one without the other did not go through a decision.
-        return stored.with_(state=ItemState.WITHDRAWN)
-    return stored
+
+
+def _is_whole(found: Approval, hashes: Sequence[bytes]) -> bool:
+    """Say whether every item is this approval's and its action the one hashed."""
+    return all(
+        (item.index, item.id) == (index, item_id(found.id, index))
+        and item.ctx.with_(tool_call_id="") == _context(found)
+        and digest.to_raw(item.action_hash) == hashes[index]
+        and _says(item, item.action)
+        and (item.requested == item.action or _is_edited(item))
+        for index, item in enumerate(found.items)
+    )
+
+
+def _context(found: Approval) -> Context:
+    return Context(
+        tenant=found.tenant,
+        agent=found.agent,
+        thread=found.thread,
+        ns=found.ns,
+        message_id=found.message_id,
+        tool_call_id="",
+    )
+
+
+def _is_edited(item: Item) -> bool:
+    edit = item.edit
+    return (
+        edit is not None
+        and edit.requested_hash == digest.action_hash(item.requested)
+        and edit.executed_hash == item.action_hash
+        and _says(item, item.requested)
+    )
+
+
+def _says(item: Item, document: str) -> bool:
+    """Say whether an action document is about the call that the record names."""
+    action = parse_object(document)
+    return (action["tool"], action["ctx"]) == (item.tool, item.ctx.as_dict())
 
 
 def _object(text: bytes) -> dict[str, JsonValue]:
-    return cast("dict[str, JsonValue]", json.loads(text))
+    found = cast("object", json.loads(text))
+    if not isinstance(found, dict):
+        raise TypeError("not an object")
+    return cast("dict[str, JsonValue]", found)

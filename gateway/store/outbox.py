@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import cast
 
 from redis.exceptions import ResponseError
@@ -18,18 +19,22 @@ from gateway.store.connection import (
 )
 from gateway.store.keys import Keys
 
+logger = logging.getLogger(__name__)
+
 
 class Outbox:
     """The event stream of one shard, as one named reader sees it.
 
     Each reader (Slack, a metric, another chat) has its own consumer group and gets
-    every event.
+    every event. What is no event of this version is skipped, logged and counted in
+    ``unreadable``: a newer replica or a hand wrote it, and others wait behind it.
     """
 
     def __init__(self, conn: Connection, keys: Keys, *, reader: str) -> None:
         self._conn = conn
         self._keys = keys
         self._reader = reader
+        self.unreadable = 0
 
     async def prepare(self) -> None:
         """Create this reader's group unless it is there, from the first event on."""
@@ -59,7 +64,7 @@ class Outbox:
             "XAUTOCLAIM", self._keys.outbox, self._reader, consumer, idle_ms,
             "0", "COUNT", limit,
         )  # fmt: skip
-        return _events(claimed(reply))
+        return await self._readable(claimed(reply))
 
     async def take(
         self, consumer: str, *, block_ms: int, limit: int = 100
@@ -69,7 +74,23 @@ class Outbox:
             "XREADGROUP", "GROUP", self._reader, consumer, "COUNT", limit,
             "BLOCK", block_ms, "STREAMS", self._keys.outbox, ">",
         )  # fmt: skip
-        return _events(first_stream(reply))
+        return await self._readable(first_stream(reply))
+
+    async def _readable(self, found: list[Entry]) -> list[Event]:
+        read: list[Event] = []
+        for entry in found:
+            try:
+                read.append(_event(entry))
+            except (KeyError, ValueError):
+                self.unreadable += 1
+                logger.error(  # noqa: TRY400 - the error may hold what was written
+                    "event.unreadable reader=%s seq=%s count=%d",
+                    self._reader,
+                    entry.id,
+                    self.unreadable,
+                )
+                await self.done(entry.id)
+        return read
 
     async def done(self, *seqs: str) -> None:
         """Acknowledge events by their ``seq``."""
@@ -88,9 +109,11 @@ async def announced(conn: Connection, keys: Keys) -> list[Event]:
 
 
 def _events(found: list[Entry]) -> list[Event]:
-    return [
-        Event.model_validate_json(entry.values["e"]).with_(
-            at_ms=number(entry.values["at"]), seq=entry.id
-        )
-        for entry in found
-    ]
+    return [_event(entry) for entry in found]
+
+
+def _event(entry: Entry) -> Event:
+    """Read an event; raises KeyError or ValueError for what is none."""
+    return Event.model_validate_json(entry.values["e"]).with_(
+        at_ms=number(entry.values["at"]), seq=entry.id
+    )

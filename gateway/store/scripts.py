@@ -50,6 +50,7 @@ RING = Script("ring")
 RETIME = Script("retime")
 DELEGATE = Script("delegate")
 NOTE = Script("note")
+PUT_ASIDE = Script("put_aside")
 
 
 async def open_turn(
@@ -303,6 +304,26 @@ async def ring(
 ) -> list[Reply]:
     """Run ring.lua."""
     return await RING.run(conn, [head, blobs, timers, outbox, audit], [id, kind, event])
+
+
+async def put_aside(
+    conn: Connection,
+    *,
+    head: str,
+    expiry: str,
+    timers: str,
+    outbox: str,
+    audit: str,
+    jobs: str,
+    id: str,
+    kinds: str,
+    event: str,
+    job: str,
+) -> list[Reply]:
+    """Run put_aside.lua."""
+    return await PUT_ASIDE.run(
+        conn, [head, expiry, timers, outbox, audit, jobs], [id, kinds, event, job]
+    )
 
 
 async def retime(

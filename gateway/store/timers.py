@@ -8,6 +8,7 @@ whoever looks, and is not forgotten by a restart.
 from __future__ import annotations
 
 import json
+import logging
 from enum import StrEnum
 from typing import Literal, cast
 
@@ -18,6 +19,8 @@ from gateway.approvals.timing import Retimed
 from gateway.store import scripts
 from gateway.store.connection import Connection, text
 from gateway.store.keys import RETENTION, Keys, shard_of_approval
+
+logger = logging.getLogger(__name__)
 
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
@@ -52,6 +55,12 @@ def rows(waiting: Waiting) -> list[tuple[str, int]]:
     return [(kind.value, after_ms) for kind, after_ms in times if after_ms]
 
 
+def _timer(member: bytes) -> Timer:
+    """Read the name of a timer; raises ValueError for what is none."""
+    approval, _, kind = member.decode("utf-8").rpartition(" ")
+    return Timer(approval=approval, kind=TimerKind(kind))
+
+
 class TimerStore:
     """Timers of all shards."""
 
@@ -65,9 +74,14 @@ class TimerStore:
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", 0, limit
         )
-        names = [text(member) for member in cast("list[bytes]", reply or [])]
-        pairs = [name.rsplit(" ", 1) for name in names]
-        return [Timer(approval=one, kind=TimerKind(kind)) for one, kind in pairs]
+        found: list[Timer] = []
+        for member in cast("list[bytes]", reply or []):
+            try:
+                found.append(_timer(member))
+            except ValueError:
+                logger.error("timer.unreadable shard=%s", keys.shard)  # noqa: TRY400 - it says all
+                await self._conn.command("ZREM", keys.timers, member)
+        return found
 
     async def ring(self, keys: Keys, timer: Timer, event: Event) -> bool:
         """Announce what a timer is about; False when it rang before or is too late."""

@@ -125,6 +125,28 @@ async def test_answers_of_every_wrong_shape_run_nothing_and_brick_nothing(
     assert sorted(line.split()[0] for line in shop.ledger()) == ["email", "refund"]
 
 
+async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
+    house: House,
+) -> None:
+    async with house.working():
+        await house.ask(REFUND)
+        [item] = await house.asked()
+        approval_id = item.id.rpartition(".")[0]
+        await house.store.conn.together(
+            ["HSET", house.keys.blobs(approval_id), "0:d", "{broken"],
+            ["ZADD", house.keys.expiry, 0, approval_id],
+        )
+
+        assert "cannot read its record" in await house.words()
+
+        await house.ask(("email", {"to": "a@b.c"}))
+        [other] = [one for one in await house.asked() if one.tool == "email"]
+        await house.decide(other)
+        await house.words(2)
+
+    assert [line.split()[0] for line in shop.ledger()] == ["email"]
+
+
 async def test_arguments_swapped_in_the_checkpoint_do_not_run(house: House) -> None:
     [item] = await paused(house)
     graph = graph_of(house)

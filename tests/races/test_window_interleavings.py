@@ -94,7 +94,9 @@ class Scene:
                 await reviews.decide(click, Reject(reason="no"), BEN)
             case "expire":
                 await self.desk.overdue(click.approval)
-                await self.desk.sweeper.expire(click.approval)
+                await self.desk.sweeper.expire(
+                    self.desk.store.keys_of_tenant("default"), click.approval
+                )
             case _:
                 await self.desk.agents.withdraw(frozenset({self.items[place]}))
 

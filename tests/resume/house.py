@@ -75,10 +75,9 @@ class House:
         await self.reviews.ask_agent("shop", thread, text, requester=DAN, origin=ORIGIN)
 
     async def approvals(self, thread: str = "t1") -> list[Approval]:
-        """Return the thread's approvals, oldest first."""
+        """Return the thread's approvals that can be read, oldest first."""
         ids = await self.store.approvals.of_thread(self.keys, "shop", thread)
-        found = [await self.store.approvals.load(one) for one in ids]
-        return [one.approval for one in found if one]
+        return [one.approval for one in await self.store.approvals.load_each(ids)]
 
     async def items(self, thread: str = "t1") -> list[Item]:
         """Return the thread's items in order."""

@@ -30,6 +30,7 @@ WRAPPERS: dict[str, Callable[..., object]] = {
     "retime": scripts.retime,
     "delegate": scripts.delegate,
     "note": scripts.note,
+    "put_aside": scripts.put_aside,
 }
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "prelude")
 

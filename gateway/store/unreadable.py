@@ -1,0 +1,44 @@
+"""Put aside what nobody can read, so that it stops neither the clock nor its thread."""
+
+from __future__ import annotations
+
+import json
+
+from gateway.approvals.events import Event, EventName
+from gateway.store import codec, scripts
+from gateway.store.connection import Connection, fields, text
+from gateway.store.jobs import Job, JobKind
+from gateway.store.keys import Keys
+from gateway.store.timers import TimerKind
+
+
+async def put_aside(conn: Connection, keys: Keys, approval_id: str) -> bool:
+    """End an approval that nobody can read; False when another replica was faster.
+
+    What waits in it is withdrawn, it has no deadline any more, it is announced, and
+    its thread, if that much can be read, is brought back.
+    """
+    blobs = fields(await conn.command("HGETALL", keys.blobs(approval_id)))
+    tenant, agent, thread = codec.whose(blobs)
+    event = Event(
+        name=EventName.RECORD_UNREADABLE,
+        tenant=tenant,
+        agent=agent,
+        thread=thread,
+        approval=approval_id,
+    )
+    job = Job(kind=JobKind.RESUME, tenant=tenant, agent=agent, thread=thread)
+    reply = await scripts.put_aside(
+        conn,
+        head=keys.head(approval_id),
+        expiry=keys.expiry,
+        timers=keys.timers,
+        outbox=keys.outbox,
+        audit=keys.audit,
+        jobs=keys.jobs,
+        id=approval_id,
+        kinds=json.dumps(list(TimerKind)),
+        event=event.model_dump_json(),
+        job=job.model_dump_json() if thread else "",
+    )
+    return text(reply[0]) == "done"

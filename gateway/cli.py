@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from gateway.commands import (
+    audit,
     console,
     demo,
     doctor,
@@ -94,6 +95,7 @@ def _commands() -> typer.Typer:
     app.command(epilog=freeze.UNFREEZE_EXAMPLES)(freeze.unfreeze)
     app.command(epilog=freeze.FROZEN_EXAMPLES)(freeze.frozen)
     app.command(epilog=manifest.EXAMPLES)(manifest.manifest)
+    app.add_typer(audit.app, name="audit", help=audit.__doc__)
     app.add_typer(policy.app, name="policy", help=policy.__doc__)
     app.command()(version.version)
     return app

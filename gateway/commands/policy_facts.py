@@ -18,8 +18,12 @@ _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _RECENT = "recent."
 
 
-def moment(text: str) -> datetime:
+def moment(text: str, option: str = "--at") -> datetime:
     """Read a time with its zone, such as ``2026-07-04T02:30Z``.
+
+    Args:
+        text: the time.
+        option: which option has it, for the error.
 
     Raises:
         SettingsError: when it is no time, or a time without its zone.
@@ -28,10 +32,10 @@ def moment(text: str) -> datetime:
         when = datetime.fromisoformat(text)
     except ValueError as error:
         hint = "write 2026-07-04T02:30Z or 2026-07-04T02:30+01:00."
-        raise SettingsError(f"--at {text!r} is no time; {hint}") from error
+        raise SettingsError(f"{option} {text!r} is no time; {hint}") from error
     if when.tzinfo is None:
         hint = f"add Z or an offset, as in {text}Z."
-        raise SettingsError(f"--at {text!r} does not say in which zone; {hint}")
+        raise SettingsError(f"{option} {text!r} does not say in which zone; {hint}")
     return when.astimezone(UTC)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncGenerator
 from typing import cast
 
 from redis.exceptions import ResponseError
@@ -20,6 +21,7 @@ from gateway.store.connection import (
 from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
+_AUDIT_PAGE = 500
 
 
 class Outbox:
@@ -100,7 +102,38 @@ class Outbox:
 
 async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:
     """Return the audit entries of a shard, oldest first."""
-    return _events(entries(await conn.command("XRANGE", keys.audit, "-", "+")))
+    return [event async for event in audit_log(conn, keys)]
+
+
+async def audit_log(
+    conn: Connection, keys: Keys, *, since_ms: int = 0, until_ms: int | None = None
+) -> AsyncGenerator[Event]:
+    """Yield the audit entries of a shard, oldest first, however many there are.
+
+    One that cannot be read is reported by its place in the log, and left out.
+
+    Args:
+        conn: to the store.
+        keys: of the shard.
+        since_ms: the earliest time, in Unix milliseconds of the store's clock.
+        until_ms: the time before which they were written; None for now.
+    """
+    start, end = str(since_ms), "+" if until_ms is None else f"({until_ms}-0"
+    while True:
+        reply = await conn.command(
+            "XRANGE", keys.audit, start, end, "COUNT", _AUDIT_PAGE
+        )
+        found = entries(reply)
+        for entry in found:
+            try:
+                event = _event(entry)
+            except (KeyError, ValueError):
+                logger.error("audit.unreadable seq=%s", entry.id)  # noqa: TRY400 - the error may hold what was written
+                continue
+            yield event
+        if len(found) < _AUDIT_PAGE:
+            return
+        start = f"({found[-1].id}"
 
 
 async def announced(conn: Connection, keys: Keys) -> list[Event]:

@@ -1,0 +1,161 @@
+"""The audit log is exported with what is kept of each call, and a replay reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Reject
+from gateway.approvals.evidence import HIDDEN
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.cli import run
+from gateway.policy.load import load_policy
+from gateway.policy.replay import read_rows, replay
+from gateway.service.exporting import Exporter
+from gateway.store import outbox
+from gateway.store.store import Store
+from tests.service.desk import ANA, POLICY, Desk
+
+STRICTER = POLICY.replace(
+    "process_refund: {tier: approve}",
+    "process_refund: {raise: [{to: deny, when: args.amount > 800, because: much}]}",
+)
+HIDING = POLICY.replace(
+    "process_refund: {tier: approve}", "process_refund: {redact: [args.card]}"
+)
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+async def gathered(rows: AsyncGenerator[JsonObject]) -> list[JsonObject]:
+    return [row async for row in rows]
+
+
+async def a_day(desk: Desk) -> None:
+    """Let one refund be approved, one rejected, one look-up run."""
+    click, _ = await desk.refund(899, thread="t1")
+    await desk.reviews.decide(click, Approve(), ANA)
+    click, _ = await desk.refund(10, thread="t2")
+    await desk.reviews.decide(click, Reject(reason="no"), ANA)
+    await desk.submit(("look_up_order", {"id": 7}), thread="t3")
+
+
+async def test_a_replay_reads_what_was_exported(desk: Desk) -> None:
+    await a_day(desk)
+
+    rows = await gathered(Exporter(desk.store).rows())
+
+    text = "\n".join(json.dumps(row) for row in rows)
+    found = replay(load_policy(STRICTER, "p"), read_rows(text, "audit.jsonl"))
+    assert [(one.was, one.now, one.is_complete) for one in found] == [
+        (Tier.APPROVE, Tier.DENY, True),
+        (Tier.APPROVE, Tier.APPROVE, True),
+        (Tier.AUTO, Tier.AUTO, False),
+    ]
+    call = next(row["call"] for row in rows if "call" in row)
+    assert call == {"args": {"amount": 899}, "requester": "U0DAN"}
+
+
+async def test_what_cards_hide_is_hidden_and_may_be_left_out(desk: Desk) -> None:
+    desk.policy = load_policy(HIDING, "policy.yml")
+    _, verdicts = await desk.submit(("process_refund", {"amount": 1, "card": "4111"}))
+    await desk.reviews.decide(await desk.click(verdicts[0]), Approve(), ANA)
+
+    shown = await gathered(Exporter(desk.store).rows())
+    bare = await gathered(Exporter(desk.store, has_arguments=False).rows())
+
+    calls = [row["call"] for row in shown if "call" in row]
+    assert {"args": {"amount": 1, "card": HIDDEN}, "requester": "U0DAN"} in calls
+    assert "4111" not in json.dumps(shown)
+    assert all("call" not in row for row in bare)
+    assert len(bare) == len(shown)
+
+
+async def test_of_an_approval_that_is_gone_only_the_events_are_left(
+    desk: Desk,
+) -> None:
+    await a_day(desk)
+    keys = desk.store.keys_of_tenant("default")
+    for row in await gathered(Exporter(desk.store).rows()):
+        if "approval" in row:
+            approval = str(row["approval"])
+            await desk.store.conn.command("DEL", keys.head(approval))
+            await desk.store.conn.command("DEL", keys.blobs(approval))
+
+    rows = await gathered(Exporter(desk.store).rows())
+
+    assert rows
+    assert all("call" not in row for row in rows)
+
+
+async def test_nothing_of_another_tenant_is_exported(desk: Desk) -> None:
+    await a_day(desk)
+
+    assert await gathered(Exporter(desk.store, tenant="other").rows()) == []
+
+
+async def test_a_long_log_comes_whole_in_order_and_within_its_times(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outbox, "_AUDIT_PAGE", 2)
+    await a_day(desk)
+
+    rows = await gathered(Exporter(desk.store).rows())
+    at = [int(str(row["seq"]).partition("-")[0]) for row in rows]
+    part = await gathered(Exporter(desk.store).rows(since_ms=at[1], until_ms=at[-1]))
+
+    assert len(rows) > 4
+    assert at == sorted(at)
+    assert len({str(row["seq"]) for row in rows}) == len(rows)
+    wanted = [row for row, one in zip(rows, at, strict=True) if at[1] <= one < at[-1]]
+    assert part == wanted
+
+
+async def test_an_entry_that_nobody_can_read_is_reported_and_hides_no_other(
+    desk: Desk, caplog: pytest.LogCaptureFixture
+) -> None:
+    await a_day(desk)
+    before = await gathered(Exporter(desk.store).rows())
+    audit = desk.store.keys_of_tenant("default").audit
+    await desk.store.conn.command("XADD", audit, "*", "e", "{}", "at", "1")
+    await a_day(desk)
+
+    rows = await gathered(Exporter(desk.store).rows())
+
+    assert rows[: len(before)] == before
+    assert len(rows) >= 2 * len(before)
+    assert "audit.unreadable seq=" in caplog.text
+
+
+async def test_the_command_prints_one_object_a_line(
+    desk: Desk,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    await a_day(desk)
+    monkeypatch.chdir(tmp_path)
+    env = {"TWOKEY_REDIS_URL": desk.store.conn.url}
+
+    def told(*words: str) -> tuple[int, str, str]:
+        code = run(["audit", "export", *words], env)
+        shown = capfd.readouterr()
+        return code, shown.out, shown.err
+
+    whole = await asyncio.to_thread(told)
+    later = await asyncio.to_thread(told, "--since", "2999-01-01T00:00Z")
+    wrong = await asyncio.to_thread(told, "--until", "today")
+
+    assert whole[0] == 0
+    assert json.loads(whole[1].splitlines()[0])["name"] == "approval.opened"
+    assert later == (0, "", "")
+    assert wrong[0] == 2
+    assert "--until 'today' is no time" in wrong[2]

@@ -225,6 +225,10 @@ class StoreNonces:
         """Say whether this is new; raises `StoreUnavailable`."""
         return await self._cards.is_first(self._keys, digest)
 
+    async def forget(self, digest: str) -> None:
+        """Let a request be new again; raises `StoreUnavailable`."""
+        await self._cards.forget(self._keys, digest)
+
 
 def _cannot_listen(config: BotConfig, error: OSError) -> SettingsError:
     place = f"{config.host}:{config.port}"

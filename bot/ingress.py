@@ -18,6 +18,7 @@ import logging
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol
@@ -73,6 +74,10 @@ class Nonces(Protocol):
 
     async def is_first(self, digest: str) -> bool:
         """Say whether this is new; raises `StoreUnavailable`."""
+        ...
+
+    async def forget(self, digest: str) -> None:
+        """Let one be new again; raises `StoreUnavailable`."""
         ...
 
 
@@ -183,10 +188,18 @@ class Ingress:
             is_recorded = False
         try:
             text = body.decode("utf-8")
-            return await self._handle(SignedRequest(text, headers, digest, is_recorded))
+            answer = await self._handle(
+                SignedRequest(text, headers, digest, is_recorded)
+            )
         except (UnicodeDecodeError, json.JSONDecodeError):
             logger.warning("ingress.refused why=unreadable request=%s", digest)
             return Answer(HTTPStatus.BAD_REQUEST, "This request cannot be read.\n")
+        if is_recorded and answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            # Nothing was kept. Slack sends it again at once, and within the same
+            # second it is signed alike.
+            with suppress(StoreUnavailable):
+                await self._nonces.forget(digest)
+        return answer
 
 
 class _Guarded(web.Server):

@@ -6,6 +6,7 @@ import hashlib
 import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol, cast
@@ -146,6 +147,10 @@ class Sockets:
         )
         if answer.status == HTTPStatus.OK:
             await _send(client, envelope_id, answer)
+        elif is_recorded and answer.status == HTTPStatus.SERVICE_UNAVAILABLE:
+            # Nothing was kept: Slack may send the same envelope again.
+            with suppress(StoreUnavailable):
+                await self._nonces.forget(digest)
 
 
 async def _send(

@@ -163,7 +163,7 @@ class Doors:
             except BadPayload as error:
                 return _unreadable(error)
             except Calm as calm:
-                if calm.said is NOT_RECORDED:
+                if calm.said in {NOT_RECORDED, NOT_CONFIRMED}:
                     return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE, body="")
             return BoltResponse(status=HTTPStatus.OK, body="")
 

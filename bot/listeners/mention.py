@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from bot import payload
 from bot.blocks import template
 from bot.desk import Desk, Said, spoken
-from bot.listeners.doors import NOT_RECORDED, Doors
+from bot.listeners.doors import Doors
 from bot.payload import Json, Mention
 from bot.web import SlackError
 from gateway.approvals.decisions import Reviewer, Standing
@@ -30,6 +30,10 @@ _NO_AGENT = template(
 )
 
 
+_NOT_KEPT_YET = template(
+    "The gateway cannot keep anything right now. Slack repeats your message for a few "
+    "minutes; if nothing is said here by then, please ask again."
+)
 _OUTSIDER = template("Only members of this workspace can ask an agent.")
 _UNKNOWN = template(
     "Slack did not say who you are, so nothing was done. Please try again in a moment."
@@ -73,9 +77,6 @@ async def _mentioned(desk: Desk, body: Json) -> None:
     said = payload.mention(body)
     if said is None or said.user == desk.bot_user or said.team != desk.team:
         return
-    if not await _is_first(desk, said.event_id):
-        logger.info("mention.repeated")
-        return
     config = desk.config
     wanted = asked(
         said.text,
@@ -86,22 +87,24 @@ async def _mentioned(desk: Desk, body: Json) -> None:
     asker = await desk.reviewers.resolve(said.user, user_team=said.user_team)
     problem = _problem(asker, wanted)
     if problem is not None:
-        desk.tasks.later(_tell(desk, said, problem), name="tell")
+        if await _is_first(desk, said.event_id):
+            desk.tasks.later(_tell(desk, said, problem), name="tell")
         return
     try:
-        await desk.service.ask_agent(
+        is_new = await desk.service.ask_agent(
             wanted.agent,
             f"slack:{said.team}:{said.channel}:{said.thread_ts}",
             wanted.text,
             requester=Person(team=desk.team, user=said.user, name=asker.name),
             origin=Origin(channel=said.channel, thread_ts=said.thread_ts),
+            # Slack delivers an event again when our answer was late or lost.
+            once=f"event:{said.event_id}",
         )
     except StoreUnavailable:
-        # Slack would send it again, but it counts as seen by now.
-        logger.exception("agent.unasked agent=%s user=%s", wanted.agent, said.user)
-        desk.tasks.later(_tell(desk, said, NOT_RECORDED), name="tell")
-        return
-    logger.info("agent.asked agent=%s user=%s", wanted.agent, said.user)
+        desk.tasks.later(_tell(desk, said, _NOT_KEPT_YET), name="tell")
+        raise
+    word = "asked" if is_new else "asked_before"
+    logger.info("agent.%s agent=%s user=%s", word, wanted.agent, said.user)
 
 
 def _problem(asker: Reviewer, wanted: Asked) -> Said | None:

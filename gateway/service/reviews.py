@@ -257,22 +257,36 @@ class ReviewService:
         *,
         requester: Person,
         origin: Origin | None,
-    ) -> None:
+        once: str = "",
+    ) -> bool:
         """Give an agent a person's message; a worker runs it.
 
         Everybody who spoke in the thread is a principal of every call that comes of
         it. A message into a thread that waits supersedes what waits there.
+
+        Args:
+            agent: who is asked.
+            thread: where.
+            text: what.
+            requester: who asks.
+            origin: where in Slack the agent's words belong.
+            once: names the message where it may be delivered again.
+
+        Returns:
+            False when this message was kept before: it runs once.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept; deliver it again.
         """
-        keys = self.store.keys_of_tenant(self._tenant)
-        before = await self.store.threads.facts(keys, agent, thread)
-        spoke = (*before.principals, *((before.requester,) if before.requester else ()))
-        facts = ThreadFacts(
-            requester=requester,
-            origin=origin,
+
+        def asked(before: ThreadFacts) -> ThreadFacts:
+            first = (before.requester,) if before.requester else ()
             # Whoever spoke here before may have asked for what is still to come.
-            principals=tuple(dict.fromkeys(spoke))[-MAX_PRINCIPALS:],
-        )
-        await self.store.threads.remember(keys, agent, thread, facts)
+            spoke = tuple(dict.fromkeys((*before.principals, *first)))
+            return ThreadFacts(
+                requester=requester, origin=origin, principals=spoke[-MAX_PRINCIPALS:]
+            )
+
         job = Job(
             kind=JobKind.START,
             tenant=self._tenant,
@@ -281,7 +295,7 @@ class ReviewService:
             input=text,
             id=secrets.token_hex(8),
         )
-        await self.store.queue(keys).put(job)
+        return await self.store.threads.ask(self._keys, job, once or job.id, asked)
 
     async def _judge(
         self, approval: Approval, index: int, decision: Decision

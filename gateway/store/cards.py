@@ -99,6 +99,10 @@ class CardStore:
         )
         return reply is not None
 
+    async def forget(self, keys: Keys, request_digest: str) -> None:
+        """Let a signed request that came to nothing be new again."""
+        await self._conn.command("DEL", keys.nonce(request_digest))
+
     async def opened_page(
         self, keys: Keys, approval: str, *, reader: str, page: int, pages: int
     ) -> bool:

@@ -22,6 +22,9 @@ RETENTION = timedelta(days=30)
 NONCE_LIFETIME = timedelta(minutes=11)
 """Twice Slack's five-minute window and a little: Bolt accepts future timestamps."""
 
+MESSAGE_LIFETIME = timedelta(hours=1)
+"""How long a person's message is known: Slack repeats one for six minutes."""
+
 VIEW_LIFETIME = timedelta(hours=24)
 """How long an open modal stays bound to the item it was opened for."""
 
@@ -151,6 +154,10 @@ class Keys:
     def nonce(self, request_digest: str) -> str:
         """String: a signed request that was seen."""
         return f"{self._base}:seen:{request_digest.removeprefix('sha256:')}"
+
+    def asked_once(self, message: str) -> str:
+        """String: a person's message that was kept for an agent."""
+        return f"{self._base}:said:{_hashed(message)}"
 
     def view(self, view_id: str) -> str:
         """Hash: which item and version an open modal belongs to."""

@@ -6,33 +6,10 @@ in order. Keys come first, then arguments.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 
 from gateway.store.connection import Argument, Connection, Reply
-
-_FOLDER = Path(__file__).parent / "lua"
-_SHEBANG = "#!lua\n"
-
-
-class Script:
-    """One Lua file with the shared prelude behind its first line."""
-
-    def __init__(self, name: str) -> None:
-        body = (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
-        prelude = (_FOLDER / "prelude.lua").read_text(encoding="utf-8")
-        self.name = name
-        self.header = body
-        self.source = _SHEBANG + prelude + body.removeprefix(_SHEBANG)
-        self.sha = hashlib.sha1(self.source.encode(), usedforsecurity=False).hexdigest()
-
-    async def run(
-        self, conn: Connection, keys: Sequence[str], args: Sequence[Argument]
-    ) -> list[Reply]:
-        """Run it; the first element of the answer is the outcome's word."""
-        return await conn.evalsha(self.sha, self.source, keys, args)
-
+from gateway.store.script import Script
 
 OPEN = Script("open")
 DECIDE = Script("decide")
@@ -51,6 +28,7 @@ RETIME = Script("retime")
 DELEGATE = Script("delegate")
 NOTE = Script("note")
 PUT_ASIDE = Script("put_aside")
+ASK = Script("ask")
 
 
 async def open_turn(
@@ -382,3 +360,21 @@ async def note(
     """Run note.lua."""
     keys = [notice, outbox, audit]
     return await NOTE.run(conn, keys, [field, body, int(once), keep_ms, events])
+
+
+async def ask(
+    conn: Connection,
+    *,
+    seen: str,
+    facts: str,
+    jobs: str,
+    before: str,
+    after: str,
+    job: str,
+    keep_ms: int,
+    seen_ms: int,
+) -> list[Reply]:
+    """Run ask.lua."""
+    return await ASK.run(
+        conn, [seen, facts, jobs], [before, after, job, keep_ms, seen_ms]
+    )

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager, suppress
 
 from gateway.approvals.record import Origin, Person, Record
 from gateway.errors import StoreUnavailable, ThreadUnavailable
 from gateway.store import scripts
 from gateway.store.connection import Connection, text
-from gateway.store.keys import LEASE, RETENTION, Keys
+from gateway.store.jobs import Job
+from gateway.store.keys import LEASE, MESSAGE_LIFETIME, RETENTION, Keys
 
 LEASE_MS = int(LEASE.total_seconds() * 1000)
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
+_SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
+_ATTEMPTS = 16
 
 
 class ThreadFacts(Record):
@@ -23,6 +26,10 @@ class ThreadFacts(Record):
     requester: Person | None = None
     origin: Origin | None = None
     principals: tuple[Person, ...] = ()
+
+
+def _facts(body: str) -> ThreadFacts:
+    return ThreadFacts.model_validate_json(body) if body else ThreadFacts()
 
 
 class ThreadStore:
@@ -45,8 +52,49 @@ class ThreadStore:
     async def facts(self, keys: Keys, agent: str, thread: str) -> ThreadFacts:
         """Return who asked; empty facts for a thread nobody named."""
         key = keys.thread_facts(agent, thread)
-        body = text(await self._conn.command("HGET", key, "facts"))
-        return ThreadFacts.model_validate_json(body) if body else ThreadFacts()
+        return _facts(text(await self._conn.command("HGET", key, "facts")))
+
+    async def ask(
+        self,
+        keys: Keys,
+        job: Job,
+        once: str,
+        asked: Callable[[ThreadFacts], ThreadFacts],
+    ) -> bool:
+        """Keep what a person asked, once; False when it was kept before.
+
+        Who asked and the job are one step, so a message that could not be kept may be
+        delivered again, and one that was kept may too.
+
+        Args:
+            keys: of the tenant's shard.
+            job: starts the agent.
+            once: names the message; the same again is the same message.
+            asked: the thread's facts from now on, made of those before.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept.
+        """
+        facts = keys.thread_facts(job.agent, job.thread)
+        for _ in range(_ATTEMPTS):
+            before = text(await self._conn.command("HGET", facts, "facts"))
+            reply = await scripts.ask(
+                self._conn,
+                seen=keys.asked_once(once),
+                facts=facts,
+                jobs=keys.jobs,
+                before=before,
+                after=asked(_facts(before)).model_dump_json(),
+                job=job.model_dump_json(),
+                keep_ms=_KEEP_MS,
+                seen_ms=_SEEN_MS,
+            )
+            word = text(reply[0])
+            if word != "moved":
+                return word == "kept"
+        raise StoreUnavailable(
+            "Too many people asked in this thread at once; nothing was kept. Ask again."
+        )
 
     @asynccontextmanager
     async def lease(

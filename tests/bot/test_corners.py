@@ -173,17 +173,21 @@ class Nonces:
         self.seen.add(digest)
         return is_new
 
+    async def forget(self, digest: str) -> None:
+        self.seen.discard(digest)
+
 
 @pytest.mark.parametrize(
-    ("answer", "answered"),
+    ("answer", "times", "answered"),
     [
-        (Answer(body=""), 2),
-        (Answer(body='{"response_action": "clear"}'), 2),
-        (Answer(status=HTTPStatus.SERVICE_UNAVAILABLE), 1),
+        (Answer(body=""), 1, 2),
+        (Answer(body='{"response_action": "clear"}'), 1, 2),
+        (Answer(status=HTTPStatus.SERVICE_UNAVAILABLE), 2, 0),
+        (Answer(status=HTTPStatus.BAD_REQUEST), 1, 1),
     ],
 )
-async def test_an_envelope_is_handled_once_and_acknowledged_each_time(
-    answer: Answer, answered: int
+async def test_an_envelope_is_handled_until_it_is_kept_and_then_acknowledged(
+    answer: Answer, times: int, answered: int
 ) -> None:
     handled: list[Envelope] = []
 
@@ -198,7 +202,7 @@ async def test_an_envelope_is_handled_once_and_acknowledged_each_time(
     for _ in range(2):
         await receive(client, Request())
 
-    assert len(handled) == 1
+    assert len(handled) == times
     assert handled[0].headers == {
         "x-slack-retry-num": "1",
         "x-slack-retry-reason": "timeout",

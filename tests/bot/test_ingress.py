@@ -46,8 +46,15 @@ class Door:
         self.nonces.add(digest)
         return is_new
 
+    async def forget(self, digest: str) -> None:
+        if self.is_store_down:
+            raise StoreUnavailable("The store does not answer.")
+        self.nonces.discard(digest)
+
     async def handle(self, request: SignedRequest) -> Answer:
         self.seen.append(request)
+        if request.body == "later":
+            return Answer(503)
         json.loads('{"a": 1}' if request.body != "junk" else "junk")
         return Answer(body='{"ok": 1}', content_type="application/json")
 
@@ -236,6 +243,18 @@ async def test_an_unsigned_ssl_check_is_answered_and_runs_nothing(
         found, _ = await post(door.url, {"Content-Type": FORM, **extra}, body)
 
         assert (found, door.seen) == (status, [])
+
+
+async def test_what_could_not_be_kept_may_be_delivered_again_alike() -> None:
+    async with opened() as door:
+        headers = signed_headers(SECRET, b"later")
+
+        answers = [await post(door.url, headers, b"later") for _ in range(2)]
+        door.is_store_down = True
+        answers.append(await post(door.url, headers, b"later"))
+
+        assert [status for status, _ in answers] == [503] * 3
+        assert len(door.seen) == 3
 
 
 async def test_health_is_always_told_and_readiness_with_its_reasons() -> None:

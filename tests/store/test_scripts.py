@@ -31,6 +31,7 @@ WRAPPERS: dict[str, Callable[..., object]] = {
     "delegate": scripts.delegate,
     "note": scripts.note,
     "put_aside": scripts.put_aside,
+    "ask": scripts.ask,
 }
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "prelude")
 

@@ -1,0 +1,22 @@
+#!lua
+-- Keep what a person asked an agent, once: who asked, and the job that runs it.
+-- KEYS[1] seen   string  mark of this message
+-- KEYS[2] facts  hash    facts of the thread
+-- KEYS[3] jobs   stream  resume jobs
+-- ARGV[1] before    text  the facts that were read; "" for none
+-- ARGV[2] after     json  the facts from now on
+-- ARGV[3] job       json  the job
+-- ARGV[4] keep_ms   int   how long the facts live
+-- ARGV[5] seen_ms   int   how long the message is known
+-- Returns:
+--   {"kept"}
+--   {"seen"}   this message was kept before
+--   {"moved"}  somebody else asked meanwhile: read the facts again
+if redis.call('EXISTS', KEYS[1]) == 1 then return {'seen'} end
+if (redis.call('HGET', KEYS[2], 'facts') or '') ~= ARGV[1] then return {'moved'} end
+
+redis.call('SET', KEYS[1], '1', 'PX', ARGV[5])
+redis.call('HSET', KEYS[2], 'facts', ARGV[2])
+redis.call('PEXPIRE', KEYS[2], ARGV[4])
+enqueue(KEYS[3], ARGV[3])
+return {'kept'}

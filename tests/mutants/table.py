@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 from tests.mutants.triage import TRIAGE_TABLE
+from tests.mutants.trust import TRUST_TABLE
 
 DECIDING = "gateway/approvals/deciding.py"
 QUORUM = "gateway/approvals/quorum.py"
@@ -465,4 +466,5 @@ TABLE = (
         "tests/service/test_stopping.py",
     ),
     *TRIAGE_TABLE,
+    *TRUST_TABLE,
 )

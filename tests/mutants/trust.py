@@ -1,0 +1,141 @@
+"""List ways to believe what nobody proved, or to let one bad thing stop all others."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+FLOODS = "tests/bot/test_ingress.py"
+TAMPERED = "tests/attacks/test_tampered_store.py"
+TAMPERED_AGENT = "tests/attacks/test_tampered_agent.py"
+LEAKS = "tests/attacks/test_leaks.py"
+FORGED = "tests/agent/test_forged_edits.py"
+ASKING = "tests/service/test_asking.py"
+
+TRUST_TABLE = (
+    Mutant(
+        "holding connections keeps nobody else out",
+        "bot/ingress.py",
+        " and not self._made_room()",
+        "",
+        FLOODS,
+    ),
+    Mutant(
+        "a request that came whole makes room for nobody",
+        "bot/ingress.py",
+        "        self._waiting.pop(connection, None)\n        try:",
+        "        try:",
+        FLOODS,
+    ),
+    Mutant(
+        "what could not be kept may come again, signed alike",
+        "bot/ingress.py",
+        "await self._nonces.forget(digest)",
+        "pass",
+        FLOODS,
+    ),
+    Mutant(
+        "two calls that differ never read the same",
+        "bot/cards/listing.py",
+        "_is_odd(argument.text) or argument.is_like_another",
+        "_is_odd(argument.text)",
+        "tests/bot/cards/test_listing.py",
+    ),
+    Mutant(
+        "only we write marks",
+        "bot/cards/listing.py",
+        '    return text.replace("⟦", mark("⟦"))',
+        "    return text",
+        "tests/bot/cards/test_listing.py",
+    ),
+    Mutant(
+        "an agent's words stand in no audit log",
+        "gateway/resume/announcing.py",
+        '"e", event.model_dump_json()',
+        '"e", told.model_dump_json()',
+        LEAKS,
+    ),
+    Mutant(
+        "a foreign error is not quoted",
+        "gateway/failures.py",
+        "if isinstance(error, TwokeyError) else",
+        "if error else",
+        LEAKS,
+    ),
+    Mutant(
+        "a tool writes nothing of ours",
+        "gateway/agent/calls.py",
+        "results.without_updates(result, turns.OUR_STATE)",
+        "result",
+        TAMPERED_AGENT,
+    ),
+    Mutant(
+        "only an edit of the record is told",
+        "gateway/agent/calls.py",
+        "forged = unknown.keys() - made",
+        "forged = unknown.keys() - unknown.keys()",
+        FORGED,
+    ),
+    Mutant(
+        "an edit is compared as a whole",
+        "gateway/service/agents.py",
+        "record is not None and edit_hash(record) == each",
+        "record is not None",
+        "tests/service/test_edits_made.py",
+    ),
+    Mutant(
+        "a job that nobody can read keeps no other waiting",
+        "gateway/store/jobs.py",
+        "await self._put_aside(entry)",
+        "pass",
+        TAMPERED_AGENT,
+    ),
+    Mutant(
+        "a record is about the call that was hashed",
+        "gateway/store/codec.py",
+        "        and _says(item, item.action)\n",
+        "",
+        TAMPERED,
+    ),
+    Mutant(
+        "a record asks for what the agent asked for",
+        "gateway/store/codec.py",
+        "        and (item.requested == item.action or _is_edited(item))\n",
+        "",
+        TAMPERED,
+    ),
+    Mutant(
+        "what nobody can read does not stop the clock",
+        "gateway/service/sweep.py",
+        "await put_aside(self._store.conn, keys, error.approval)",
+        "raise error",
+        TAMPERED,
+    ),
+    Mutant(
+        "what nobody can read is withdrawn",
+        "gateway/store/lua/put_aside.lua",
+        "if state == 'pending' or state == 'authorized' then",
+        "if false then",
+        TAMPERED,
+    ),
+    Mutant(
+        "an event that nobody knows stops no card",
+        "gateway/store/outbox.py",
+        "except (KeyError, ValueError):",
+        "except ZeroDivisionError:",
+        TAMPERED,
+    ),
+    Mutant(
+        "a message that comes again starts nothing again",
+        "gateway/store/lua/ask.lua",
+        "redis.call('EXISTS', KEYS[1]) == 1",
+        "false",
+        ASKING,
+    ),
+    Mutant(
+        "everybody who asked at once is a principal",
+        "gateway/store/lua/ask.lua",
+        "(redis.call('HGET', KEYS[2], 'facts') or '') ~= ARGV[1]",
+        "false",
+        ASKING,
+    ),
+)

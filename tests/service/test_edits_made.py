@@ -1,0 +1,39 @@
+"""The gateway confirms an edit only as its own record has it, and tells no other."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.decisions import Edit
+from gateway.approvals.edits import edit_hash
+from gateway.service.agents import AgentService
+from gateway.store.store import Store
+from tests.service.desk import ANA, Desk
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+async def test_only_the_edit_that_was_made_is_confirmed(desk: Desk) -> None:
+    click, claim = await desk.refund(100)
+    args = {**(await desk.item(claim.item_id)).args, "amount": 50}
+    await desk.reviews.decide(click, Edit(args=args), ANA)
+    record = (await desk.item(claim.item_id)).edit
+    assert record is not None
+    true = edit_hash(record)
+    forged = edit_hash(record.with_(reason="because I say so"))
+
+    asked = {true: claim.item_id, forged: claim.item_id, "sha256:0": "junk"}
+    elsewhere = AgentService(desk.store, lambda: desk.policy, tenant="other")
+
+    assert await desk.agents.edits_made(asked) == {true}
+    assert await desk.agents.edits_made({true: "ap_s0_0.0"}) == frozenset()
+    assert await elsewhere.edits_made(asked) == frozenset()
+
+
+async def test_a_call_that_nobody_edited_has_no_edit(desk: Desk) -> None:
+    _, claim = await desk.refund(100)
+
+    assert await desk.agents.edits_made({"": claim.item_id}) == frozenset()

@@ -23,7 +23,7 @@ from bot.cards.frame import Frame, room, rows_of
 from bot.cards.listing import Listing, all_text, fits, listing, summary
 from bot.cards.refs import hash_ref, who
 from bot.cards.rich import box, line, stacked
-from bot.cards.states import BECAUSE, TIERS, TRIAGE, WORDS, sentence
+from bot.cards.states import BECAUSE, TIERS, TRIAGE, WORDS, reasons_line, sentence
 from bot.cards.votes import lacking
 from bot.hidden import has_hidden
 from bot.text import excerpt, fit, mixed_script_warnings
@@ -166,7 +166,7 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
 
 def _why(frame: Frame, item: Item) -> Block:
     tier = template(BECAUSE[item.tier] if item.reasons else TIERS[item.tier])
-    text = " · ".join(item.reasons)
+    text = reasons_line(item.reasons)
     lack = lacking(item) if item.is_pending else ""
     parts = [untrusted(fit(text, frame.room.note))] if text else []
     need = [label(fit(f"Needs {lack}", frame.room.note))] if lack else []

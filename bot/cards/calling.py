@@ -45,7 +45,7 @@ def reminder(approval: Approval) -> Message:
 def escalation(approval: Approval) -> Message:
     """Return the line under a card that calls those whom the policy calls later."""
     said = template(
-        "📣 Nobody decided this yet, so others are asked too. It expires {at}.",
+        "📣 This is not decided yet, so others are asked too. It expires {at}.",
         at=when(approval.expires_at_ms),
     )
     whom = _mentions(approval, approval.waiting.roles)
@@ -53,7 +53,7 @@ def escalation(approval: Approval) -> Message:
     if approval.waiting.channels:
         told = label(fit(f"Told in {', '.join(approval.waiting.channels)}.", _NAMES))
         blocks.append(context(told))
-    text = f"Approval {approval.id} is escalated: nobody decided it yet."
+    text = f"Approval {approval.id} is escalated: it is not decided yet."
     return Message(tuple(blocks), text)
 
 
@@ -63,14 +63,14 @@ def told_elsewhere(approval: Approval, place: str) -> Message:
     It holds no argument: who reads it may not be allowed to see the card.
     """
     said = template(
-        "📣 Nobody decided {id} yet. Its card is in {where} and expires {at}.",
+        "📣 {id} is not decided yet. Its card is in {where} and expires {at}.",
         id=code(approval.id),
         where=channel(place),
         at=when(approval.expires_at_ms),
     )
     tools = dict.fromkeys(item.tool for item in _waiting(approval))
     named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))
-    text = f"Approval {approval.id} is escalated: nobody decided it yet."
+    text = f"Approval {approval.id} is escalated: it is not decided yet."
     return Message((section(said), section(named)), text)
 
 

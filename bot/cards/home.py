@@ -6,11 +6,13 @@ from collections.abc import Sequence
 
 from bot.blocks import (
     Block,
-    actions,
+    Template,
     button,
     code,
     context,
+    divider,
     header,
+    joined,
     label,
     section,
     template,
@@ -20,15 +22,17 @@ from bot.blocks import (
     home as home_view,
 )
 from bot.cards.listing import summary
-from bot.cards.refs import when
+from bot.cards.refs import when, who
+from bot.cards.votes import counted_votes
 from bot.ids import Action, View, block_id, seal
 from bot.text import fit
-from gateway.approvals.record import Approval
+from gateway.approvals.record import Approval, Item
 
 MAX_ROWS = 20
 """How many approvals the tab lists; each takes three blocks of Slack's 100."""
 
 _LINE = 200
+_AGENT = 60
 
 
 def home(queue: Sequence[Approval], *, key: bytes, team: str, now_ms: int) -> Block:
@@ -77,24 +81,45 @@ def _waits(approval: Approval) -> bool:
 def _row(approval: Approval, place: int, *, key: bytes, team: str) -> list[Block]:
     item = next(item for item in approval.items if item.is_pending)
     name = f"home.{place}"
-    waiting = sum(one.is_pending for one in approval.items)
-    facts = template(
-        "{id} · {n} waiting · expires {at}",
-        id=code(approval.id),
-        n=waiting,
-        at=when(approval.expires_at_ms),
-    )
     view_all = button(
         Action.VIEW_ALL,
         label("View all"),
         value=seal(approval, item.index, key=key, team=team, purpose=Action.VIEW_ALL),
         accessibility_label=label(f"View approval {place + 1} of your queue"),
     )
+    line = [divider(block_id=block_id(approval, f"{name}.before"))] if place else []
     return [
+        *line,
         section(
             untrusted(fit(summary(item) or item.tool, _LINE)),
+            accessory=view_all,
             block_id=block_id(approval, f"{name}.line"),
         ),
-        context(facts, block_id=block_id(approval, f"{name}.facts")),
-        actions(view_all, block_id=block_id(approval, f"{name}.actions")),
+        context(
+            _facts(approval, item),
+            untrusted(fit(approval.agent, _AGENT)),
+            template("{id}", id=code(approval.id)),
+            block_id=block_id(approval, f"{name}.facts"),
+        ),
     ]
+
+
+def _facts(approval: Approval, item: Item) -> Template:
+    """Return what helps to choose: how much it is, how long there is, who asked."""
+    waiting = sum(one.is_pending for one in approval.items)
+    count = counted_votes(item)
+    facts: list[Template] = []
+    if waiting > 1:
+        facts.append(template("*{n} calls wait*", n=waiting))
+    elif count.need > 1:
+        votes = template(
+            "*{have} of {need} approvals*", have=count.have, need=count.need
+        )
+        facts.append(votes)
+    facts.append(template("expires {at}", at=when(approval.expires_at_ms)))
+    if approval.requester is None:
+        facts.append(template("asked by the agent"))
+    else:
+        by = who(approval.requester)
+        facts.append(template("asked by {who} through the agent", who=by))
+    return joined(" · ", facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from typing import LiteralString
 
 from bot.blocks import Label, Template, joined, label, template
@@ -65,6 +66,16 @@ BECAUSE: dict[Tier, LiteralString] = {
 
 TRIAGE = "Triage (a model's opinion, unverified)"
 """What stands before the words of a model that raised a call."""
+
+
+def reasons_line(reasons: Sequence[str]) -> str:
+    """Return the policy's reasons in one line, what raised the tier first.
+
+    The first reason is the tier that the policy lists, which says least; a line that
+    is too long is cut at its end.
+    """
+    return " · ".join((*reasons[1:], *reasons[:1]))
+
 
 _TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
     _S.AUTHORIZED: ("🔑 *Approved*", ", {at}. Waiting to run."),

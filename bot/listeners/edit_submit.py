@@ -69,7 +69,12 @@ async def _warning(
         item.index,
         key=desk.config.seal_key,
         team=desk.team,
-        raised=edit.Raised(tier=tier, args=args),
+        raised=edit.Raised(
+            tier=tier,
+            args=args,
+            reasons=judged.reasons,
+            people=judged.demand.approvals,
+        ),
     )
     await bind(desk, submitted.view.view_id, submitted.view.user, looked_at, view)
     return {"response_action": "update", "view": view}

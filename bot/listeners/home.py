@@ -23,7 +23,7 @@ from bot.listeners.doors import Doors
 from bot.payload import HomeOpened, Json
 from bot.web import SlackError
 from gateway.approvals.quorum import objection
-from gateway.approvals.record import Approval
+from gateway.approvals.record import Approval, Item
 from gateway.errors import StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -66,13 +66,18 @@ async def _view(desk: Desk, opened: HomeOpened) -> Block:
 
 async def _may_decide(desk: Desk, user: str, approval: Approval) -> bool:
     for item in approval.items:
-        if not item.is_pending:
+        if not item.is_pending or _has_voted(user, item):
             continue
         reviewer = await desk.reviewer_of(user, desk.team, item)
         principals = (*approval.principals, *item.principals)
         if objection(reviewer, item.demand, principals) is None:
             return True
     return False
+
+
+def _has_voted(user: str, item: Item) -> bool:
+    votes = (vote for vote in item.votes if vote.action_hash == item.action_hash)
+    return any(vote.by.user == user for vote in votes)
 
 
 def _manual(desk: Desk) -> list[Block]:
@@ -91,6 +96,13 @@ def _manual(desk: Desk) -> list[Block]:
             template(
                 "*Approve* runs it as shown. *Edit* lets you change it first. "
                 "*Reject* and *Respond* tell the agent why not."
+            )
+        ),
+        section(
+            template(
+                "*I'm on it* tells the others that you look at it. *More time* lets "
+                "it wait longer. `/approvals delegate @colleague 4h` lets somebody "
+                "decide in your place while you are away."
             )
         ),
     ]

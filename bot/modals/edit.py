@@ -30,10 +30,19 @@ _NO_REASON = "Please say why you change this; the agent reads it."
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What an edit would bring about: these arguments need a higher tier."""
+    """What an edit would bring about: these arguments need a higher tier.
+
+    Attributes:
+        tier: what they need.
+        args: the arguments.
+        reasons: why, as the policy says.
+        people: how many have to approve them.
+    """
 
     tier: Tier
     args: JsonObject
+    reasons: tuple[str, ...]
+    people: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +87,7 @@ def view(
     made = form(item)
     blocks = [
         *(_raised(approval, item, raised) if raised else []),
-        *heading(approval, item, with_call=False),
+        *heading(approval, _as_raised(item, raised), with_call=False),
         *made.blocks,
         _reason(item),
     ]
@@ -125,12 +134,21 @@ def _reason(item: Item) -> Block:
     )
 
 
+def _as_raised(item: Item, raised: Raised | None) -> Item:
+    """Return the call with the tier and the reasons that the change would give it."""
+    if raised is None:
+        return item
+    return item.with_(tier=raised.tier, reasons=raised.reasons)
+
+
 def _raised(approval: Approval, item: Item, raised: Raised) -> list[Block]:
     said: Template = (
         template("The policy does not allow this call with these arguments at all.")
         if raised.tier is Tier.DENY
         else template(
-            "This change raises the tier: others have to approve it, and you cannot."
+            "This change raises the tier: {n} people have to approve it then, and you "
+            "cannot be one of them.",
+            n=raised.people,
         )
     )
     change = changes(item.args, raised.args, item.redact, room=_CHANGE)

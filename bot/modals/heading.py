@@ -7,7 +7,7 @@ from typing import LiteralString
 from bot.blocks import Block, context, joined, section, template, untrusted
 from bot.cards.listing import listing, summary
 from bot.cards.rich import box, stacked
-from bot.cards.states import BECAUSE, TIERS
+from bot.cards.states import BECAUSE, TIERS, reasons_line
 from bot.ids import block_id
 from bot.text import fit
 from gateway.approvals.record import Approval, Item
@@ -25,7 +25,7 @@ def heading(approval: Approval, item: Item, *, with_call: bool = True) -> list[B
     number = [template("Call {n} of {of} ·", n=item.index + 1, of=len(approval.items))]
     tier_words = BECAUSE[item.tier] if item.reasons else TIERS[item.tier]
     tier = joined(" ", [*(number if approval.is_batch else []), template(tier_words)])
-    why = " · ".join(item.reasons)
+    why = reasons_line(item.reasons)
     parts = [untrusted(fit(why, REASONS))] if why else []
     blocks: list[Block] = []
     title = summary(item)

@@ -53,7 +53,7 @@ def test_a_call_for_others_names_them_and_the_channels() -> None:
     note = escalation(an_approval(waiting=CALLED))
 
     shown = readable(note.blocks)
-    assert "<@U0BEN> 📣 Nobody decided this yet" in shown
+    assert "<@U0BEN> 📣 This is not decided yet" in shown
     assert "Told in #leads." in shown
 
 

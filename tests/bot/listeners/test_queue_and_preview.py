@@ -9,7 +9,7 @@ from bot.sandbox.json_types import JsonObject
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.tiers import Tier
 from gateway.policy.load import load_policy
-from tests.bot.bot_house import CHANNEL, POLICY, House
+from tests.bot.bot_house import CHANNEL, POLICY, House, says
 from tests.bot.listeners.test_modals import block_of, opened
 
 RISING = POLICY.replace(
@@ -39,7 +39,8 @@ async def test_an_edit_that_raises_the_tier_is_shown_before_it_counts(
         assert await ana.submit(change) == {}
         after = (await house.approval(verdict)).items[0]
 
-        assert "others have to approve it" in json.dumps(warned)
+        assert "2 people have to approve it then" in json.dumps(warned)
+        assert "Raised to escalate: over 500." in json.dumps(warned)
         assert before.args["amount"] == 400
         assert (after.tier, after.state) == (Tier.ESCALATE, ItemState.PENDING)
         assert [one.user for one in after.principals] == ["U0ANA"]
@@ -75,6 +76,26 @@ async def test_home_lists_what_waits_for_this_person_and_nobody_elses(
     assert "Waiting for you: 1" in shown["U0ANA"]
     assert "Nothing waits for you" in shown["U0CHLOE"]
     assert "Nothing waits for you" in shown["U0DAN"], "the requester decides nothing"
+
+
+async def test_home_leaves_out_what_a_person_has_approved_already(
+    house: House,
+) -> None:
+    async with house.running():
+        (verdict,) = await house.submit(("wire_money", {"amount": 5}))
+        card = await house.card(verdict)
+        ana = house.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await house.card(verdict, says("1 of 2 approvals"))
+        shown = {}
+        for user in ("U0ANA", "U0BEN"):
+            person = house.actor(user)
+            await person.open_home()
+            state = await person.wait_for(lambda s: s if s["home"] else None)
+            shown[user] = home_of(state)
+
+    assert "Nothing waits for you" in shown["U0ANA"]
+    assert "*1 of 2 approvals*" in shown["U0BEN"]
 
 
 async def test_the_command_lists_what_waits_without_any_argument(

@@ -65,7 +65,7 @@ async def test_another_channel_is_told_without_the_arguments(house: House) -> No
         await ring(house, approval.id, TimerKind.ESCALATE)
 
         told = await house.actor("U0ANA").message_with(
-            "C0GENERAL", says(f"Nobody decided `{approval.id}`")
+            "C0GENERAL", says(f"`{approval.id}` is not decided yet")
         )
         assert f"<#{CHANNEL}>" in str(told["blocks"])
         assert "wire_money" in str(told["blocks"])

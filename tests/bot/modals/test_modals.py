@@ -56,14 +56,24 @@ VIEWS: dict[str, Any] = {
         0,
         key=KEY,
         team=TEAM,
-        raised=edit.Raised(Tier.ESCALATE, REFUND | {"amount": 1200}),
+        raised=edit.Raised(
+            Tier.ESCALATE,
+            REFUND | {"amount": 1200},
+            reasons=("The policy lists this tool.", "Raised: a refund over 1000."),
+            people=3,
+        ),
     ),
     "edit_denied": edit.view(
         REFUNDS,
         0,
         key=KEY,
         team=TEAM,
-        raised=edit.Raised(Tier.DENY, REFUND | {"amount": 2000}),
+        raised=edit.Raised(
+            Tier.DENY,
+            REFUND | {"amount": 2000},
+            reasons=("Raised to deny: nobody refunds so much.",),
+            people=2,
+        ),
     ),
     "reject": reject.view(REFUNDS, 0, key=KEY, team=TEAM),
     "reject_with_reason": reject.view(

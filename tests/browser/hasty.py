@@ -1,0 +1,31 @@
+"""Run the demo under its own policy, with times that pass while somebody looks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.browser.demo_process import ROOT, Demo
+
+TWO_PEOPLE, SEVERAL, E_MAIL = "suggestion-2", "suggestion-1", "suggestion-4"
+
+
+def hasty_demo(folder: Path, mode: str = "socket") -> Demo:
+    """Return a demo that reminds after seconds; an e-mail waits half a minute.
+
+    A refund that takes two people reminds after 2 seconds and calls the senior after
+    4; an e-mail is told of in #general after 3.
+    """
+    settings = yaml.safe_load((ROOT / "twokey.yml").read_text(encoding="utf-8"))
+    policy: dict[str, Any] = settings["policy"]
+    two: dict[str, Any] = policy["tiers"]["escalate"]
+    two |= {"expires_in": "200s", "remind_at": "1%", "escalate_at": "2%"}
+    mail: dict[str, Any] = policy["tools"]["send_email"]
+    mail |= {"expires_in": "30s"}
+    one: dict[str, Any] = policy["tiers"]["approve"]
+    one |= {"remind_at": "5%", "escalate_at": "10%"}
+    path = folder / "policy.yml"
+    path.write_text(yaml.safe_dump(policy), encoding="utf-8")
+    return Demo(folder, mode, {"TWOKEY_POLICY": str(path)})

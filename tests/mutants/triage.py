@@ -75,7 +75,7 @@ TRIAGE_TABLE = (
     Mutant(
         "no argument ends the frame that a model reads",
         "gateway/triage/chat_model.py",
-        '.replace("<", "\\u003c")',
+        '.replace("<", "\\\\u003c")',
         "",
         TRIAGE,
     ),

@@ -134,6 +134,21 @@ async def test_a_turn_that_is_judged_again_waits_no_second_time() -> None:
     assert len(again) == 2
 
 
+async def test_a_call_that_is_judged_again_keeps_its_first_advice() -> None:
+    call = ProposedCall(tool="tool", args={}, tool_call_id="c1")
+    ruled = [Ruled(call, judge(policy_of(Tier.APPROVE), call, None, ()))]
+    triage = Answering({"raise_to": "escalate"})
+    advising = Advising(triage, Turn(ref=REF, calls=(call,)))
+
+    first = await advising.advise(ruled, now_ms=0)
+    triage.answer = {"raise_to": "none", "score": 0}
+    again = await advising.advise(ruled, now_ms=0)
+
+    assert triage.asked == ["tool"]
+    assert dict(again) == dict(first)
+    assert again[0].opinion.raised_to is Tier.ESCALATE
+
+
 @pytest.mark.parametrize("args", [{"n": float("nan")}, {"n": "\ud800"}])
 async def test_what_is_no_strict_json_is_put_to_nobody(args: Any) -> None:
     call = ProposedCall(tool="other", args=args, tool_call_id="c1")

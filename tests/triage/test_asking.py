@@ -103,13 +103,15 @@ async def test_a_failure_is_a_silence_and_no_word_of_it_is_logged(
 async def test_triage_that_hangs_costs_its_time_out(*, is_stubborn: bool) -> None:
     triage = Hanging(is_stubborn=is_stubborn)
 
-    async with asyncio.timeout(10):
-        reply = await ask(triage, PACKET, SOON)
-        while not triage.was_cancelled:  # noqa: ASYNC110 - set by a task of its own
-            await asyncio.sleep(0)
+    try:
+        async with asyncio.timeout(10):
+            reply = await ask(triage, PACKET, SOON)
+            while not triage.was_cancelled:  # noqa: ASYNC110 - set by another task
+                await asyncio.sleep(0)
+    finally:
+        triage.is_over.set()
 
     assert reply.silence is Silence.TIMEOUT
-    triage.is_over.set()
 
 
 async def test_no_time_left_asks_nothing() -> None:

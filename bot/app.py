@@ -135,6 +135,7 @@ class SlackBot:
         saying = Saying(
             wall=wall,
             read=self._service.read,
+            read_notice=self._service.notices.read,
             posted=warm,
             channel=lambda: self._service.channel,
             fallback_channel=config.fallback_channel,

@@ -15,6 +15,9 @@ from bot.cards.message import Message
 from bot.cards.stops import STOPS, scope_of
 from gateway.approvals.events import Event, EventName
 
+NOTICES_AT_ONCE = 5
+"""How many notices of a channel wait to be posted before further ones are folded."""
+
 
 class Urgency(IntEnum):
     """What comes first when not everything can."""
@@ -53,6 +56,8 @@ class Topic:
     Attributes:
         key: approval id, agent and thread, or what was stopped.
         approval: its id; "" for none.
+        notice: id of a notice; "" for none.
+        rest: channel of the notices that are told in one message; "" for none.
         events: read and not acknowledged, oldest first.
         notes: lines for the thread under the card, oldest first.
         wanted: counts what changed; the card is due while it differs from ``shown``.
@@ -67,6 +72,8 @@ class Topic:
 
     key: str
     approval: str
+    notice: str = ""
+    rest: str = ""
     events: list[Event] = field(default_factory=list[Event])
     notes: list[Line] = field(default_factory=list[Line])
     place: tuple[str, str] | None = None
@@ -82,7 +89,7 @@ class Topic:
     @property
     def is_card_due(self) -> bool:
         """Say whether the card may be older than the record."""
-        return bool(self.approval) and self.wanted != self.shown
+        return bool(self.approval or self.notice) and self.wanted != self.shown
 
     @property
     def is_done(self) -> bool:
@@ -92,6 +99,8 @@ class Topic:
     @property
     def urgency(self) -> Urgency:
         """Return how soon it matters."""
+        if self.notice or self.rest:
+            return Urgency.HISTORY
         if not self.approval:
             return Urgency.WORDS
         if not self.is_card_due:
@@ -107,6 +116,7 @@ class Board:
 
     def __init__(self) -> None:
         self._topics: dict[str, Topic] = {}
+        self._folded: dict[str, Topic] = {}
 
     def __len__(self) -> int:
         """Count the topics."""
@@ -118,10 +128,13 @@ class Board:
 
     def add(self, event: Event) -> None:
         """Take up an event; news about a card makes it due again at once."""
-        key, approval = _about(event)
-        topic = self._topics.get(key)
-        if topic is None:
-            topic = self._topics[key] = Topic(key=key, approval=approval)
+        fresh = self._folded.get(event.notice) or _topic(event)
+        if fresh.key not in self._topics and self._is_crowded(event):
+            fresh = Topic(key=f"notices {event.channel}", approval="")
+            fresh.rest = event.channel
+        topic = self._topics.setdefault(fresh.key, fresh)
+        if topic.rest:
+            self._folded[event.notice] = topic
         topic.events.append(event)
         topic.wanted += 1
         if not topic.failures:
@@ -131,6 +144,27 @@ class Board:
         """Forget a topic about which nothing is left to say."""
         if topic.is_done and not topic.is_busy:
             self._topics.pop(topic.key, None)
+            if topic.rest:
+                for notice in [n for n, at in self._folded.items() if at is topic]:
+                    del self._folded[notice]
+
+    def _is_crowded(self, event: Event) -> bool:
+        """Say whether a new notice has to share a message with others that wait.
+
+        Each takes a second or more to post, and they must not keep cards waiting.
+        """
+        if event.name is not EventName.CALL_RAN or not event.notice:
+            return False
+        waiting = [
+            topic
+            for topic in self
+            if topic.notice
+            and topic.place is None
+            and topic.events
+            and topic.events[0].name is EventName.CALL_RAN
+            and topic.events[0].channel == event.channel
+        ]
+        return len(waiting) >= NOTICES_AT_ONCE
 
     def most_urgent(self, now: float) -> Topic | None:
         """Return what to do next; None when everything waits or is being done."""
@@ -143,9 +177,12 @@ class Board:
         return min(waiting, default=None)
 
 
-def _about(event: Event) -> tuple[str, str]:
-    """Return the key of an event's topic, and its approval's id, "" for none."""
+def _topic(event: Event) -> Topic:
+    """Return what an event is about, with nothing to say yet."""
     if event.name in STOPS:
         # Whatever card led there, it concerns everybody.
-        return "stop {} {}".format(*scope_of(event)), ""
-    return event.approval or f"{event.agent} {event.thread}", event.approval
+        return Topic(key="stop {} {}".format(*scope_of(event)), approval="")
+    if event.notice:
+        return Topic(key=event.notice, approval="", notice=event.notice)
+    key = event.approval or f"{event.agent} {event.thread}"
+    return Topic(key=key, approval=event.approval)

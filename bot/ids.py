@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from gateway.approvals import digest
+from gateway.approvals.notice import Notice
 from gateway.approvals.record import Approval
 
 
@@ -38,6 +39,8 @@ class Action(StrEnum):
     RECONCILE_SKIP = "reconcile_skip"
     PAGE_BACK = "page_back"
     PAGE_NEXT = "page_next"
+    FREEZE_TOOL = "freeze_tool"
+    REPORT = "report"
 
 
 class View(StrEnum):
@@ -49,6 +52,7 @@ class View(StrEnum):
     RESPOND = "respond_modal"
     DETAILS = "details_modal"
     NOTICE = "notice_modal"
+    REPORT = "report_modal"
     HOME = "home_tab"
 
 
@@ -59,6 +63,7 @@ class Input(StrEnum):
     PRESET = "preset"
     MESSAGE = "message"
     READ_ALL = "read_all"
+    REMARK = "remark"
 
 
 VALUE = "value"
@@ -70,8 +75,13 @@ COMMAND = "/approvals"
 CARD_EVENT = "twokey_card"
 """``event_type`` of a card's message metadata; its payload holds ids only."""
 
+NOTICE_EVENT = "twokey_notice"
+"""``event_type`` of a notice's message metadata; its payload holds ids only."""
+
 MAC_BYTES = 16
 _SEAL_TAG = "twokey/v1/seal"
+_NOTICE_TAG = "twokey/v1/seal/notice"
+_NO_VERSION = 0
 _WHOLE = "all"
 _MAX_SEAL = 255
 
@@ -85,8 +95,8 @@ class Sealed:
     """What a seal says in the open; `verify` tells whether to believe it.
 
     Attributes:
-        approval: id of the approval.
-        version: the approval's version when the seal was made.
+        approval: id of the approval, or of the notice.
+        version: the approval's version when the seal was made; 0 for a notice.
         index: the item, or None for the batch as a whole.
         mac: 16 bytes.
     """
@@ -147,6 +157,35 @@ def verify(
     return hmac.compare_digest(wanted, sealed.mac)
 
 
+def seal_notice(
+    notice: Notice, index: int | None, *, key: bytes, team: str, purpose: str
+) -> str:
+    """Return the opaque text for a button on a notice, or for its modal.
+
+    Args:
+        notice: the record; what it is bound to never changes.
+        index: the call, or None for the notice as a whole.
+        key: the bot's sealing key.
+        team: the workspace in which it will be clicked.
+        purpose: what it is good for: an `Action` or a `View`.
+    """
+    mac = _notice_mac(notice, index, key=key, team=team, purpose=purpose)
+    where = _WHOLE if index is None else str(index)
+    return f"{notice.id}:{_NO_VERSION}:{where}:{_encoded(mac)}"
+
+
+def verify_notice(
+    sealed: Sealed, notice: Notice, *, key: bytes, team: str, purpose: str
+) -> bool:
+    """Say whether a seal was made by us for this notice, team and purpose."""
+    if (sealed.approval, sealed.version) != (notice.id, _NO_VERSION):
+        return False
+    if sealed.index is not None and sealed.index >= len(notice.calls):
+        return False
+    wanted = _notice_mac(notice, sealed.index, key=key, team=team, purpose=purpose)
+    return hmac.compare_digest(wanted, sealed.mac)
+
+
 def page(number: int) -> str:
     """Return the purpose of a seal that opens one page of the details (from 1)."""
     return f"page:{number}"
@@ -167,6 +206,16 @@ def field_block_id(number: int) -> str:
     It stays the same when the form is shown again, so that Slack keeps what was typed.
     """
     return f"field:{number}"
+
+
+def _notice_mac(
+    notice: Notice, index: int | None, *, key: bytes, team: str, purpose: str
+) -> bytes:
+    tool = "" if index is None else notice.calls[index].tool
+    document = digest.canonical(
+        [_NOTICE_TAG, team, notice.id, index, tool, str(purpose)]
+    )
+    return hmac.new(key, document, hashlib.sha256).digest()[:MAC_BYTES]
 
 
 def _mac(

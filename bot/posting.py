@@ -23,15 +23,20 @@ from bot.blocks import (
 )
 from bot.cards.approval import card, fallback
 from bot.cards.message import Message
+from bot.cards.notice import notice_card, plain_notice
 from bot.ids import Action, block_id, seal
 from bot.limits import POST, UPDATE, Limits
 from bot.web import RateLimited, Reply, Slack, SlackError, text_at
 from gateway.approvals import digest
+from gateway.approvals.notice import Notice
 from gateway.approvals.record import Approval, Verb
 from gateway.store.cards import CardPlace, CardStore
 from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
+
+Shown = Approval | Notice
+"""What has a message of its own, which is brought up to date."""
 
 
 class NotYet(Exception):
@@ -60,7 +65,7 @@ class Wall:
     async def post_card(
         self,
         keys: Keys,
-        approval: Approval,
+        record: Shown,
         *,
         channel: str,
         now_ms: int,
@@ -71,8 +76,8 @@ class Wall:
         A surplus copy, posted because an answer was lost, is taken down again.
 
         Args:
-            keys: of the approval's shard.
-            approval: the record.
+            keys: of its shard.
+            record: an approval, or a notice.
             channel: id, or ``#name``.
             now_ms: the time.
             is_plain: post the card that Slack accepts in any case.
@@ -81,23 +86,21 @@ class Wall:
             NotYet: nothing was sent.
             SlackError: a silent one may have posted it.
         """
-        message = self._rendered(approval, now_ms, is_update=False, is_plain=is_plain)
+        message = self._rendered(record, now_ms, is_update=False, is_plain=is_plain)
         reply = await self._send(
             POST, channel, message.blocks, message.text, metadata=message.metadata
         )
         name, channel, ts = channel, text_at(reply, "channel"), text_at(reply, "ts")
         self._ids[name] = channel
-        place = await self.cards.posted(keys, approval.id, channel=channel, ts=ts)
+        place = await self.cards.posted(keys, record.id, channel=channel, ts=ts)
         if (place.channel, place.ts) != (channel, ts):
-            logger.warning("card.surplus approval=%s", approval.id)
+            logger.warning("card.surplus id=%s", record.id)
             await self._take_down(channel, ts)
             return place
         shown = _display_digest(message.blocks)
-        await self.cards.shown(
-            keys, approval.id, rev=approval.rev, display_digest=shown
-        )
-        logger.info("card.posted approval=%s rev=%d", approval.id, approval.rev)
-        return place.with_(rev=approval.rev, display_digest=shown)
+        await self.cards.shown(keys, record.id, rev=record.rev, display_digest=shown)
+        logger.info("card.posted id=%s rev=%d", record.id, record.rev)
+        return place.with_(rev=record.rev, display_digest=shown)
 
     async def _take_down(self, channel: str, ts: str) -> None:
         try:
@@ -109,14 +112,14 @@ class Wall:
     async def update_card(
         self,
         keys: Keys,
-        approval: Approval,
+        record: Shown,
         place: CardPlace,
         *,
         now_ms: int,
         is_plain: bool = False,
     ) -> None:
         """Show the newest state on the card; raises as `post_card` does."""
-        message = self._rendered(approval, now_ms, is_update=True, is_plain=is_plain)
+        message = self._rendered(record, now_ms, is_update=True, is_plain=is_plain)
         await self._send(
             UPDATE,
             place.channel,
@@ -126,35 +129,49 @@ class Wall:
             ts=place.ts,
         )
         shown = _display_digest(message.blocks)
-        await self.cards.shown(
-            keys, approval.id, rev=approval.rev, display_digest=shown
-        )
-        logger.info("card.updated approval=%s rev=%d", approval.id, approval.rev)
+        await self.cards.shown(keys, record.id, rev=record.rev, display_digest=shown)
+        logger.info("card.updated id=%s rev=%d", record.id, record.rev)
 
     async def say(
         self, channel: str, message: Message, *, thread_ts: str | None = None
-    ) -> None:
-        """Post a line, into a thread if one is given; raises as `post_card` does."""
+    ) -> tuple[str, str]:
+        """Post a line, into a thread if one is given; raises as `post_card` does.
+
+        Returns:
+            The channel's id and the line's ts.
+        """
         blocks = message.blocks
         try:
             ensure_valid_message(blocks, message.text)
         except BadBlocks:
             logger.exception("note.invalid")
             blocks = (section(template("This note cannot be displayed.")),)
-        await self._send(POST, channel, blocks, message.text, thread_ts=thread_ts)
+        reply = await self._send(
+            POST, channel, blocks, message.text, thread_ts=thread_ts
+        )
+        return text_at(reply, "channel"), text_at(reply, "ts")
 
     def _rendered(
-        self, approval: Approval, now_ms: int, *, is_update: bool, is_plain: bool
+        self, record: Shown, now_ms: int, *, is_update: bool, is_plain: bool
     ) -> Message:
         if is_plain:
-            return plain_card(approval, key=self.seal_key, team=self.team)
-        message = card(approval, key=self.seal_key, team=self.team, now_ms=now_ms)
+            return self._plain(record)
+        key, team = self.seal_key, self.team
+        if isinstance(record, Notice):
+            message = notice_card(record, key=key, team=team)
+        else:
+            message = card(record, key=key, team=team, now_ms=now_ms)
         try:
             ensure_valid_message(message.blocks, message.text, update=is_update)
         except BadBlocks:
-            logger.exception("card.invalid approval=%s", approval.id)
-            return plain_card(approval, key=self.seal_key, team=self.team)
+            logger.exception("card.invalid id=%s", record.id)
+            return self._plain(record)
         return message
+
+    def _plain(self, record: Shown) -> Message:
+        if isinstance(record, Notice):
+            return plain_notice(record)
+        return plain_card(record, key=self.seal_key, team=self.team)
 
     async def _send(
         self,

@@ -7,21 +7,21 @@ import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from bot.blocks import code, section, template, untrusted
+from bot.blocks import code, section, template
 from bot.board import Line, Topic, Urgency
 from bot.cards.calling import escalation, reminder, told_elsewhere
 from bot.cards.history import thread_note
 from bot.cards.message import Message
+from bot.cards.notice import many_ran, report_line
 from bot.cards.outcome import agent_words, run_failed, unreadable
 from bot.cards.stops import STOPS, stop_message
 from bot.limits import UPDATE
-from bot.posting import NotYet, Wall
-from bot.text import fit
+from bot.posting import NotYet, Shown, Wall
 from bot.web import SlackError, SlackRefused
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ApprovalState
+from gateway.approvals.notice import Notice
 from gateway.approvals.record import Approval
-from gateway.approvals.tiers import Tier
 from gateway.errors import StoreUnavailable, UnreadableRecord
 from gateway.failures import log_failure
 from gateway.store.approvals import Loaded
@@ -78,6 +78,7 @@ class Saying:
     Attributes:
         wall: where they go.
         read: returns an approval and the time, None for an unknown id.
+        read_notice: returns a notice, None for an unknown id.
         posted: called once for each card that was posted.
         channel: returns where to say what belongs to no card and no thread.
         fallback_channel: takes a card that its own channel refuses; "" for none.
@@ -85,6 +86,7 @@ class Saying:
 
     wall: Wall
     read: Callable[[str], Awaitable[Loaded | None]]
+    read_notice: Callable[[str], Awaitable[Notice | None]]
     posted: Callable[[Approval], None]
     channel: Callable[[], str]
     fallback_channel: str = ""
@@ -113,7 +115,9 @@ class Saying:
         return 0.0
 
     async def _next(self, topic: Topic, outbox: Outbox, keys: Keys) -> None:
-        if topic.is_card_due:
+        if topic.rest:
+            await self._fold(topic, outbox, keys)
+        elif topic.is_card_due:
             await self._show(topic, outbox, keys)
         elif topic.notes:
             await self._note(topic, outbox)
@@ -124,19 +128,27 @@ class Saying:
         wanted = topic.wanted
         self._need_room(topic)
         try:
-            loaded = await self.read(topic.approval)
+            found = await self._record(topic)
         except UnreadableRecord as error:
             await self._give_up(topic, outbox, keys, error)
             return
-        if loaded is None:
+        if found is None:
             topic.shown = wanted
             await _acknowledge(topic, outbox, list(topic.events))
             return
-        approval = loaded.approval
+        record, now_ms = found
         if not topic.is_lost:
-            await self._hang(topic, keys, loaded)
+            await self._hang(topic, keys, record, now_ms)
         topic.shown = wanted
-        await self._take_notes(topic, outbox, approval)
+        await self._take_notes(topic, outbox, record)
+
+    async def _record(self, topic: Topic) -> tuple[Shown, int] | None:
+        """Return what the topic's card shows, and the time; a notice needs none."""
+        if topic.notice:
+            notice = await self.read_notice(topic.notice)
+            return None if notice is None else (notice, 0)
+        loaded = await self.read(topic.approval)
+        return None if loaded is None else (loaded.approval, loaded.now_ms)
 
     async def _give_up(
         self, topic: Topic, outbox: Outbox, keys: Keys, error: UnreadableRecord
@@ -167,31 +179,29 @@ class Saying:
         if wait_s > 0:
             raise NotYet(UPDATE, channel, wait_s)
 
-    async def _hang(self, topic: Topic, keys: Keys, loaded: Loaded) -> None:
-        approval, now_ms = loaded.approval, loaded.now_ms
-        place = await self.wall.cards.place(keys, approval.id)
+    async def _hang(self, topic: Topic, keys: Keys, record: Shown, now_ms: int) -> None:
+        place = await self.wall.cards.place(keys, record.id)
         if place is None:
             place = await self.wall.post_card(
                 keys,
-                approval,
-                channel=topic.channel or approval.channel,
+                record,
+                channel=topic.channel or record.channel,
                 now_ms=now_ms,
                 is_plain=topic.is_plain,
             )
-            self.posted(approval)
+            if isinstance(record, Approval):
+                self.posted(record)
         topic.place = (place.channel, place.ts)
-        if place.rev < approval.rev:
+        if place.rev < record.rev:
             await self.wall.update_card(
-                keys, approval, place, now_ms=now_ms, is_plain=topic.is_plain
+                keys, record, place, now_ms=now_ms, is_plain=topic.is_plain
             )
 
-    async def _take_notes(
-        self, topic: Topic, outbox: Outbox, approval: Approval
-    ) -> None:
+    async def _take_notes(self, topic: Topic, outbox: Outbox, record: Shown) -> None:
         """Turn events into lines of history; those without one are done."""
         silent: list[Event] = []
         for event in list(topic.events):
-            lines = _lines(event, approval, topic.place) if topic.place else []
+            lines = _lines(event, record, topic.place) if topic.place else []
             if lines:
                 topic.notes += lines
                 topic.events.remove(event)
@@ -212,6 +222,16 @@ class Saying:
             thread_ts = event.data.get("thread_ts") or None
             await self.wall.say(channel, message, thread_ts=thread_ts)
         await _acknowledge(topic, outbox, [event])
+
+    async def _fold(self, topic: Topic, outbox: Outbox, keys: Keys) -> None:
+        """Tell of many notices in one message, which is never brought up to date."""
+        events = list(topic.events)
+        ran = [event for event in events if event.name is EventName.CALL_RAN]
+        if ran:
+            place = await self.wall.say(topic.rest, many_ran(events))
+            for notice in dict.fromkeys(event.notice for event in ran):
+                await self.wall.cards.folded(keys, notice, *place)
+        await _acknowledge(topic, outbox, events)
 
     def _channel(self, event: Event) -> str:
         if event.name in STOPS:
@@ -253,10 +273,13 @@ class Saying:
         if topic.notes:
             await _drop_line(topic, outbox)
         else:
-            await _acknowledge(topic, outbox, topic.events[:1])
+            many = len(topic.events) if topic.rest else 1
+            await _acknowledge(topic, outbox, topic.events[:many])
 
     async def _report(self, topic: Topic, why: str) -> None:
         """Tell whoever can be told that the card does not show what is so; once."""
+        if topic.notice:
+            return  # nobody waits for it, and the audit log has it
         loaded = await self.read(topic.approval)
         if loaded is None:
             return
@@ -266,8 +289,18 @@ class Saying:
             topic.notes.append(Line(told, "", channel, thread_ts))
 
 
-def _lines(event: Event, approval: Approval, place: tuple[str, str]) -> list[Line]:
+def _lines(event: Event, record: Shown, place: tuple[str, str]) -> list[Line]:
     """Return what is said of an event: in the thread of its card, or elsewhere too."""
+    if isinstance(record, Approval):
+        return _lines_of_approval(event, record, place)
+    if event.name is EventName.NOTICE_REPORTED:
+        return [Line(report_line(event), event.seq, *place, Urgency.NEWS)]
+    return []
+
+
+def _lines_of_approval(
+    event: Event, approval: Approval, place: tuple[str, str]
+) -> list[Line]:
     if event.name not in {EventName.APPROVAL_REMINDED, EventName.APPROVAL_ESCALATED}:
         note = thread_note(event, approval)
         return [Line(note, event.seq, *place)] if note else []
@@ -315,16 +348,8 @@ def _words(event: Event, *, is_last: bool) -> Message | None:
             return run_failed()
         case name if name in STOPS:
             return stop_message(event)
-        case EventName.CALL_RAN if event.tier == Tier.NOTIFY:
-            return _ran_unasked(event)
         case _:
             return None
-
-
-def _ran_unasked(event: Event) -> Message:
-    said = template("🔔 An agent uses a tool that runs without review:")
-    tool = untrusted(fit(f"{event.tool} ({event.agent})", 200))
-    return Message((section(said), section(tool)), "A tool runs without review.")
 
 
 def _undeliverable(approval: Approval, why: str) -> Message:

@@ -47,7 +47,7 @@ class StoreUnavailable(TwokeyError):
 
 
 class UnreadableRecord(TwokeyError):
-    """A stored approval is not what we wrote: nothing of it is decided or run.
+    """A stored approval or notice is not what we wrote: nothing of it is believed.
 
     Attributes:
         approval: its id.
@@ -56,7 +56,7 @@ class UnreadableRecord(TwokeyError):
     def __init__(self, approval: str) -> None:
         self.approval = approval
         super().__init__(
-            f"The record of approval {approval!r} cannot be read, so nothing of it was "
+            f"The record of {approval!r} cannot be read, so nothing of it was "
             "decided or run. See who else writes to the store; the agent can ask anew."
         )
 

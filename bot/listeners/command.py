@@ -34,7 +34,8 @@ _HELP = template(
     "• `/approvals frozen` says what is frozen or paused.\n"
     "• `/approvals help` says this.\n"
     "On a card, *I'm on it* tells the others that you look at it, *More time* puts its "
-    "end off, and a reminder comes before that.\n"
+    "end off, and a reminder comes before that. On a notice of what ran without "
+    "review, *Freeze tool* stops the tool and *Report* says that something is wrong.\n"
     "Mention me in a channel to ask an agent for something."
 )
 

@@ -35,7 +35,13 @@ _NOT_BOUND: LiteralString = (
 
 
 async def open_view(desk: Desk, clicked: Clicked, seen: Seen, view: Block) -> None:
-    """Open a modal for whoever clicked, bound to what they look at.
+    """Open a modal for whoever clicked, bound to what they look at; raises `Calm`."""
+    view_id = await opened_view(desk, clicked, view)
+    await bind(desk, view_id, clicked.action.user, seen, view)
+
+
+async def opened_view(desk: Desk, clicked: Clicked, view: Block) -> str:
+    """Open a modal for whoever clicked; return its id, which is bound to nothing yet.
 
     From inside a modal it opens on top of that one.
 
@@ -51,7 +57,7 @@ async def open_view(desk: Desk, clicked: Clicked, seen: Seen, view: Block) -> No
     except SlackError as error:
         logger.warning("view.not_opened why=%s", error)
         raise Calm(template(_NOT_OPENED)) from None
-    await bind(desk, text_at(reply, "view", "id"), action.user, seen, view)
+    return text_at(reply, "view", "id")
 
 
 async def turn_view(desk: Desk, clicked: Clicked, seen: Seen, view: Block) -> None:

@@ -10,6 +10,7 @@ from gateway.store.keys import NONCE_LIFETIME, RETENTION, VIEW_LIFETIME, Keys
 
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _VIEW_MS = int(VIEW_LIFETIME.total_seconds() * 1000)
+_FOLDED = 2**53
 _NONCE_MS = int(NONCE_LIFETIME.total_seconds() * 1000)
 
 
@@ -72,6 +73,14 @@ class CardStore:
         first = text(await self._conn.command("HGET", key, "at"))
         kept_channel, _, kept_ts = first.partition(" ")
         return CardPlace(channel=kept_channel, ts=kept_ts)
+
+    async def folded(self, keys: Keys, notice: str, channel: str, ts: str) -> None:
+        """Note that a notice is told of in a message that is not its own.
+
+        That message shows no state of it, so no rev ever makes it due again.
+        """
+        await self.posted(keys, notice, channel=channel, ts=ts)
+        await self.shown(keys, notice, rev=_FOLDED, display_digest="")
 
     async def shown(
         self, keys: Keys, approval: str, *, rev: int, display_digest: str

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from gateway.approvals.events import Event
 from gateway.approvals.notice import CallState, Notice, Remark
+from gateway.errors import UnreadableRecord
 from gateway.store import scripts
 from gateway.store.connection import Connection, fields, number, text
 from gateway.store.keys import RETENTION, Keys, shard_of_notice
@@ -22,20 +23,23 @@ class NoticeStore:
         self._conn = conn
 
     async def load(self, keys: Keys, notice: str) -> Notice | None:
-        """Return a notice as it stands; None for an unknown id."""
+        """Return a notice as it stands; None for an unknown id.
+
+        Raises:
+            UnreadableRecord: it is not what we wrote.
+        """
         if shard_of_notice(notice) != keys.shard:
             return None
         found = fields(await self._conn.command("HGETALL", keys.notice(notice)))
         if "frozen" not in found:
             return None
-        kept = Notice.model_validate_json(found["frozen"])
-        calls = tuple(call.with_(**_end(found, str(call.index))) for call in kept.calls)
-        return kept.with_(
-            rev=number(found["rev"]),
-            created_at_ms=number(found["created"]),
-            calls=calls,
-            remarks=_remarks(found),
-        )
+        try:
+            kept = _notice(found)
+        except (ValueError, KeyError, TypeError) as error:
+            raise UnreadableRecord(notice) from error
+        if kept.id != notice:
+            raise UnreadableRecord(notice)
+        return kept
 
     async def end(
         self,
@@ -80,6 +84,17 @@ class NoticeStore:
             events=json.dumps([event.model_dump_json()]),
         )
         return text(reply[0]) == "done"
+
+
+def _notice(found: Mapping[str, bytes]) -> Notice:
+    kept = Notice.model_validate_json(found["frozen"])
+    calls = tuple(call.with_(**_end(found, str(call.index))) for call in kept.calls)
+    return kept.with_(
+        rev=number(found["rev"]),
+        created_at_ms=number(found["created"]),
+        calls=calls,
+        remarks=_remarks(found),
+    )
 
 
 def _end(found: Mapping[str, bytes], field: str) -> dict[str, object]:

@@ -126,7 +126,9 @@ async def test_a_silent_slack_is_asked_more_and_more_rarely(house: House) -> Non
         async def silent(_: str) -> None:
             raise SlackSilent("chat.update", "no answer")
 
-        step = Saying(wall=wall, read=silent, posted=ignored, channel=str).step
+        step = Saying(
+            wall=wall, read=silent, read_notice=silent, posted=ignored, channel=str
+        ).step
         outbox = house.store.outbox(house.keys, reader="x")
 
         waits = [await step(topic, outbox, house.keys) for _ in range(8)]
@@ -191,7 +193,13 @@ async def test_of_a_card_that_is_lost_and_gone_nobody_is_told(house: House) -> N
 
     house.sandbox.control.archive(CHANNEL)
     async with wall_of(house) as wall:
-        saying_ = Saying(wall=wall, read=read, posted=ignored, channel=str)
+        saying_ = Saying(
+            wall=wall,
+            read=read,
+            read_notice=house.reviews.notices.read,
+            posted=ignored,
+            channel=str,
+        )
         outbox = house.store.outbox(house.keys, reader="x")
 
         wait_s = await saying_.step(topic, outbox, house.keys)

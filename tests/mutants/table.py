@@ -8,6 +8,7 @@ could make, the promise it would break, and the tests that must fail.
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
+from tests.mutants.slack import SLACK_TABLE
 from tests.mutants.triage import TRIAGE_TABLE
 from tests.mutants.trust import TRUST_TABLE
 
@@ -417,20 +418,6 @@ TABLE = (
         ATTENTION,
     ),
     Mutant(
-        "an escalated call has a card of its own",
-        "gateway/service/proposals.py",
-        "alone = place if one.ruling.tier is Tier.ESCALATE else _SHARED",
-        "alone = _SHARED",
-        "tests/bot/listeners/test_batches_and_doubt.py",
-    ),
-    Mutant(
-        "Approve all never covers an escalated call",
-        "bot/cards/batch.py",
-        "return item.tier is Tier.ESCALATE or needs_full_view",
-        "return needs_full_view",
-        "tests/bot/listeners/test_batches_and_doubt.py",
-    ),
-    Mutant(
         "earlier voters are asked again at the last vote",
         DECIDING,
         "        earlier = quorum.asked_again(",
@@ -458,13 +445,7 @@ TABLE = (
         "fresh = False and any(",
         "tests/matrix",
     ),
-    Mutant(
-        "only who may review a thing stops it",
-        "gateway/service/stopping.py",
-        "reason = objection(reviewer, demand, ())",
-        "reason = None",
-        "tests/service/test_stopping.py",
-    ),
     *TRIAGE_TABLE,
     *TRUST_TABLE,
+    *SLACK_TABLE,
 )

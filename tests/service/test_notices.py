@@ -10,6 +10,7 @@ from gateway.approvals.events import Event, EventName
 from gateway.approvals.notice import CallState, Notice, notice_of
 from gateway.approvals.record import Person, Result
 from gateway.approvals.strict_json import JsonObject
+from gateway.errors import UnreadableRecord
 from gateway.policy.load import load_policy
 from gateway.store.keys import RETENTION
 from gateway.store.outbox import audit_entries
@@ -188,3 +189,28 @@ async def test_a_notice_is_kept_for_as_long_as_an_approval(desk: Desk) -> None:
 
     assert isinstance(left, int)
     assert 0 < left <= RETENTION.total_seconds() * 1000
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("frozen", "{}"), ("frozen", "junk"), ("0", "[1]"), ("rev", "x"), ("by:x", "{}")],
+)
+async def test_a_notice_that_somebody_else_wrote_is_not_believed(
+    desk: Desk, field: str, value: str
+) -> None:
+    _, (verdict,) = await desk.submit(("post", {"text": "a"}))
+    keys, name = desk.store.keys_of_tenant("default"), notice_of(verdict.notice)[0]
+    await desk.store.conn.command("HSET", keys.notice(name), field, value)
+
+    with pytest.raises(UnreadableRecord, match=name):
+        await desk.reviews.notices.read(name)
+
+
+async def test_a_notice_under_the_id_of_another_is_not_believed(desk: Desk) -> None:
+    _, (verdict,) = await desk.submit(("post", {"text": "a"}))
+    keys, name = desk.store.keys_of_tenant("default"), notice_of(verdict.notice)[0]
+    other = name[:-1] + ("0" if name[-1] != "0" else "1")
+    await desk.store.conn.command("RENAME", keys.notice(name), keys.notice(other))
+
+    with pytest.raises(UnreadableRecord, match=other):
+        await desk.reviews.notices.read(other)

@@ -1,0 +1,75 @@
+"""Look up the notice that a click is about, and believe nothing that is not proven."""
+
+from __future__ import annotations
+
+import logging
+from typing import LiteralString
+
+from bot.blocks import template
+from bot.desk import Calm, Desk
+from bot.gestures import Clicked
+from bot.ids import Action, Sealed, View, verify_notice
+from bot.listeners.seeing import read_seal
+from gateway.approvals.decisions import Standing
+from gateway.approvals.notice import Notice
+from gateway.approvals.record import Person
+
+logger = logging.getLogger(__name__)
+
+_NOT_OURS: LiteralString = (
+    "This button does not belong to this notice, so nothing was done. Please use the "
+    "newest one."
+)
+_OTHER_WORKSPACE: LiteralString = (
+    "This notice belongs to another workspace, so nothing was done."
+)
+_GONE: LiteralString = "This notice is not kept any more, so nothing was done."
+
+
+async def seen_notice(
+    desk: Desk, clicked: Clicked, purpose: Action
+) -> tuple[Notice, int | None]:
+    """Return the notice under a button, and which of its calls it is about.
+
+    The value must be sealed for this notice, workspace and button, and the button
+    must stand on the registered copy.
+
+    Raises:
+        Calm: says why this is no click to act on.
+    """
+    action = clicked.action
+    if action.team != desk.team:
+        raise Calm(template(_OTHER_WORKSPACE))
+    sealed = read_seal(action.value)
+    notice = await proven_notice(desk, sealed, purpose)
+    # A copy that nobody registered (its answer was lost) becomes the one, as a card's.
+    cards, here = desk.service.store.cards, (action.channel, action.message_ts)
+    place = await cards.place(desk.keys, notice.id) or await cards.posted(
+        desk.keys, notice.id, channel=action.channel, ts=action.message_ts
+    )
+    if not all(here) or (place.channel, place.ts) != here:
+        logger.warning("click.refused why=other_copy notice=%s", notice.id)
+        raise Calm(template(_NOT_OURS))
+    return notice, sealed.index
+
+
+async def proven_notice(desk: Desk, sealed: Sealed, purpose: Action | View) -> Notice:
+    """Return what a seal stands for, if we made it; raises `Calm`."""
+    notice = await desk.service.notices.read(sealed.approval)
+    if notice is None:
+        raise Calm(template(_GONE))
+    key, team = desk.config.seal_key, desk.team
+    if not verify_notice(sealed, notice, key=key, team=team, purpose=purpose):
+        logger.warning("click.refused why=bad_seal notice=%s", notice.id)
+        raise Calm(template(_NOT_OURS))
+    return notice
+
+
+async def member(desk: Desk, user: str, user_team: str) -> Person:
+    """Return a member of the workspace, who may report; raises `Calm` for others."""
+    found = await desk.reviewers.resolve(user, user_team=user_team)
+    if found.standing is Standing.UNKNOWN:
+        raise Calm(template("Slack did not say who you are. Please try again."))
+    if found.standing is not Standing.MEMBER:
+        raise Calm(template("Only members of this workspace can report this."))
+    return found.person

@@ -1,0 +1,87 @@
+"""A notice in a real browser: seen, reported, and its tool stopped."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome
+
+from bot.sandbox.server import Sandbox
+from gateway.policy.load import load_policy
+from gateway.store.store import Store
+from tests.bot.bot_house import CHANNEL, POLICY, House
+from tests.bot.listeners.test_notices import end
+from tests.browser.test_stories import words_on
+from tests.sandbox.page.screen import Screen
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+DESKTOP, PHONE = (1100, 1000), (390, 1000)
+MAIL = (
+    'send_email: {tier: notify, description: "Write to {args.to}", redact: [args.key]}'
+)
+
+
+@pytest.fixture
+async def house(store: Store) -> AsyncIterator[House]:
+    async with Sandbox() as sandbox:
+        policy = POLICY.replace("send_email: {tier: approve, idempotent: true}", MAIL)
+        yield House(sandbox, store, policy=load_policy(policy, "policy.yml"))
+
+
+@pytest.fixture
+def gallery(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    named = request.config.getoption("--screenshots")
+    folder = Path(named) if named else tmp_path
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def plays(screen: Screen, gallery: Path) -> None:
+    screen.size(*DESKTOP)
+    screen.open("U0ANA", CHANNEL)
+    words_on(screen, "2 calls without review", "1 done, 1 failed", "hidden by policy")
+    screen.click('[data-action-id="report"]')
+    screen.type('.dialog [data-block-id="remark"] .control', "Nobody asked for this.")
+    screen.save(gallery / "report.png")
+    screen.click(".modal-submit")
+    screen.gone(".dialog")
+    words_on(screen, "Reported by", "Nobody asked for this.")
+    screen.click('[data-action-id="freeze_tool"]')
+    words = screen.text(".dialog")
+    assert "Freeze this tool?" in words
+    screen.save(gallery / "freeze.png")
+    screen.click(".confirm-agree")
+    words_on(screen, "The tool send_email", "Frozen by", "The tool is frozen")
+    for name, size, scheme in (
+        ("notice-light", DESKTOP, "light"),
+        ("notice-dark", DESKTOP, "dark"),
+        ("notice-phone", PHONE, "light"),
+        ("notice-phone-dark", PHONE, "dark"),
+    ):
+        screen.size(*size, scheme=scheme)
+        screen.open("U0BEN", CHANNEL)
+        words_on(screen, "Reported by")
+        screen.save(gallery / f"{name}.png")
+    pictures = list(gallery.glob("notice-*.png"))
+    assert all(picture.stat().st_size > 10_000 for picture in pictures)
+    assert len(pictures) == 4
+    assert not screen.problems()
+
+
+async def test_a_notice_is_seen_reported_and_its_tool_stopped(
+    chrome: Chrome, house: House, gallery: Path
+) -> None:
+    mail = {"to": "kim@example.com", "subject": "Your refund", "key": "s3cret"}
+    async with house.running():
+        first, second = await house.submit(
+            ("send_email", {**mail}), ("post_notice", {"text": "We are open again."})
+        )
+        await end(house, first)
+        await end(house, second, ok=False)
+        screen = Screen(chrome, house.sandbox.url)
+
+        await asyncio.to_thread(plays, screen, gallery)

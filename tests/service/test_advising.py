@@ -110,7 +110,6 @@ def test_no_answer_of_triage_ever_lowers_a_call(
     ruling = judge(policy, call, hint, found.also if found else ())
 
     assert ruling.tier.rank >= alone.tier.rank
-    assert ruling.reasons[: len(alone.reasons)] == alone.reasons
     raised = found.opinion.raised_to if found else None
     assert ruling.tier is join(alone.tier, raised or alone.tier)
     assert may_deny or ruling.tier is not Tier.DENY or alone.tier is Tier.DENY
@@ -135,7 +134,7 @@ async def test_a_turn_that_is_judged_again_waits_no_second_time() -> None:
 
 
 async def test_a_call_that_is_judged_again_keeps_its_first_advice() -> None:
-    call = ProposedCall(tool="tool", args={}, tool_call_id="c1")
+    call = ProposedCall(tool="tool", args={"n": 0}, tool_call_id="c1")
     ruled = [Ruled(call, judge(policy_of(Tier.APPROVE), call, None, ()))]
     triage = Answering({"raise_to": "escalate"})
     advising = Advising(triage, Turn(ref=REF, calls=(call,)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 
 try:
     from gateway.cli import run
@@ -17,6 +18,10 @@ except ModuleNotFoundError as error:
 
 def main() -> None:
     """Run the command line of this process and end with its exit code."""
+    for stream in (sys.stdout, sys.stderr):
+        # What a terminal cannot show is written as an escape, not as an error.
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run())
 
 

@@ -63,7 +63,9 @@ def run(
     except TwokeyError as error:
         if session.debug:
             raise
-        typer.echo(f"{typer.style('Error:', fg=typer.colors.RED)} {error}", err=True)
+        word = typer.style("Error:", fg=typer.colors.RED)
+        is_plain = bool(session.env.get("NO_COLOR"))
+        typer.echo(f"{word} {error}", err=True, color=False if is_plain else None)
         return USAGE
     except Exception as error:
         if session.debug:
@@ -115,3 +117,5 @@ def _options(
     """Hold an AI agent's tool calls until a person agrees in Slack."""
     session = session_of(ctx)
     session.config, session.debug = config, debug
+    if session.env.get("NO_COLOR"):  # https://no-color.org
+        ctx.color = False

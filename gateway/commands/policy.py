@@ -60,6 +60,13 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
             for problem in error.problems:
                 console.bad(str(problem))
         raise typer.Exit(1) from error
+    except SettingsError as error:
+        if not json:
+            raise
+        place = str(file or "")
+        unread: list[JsonValue] = [{"place": place, "text": str(error)}]
+        console.as_json({"ok": False, "problems": unread})
+        raise typer.Exit(1) from error
     lacking = without_reviewers(policy)
     if json:
         document: JsonObject = {"ok": True, "policy_digest": policy.digest}

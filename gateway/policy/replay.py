@@ -8,8 +8,9 @@ Without arguments only the listed tier can be compared.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pydantic import ConfigDict, Field, ValidationError
@@ -117,19 +118,46 @@ class _Step(NamedTuple):
     is_call: bool
 
 
-class _Kept(NamedTuple):
+@dataclass
+class _Share:
+    """What one call adds to a total, from when on; 0 once it was given back."""
+
     at_ms: int
-    item: str
-    use: WindowUse
+    amount: int
+
+
+class _Rolling:
+    """A total over the last so many milliseconds; time only moves on."""
+
+    def __init__(self) -> None:
+        self._shares: deque[_Share] = deque()
+        self._total = 0
+
+    def add(self, at_ms: int, amount: int = 1) -> _Share:
+        share = _Share(at_ms, amount)
+        self._shares.append(share)
+        self._total += amount
+        return share
+
+    def give_back(self, share: _Share) -> None:
+        self._total -= share.amount
+        share.amount = 0
+
+    def total(self, since_ms: int) -> int:
+        """Return the total of what came after a time; forget the rest."""
+        while self._shares and self._shares[0].at_ms <= since_ms:
+            self.give_back(self._shares.popleft())
+        return self._total
 
 
 class _History:
     """What happened before a call: totals, requests, failures, rejections."""
 
     def __init__(self) -> None:
-        self._kept: dict[tuple[str, str], list[_Kept]] = defaultdict(list)
-        self._requests: dict[str, list[int]] = defaultdict(list)
-        self._failures: dict[str, list[int]] = defaultdict(list)
+        self._windows: dict[tuple[str, str], _Rolling] = defaultdict(_Rolling)
+        self._uses: dict[str, list[tuple[_Rolling, _Share]]] = defaultdict(list)
+        self._requests: dict[str, _Rolling] = defaultdict(_Rolling)
+        self._failures: dict[str, _Rolling] = defaultdict(_Rolling)
         self._rejections: dict[str, int] = defaultdict(int)
 
     def sees(self, step: _Step) -> bool:
@@ -140,7 +168,7 @@ class _History:
         if row.name in _RELEASES:
             self._release(row.item)
         if row.name is EventName.ITEM_FAILED:
-            self._failures[row.agent].append(step.at_ms)
+            self._failures[row.agent].add(step.at_ms)
         if row.name is EventName.ITEM_REJECTED:
             self._rejections[row.agent] += 1
         if row.name is EventName.ITEM_AUTHORIZED:
@@ -155,34 +183,34 @@ class _History:
             windows={use.window: self._total(step, use) for use in found.uses},
             requester=row.call.requester if row.call else "",
             requests_10m=self.requests(step) + 1,
-            failures_1h=_since(self._failures[row.agent], step.at_ms - _HOUR_MS),
+            failures_1h=self._failures[row.agent].total(step.at_ms - _HOUR_MS),
             rejections_in_row=self._rejections[row.agent],
             problems=found.problems,
         )
 
     def requests(self, step: _Step) -> int:
         """Return how many calls went to people in the ten minutes before."""
-        return _since(self._requests[step.row.agent], step.at_ms - _TEN_MINUTES_MS)
+        return self._requests[step.row.agent].total(step.at_ms - _TEN_MINUTES_MS)
 
     def asked(self, step: _Step) -> None:
         """Count a call that goes to people."""
-        self._requests[step.row.agent].append(step.at_ms)
+        self._requests[step.row.agent].add(step.at_ms)
 
     def reserve(self, step: _Step, found: WindowUses) -> None:
         """Count a call in its windows from now on."""
         for use in found.uses:
-            kept = _Kept(step.at_ms, step.row.item, use)
-            self._kept[use.window, use.key].append(kept)
+            window = self._windows[use.window, use.key]
+            share = window.add(step.at_ms, use.amount_micro)
+            if step.row.item:
+                self._uses[step.row.item].append((window, share))
 
     def _total(self, step: _Step, use: WindowUse) -> int:
-        since = step.at_ms - use.within_ms
-        kept = self._kept[use.window, use.key]
-        before = sum(one.use.amount_micro for one in kept if one.at_ms > since)
-        return before + use.amount_micro
+        window = self._windows[use.window, use.key]
+        return window.total(step.at_ms - use.within_ms) + use.amount_micro
 
     def _release(self, item: str) -> None:
-        for kept in self._kept.values():
-            kept[:] = [one for one in kept if not item or one.item != item]
+        for window, share in self._uses.pop(item, ()):
+            window.give_back(share)
 
 
 def _judged(policy: Policy, step: _Step, history: _History) -> Replayed:
@@ -233,7 +261,3 @@ def _steps(rows: Sequence[Row]) -> list[_Step]:
             steps.append(_Step(at_ms, first, is_call=True))
         steps.append(_Step(row.at_ms, row, is_call=False))
     return sorted(steps, key=lambda step: step.at_ms)
-
-
-def _since(times: list[int], since_ms: int) -> int:
-    return sum(at_ms > since_ms for at_ms in times)

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
+import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -215,3 +220,59 @@ def test_a_bad_export_is_named_with_its_line(home: Path, tell: Any) -> None:
 
     assert code == USAGE
     assert "audit.jsonl:1: 'at_ms' is missing." in err
+
+
+def test_a_file_that_cannot_be_read_is_told_as_json_too(home: Path, tell: Any) -> None:
+    code, out, _ = tell("check", "none.yml", "--json")
+
+    assert code == 1
+    assert json.loads(out) == {
+        "ok": False,
+        "problems": [
+            {
+                "place": "none.yml",
+                "text": "There is no file 'none.yml' with the policy.",
+            }
+        ],
+    }
+
+
+def in_a_terminal(home: Path, *words: str, **env: str) -> str:
+    """Run the command with a terminal as its output; return what it wrote."""
+    terminal, end = pty.openpty()
+    subprocess.run(
+        [sys.executable, "-m", "gateway", "policy", *words],
+        cwd=home,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **env},
+        stdout=end,
+        stderr=end,
+        check=False,
+    )
+    os.close(end)
+    shown = os.read(terminal, 100_000).decode("utf-8", "replace")
+    os.close(terminal)
+    return shown
+
+
+@pytest.mark.parametrize("words", [(*EXPLAIN, "--at", NOON), ("check", "none.yml")])
+def test_a_terminal_has_colours_unless_they_are_not_wanted(
+    home: Path, words: tuple[str, ...]
+) -> None:
+    coloured = in_a_terminal(home, *words, NO_COLOR="")
+    plain = in_a_terminal(home, *words, NO_COLOR="1")
+
+    assert "\x1b[" in coloured
+    assert "\x1b[" not in plain
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+
+
+def test_what_the_output_cannot_encode_is_escaped(home: Path) -> None:
+    (home / "p.yml").write_text(POLICY.replace("over 100 a day", "über 📦"), "utf-8")
+
+    shown = in_a_terminal(
+        home,
+        *(*EXPLAIN, "--at", NOON, "--windows", "refunded=147"),
+        PYTHONIOENCODING="latin-1",
+    )
+
+    assert "ber \\U0001f4e6" in shown

@@ -160,3 +160,12 @@ def test_a_line_that_is_no_row_is_named(line: str, problem: str) -> None:
         read_rows(f"{good}\n\n{line}\n", "audit.jsonl")
 
     assert problem in str(caught.value)
+
+
+def test_a_call_that_left_a_total_by_age_gives_nothing_back_later() -> None:
+    assert tiers(
+        opened(0, "ap1.0", 60),
+        opened(70, "ap2.0", 60),
+        row("item.rejected", 75, "ap1.0"),
+        opened(80, "ap3.0", 60),
+    ) == [Tier.APPROVE, Tier.APPROVE, Tier.ESCALATE]

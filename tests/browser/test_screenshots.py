@@ -8,13 +8,20 @@ import pytest
 from selenium.webdriver import Chrome
 
 from tests.browser.demo_process import Demo
+from tests.browser.hasty import hasty_demo
 from tests.browser.test_stories import REASON, amount_field, words_on
+from tests.browser.test_two_people import (
+    approve_as,
+    ask_for_two,
+    last_thread,
+    press_last,
+)
 from tests.sandbox.page.screen import Screen
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 CHANNEL = "C0APPROVALS"
-DESKTOP, PHONE = (1100, 800), (390, 844)
+DESKTOP, PHONE = (1100, 880), (390, 844)
 
 
 @pytest.fixture
@@ -54,8 +61,57 @@ def test_pictures_of_a_card_from_asked_to_done(
 
     screen.click('[data-hook="suggestion-1"]')
     words_on(screen, "3 of 3 calls")
-    screen.size(1100, 1500)
+    screen.size(1100, 1560)
     screen.save(gallery / "several.png")
-    pictures = sorted(path.name for path in gallery.glob("*.png"))
-    assert len(pictures) == 6
-    assert all((gallery / name).stat().st_size > 10_000 for name in pictures)
+    ensure_pictures(gallery, 6)
+
+
+def test_pictures_of_what_takes_two_people(
+    chrome: Chrome, tmp_path: Path, gallery: Path
+) -> None:
+    demo = hasty_demo(tmp_path)
+    demo.start()
+    try:
+        screen = Screen(chrome, demo.url)
+        screen.size(1100, 900, scheme="light")
+        ask_for_two(screen)
+        words_on(screen, "Escalated", within_s=20)
+        approve_as(screen, "U0ANA")
+        words_on(screen, "1 of 2 approvals")
+        press_last(screen, "take")
+        words_on(screen, "is on it until")
+        for name, size, scheme in (
+            ("two-people-light", (1100, 980), "light"),
+            ("two-people-dark", (1100, 980), "dark"),
+            ("two-people-phone", (360, 1100), "light"),
+        ):
+            screen.size(*size, scheme=scheme)
+            screen.open("U0CHLOE", CHANNEL)
+            words_on(screen, "1 of 2 approvals")
+            if name != "two-people-phone":
+                last_thread(screen)
+            screen.save(gallery / f"{name}.png")
+
+        screen.size(1100, 960)
+        screen.open("U0ANA", CHANNEL)
+        screen.click('[data-action-id="edit"]')
+        screen.type(amount_field(screen), "1250")
+        screen.type('.dialog [data-block-id="reason"] .control', "Shipping, too.")
+        screen.click(".modal-submit")
+        screen.wait(lambda: "raises the tier" in screen.one(".dialog").text, "it")
+        screen.save(gallery / "raise.png")
+
+        screen.size(1100, 560)
+        screen.open("U0CHLOE", "home")
+        words_on(screen, "Waiting for you: 2")
+        screen.save(gallery / "home.png")
+    finally:
+        demo.stop()
+    ensure_pictures(gallery, 5)
+
+
+def ensure_pictures(gallery: Path, count: int) -> None:
+    """Check that there are so many pictures, and something on each."""
+    pictures = list(gallery.glob("*.png"))
+    assert len(pictures) >= count
+    assert all(picture.stat().st_size > 10_000 for picture in pictures)

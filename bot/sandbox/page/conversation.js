@@ -28,10 +28,16 @@ export function startConversation(app) {
     "New messages",
   );
   timeline.after(jump);
+  let atEnd = true;
   timeline.addEventListener("scroll", () => {
     const left = timeline.scrollHeight - timeline.scrollTop - timeline.clientHeight;
-    if (left < 60) jump.hidden = true;
+    atEnd = left < 60;
+    if (atEnd) jump.hidden = true;
   });
+  // What is below it takes room as it pleases; whoever reads the end goes on doing so.
+  new ResizeObserver(() => {
+    if (atEnd) timeline.scrollTop = timeline.scrollHeight;
+  }).observe(timeline);
 }
 
 let newest = null; // [channel id, ts] of the last message shown

@@ -271,10 +271,30 @@ def test_reading_further_up_is_not_disturbed_by_news(
     arrives(slack, message(ts(0), "U0BEN", "new words"))
 
     screen.one(".jump")
+    width = float(screen.style(".jump", "width").removesuffix("px"))
+    assert width < 250, "it hides what one reads"
     assert screen.run(top) == 100
     screen.click(".jump")
     screen.gone(".jump:not([hidden])")
     assert screen.run(top) > 100
+
+
+def test_whoever_reads_the_end_still_does_when_there_is_less_room(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    many = [message(ts(60 - n), "U0BEN", f"line {n}") for n in range(50)]
+    slack.show(channels=[channel(CHANNEL, "agent-approvals", many)])
+    screen.open()
+    said_in(screen, "line 49")
+    left = (
+        "const box = document.getElementById('timeline');"
+        "return box.scrollHeight - box.scrollTop - box.clientHeight"
+    )
+
+    screen.size(1280, 600)
+
+    screen.wait(lambda: screen.run("return innerHeight") == 600, "the smaller screen")
+    screen.wait(lambda: screen.run(left) < 2, "the end of the channel")
 
 
 def test_a_notice_is_shown_once(screen: Screen, slack: FakeSlack) -> None:

@@ -1,0 +1,31 @@
+"""Every page of the docs leads where it says, and shows pictures that are there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_file_that_a_page_names_is_there(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+
+    links = re.findall(r"\]\(([^)#:\s]+?)(?:#[^)]*)?\)", text)
+
+    assert [link for link in links if not (page.parent / link).exists()] == []
+
+
+def test_every_picture_is_shown_somewhere() -> None:
+    shown = "".join(
+        page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *PAGES)
+    )
+
+    pictures = [path.name for path in (ROOT / "docs" / "img").glob("*-light.png")]
+
+    assert pictures
+    assert [name for name in pictures if name not in shown] == []

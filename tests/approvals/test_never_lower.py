@@ -1,0 +1,88 @@
+"""Whatever people say, policies become or time does, no call needs less than before."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gateway.approvals.changes import Change, Judgement
+from gateway.approvals.deciding import decide
+from gateway.approvals.decisions import Approve, Decision, Edit, Reject
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Demand, Person
+from gateway.approvals.tiers import Tier
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    HOUR_MS,
+    NOW_MS,
+    ONE,
+    SENIOR,
+    SUPPORT,
+    TWO,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
+
+DEMANDS = {
+    **dict.fromkeys(Tier, Demand(approvals=1, of=(SUPPORT, SENIOR))),
+    Tier.APPROVE: ONE,
+    Tier.ESCALATE: TWO,
+}
+EDITS = [Edit(args={"order_id": "1", "amount": n}, reason="x") for n in (1, 2, 900)]
+SAID: st.SearchStrategy[Decision] = st.sampled_from(
+    [Approve(), Approve(), *EDITS, Reject(reason="no")]
+)
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from([ANA, BEN, CHLOE, DAN]),
+        SAID,
+        st.sampled_from(Tier),
+        st.integers(0, HOUR_MS // 4),
+    ),
+    max_size=8,
+)
+
+
+def judgement(tier: Tier) -> Judgement:
+    """Return what a policy of that moment would say."""
+    return Judgement(tier=tier, reasons=(), demand=DEMANDS[tier], policy_digest="p")
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.sampled_from([Tier.APPROVE, Tier.ESCALATE]), STEPS)
+def test_no_vote_edit_policy_or_time_lowers_a_tier_or_what_it_demands(
+    tier: Tier, steps: list[tuple[Person, Decision, Tier, int]]
+) -> None:
+    approval: Approval = an_approval(an_item(tier=tier, demand=DEMANDS[tier]))
+    now_ms = NOW_MS
+    for person, decision, today, passed_ms in steps:
+        now_ms += passed_ms
+        before = approval.items[0]
+        result = decide(
+            approval,
+            click_on(approval),
+            decision,
+            reviewer(person),
+            now_ms=now_ms,
+            judged=judgement(today),
+            voters=tuple(reviewer(vote.by) for vote in before.votes),
+        )
+        if not isinstance(result, Change):
+            continue
+        after, approval = result.item, result.approval
+        assert after.tier.rank >= before.tier.rank
+        assert after.demand.approvals >= before.demand.approvals
+        assert dict(before.demand.at_least).items() <= after.demand.at_least.items()
+        if after.state is ItemState.AUTHORIZED:
+            strictest = max(before.tier.rank, today.rank)
+            voices = {vote.by.user for vote in after.votes}
+            assert today is not Tier.DENY
+            assert now_ms < approval.expires_at_ms
+            if strictest >= Tier.ESCALATE.rank:
+                assert len(voices) >= 2
+                assert "U0CHLOE" in voices

@@ -146,7 +146,9 @@ class Twokey:
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
         keys = self._store.keys_of_tenant("default")
-        [approval_id] = await self._store.approvals.of_thread(keys, _AGENT, order)
+        [approval_id] = await self._store.approvals.of_thread(
+            keys, "default", _AGENT, order
+        )
         loaded = await self._reviews.read(approval_id)
         assert loaded is not None, approval_id
         approval = loaded.approval

@@ -78,7 +78,7 @@ class Publisher:
             try:
                 # No agent has the empty name, so this is nobody's thread.
                 async with self._store.threads.lease(
-                    self._keys, "", self._reader
+                    self._keys, self._tenant, "", self._reader
                 ) as lost:
                     self.is_leading = True
                     await self._lead(stop, lost)

@@ -226,9 +226,9 @@ class Twokey:
         changes = {name: value for name, value in given.items() if value is not None}
         if not changes:
             return
-        known = await self.store.threads.facts(at.keys, at.agent, at.thread)
+        known = await self.store.threads.facts(at.keys, at.tenant, at.agent, at.thread)
         await self.store.threads.remember(
-            at.keys, at.agent, at.thread, known.with_(**changes)
+            at.keys, at.tenant, at.agent, at.thread, known.with_(**changes)
         )
 
     async def _begin_or_go_on(

@@ -176,7 +176,9 @@ class Advancer:
             await self._agents.withdraw(dropped)
 
     async def _approvals(self, at: Place) -> list[Approval]:
-        ids = await self._store.approvals.of_thread(at.keys, at.agent, at.thread)
+        ids = await self._store.approvals.of_thread(
+            at.keys, at.tenant, at.agent, at.thread
+        )
         found = await self._store.approvals.load_each(ids)
         return [loaded.approval for loaded in found]
 

@@ -51,7 +51,7 @@ class Announcer:
         The caller holds the thread's lease, so nobody else writes the mark between
         the look and the one step that writes the event and the mark.
         """
-        key = at.keys.thread_facts(at.agent, at.thread)
+        key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
         conn = self._store.conn
         if text(await conn.command("HGET", key, _TOLD)) == checkpoint:
             return False
@@ -70,7 +70,7 @@ class Announcer:
         await self._store.outbox(at.keys, reader="").put(event)
 
     async def _event(self, at: Place, name: EventName) -> Event:
-        facts = await self._store.threads.facts(at.keys, at.agent, at.thread)
+        facts = await self._store.threads.facts(at.keys, at.tenant, at.agent, at.thread)
         origin = facts.origin
         data = {
             "channel": origin.channel if origin else "",

@@ -23,7 +23,7 @@ async def under_lease(store: Store, at: Place, work: Callable[[], Awaitable[T]])
         ThreadUnavailable: when another process runs it, or the lease was lost and
             the work was stopped. Nothing is lost: read the thread and go on later.
     """
-    async with store.threads.lease(at.keys, at.agent, at.thread) as lost:
+    async with store.threads.lease(at.keys, at.tenant, at.agent, at.thread) as lost:
         running = asyncio.ensure_future(work())
         watching = asyncio.create_task(lost.wait())
         try:

@@ -243,7 +243,9 @@ class AgentService:
 
     async def _thread(self, ref: TurnRef) -> list[Approval]:
         keys = self._store.keys_of_tenant(self._tenant)
-        ids = await self._store.approvals.of_thread(keys, ref.agent, ref.thread)
+        ids = await self._store.approvals.of_thread(
+            keys, self._tenant, ref.agent, ref.thread
+        )
         return await self._loaded(ids)
 
     async def _loaded(self, ids: Sequence[str]) -> list[Approval]:

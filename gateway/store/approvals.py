@@ -123,7 +123,7 @@ class ApprovalStore:
         reply = await scripts.open_turn(
             self._conn,
             turn=keys.turn(turn_key),
-            thread=keys.thread_approvals(*thread),
+            thread=keys.thread_approvals(admission.tenant, *thread),
             expiry=keys.expiry,
             outbox=keys.outbox,
             audit=keys.audit,
@@ -331,10 +331,12 @@ class ApprovalStore:
         """Drop the deadline of an approval that is kept no longer."""
         await self._conn.command("ZREM", keys.expiry, approval_id)
 
-    async def of_thread(self, keys: Keys, agent: str, thread: str) -> list[str]:
+    async def of_thread(
+        self, keys: Keys, tenant: str, agent: str, thread: str
+    ) -> list[str]:
         """Return the ids of a thread's approvals, oldest first."""
         reply = await self._conn.command(
-            "ZRANGE", keys.thread_approvals(agent, thread), 0, -1
+            "ZRANGE", keys.thread_approvals(tenant, agent, thread), 0, -1
         )
         return _ids(reply)
 

@@ -116,7 +116,7 @@ class AttentionStore:
         reply = await scripts.standing(
             self._conn,
             turn=keys.turn(turn_key),
-            facts=keys.thread_facts(agent, thread),
+            facts=keys.thread_facts(tenant, agent, thread),
             frozen=keys.frozen(tenant),
             waiting=keys.waiting(tenant, agent),
             asked=keys.asked(tenant, agent),

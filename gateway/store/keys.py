@@ -100,17 +100,17 @@ class Keys:
         """String: the verdicts of a submitted turn, for submitting it again."""
         return f"{self._base}:turn:{turn_key.removeprefix('sha256:')}"
 
-    def thread_approvals(self, agent: str, thread: str) -> str:
+    def thread_approvals(self, tenant: str, agent: str, thread: str) -> str:
         """Sorted set: approvals of a thread by the time they were opened."""
-        return f"{self._base}:th:{_hashed(agent, thread)}"
+        return f"{self._base}:th:{_hashed(tenant, agent, thread)}"
 
-    def thread_facts(self, agent: str, thread: str) -> str:
+    def thread_facts(self, tenant: str, agent: str, thread: str) -> str:
         """Hash: who asked in this thread, and where in Slack."""
-        return f"{self._base}:tm:{_hashed(agent, thread)}"
+        return f"{self._base}:tm:{_hashed(tenant, agent, thread)}"
 
-    def lease(self, agent: str, thread: str) -> str:
+    def lease(self, tenant: str, agent: str, thread: str) -> str:
         """Hash: who runs this thread now."""
-        return f"{self._base}:lease:{_hashed(agent, thread)}"
+        return f"{self._base}:lease:{_hashed(tenant, agent, thread)}"
 
     def reservation(self, turn_key: str, uses: str) -> str:
         """String: what a turn that is being judged has reserved, for a minute."""
@@ -155,9 +155,9 @@ class Keys:
         """String: a signed request that was seen."""
         return f"{self._base}:seen:{request_digest.removeprefix('sha256:')}"
 
-    def asked_once(self, message: str) -> str:
+    def asked_once(self, tenant: str, message: str) -> str:
         """String: a person's message that was kept for an agent."""
-        return f"{self._base}:said:{_hashed(message)}"
+        return f"{self._base}:said:{_hashed(tenant, message)}"
 
     def view(self, view_id: str) -> str:
         """Hash: which item and version an open modal belongs to."""

@@ -40,18 +40,20 @@ class ThreadStore:
         self._lease_ms = lease_ms
 
     async def remember(
-        self, keys: Keys, agent: str, thread: str, facts: ThreadFacts
+        self, keys: Keys, tenant: str, agent: str, thread: str, facts: ThreadFacts
     ) -> None:
         """Write who asked; the last one who asked counts."""
-        key = keys.thread_facts(agent, thread)
+        key = keys.thread_facts(tenant, agent, thread)
         await self._conn.together(
             ["HSET", key, "facts", facts.model_dump_json()],
             ["PEXPIRE", key, _KEEP_MS],
         )
 
-    async def facts(self, keys: Keys, agent: str, thread: str) -> ThreadFacts:
+    async def facts(
+        self, keys: Keys, tenant: str, agent: str, thread: str
+    ) -> ThreadFacts:
         """Return who asked; empty facts for a thread nobody named."""
-        key = keys.thread_facts(agent, thread)
+        key = keys.thread_facts(tenant, agent, thread)
         return _facts(text(await self._conn.command("HGET", key, "facts")))
 
     async def ask(
@@ -75,12 +77,12 @@ class ThreadStore:
         Raises:
             StoreUnavailable: when it is not known to be kept.
         """
-        facts = keys.thread_facts(job.agent, job.thread)
+        facts = keys.thread_facts(job.tenant, job.agent, job.thread)
         for _ in range(_ATTEMPTS):
             before = text(await self._conn.command("HGET", facts, "facts"))
             reply = await scripts.ask(
                 self._conn,
-                seen=keys.asked_once(once),
+                seen=keys.asked_once(job.tenant, once),
                 facts=facts,
                 jobs=keys.jobs,
                 before=before,
@@ -98,14 +100,14 @@ class ThreadStore:
 
     @asynccontextmanager
     async def lease(
-        self, keys: Keys, agent: str, thread: str
+        self, keys: Keys, tenant: str, agent: str, thread: str
     ) -> AsyncGenerator[asyncio.Event, None]:
         """Hold the right to run a thread; the event is set when it was lost.
 
         Raises:
             ThreadUnavailable: when another process runs this thread.
         """
-        key, token = keys.lease(agent, thread), secrets.token_hex(16)
+        key, token = keys.lease(tenant, agent, thread), secrets.token_hex(16)
         await self._take(key, token)
         lost = asyncio.Event()
         beat = asyncio.create_task(self._keep(key, token, lost))

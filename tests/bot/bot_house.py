@@ -117,7 +117,9 @@ class House:
         message = f"m{next(self._count)}"
         ref = TurnRef(agent="support", thread=thread, message_id=message)
         facts = ThreadFacts(requester=requester, origin=origin)
-        await self.store.threads.remember(self.keys, "support", thread, facts)
+        await self.store.threads.remember(
+            self.keys, "default", "support", thread, facts
+        )
         proposed = tuple(
             ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
             for index, (tool, args) in enumerate(calls)

@@ -31,7 +31,7 @@ async def test_who_lost_the_lease_asks_for_it_again(
     with caplog.at_level(logging.INFO):
         async with house.running():
             await house.card(await house.refund())
-            lease = house.keys.lease("", "slack:default")
+            lease = house.keys.lease("default", "", "slack:default")
             await house.store.conn.command("DEL", lease)
 
             async def leads_again() -> bool:

@@ -116,7 +116,7 @@ class Hall:
         facts = ThreadFacts(
             requester=_person(Kind.REQUESTER), principals=(_person(Kind.OWNER),)
         )
-        await twokey.store.threads.remember(keys, agent, thread, facts)
+        await twokey.store.threads.remember(keys, "default", agent, thread, facts)
         call = ProposedCall(
             tool=TOOLS.get(cell.demand, _BIG),
             args={"amount": 12, "order_id": "78291"},

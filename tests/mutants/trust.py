@@ -66,7 +66,7 @@ TRUST_TABLE = (
         "gateway/agent/calls.py",
         "results.without_updates(result, turns.OUR_STATE)",
         "result",
-        TAMPERED_AGENT,
+        FORGED,
     ),
     Mutant(
         "only an edit of the record is told",
@@ -120,8 +120,8 @@ TRUST_TABLE = (
     Mutant(
         "an event that nobody knows stops no card",
         "gateway/store/outbox.py",
-        "except (KeyError, ValueError):",
-        "except ZeroDivisionError:",
+        "                self.unreadable += 1\n",
+        "                raise\n",
         TAMPERED,
     ),
     Mutant(
@@ -130,6 +130,13 @@ TRUST_TABLE = (
         "redis.call('EXISTS', KEYS[1]) == 1",
         "false",
         ASKING,
+    ),
+    Mutant(
+        "tenants on one shard share no thread",
+        "gateway/store/keys.py",
+        "{self._base}:tm:{_hashed(tenant, agent, thread)}",
+        "{self._base}:tm:{_hashed(agent, thread)}",
+        "tests/service/test_tenants.py",
     ),
     Mutant(
         "everybody who asked at once is a principal",

@@ -76,7 +76,7 @@ class House:
 
     async def approvals(self, thread: str = "t1") -> list[Approval]:
         """Return the thread's approvals that can be read, oldest first."""
-        ids = await self.store.approvals.of_thread(self.keys, "shop", thread)
+        ids = await self.store.approvals.of_thread(self.keys, "default", "shop", thread)
         return [one.approval for one in await self.store.approvals.load_each(ids)]
 
     async def items(self, thread: str = "t1") -> list[Item]:

@@ -258,7 +258,7 @@ async def test_a_thread_that_another_process_runs_is_waited_for(
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     async with opened() as tk:
         keys = tk.store.keys_of_tenant("default")
-        async with tk.store.threads.lease(keys, "shop", "t1"):
+        async with tk.store.threads.lease(keys, "default", "shop", "t1"):
             with pytest.raises(TimeoutError):
                 await tk.run(
                     shop.graph, hello, thread_id="t1", agent="shop", timeout_s=0.2
@@ -294,7 +294,7 @@ async def test_who_asked_and_where_are_kept_apart(opened: Open) -> None:
                 origin=where,
             )
         keys = tk.store.keys_of_tenant("default")
-        known = await tk.store.threads.facts(keys, "shop", "t1")
+        known = await tk.store.threads.facts(keys, "default", "shop", "t1")
 
     assert (known.requester, known.origin) == (DAN, ORIGIN)
 
@@ -327,9 +327,9 @@ async def asked(tk: Twokey) -> Item:
     async def is_so() -> bool:
         keys = tk.store.keys_of_tenant("default")
         found.clear()
-        if await tk.store.conn.command("EXISTS", keys.lease("shop", "t1")):
+        if await tk.store.conn.command("EXISTS", keys.lease("default", "shop", "t1")):
             return False
-        for one in await tk.store.approvals.of_thread(keys, "shop", "t1"):
+        for one in await tk.store.approvals.of_thread(keys, "default", "shop", "t1"):
             loaded = await tk.reviews.read(one)
             assert loaded
             found.extend(item for item in loaded.approval.items if item.is_pending)

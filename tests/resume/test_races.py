@@ -146,7 +146,7 @@ async def test_work_stops_when_its_lease_is_lost(store: Store) -> None:
     ends: list[str] = []
 
     async def work() -> None:
-        await quick.conn.command("DEL", at.keys.lease("shop", "t1"))
+        await quick.conn.command("DEL", at.keys.lease("default", "shop", "t1"))
         try:
             await asyncio.Event().wait()
         finally:

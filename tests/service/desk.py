@@ -75,7 +75,7 @@ class Desk:
         ref = TurnRef(agent=agent, thread=thread, ns=ns, message_id=message)
         facts = ThreadFacts(requester=DAN)
         keys = self.store.keys_of_tenant("default")
-        await self.store.threads.remember(keys, agent, thread, facts)
+        await self.store.threads.remember(keys, "default", agent, thread, facts)
         proposed = tuple(
             ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
             for index, (tool, args) in enumerate(calls)

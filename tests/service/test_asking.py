@@ -49,7 +49,7 @@ async def test_a_message_that_comes_again_late_does_not_change_who_asked_last(
     await ask(desk, one, "event:1")
 
     keys = desk.store.keys_of_tenant("default")
-    facts = await desk.store.threads.facts(keys, "support", "t1")
+    facts = await desk.store.threads.facts(keys, "default", "support", "t1")
     assert facts.requester == two
     assert facts.principals == (one,)
 
@@ -59,7 +59,7 @@ async def test_whoever_asks_at_once_in_one_thread_is_a_principal(desk: Desk) -> 
     await asyncio.gather(*(ask(desk, each) for each in ASKERS))
 
     keys = desk.store.keys_of_tenant("default")
-    facts = await desk.store.threads.facts(keys, "support", "t1")
+    facts = await desk.store.threads.facts(keys, "default", "support", "t1")
     assert facts.requester
     spoke = {person.user for person in (*facts.principals, facts.requester)}
     assert spoke == {person.user for person in ASKERS}

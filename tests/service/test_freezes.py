@@ -64,7 +64,7 @@ async def test_what_is_frozen_is_denied_before_anybody_is_asked(
     keys = desk.store.keys_of_tenant("default")
     assert verdicts[0].kind is VerdictKind.DENY
     assert "wrong refunds" in verdicts[0].reason
-    assert not await desk.store.approvals.of_thread(keys, "support", "t1")
+    assert not await desk.store.approvals.of_thread(keys, "default", "support", "t1")
 
 
 async def test_a_frozen_tool_leaves_other_tools_and_agents_be(desk: Desk) -> None:

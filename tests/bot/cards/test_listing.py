@@ -80,6 +80,19 @@ def test_a_long_text_that_reads_as_another_value_says_that_it_is_text() -> None:
     assert body == 'body\n⟦text⟧\n{\n  "b": 1\n}'
 
 
+@pytest.mark.parametrize(
+    ("literal", "marked"),
+    [
+        ("a⟦U+202E⟧b", "a\u202eb"),
+        ("⟦text⟧\n{}\n", "{}\n"),
+        ("⟦U+0020⟧" + "a" * 70, " " + "a" * 70),
+    ],
+)
+def test_a_mark_that_a_text_brings_along_is_none(literal: str, marked: str) -> None:
+    assert boxes("t", {"a": literal}, ()) != boxes("t", {"a": marked}, ())
+    assert boxes("t", {literal: 1}, ()) != boxes("t", {marked: 1}, ())
+
+
 @given(st.dictionaries(TEXTS, VALUES, max_size=3), st.data())
 def test_two_calls_that_differ_never_read_the_same(
     one: dict[str, Any], data: st.DataObject

@@ -38,7 +38,9 @@ async def test_a_mention_starts_the_default_agent_in_its_thread(
             "refund 78291 & tell",
         )
         assert job.thread == f"slack:{TEAM}:C0GENERAL:{ts}"
-        facts = await house.store.threads.facts(house.keys, "support", job.thread)
+        facts = await house.store.threads.facts(
+            house.keys, "default", "support", job.thread
+        )
         assert facts.requester == Person(team=TEAM, user="U0DAN", name="dan")
         assert facts.origin is not None
         assert (facts.origin.channel, facts.origin.thread_ts) == ("C0GENERAL", ts)
@@ -48,7 +50,9 @@ async def test_who_asked_may_not_approve_what_comes_of_it(house: House) -> None:
     async with house.running():
         await house.actor("U0ANA").say("#general", "@twokey refund")
         thread = (await next_job(house)).thread
-        facts = await house.store.threads.facts(house.keys, "support", thread)
+        facts = await house.store.threads.facts(
+            house.keys, "default", "support", thread
+        )
         verdict = (
             await house.submit(
                 ("send_email", {"to": "x"}), thread=thread, requester=facts.requester

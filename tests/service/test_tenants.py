@@ -1,0 +1,83 @@
+"""Two tenants on one shard share nothing, though their agents and threads are equal."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.decisions import Approve
+from gateway.approvals.record import Person
+from gateway.approvals.strict_json import JsonObject
+from gateway.service.agents import AgentService
+from gateway.service.reviews import ReviewService
+from gateway.store.store import Store
+from gateway.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from tests.service.desk import ANA, Desk
+
+KIM = Person(team="T9", user="U9", name="Kim")
+REFUND: JsonObject = {"amount": 1, "order_id": "1"}
+TURN = Turn(
+    ref=TurnRef(agent="support", thread="t1", message_id="m9"),
+    calls=(ProposedCall(tool="process_refund", args=REFUND, tool_call_id="c1"),),
+)
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+@pytest.fixture
+def other(desk: Desk) -> ReviewService:
+    """Return the reviews of another tenant on the same store."""
+    return ReviewService(desk.store, lambda: desk.policy, tenant="other")
+
+
+async def ask(reviews: ReviewService, by: Person, once: str = "") -> bool:
+    return await reviews.ask_agent(
+        "support", "t1", "hello", requester=by, origin=None, once=once
+    )
+
+
+async def test_nobody_is_the_requester_of_another_tenants_call(
+    desk: Desk, other: ReviewService
+) -> None:
+    await ask(other, KIM)
+    (verdict,) = await desk.agents.submit(TURN)
+
+    approval = await desk.approval(verdict.item_id)
+    assert (approval.requester, approval.principals) == (None, ())
+
+
+async def test_a_message_of_one_tenant_is_not_known_to_another(
+    desk: Desk, other: ReviewService
+) -> None:
+    assert await ask(desk.reviews, KIM, "event:1")
+    assert await ask(other, KIM, "event:1")
+
+
+async def test_a_thread_of_another_tenant_is_run_beside_ours(store: Store) -> None:
+    keys = store.keys_of_tenant("default")
+
+    async with (
+        store.threads.lease(keys, "default", "support", "t1"),
+        store.threads.lease(keys, "other", "support", "t1"),
+    ):
+        assert store.keys_of_tenant("other").shard == keys.shard
+
+
+async def test_a_turn_of_another_tenant_ends_none_of_ours(
+    desk: Desk, other: ReviewService
+) -> None:
+    click, claim = await desk.refund(1)
+    agents = AgentService(desk.store, lambda: desk.policy, tenant="other")
+
+    (verdict,) = await agents.submit(TURN)
+
+    assert verdict.kind is VerdictKind.HOLD
+    assert (await desk.item(claim.item_id)).is_pending
+    keys = desk.store.keys_of_tenant("default")
+    find = desk.store.approvals.of_thread
+    ours = await find(keys, "default", "support", "t1")
+    assert ours == [click.approval]
+    assert click.approval not in await find(keys, "other", "support", "t1")
+    assert (await other.decide(click, Approve(), ANA)).kind == "unknown"

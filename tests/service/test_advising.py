@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.approvals.tiers import Tier, join
@@ -89,6 +89,7 @@ def judge(
     return apply_hint(one, hint)
 
 
+@settings(deadline=None)  # each example loads a policy and runs a loop
 @given(
     listed=TIERS,
     number=st.integers(0, 3),

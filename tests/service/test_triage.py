@@ -172,7 +172,7 @@ async def test_a_hanging_triage_costs_a_turn_its_time_out_once(store: Store) -> 
             return await asyncio.Event().wait()
 
     triage = Hanging()
-    desk = desk_with(store, triage, ON.replace("timeout: 20s", "timeout: 1s"))
+    desk = desk_with(store, triage, ON.replace("timeout: 20s", "timeout: 2s"))
     loop = asyncio.get_running_loop()
     began = loop.time()
 
@@ -180,7 +180,7 @@ async def test_a_hanging_triage_costs_a_turn_its_time_out_once(store: Store) -> 
 
     assert triage.count == 5
     assert {verdict.tier for verdict in verdicts} == {Tier.APPROVE}
-    assert 1 <= loop.time() - began < 4
+    assert 2 <= loop.time() - began < 8
 
 
 async def test_all_calls_of_a_turn_are_asked_about_at_the_same_time(

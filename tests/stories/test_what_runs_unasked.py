@@ -1,0 +1,69 @@
+"""An agent runs what the policy only notes; people see it, and stop it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads name generics without parameters
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+
+from bot.ids import Action
+from bot.sandbox.server import Sandbox
+from gateway.agent import ApprovalMiddleware, guarded
+from gateway.store.store import Store
+from tests.agent.world import Script, by_call, calling
+from tests.bot.bot_house import CHANNEL, House, says
+
+
+@pytest.fixture
+async def house(store: Store) -> AsyncIterator[House]:
+    async with Sandbox() as sandbox:
+        yield House(sandbox, store)
+
+
+async def test_a_call_runs_is_shown_with_its_end_and_its_tool_is_stopped(
+    house: House,
+) -> None:
+    posted: list[str] = []
+
+    @tool
+    def post_notice(text: str) -> str:
+        """Post a notice."""
+        posted.append(text)
+        return f"posted {text!r}"
+
+    turns = [
+        calling(("post_notice", {"text": text}, f"c{number}"))
+        for number, text in enumerate(["we are open", "we are closed"])
+    ]
+    replies = [turns[0], calling(), turns[1]]
+    graph: Any = create_agent(
+        Script(replies=replies),
+        [guarded(post_notice)],
+        middleware=[ApprovalMiddleware("support", gateway=house.agents)],
+        checkpointer=InMemorySaver(),
+    )
+
+    async def say(text: str) -> dict[str, Any]:
+        config = {"configurable": {"thread_id": "t1"}}
+        result: dict[str, Any] = await graph.ainvoke(
+            {"messages": [("user", text)]}, config, durability="sync"
+        )
+        return result
+
+    async with house.running():
+        await say("open the shop")
+        ana = house.actor("U0ANA")
+        notice = await ana.message_with(CHANNEL, says("Ran without review"))
+        assert "posted 'we are open'" in json.dumps(notice["blocks"])
+        await ana.click(CHANNEL, str(notice["ts"]), Action.FREEZE_TOOL)
+        await house.told("U0ANA", "The tool is frozen")
+
+        state = await say("close the shop")
+
+        assert posted == ["we are open"]
+        assert "The tool post_notice is frozen by" in by_call(state)["c1"].text

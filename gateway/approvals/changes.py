@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.approvals import quorum
+from gateway.approvals import quorum, timing
 from gateway.approvals.decisions import Click, Reviewer, Voted
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.record import Approval, Demand, Item, Person, Record, Verb
@@ -13,13 +13,17 @@ from gateway.approvals.tiers import Tier
 
 
 class Judgement(Record):
-    """What the policy says now of the arguments that would run."""
+    """What the policy says now of the arguments that would run.
+
+    ``ttl_ms`` is how long a call of this tier may wait; 0 when nobody says.
+    """
 
     tier: Tier
     reasons: tuple[str, ...]
     demand: Demand
     policy_digest: str
     allow: tuple[Verb, ...] = tuple(Verb)
+    ttl_ms: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,15 @@ def for_whom(frame: Frame) -> tuple[Person, ...]:
 def following(approval: Approval, item: Item, **changes: object) -> Approval:
     """Return the next record: with this item, and one revision on."""
     return approval.replacing(item, rev=approval.rev + 1, **changes)
+
+
+def reopened(frame: Frame, item: Item, version: int) -> Approval:
+    """Return the next record; what still waits at a stricter tier waits no longer."""
+    approval = following(frame.approval, item, version=version)
+    is_raised = item.is_pending and item.tier is not frame.item.tier
+    if not is_raised or frame.judged is None or not frame.judged.ttl_ms:
+        return approval
+    return timing.hastened(approval, ttl_ms=frame.judged.ttl_ms, now_ms=frame.now_ms)
 
 
 def event_of(frame: Frame, item: Item, name: EventName, version: int) -> Event:

@@ -18,6 +18,7 @@ from gateway.approvals.changes import (
     following,
     for_whom,
     listed,
+    reopened,
 )
 from gateway.approvals.decisions import (
     Approve,
@@ -225,7 +226,7 @@ def _raised(item: Item, judged: Judgement | None) -> Item:
 
 
 def _reopened(frame: Frame, item: Item) -> Change:
-    approval = following(frame.approval, item, version=frame.approval.version + 1)
+    approval = reopened(frame, item, frame.approval.version + 1)
     event = event_of(frame, item, EventName.ITEM_EDITED, approval.version)
     voted = Voted(
         approval=approval,
@@ -262,7 +263,7 @@ def _vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
     events = [event_of(frame, item, EventName.ITEM_EDITED, version)] * is_edited
     if count.is_met:
         item = _authorized(frame, item, verb, text)
-    approval = following(frame.approval, item, version=version)
+    approval = reopened(frame, item, version)
     name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
     last = event_of(frame, item, name, version)
     if lost:

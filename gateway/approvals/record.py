@@ -264,7 +264,8 @@ class Approval(Record):
     ``version`` rises with every edit and is what buttons carry; ``rev`` rises with
     every change and is what the store compares. ``nth_request`` says how many calls the
     agent had asked people for in the ten minutes before, this card's first included;
-    0 when nobody counted. All times are Unix milliseconds of the store's clock.
+    0 when nobody counted. ``latest_at_ms`` is the latest end that it can be given since
+    its tier was raised, 0 before. All times are Unix milliseconds of the store's clock.
     """
 
     id: str
@@ -282,6 +283,7 @@ class Approval(Record):
     waiting: Waiting = Waiting()
     reminded_at_ms: int = 0
     escalated_at_ms: int = 0
+    latest_at_ms: int = 0
     taken: Taken | None = None
     requester: Person | None = None
     principals: tuple[Person, ...] = ()

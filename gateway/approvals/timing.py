@@ -54,6 +54,17 @@ def extend(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Retimed | 
     return Retimed(longer, _event(longer, reviewer, EventName.APPROVAL_EXTENDED))
 
 
+def hastened(approval: Approval, *, ttl_ms: int, now_ms: int) -> Approval:
+    """Return an approval that waits from now on as a stricter tier lets it: no longer.
+
+    The deadline is never moved back, nor is the latest one that it can be given.
+    """
+    return approval.with_(
+        expires_at_ms=min(approval.expires_at_ms, now_ms + ttl_ms),
+        latest_at_ms=min(latest_ms(approval), now_ms + LONGEST * ttl_ms),
+    )
+
+
 def take(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Retimed | Refusal:
     """Say that somebody is on it, for `TAKEN_FOR`; a later one takes it over.
 
@@ -69,7 +80,8 @@ def take(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Retimed | Re
 
 def latest_ms(approval: Approval) -> int:
     """Return the latest moment to which an approval can be extended."""
-    return approval.created_at_ms + LONGEST * approval.ttl_ms
+    first_ms = approval.created_at_ms + LONGEST * approval.ttl_ms
+    return min(first_ms, approval.latest_at_ms or first_ms)
 
 
 def is_extendable(approval: Approval, *, now_ms: int) -> bool:
@@ -88,8 +100,9 @@ def is_pressing(approval: Approval, *, now_ms: int) -> bool:
 def timers(before: Approval, after: Approval) -> list[tuple[str, int]]:
     """Return the timers that follow from a change: kind, and Unix milliseconds.
 
-    A longer time is followed by another reminder, as long before its end as the first
-    one was. Others who were not called yet are called as long before it, too.
+    Another end is followed by another reminder, as long before it as the first one
+    was before its own. Others who were not called yet are called as long before it,
+    too. What would be in the past happens at once.
     """
     found: list[tuple[str, int]] = []
     if after.taken is not None and after.taken != before.taken:

@@ -343,6 +343,7 @@ class ReviewService:
             demand=ruling.demand,
             policy_digest=policy.digest,
             allow=ruling.allow,
+            ttl_ms=ruling.ttl_ms,
         )
         return _Judged(judgement, Judged(one.uses, totals))
 

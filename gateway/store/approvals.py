@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, cast
 
-from gateway.approvals import digest
+from gateway.approvals import digest, timing
 from gateway.approvals.changes import Change
 from gateway.approvals.events import Event
 from gateway.approvals.lifecycle import ItemState
@@ -238,6 +238,7 @@ class ApprovalStore:
             refusals=keys.refusals(before.tenant, before.agent),
             rejected=keys.rejected(before.tenant, before.agent, before.thread),
             frozen=keys.frozen(before.tenant),
+            timers=keys.timers,
             id=before.id,
             index=item.index,
             rev=before.rev,
@@ -255,6 +256,9 @@ class ApprovalStore:
             totals=_totals(judged),
             refusal=aftermath.refusal_text if aftermath else "",
             pause=aftermath.pause_text if aftermath else "",
+            expires=change.approval.expires_at_ms,
+            latest=change.approval.latest_at_ms,
+            rings=json.dumps(timing.timers(before, change.approval)),
         )
         return cast("Committed", text(reply[0]))
 

@@ -44,6 +44,7 @@ _APPROVAL_IN_HEAD = {
     "expires_at_ms",
     "reminded_at_ms",
     "escalated_at_ms",
+    "latest_at_ms",
     "taken",
 }
 
@@ -117,6 +118,7 @@ def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
             "expires_at_ms": number(head["expires"]),
             "reminded_at_ms": number(head.get("reminded")),
             "escalated_at_ms": number(head.get("escalated")),
+            "latest_at_ms": number(head.get("latest")),
             "taken": Taken.model_validate_json(taken) if taken else None,
             "items": items,
         }

@@ -78,6 +78,7 @@ async def decide(
     refusals: str,
     rejected: str,
     frozen: str,
+    timers: str,
     id: str,
     index: int,
     rev: int,
@@ -95,14 +96,18 @@ async def decide(
     totals: str,
     refusal: str,
     pause: str,
+    expires: int,
+    latest: int,
+    rings: str,
 ) -> list[Reply]:
     """Run decide.lua."""
     keys = [head, blobs, expiry, outbox, audit, jobs]
-    keys += [waiting, refusals, rejected, frozen]
+    keys += [waiting, refusals, rejected, frozen, timers]
     seen: list[Argument] = [id, index, rev, state_seen, hash_seen]
     after: list[Argument] = [version, state, hash, detail, lapse_ms, keep_ms]
     told: list[Argument] = [events, job, uses, totals, refusal, pause]
-    return await DECIDE.run(conn, keys, [*seen, *after, *told])
+    timed: list[Argument] = [expires, latest, rings]
+    return await DECIDE.run(conn, keys, [*seen, *after, *told, *timed])
 
 
 async def expire(

@@ -9,6 +9,8 @@ TAMPERED = "tests/attacks/test_tampered_store.py"
 TAMPERED_AGENT = "tests/attacks/test_tampered_agent.py"
 LEAKS = "tests/attacks/test_leaks.py"
 FORGED = "tests/agent/test_forged_edits.py"
+LUA = "gateway/store/lua"
+RAISED = "tests/service/test_raised_time.py"
 ASKING = "tests/service/test_asking.py"
 
 TRUST_TABLE = (
@@ -130,6 +132,27 @@ TRUST_TABLE = (
         "redis.call('EXISTS', KEYS[1]) == 1",
         "false",
         ASKING,
+    ),
+    Mutant(
+        "a stricter tier waits no longer than it may",
+        "gateway/approvals/changes.py",
+        "is_raised = item.is_pending and",
+        "is_raised = False and",
+        RAISED,
+    ),
+    Mutant(
+        "a stricter tier is extended no further than it may",
+        "gateway/approvals/timing.py",
+        "min(first_ms, approval.latest_at_ms or first_ms)",
+        "first_ms",
+        RAISED,
+    ),
+    Mutant(
+        "a raise moves the deadline by which the clock looks",
+        f"{LUA}/decide.lua",
+        "'expires') ~= ARGV[18] then",
+        "'expires') == 'never' then",
+        RAISED,
     ),
     Mutant(
         "tenants on one shard share no thread",

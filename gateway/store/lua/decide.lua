@@ -10,6 +10,7 @@
 -- KEYS[8] refusals   string  how many of the agent's calls were rejected in a row
 -- KEYS[9] rejected   hash    what was rejected in this thread, and its turns since
 -- KEYS[10] frozen    hash    what is frozen of the tenant
+-- KEYS[11] timers    zset    timers of the shard
 -- ARGV[1] id         text    the approval
 -- ARGV[2] index      int     the item
 -- ARGV[3] rev        int     what was read
@@ -27,6 +28,9 @@
 -- ARGV[15] totals    json    what each of their windows came to when it was judged
 -- ARGV[16] refusal   json    {call, body} to remember of a rejection, or empty
 -- ARGV[17] pause     json    {after, name, body, event}: rejections that pause an agent
+-- ARGV[18] expires   int     the deadline from now on, Unix milliseconds
+-- ARGV[19] latest    int     the latest it can be given; 0: as it was opened
+-- ARGV[20] rings     json    rows of {kind, at_ms}: timers to set
 -- Returns:
 --   {"done", now_ms}
 --   {"gone"}     no such approval
@@ -66,6 +70,16 @@ end
 if ARGV[7] == 'authorized' then
   redis.call('HSET', KEYS[1], i .. ':l', now + tonumber(ARGV[10]))
 end
+if redis.call('HGET', KEYS[1], 'expires') ~= ARGV[18] then
+  -- Its tier was raised: from now on it waits as the stricter one lets it.
+  for n = 0, tonumber(redis.call('HGET', KEYS[1], 'n')) - 1 do
+    redis.call('ZADD', KEYS[7], 'XX', ARGV[18], ARGV[1] .. '.' .. n)
+  end
+  for _, ring in ipairs(cjson.decode(ARGV[20])) do
+    redis.call('ZADD', KEYS[11], ring[2], ARGV[1] .. ' ' .. ring[1])
+  end
+end
+redis.call('HSET', KEYS[1], 'expires', ARGV[18], 'latest', ARGV[19])
 redis.call('HSET', KEYS[2], i .. ':d', ARGV[9])
 redis.call('PEXPIRE', KEYS[1], ARGV[11])
 redis.call('PEXPIRE', KEYS[2], ARGV[11])

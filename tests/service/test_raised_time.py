@@ -1,0 +1,109 @@
+"""A call whose tier was raised waits no longer than the stricter tier lets it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Edit, Forbidden
+from gateway.approvals.record import Approval
+from gateway.approvals.tiers import Tier
+from gateway.approvals.timing import Retimed
+from gateway.policy.load import load_policy
+from gateway.store.connection import text
+from gateway.store.store import Store
+from tests.service.desk import ANA, BEN, POLICY, Desk, still_members
+
+HOUR = int(timedelta(hours=1).total_seconds() * 1000)
+TEN = int(timedelta(minutes=10).total_seconds() * 1000)
+SLACK = 5_000
+"""Milliseconds that the test itself may take."""
+STRICT = POLICY.replace(
+    "{approvals: 2, of: [support, senior], at_least: {senior: 1}}",
+    "{approvals: 2, of: [support, senior], at_least: {senior: 1}, expires_in: 10m}",
+).replace(
+    "process_refund: {tier: approve}",
+    "process_refund:\n    tier: approve\n    raise:\n"
+    "      - {to: escalate, when: 'args.amount > 500', because: large}",
+)
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    made = Desk(store)
+    made.policy = load_policy(STRICT, "policy.yml")
+    return made
+
+
+async def raised(desk: Desk) -> tuple[Approval, Approval]:
+    """Let Ana edit a small refund into a large one; return it before and after."""
+    click, claim = await desk.refund(1)
+    before = await desk.approval(claim.item_id)
+    args = {**before.items[0].args, "amount": 900}
+    await desk.reviews.decide(click, Edit(args=args), ANA)
+    after = await desk.approval(claim.item_id)
+    assert after.items[0].tier is Tier.ESCALATE
+    return before, after
+
+
+async def test_an_edit_that_raises_shortens_the_wait(desk: Desk) -> None:
+    before, after = await raised(desk)
+
+    assert before.expires_at_ms - before.created_at_ms == HOUR
+    waits_ms = after.expires_at_ms - before.created_at_ms
+    assert TEN <= waits_ms <= TEN + SLACK
+    keys, conn = desk.store.keys_of_tenant("default"), desk.store.conn
+    due = await conn.command("ZSCORE", keys.expiry, after.id)
+    waits = keys.waiting("default", "support")
+    full = await conn.command("ZSCORE", waits, after.items[0].id)
+    assert float(text(due)) == float(text(full)) == after.expires_at_ms
+
+
+async def test_more_time_ends_where_the_stricter_tier_ends(desk: Desk) -> None:
+    before, after = await raised(desk)
+
+    result = await desk.reviews.times.extend(after.id, BEN)
+    again = await desk.reviews.times.extend(after.id, BEN)
+
+    assert isinstance(result, Retimed)
+    longest_ms = result.approval.expires_at_ms - before.created_at_ms
+    assert 2 * TEN <= longest_ms <= 2 * TEN + SLACK
+    assert isinstance(again, Forbidden)
+
+
+async def test_a_raise_never_gives_more_time(desk: Desk) -> None:
+    longer = STRICT.replace("expires_in: 10m", "expires_in: 5h")
+    desk.policy = load_policy(longer, "policy.yml")
+
+    before, after = await raised(desk)
+
+    assert after.expires_at_ms == before.expires_at_ms
+
+
+async def test_a_vote_under_a_stricter_policy_shortens_the_wait_once(
+    desk: Desk,
+) -> None:
+    click, claim = await desk.refund(1)
+    stricter = STRICT.replace("args.amount > 500", "args.amount > 0")
+    desk.policy = load_policy(stricter, "policy.yml")
+
+    first = await desk.reviews.decide(click, Approve(), ANA)
+
+    once = await desk.approval(claim.item_id)
+    assert first.kind == "voted"
+    assert once.expires_at_ms - once.created_at_ms <= TEN + SLACK
+    second = await desk.reviews.decide(click, Approve(), BEN, voters=still_members)
+    assert second.kind == "voted"
+    assert (await desk.approval(claim.item_id)).expires_at_ms == once.expires_at_ms
+
+
+async def test_people_are_reminded_by_the_time_that_is_left(desk: Desk) -> None:
+    reminding = STRICT.replace("tiers:", "tiers:\n  approve: {remind_at: 50%}")
+    desk.policy = load_policy(reminding, "policy.yml")
+
+    _, after = await raised(desk)
+    await desk.sweeper.sweep()
+
+    # Half an hour before the end of an hour is in the past of ten minutes.
+    assert (await desk.approval(after.items[0].id)).reminded_at_ms > 0

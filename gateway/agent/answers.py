@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar, cast
 
+from langgraph.config import get_config
 from langgraph.types import interrupt
 from pydantic import ValidationError, create_model, model_validator
 
@@ -20,6 +21,9 @@ from gateway.wire import (
     ReconcileAnswer,
     Verdict,
 )
+
+_SCRATCHPAD = "__pregel_scratchpad"
+"""Where LangGraph keeps what a task was answered (private)."""
 
 _A = TypeVar("_A", Answer, ReconcileAnswer)
 
@@ -51,7 +55,9 @@ def ask(verdict: Verdict, args: JsonObject) -> Answer:
         "action_hash": verdict.action_hash,
         "allow": [str(verb) for verb in verdict.allow],
     }
-    return _until_good(question, model)
+    answer = _until_good(question, model)
+    _forget_repeats(model)
+    return answer
 
 
 def ask_what_happened(item_id: str, action_hash: str, tool: str) -> ReconcileAnswer:
@@ -88,6 +94,33 @@ def _until_good(question: JsonObject, model: type[_A]) -> _A:
             return model.model_validate(answer)
         except ValidationError as error:
             errors = [str(problem["msg"])[:300] for problem in error.errors()]
+
+
+def _forget_repeats(model: type[Answer]) -> None:
+    """Let no second copy of this answer answer what is asked next.
+
+    LangGraph saves what a task was answered, also when the task then fails or is
+    cancelled. It goes on showing the question, so the answer is sent again, and
+    LangGraph appends it to the one it saved (`langgraph.pregel._algo._scratchpad`,
+    1.2). The next question in this task would be given it: ours after an execution
+    that is in doubt, or one that the tool itself asks.
+    """
+    scratchpad = get_config()["configurable"].get(_SCRATCHPAD)
+    resume: object = getattr(scratchpad, "resume", None)
+    if not isinstance(resume, list):
+        return
+    given = cast("list[object]", resume)
+    places = [at for at, answer in enumerate(given) if _is_good(answer, model)]
+    for at in reversed(places[1:]):
+        del given[at]
+
+
+def _is_good(answer: object, model: type[Answer]) -> bool:
+    try:
+        model.model_validate(answer)
+    except ValidationError:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1024)

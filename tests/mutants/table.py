@@ -27,6 +27,13 @@ ATTENTION = "tests/service/test_attention.py"
 
 TABLE = (
     Mutant(
+        "an answer answers one question",
+        "gateway/agent/answers.py",
+        "    _forget_repeats(model)\n",
+        "",
+        "tests/agent/test_answered_before.py",
+    ),
+    Mutant(
         "half of a policy's file is not taken",
         POLICY_FILE,
         "if not is_still or (",

@@ -1,0 +1,100 @@
+"""An answer that LangGraph kept from a run that was cut off answers nothing else.
+
+LangGraph saves what a task was answered also when the task then fails or is cancelled,
+goes on showing the question, and appends the answer once more when it comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from gateway.errors import StoreUnavailable, ThreadUnavailable
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import (
+    STRICT,
+    Runner,
+    build,
+    by_call,
+    calling,
+    item_of,
+)
+
+
+async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(
+    memory: InMemorySaver,
+) -> None:
+    """One call cannot go on, LangGraph cancels the other one in the middle of it."""
+    runner, gateway, begun = Runner(is_async=True), FakeGateway(), asyncio.Event()
+
+    @tool
+    async def pay(amount: float) -> str:
+        """Pay somebody."""
+        begun.set()
+        await asyncio.Event().wait()
+        return f"paid {amount}"
+
+    @tool
+    async def mail(to: str) -> str:
+        """Mail somebody."""
+        return f"mailed {to}"
+
+    def only_one_claim_is_heard() -> None:
+        if gateway.calls["claim"] > 1:
+            raise StoreUnavailable("The store is down.")
+
+    graph = build(
+        gateway,
+        [pay, mail],
+        calling(("pay", {"amount": 1}, "c1"), ("mail", {"to": "ada"}, "c2")),
+        saver=memory,
+    )
+    await runner.say(graph, "pay")
+    paying, mailing = (item_of(gateway, each).id for each in ("c1", "c2"))
+    gateway.approve(paying)
+    gateway.approve(mailing)
+    gateway.before["claim"] = only_one_claim_is_heard
+    with pytest.raises(ThreadUnavailable):
+        await runner.resume(graph, gateway)
+    assert begun.is_set()
+    gateway.before.clear()
+    gateway.lose_owner(paying)
+
+    await runner.resume(graph, gateway)
+
+    (pause,) = (await runner.state(graph)).interrupts
+    assert pause.value["type"] == "twokey.reconcile"
+    found = gateway.reconcile(paying, "executed").model_dump(mode="json")
+    end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)
+    assert "took effect" in by_call(end)["c1"].text
+
+
+async def test_a_tools_own_question_is_not_answered_by_an_approval(
+    runner: Runner, saver: Any
+) -> None:
+    gateway = FakeGateway()
+
+    @tool
+    def pay(amount: float) -> str:
+        """Pay somebody who has to be named."""
+        return f"paid {amount} to {interrupt('To whom?')}"
+
+    graph = build(gateway, [pay], calling(("pay", {"amount": 1}, "c1")), saver=saver)
+    await runner.say(graph, "pay")
+    gateway.approve("ap0.0")
+    gateway.down.add("claim")
+    with pytest.raises(ThreadUnavailable):
+        await runner.resume(graph, gateway)
+    gateway.down.clear()
+
+    await runner.resume(graph, gateway)
+
+    (pause,) = (await runner.state(graph)).interrupts
+    assert pause.value == "To whom?"
+    end = await runner.run(graph, Command(resume={pause.id: "ada"}), STRICT)
+    assert by_call(end)["c1"].text == "paid 1.0 to ada"

@@ -105,7 +105,7 @@ def _forget_repeats(model: type[Answer]) -> None:
     1.2). The next question in this task would be given it: ours after an execution
     that is in doubt, or one that the tool itself asks.
     """
-    scratchpad = get_config()["configurable"].get(_SCRATCHPAD)
+    scratchpad = get_config().get("configurable", {}).get(_SCRATCHPAD)
     resume: object = getattr(scratchpad, "resume", None)
     if not isinstance(resume, list):
         return

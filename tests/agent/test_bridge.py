@@ -96,6 +96,7 @@ async def test_an_answer_that_came_through_unchecked_is_asked_for_again(
         return reply or gateway.answer("ap0.0").model_dump(mode="json")
 
     monkeypatch.setattr(answers, "interrupt", interrupt)
+    monkeypatch.setattr(answers, "get_config", dict)
     from_message = pay().tool_calls[0]
     turn = _turn(from_message["args"])
     (verdict,) = await gateway.submit(turn)

@@ -169,10 +169,12 @@ def on_it(approval: Approval, *, now_ms: int) -> Template | None:
     taken = approval.taken
     if taken is None or approval.state is not ApprovalState.OPEN:
         return None
-    if now_ms >= min(taken.until_ms, approval.expires_at_ms):
+    until_ms = min(taken.until_ms, approval.expires_at_ms)
+    if now_ms >= until_ms:
         return None
-    until = when(taken.until_ms)
-    return template("👀 {who} is on it until {at}.", who=who(taken.by), at=until)
+    return template(
+        "👀 {who} is on it until {at}.", who=who(taken.by), at=when(until_ms)
+    )
 
 
 def approvers(item: Item) -> list[Person]:

@@ -35,6 +35,7 @@ from gateway.documents import (
     sentence,
 )
 from gateway.errors import SettingsError
+from gateway.logs import LogSettings
 from gateway.secret_file import load_or_create_secret, parse_secret
 from gateway.text_file import read_text
 
@@ -51,6 +52,8 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "TWOKEY_SLACK_HOST": ("slack", "host"),
     "TWOKEY_SLACK_PORT": ("slack", "port"),
     "TWOKEY_SLACK_API_URL": ("slack", "api_url"),
+    "TWOKEY_LOG_LEVEL": ("log", "level"),
+    "TWOKEY_LOG_FORMAT": ("log", "format"),
 }
 """Environment variable to the setting it overrides; an empty variable is not set."""
 
@@ -141,6 +144,7 @@ class SettingsFile(_Model):
     checkpoints: SecretStr | None = None
     workers: int = Field(default=8, ge=1, le=256)
     slack: SlackSettings = SlackSettings()
+    log: LogSettings = LogSettings()
 
 
 class PolicySource(_Model):
@@ -180,6 +184,7 @@ class Settings(_Model):
         checkpoints: path of a SQLite file, or a ``postgresql://`` URL.
         workers: how many threads of agents are resumed at the same time.
         slack: how to reach Slack.
+        log: what ``twokey run`` and its parts write to stderr, and how.
         slack_secrets: tokens and the signing secret.
         secret: key material from the environment, for sealing buttons.
     """
@@ -194,6 +199,7 @@ class Settings(_Model):
     checkpoints: SecretStr
     workers: int
     slack: SlackSettings
+    log: LogSettings
     slack_secrets: SlackSecrets
     secret: SecretStr | None
 
@@ -352,6 +358,7 @@ def _resolved(
         checkpoints=_checkpoints(settings.checkpoints, base, data_dir),
         workers=settings.workers,
         slack=settings.slack,
+        log=settings.log,
         slack_secrets=SlackSecrets.model_validate(
             {name: value for name, value in secrets.items() if name != "secret"}
         ),

@@ -17,6 +17,7 @@ from gateway.commands.session import Session, session_of
 from gateway.commands.stopping import until_stopped
 from gateway.config import DEFAULT_FILE
 from gateway.embed import Twokey
+from gateway.logs import write_logs
 from gateway.policy_file import PolicyFile, followed
 from gateway.running import open_store
 from gateway.service.reviews import ReviewService
@@ -79,6 +80,7 @@ def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
 
 async def _run(session: Session, *, insecure_dev: bool) -> None:
     settings = session.settings()
+    write_logs(settings.log)
     async with open_house(settings, insecure_dev=insecure_dev) as house:
         console.good(f"Twokey runs in workspace {house.bot.team_id}.")
         agents = ", ".join(settings.agents) or "none in twokey.yml"
@@ -88,6 +90,7 @@ async def _run(session: Session, *, insecure_dev: bool) -> None:
 
 async def _rehearse(session: Session, port: int) -> None:
     settings, policy = session.settings(), session.policy()
+    write_logs(settings.log)
     async with open_world(
         session.config or DEFAULT_FILE,
         settings.data_dir / "sandbox",
@@ -108,6 +111,7 @@ async def _rehearse(session: Session, port: int) -> None:
 
 async def _gateway(session: Session, *, insecure_dev: bool) -> None:
     settings = session.settings()
+    write_logs(settings.log)
     async with Twokey(settings, insecure_dev=insecure_dev) as twokey:
         console.good(f"The gateway runs for {', '.join(settings.agents) or 'nobody'}.")
         await until_stopped(twokey.reload)
@@ -115,6 +119,7 @@ async def _gateway(session: Session, *, insecure_dev: bool) -> None:
 
 async def _bot(session: Session, *, insecure_dev: bool) -> None:
     settings = session.settings()
+    write_logs(settings.log)
     policy, tenant = PolicyFile(settings.policy), settings.tenant
     config = bot_config(settings)
     url = settings.redis_url.get_secret_value() if settings.redis_url else None

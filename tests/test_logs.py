@@ -1,0 +1,95 @@
+"""What happens is written once, in lines that people or collectors can read."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from gateway.config import Settings
+from gateway.errors import SettingsError
+from gateway.logs import Format, Level, LogSettings, write_logs
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    item.done item=1\n")
+
+
+@pytest.fixture(autouse=True)
+def unchanged() -> Iterator[None]:
+    """Leave logging as it was."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name in ("gateway", "bot"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def test_a_line_says_when_how_important_and_what(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_logs(LogSettings())
+
+    logging.getLogger("gateway.x").info("item.done item=%s", 1)
+
+    assert LINE.fullmatch(capsys.readouterr().err)
+
+
+def test_json_names_the_fields_of_an_event(capsys: pytest.CaptureFixture[str]) -> None:
+    write_logs(LogSettings(format=Format.JSON))
+
+    logging.getLogger("bot.x").warning("click.decided user=%s index=%d", "U0É\n", 3)
+
+    (line,) = capsys.readouterr().err.splitlines()
+    row = json.loads(line)
+    assert row.pop("at").endswith("Z")
+    assert row == {
+        "level": "warning",
+        "logger": "bot.x",
+        "event": "click.decided",
+        "user": "U0É\n",
+        "index": "3",
+    }
+
+
+def test_json_keeps_what_is_written_otherwise_and_a_trace(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_logs(LogSettings(format=Format.JSON))
+
+    error = ValueError("x")
+    logging.getLogger("aiohttp").error("It broke 100%%", exc_info=error)
+
+    row = json.loads(capsys.readouterr().err)
+    assert row["message"] == "It broke 100%%"
+    assert row["trace"].endswith("ValueError: x")
+
+
+def test_a_field_cannot_begin_another_line(capsys: pytest.CaptureFixture[str]) -> None:
+    write_logs(LogSettings())
+
+    logging.getLogger("bot.x").info("click.decided user=%s", "U0\n2026 é\u202e")
+
+    assert capsys.readouterr().err.endswith("user=U0\\n2026 é\\u202e\n")
+
+
+def test_others_are_heard_from_warnings_on(capsys: pytest.CaptureFixture[str]) -> None:
+    write_logs(LogSettings(level=Level.DEBUG))
+
+    logging.getLogger("aiohttp.access").info("GET /")
+    logging.getLogger("gateway.x").debug("looked at=%s", 1)
+
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+def test_the_environment_says_how() -> None:
+    env = {"TWOKEY_LOG_LEVEL": "error", "TWOKEY_LOG_FORMAT": "json"}
+
+    assert Settings.load(None, env).log == LogSettings(
+        level=Level.ERROR, format=Format.JSON
+    )
+    with pytest.raises(SettingsError, match="TWOKEY_LOG_LEVEL"):
+        Settings.load(None, {"TWOKEY_LOG_LEVEL": "loud"})

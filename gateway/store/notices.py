@@ -6,9 +6,10 @@ import json
 from collections.abc import Mapping
 
 from gateway.approvals.events import Event
-from gateway.approvals.notice import CallState, Notice, Remark
+from gateway.approvals.notice import CallState, Notice, Remark, row_id
 from gateway.errors import UnreadableRecord
 from gateway.store import scripts
+from gateway.store.attention import FAILED_MS
 from gateway.store.connection import Connection, fields, number, text
 from gateway.store.keys import RETENTION, Keys, shard_of_notice
 
@@ -52,7 +53,8 @@ class NoticeStore:
     ) -> bool:
         """Write how a call ended; False when that is known or there is no notice."""
         body = json.dumps([state.value, summary])
-        return await self._note(keys, notice, str(index), body, event)
+        failed = row_id(notice, index) if state is CallState.FAILED else ""
+        return await self._note(keys, notice, str(index), body, event, failed=failed)
 
     async def report(
         self, keys: Keys, notice: str, remark: Remark, event: Event
@@ -71,17 +73,21 @@ class NoticeStore:
         event: Event,
         *,
         once: bool = False,
+        failed: str = "",
     ) -> bool:
         reply = await scripts.note(
             self._conn,
             notice=keys.notice(notice),
             outbox=keys.outbox,
             audit=keys.audit,
+            failures=keys.failures(event.tenant, event.agent),
             field=field,
             body=body,
             once=once,
             keep_ms=_KEEP_MS,
             events=json.dumps([event.model_dump_json()]),
+            failed=failed,
+            failed_ms=FAILED_MS,
         )
         return text(reply[0]) == "done"
 

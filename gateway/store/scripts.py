@@ -356,15 +356,19 @@ async def note(
     notice: str,
     outbox: str,
     audit: str,
+    failures: str,
     field: str,
     body: str,
     once: bool,
     keep_ms: int,
     events: str,
+    failed: str,
+    failed_ms: int,
 ) -> list[Reply]:
     """Run note.lua."""
-    keys = [notice, outbox, audit]
-    return await NOTE.run(conn, keys, [field, body, int(once), keep_ms, events])
+    keys = [notice, outbox, audit, failures]
+    written: list[Argument] = [field, body, int(once), keep_ms, events]
+    return await NOTE.run(conn, keys, [*written, failed, failed_ms])
 
 
 async def ask(

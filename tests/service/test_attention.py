@@ -15,7 +15,7 @@ from gateway.store.attention import FAILED_MS, Standing
 from gateway.store.freezes import Scope, ScopeKind
 from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
-from gateway.wire import Claimed, Verdict, VerdictKind
+from gateway.wire import CallEnd, Claimed, Verdict, VerdictKind
 from tests.service.desk import ANA, BEN, POLICY, Desk, claim_of
 
 AGENT = Scope(kind=ScopeKind.AGENT, name="support")
@@ -224,6 +224,24 @@ async def test_failures_count_for_an_hour(store: Store) -> None:
     assert (await standing(desk)).failures == 1
     assert isinstance(left, int)
     assert 0 < left <= FAILED_MS
+
+
+async def test_a_call_that_ran_unasked_and_failed_counts_once(store: Store) -> None:
+    desk = guarded(store)
+    desk.policy = load_policy(POLICY.replace("{tier: auto}", "{tier: notify}"), "p")
+    ref, (verdict,) = await desk.submit(("look_up_order", {}))
+    end = CallEnd(
+        notice=verdict.notice,
+        ref=ref,
+        tool=verdict.tool,
+        tool_call_id=verdict.tool_call_id,
+        result=Result(ok=False),
+    )
+
+    await desk.agents.ended(end)
+    await desk.agents.ended(end)
+
+    assert (await standing(desk)).failures == 1
 
 
 @pytest.mark.parametrize(

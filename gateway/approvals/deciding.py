@@ -58,6 +58,11 @@ _VOTERS_UNKNOWN = (
     "recorded. Please try again in a moment."
 )
 
+_OWN_DECISION = (
+    "One of these calls is escalated by now, so it needs a decision of its own; "
+    "nothing was recorded for it. Please look at it and decide it alone."
+)
+
 
 def decide(
     approval: Approval,
@@ -166,6 +171,8 @@ def _approve(frame: Frame) -> Change | Refusal:
     item = _raised(frame.item, frame.judged)
     if item.tier is Tier.DENY:
         return Forbidden(reason="The policy no longer allows this call at all.")
+    if item.tier is Tier.ESCALATE and frame.click.is_shared:
+        return Forbidden(reason=_OWN_DECISION)
     if quorum.has_voted(item.votes, frame.reviewer.person, item.action_hash):
         return Forbidden(
             reason="Your approval is already counted; somebody else is needed too."

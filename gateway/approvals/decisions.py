@@ -98,13 +98,18 @@ Decision = Annotated[
 
 
 class Click(Record):
-    """What a reviewer saw when they decided: ids, version and hash of one item."""
+    """What a reviewer saw when they decided: ids, version and hash of one item.
+
+    ``is_shared`` is set when one gesture was about many items: then it approves none
+    that is escalated by now.
+    """
 
     approval: str
     index: int
     version: int
     action_hash: str
     request_digest: str = ""
+    is_shared: bool = False
 
 
 class Settled(Record):

@@ -180,6 +180,8 @@ class ReviewService:
     ) -> list[Outcome]:
         """Decide every pending item of a batch, if it is the batch that was seen.
 
+        No call is approved that the policy of this moment escalates.
+
         Args:
             click: approval and version; its index and hash are filled in per item.
             digest: the batch digest that was shown.
@@ -385,4 +387,4 @@ def _resume(approval: Approval) -> Job:
 
 
 def _for_item(click: Click, item: Item) -> Click:
-    return click.with_(index=item.index, action_hash=item.action_hash)
+    return click.with_(index=item.index, action_hash=item.action_hash, is_shared=True)

@@ -229,6 +229,12 @@ TABLE = (
         "if not digest:",
     ),
     Mutant(
+        "approve all approves nothing that is escalated by now",
+        "gateway/approvals/deciding.py",
+        "if item.tier is Tier.ESCALATE and frame.click.is_shared:",
+        "if False:",
+    ),
+    Mutant(
         "calls at once see each other in a window",
         f"{LUA}/reserve.lua",
         "  hold(window, use, now + 2 * hold_ms)",

@@ -235,6 +235,25 @@ async def test_approve_all_is_bound_to_the_batch_that_was_seen(desk: Desk) -> No
     assert [outcome.kind for outcome in new] == ["settled", "settled"]
 
 
+async def test_approve_all_covers_no_call_that_is_escalated_by_now(desk: Desk) -> None:
+    _, (refund, mail) = await desk.submit(
+        ("process_refund", {"amount": 1}), ("send_email", {})
+    )
+    seen = (await desk.approval(mail.item_id)).digest
+    stricter = POLICY.replace(
+        "send_email: {tier: approve", "send_email: {tier: escalate"
+    )
+    desk.policy = load_policy(stricter, "policy.yml")
+    click = await desk.click(refund)
+
+    done, refused = await desk.reviews.decide_pending(click, seen, Approve(), ANA)
+
+    assert (done.kind, refused.kind) == ("settled", "forbidden")
+    assert (await desk.item(mail.item_id)).votes == ()
+    alone = await desk.reviews.decide(await desk.click(mail), Approve(), ANA)
+    assert alone.kind == "voted"
+
+
 async def test_a_new_turn_supersedes_what_the_old_one_waited_for(desk: Desk) -> None:
     click, claim = await desk.refund()
     await desk.refund()

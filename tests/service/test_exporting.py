@@ -135,6 +135,23 @@ async def test_an_entry_that_nobody_can_read_is_reported_and_hides_no_other(
     assert "audit.unreadable seq=" in caplog.text
 
 
+async def test_a_call_that_nobody_can_read_hides_no_other(desk: Desk) -> None:
+    broken, _ = await desk.refund(7, thread="t0")
+    await desk.reviews.decide(broken, Approve(), ANA)
+    await a_day(desk)
+    before = await gathered(Exporter(desk.store).rows())
+    blobs = desk.store.keys_of_tenant("default").blobs(broken.approval)
+    await desk.store.conn.command("HSET", blobs, "frozen", "junk")
+
+    rows = await gathered(Exporter(desk.store).rows())
+
+    assert [row["seq"] for row in rows] == [row["seq"] for row in before]
+    lost = {row["approval"] for row in before if "call" in row} - {
+        row["approval"] for row in rows if "call" in row
+    }
+    assert lost == {broken.approval}
+
+
 async def test_the_command_prints_one_object_a_line(
     desk: Desk,
     tmp_path: Path,

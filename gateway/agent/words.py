@@ -149,4 +149,6 @@ def _name(by: Person | None) -> str:
 
 
 def _quoted(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
+    # A name of a file in an error may hold half of a pair, which nobody can store.
+    storable = text.encode("utf-8", "replace").decode("utf-8")
+    return json.dumps(storable, ensure_ascii=False)

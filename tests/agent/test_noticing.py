@@ -61,6 +61,23 @@ async def test_a_noticed_call_that_fails_tells_so_and_fails_as_before(
     assert "RuntimeError" in end.result.summary
 
 
+async def test_an_odd_error_of_a_noticed_call_can_be_told(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    def odd() -> None:
+        raise RuntimeError("no file \ud800.txt")
+
+    gateway = FakeGateway(NOTICED)
+    effects.inside = odd
+    graph = build(gateway, effects.tools(), TURN, saver=memory)
+
+    with pytest.raises(RuntimeError, match="no file"):
+        await runner.say(graph, "pay")
+
+    (end,) = gateway.ends
+    assert "no file ?.txt" in end.model_dump_json()
+
+
 async def test_a_gateway_that_is_gone_by_the_end_stops_nobody(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:

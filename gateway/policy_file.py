@@ -12,6 +12,7 @@ import asyncio
 import logging
 import os
 import socket
+import stat
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -148,6 +149,13 @@ async def followed(
 
 
 def _read(source: PolicySource) -> _Reading:
+    try:
+        is_pipe = stat.S_ISFIFO(source.path.stat().st_mode)
+    except (OSError, ValueError):
+        is_pipe = False  # reading it says what is wrong
+    if is_pipe:
+        # It would be waited for until somebody writes, also when the process ends.
+        return _Reading(problem=f"{str(source.path)!r} with the policy is no file now.")
     try:
         return _Reading(source.read())
     except SettingsError as error:

@@ -185,6 +185,22 @@ def test_a_pipe_is_read_once_and_never_waited_for(tmp_path: Path) -> None:
     assert tier(policy) is Tier.APPROVE
 
 
+def test_a_pipe_in_the_files_place_is_refused_and_not_waited_for(path: Path) -> None:
+    policy = opened(path)
+    path.unlink()
+    os.mkfifo(path)
+    found: list[Change | None] = []
+
+    looking = threading.Thread(
+        target=lambda: found.append(settled(policy)), daemon=True
+    )
+    looking.start()
+    looking.join(timeout=10)
+
+    assert [change and "is no file now" in change.why for change in found] == [True]
+    assert tier(policy) is Tier.APPROVE
+
+
 def test_a_start_without_a_policy_fails(tmp_path: Path, path: Path) -> None:
     with pytest.raises(SettingsError):
         opened(tmp_path / "none.yml")

@@ -37,7 +37,9 @@ class Selection:
         self._agent = policy.agents.get(agent, _SILENT_AGENT)
         self._narrow = self._agent.tools.get(tool, _SILENT)
         self._listed = policy.tools.get(tool, _SILENT)
-        self._is_listed = tool in policy.tools or tool in self._agent.tools
+        self._is_listed = tool in policy.tools or any(
+            tool in rule.tools for rule in policy.agents.values()
+        )
         self._override = override or Override()
         set_here = {
             name: getattr(self._narrow, name) for name in self._narrow.model_fields_set
@@ -65,7 +67,7 @@ class Selection:
         """Say whether a run of the agent may ask for less than is listed.
 
         What the defaults say of it is for tools that nobody listed at all: a tool with
-        an entry of its own was thought of.
+        an entry of its own, be it for another agent, was thought of.
         """
         if self._is_listed:
             return bool(self.first.overridable)

@@ -222,6 +222,7 @@ def test_the_default_is_loosened_only_for_a_tool_that_is_not_listed(
     by_tool = {"version": 1, "defaults": defaults, "tools": tools}
     by_agent = {"version": 1, "defaults": defaults, "agents": {"a": {"tools": tools}}}
     closed = {"version": 1, "agents": {"b": {"tools": tools}}}
+    by_another = closed | {"defaults": defaults}
 
     asked = [
         evaluate(
@@ -231,11 +232,12 @@ def test_the_default_is_loosened_only_for_a_tool_that_is_not_listed(
             args={},
             overrides={"t": Override(tier=Tier.AUTO)},
         )
-        for policy in (by_tool, by_agent, closed)
+        for policy in (by_tool, by_agent, closed, by_another)
     ]
 
-    assert [ruling.overridable for ruling in asked] == [runs, runs, False]
-    assert [ruling.tier is Tier.AUTO for ruling in asked] == [runs, runs, False]
+    wanted = [runs, runs, False, "t" not in tools]
+    assert [ruling.overridable for ruling in asked] == wanted
+    assert [ruling.tier is Tier.AUTO for ruling in asked] == wanted
 
 
 def test_an_override_of_another_tool_says_nothing() -> None:

@@ -63,7 +63,8 @@ async def _export(
     async with open_store(url, settings.data_dir, insecure_dev=True) as store:
         exporter = Exporter(store, tenant=settings.tenant, has_arguments=has_arguments)
         async for row in exporter.rows(since_ms=since_ms, until_ms=until_ms):
-            typer.echo(json.dumps(row, ensure_ascii=False))
+            # ASCII only: arguments could steer the terminal, or not fit its encoding.
+            typer.echo(json.dumps(row))
 
 
 def _ms(text: str, option: str) -> int | None:

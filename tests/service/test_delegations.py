@@ -53,6 +53,25 @@ async def test_what_was_given_ends_by_the_stores_clock(
     assert await store.conn.command("HLEN", key) == 1
 
 
+@pytest.mark.parametrize("body", ["", "junk", "U0BEN soon", b"\xff 1"])
+async def test_a_row_that_nobody_can_read_gives_nothing_and_stops_no_other(
+    service: DelegationService,
+    store: Store,
+    caplog: pytest.LogCaptureFixture,
+    body: str | bytes,
+) -> None:
+    key = store.keys_of_tenant("default").delegations("default")
+    await service.delegate(ANA.person, "U0BEN", FOUR_HOURS)
+    await store.conn.command("HSET", key, "U0EVE", body)
+
+    given = await service.given_to("U0BEN")
+    await service.delegate(CHLOE.person, "U0BEN", FOUR_HOURS)
+
+    assert [one.user for one in given] == ["U0ANA"]
+    assert "delegation.unreadable" in caplog.text
+    assert len(await service.given_to("U0BEN")) == 2
+
+
 async def test_the_longest_of_several_keeps_the_others_company(
     service: DelegationService, store: Store
 ) -> None:

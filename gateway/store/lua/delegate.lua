@@ -16,7 +16,7 @@ local last = 0
 local rows = redis.call('HGETALL', KEYS[1])
 local stood = false
 for place = 1, #rows, 2 do
-  local ends = tonumber(string.match(rows[place + 1], ' (%d+)$'))
+  local ends = tonumber(string.match(rows[place + 1], ' (%d+)$')) or 0
   if ends <= now then
     redis.call('HDEL', KEYS[1], rows[place])
   elseif rows[place] == ARGV[1] then

@@ -24,36 +24,43 @@ class FreezeService:
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
 
-    async def freeze(self, scope: Scope, by: str, reason: str) -> bool:
+    async def freeze(
+        self, scope: Scope, by: str, reason: str, *, on_behalf_of: str = ""
+    ) -> bool:
         """Stop something; False when it is frozen already, and then nothing changes.
 
         Args:
             scope: what to stop.
             by: who does it, for the audit log and for everybody who is refused.
             reason: why; read by agents and people.
+            on_behalf_of: for whom they do it, when they stand in; for the audit log.
 
         Raises:
             StoreUnavailable: when it is not known to be stopped.
         """
         now_ms = await self._store.freezes.now_ms()
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
-        event = self._event(EventName.FREEZE_SET, scope, by, reason)
+        event = self._event(EventName.FREEZE_SET, scope, by, reason, on_behalf_of)
         return await self._store.freezes.set(self._keys, self._tenant, freeze, event)
 
-    async def unfreeze(self, scope: Scope, by: str, reason: str = "") -> bool:
+    async def unfreeze(
+        self, scope: Scope, by: str, reason: str = "", *, on_behalf_of: str = ""
+    ) -> bool:
         """Let something run again, and end an agent's pause; False when neither was.
 
         Raises:
             StoreUnavailable: when it is not known to be lifted.
         """
-        event = self._event(EventName.FREEZE_LIFTED, scope, by, reason)
+        event = self._event(EventName.FREEZE_LIFTED, scope, by, reason, on_behalf_of)
         return await self._store.freezes.lift(self._keys, self._tenant, scope, event)
 
     async def frozen(self) -> tuple[Freeze, ...]:
         """Return everything that is frozen or paused, oldest first."""
         return await self._store.freezes.all(self._keys, self._tenant)
 
-    def _event(self, name: EventName, scope: Scope, by: str, reason: str) -> Event:
+    def _event(
+        self, name: EventName, scope: Scope, by: str, reason: str, behalf: str
+    ) -> Event:
         return Event(
             name=name,
             tenant=self._tenant,
@@ -61,5 +68,8 @@ class FreezeService:
             tool=scope.name if scope.kind is ScopeKind.TOOL else "",
             actor=by,
             reason=reason,
-            data={"scope": str(scope)},
+            data={
+                "scope": str(scope),
+                **({"on_behalf_of": behalf} if behalf else {}),
+            },
         )

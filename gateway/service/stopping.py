@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.approvals.changes import listed
 from gateway.approvals.decisions import Forbidden, Reviewer
-from gateway.approvals.quorum import objection
+from gateway.approvals.quorum import objection, standing_in
 from gateway.approvals.record import Demand
 from gateway.policy.rules import Policy
 from gateway.policy.stopping import stoppers
@@ -67,7 +68,10 @@ class StopService:
         forbidden = self.forbidden(scope, reviewer)
         if forbidden is not None:
             return forbidden
-        return await self._freezes.freeze(scope, _by(reviewer), reason)
+        behalf = self._behalf(scope, reviewer)
+        return await self._freezes.freeze(
+            scope, _by(reviewer), reason, on_behalf_of=behalf
+        )
 
     async def unfreeze(
         self, scope: Scope, reviewer: Reviewer, reason: str
@@ -80,11 +84,22 @@ class StopService:
         forbidden = self.forbidden(scope, reviewer)
         if forbidden is not None:
             return forbidden
-        return await self._freezes.unfreeze(scope, _by(reviewer), reason)
+        behalf = self._behalf(scope, reviewer)
+        return await self._freezes.unfreeze(
+            scope, _by(reviewer), reason, on_behalf_of=behalf
+        )
 
     async def frozen(self) -> tuple[Freeze, ...]:
         """Return everything that is frozen or paused, oldest first."""
         return await self._freezes.frozen()
+
+    def _behalf(self, scope: Scope, reviewer: Reviewer) -> str:
+        """Name those for whom somebody does this who may not by a role of their own."""
+        demand = self._stoppers(scope)
+        if objection(reviewer.with_(stands_in_for=()), demand, ()) is None:
+            return ""
+        acting = standing_in(reviewer, demand.roles, ())
+        return listed(other.person for other in acting.stands_in_for)
 
     def _stoppers(self, scope: Scope) -> Demand:
         is_agent = scope.kind is ScopeKind.AGENT

@@ -8,6 +8,7 @@ from gateway.approvals.decisions import Forbidden, Reviewer, Standing
 from gateway.policy.load import load_policy
 from gateway.service.stopping import StopService
 from gateway.store.freezes import Scope, ScopeKind
+from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
 from tests.service.desk import ANA, BEN, CHLOE, EVE
 
@@ -106,3 +107,25 @@ def test_tools_of_one_agent_are_known_too(store: Store) -> None:
     known = [name for name in ("post", "refund", "x") if service.knows_tool(name)]
 
     assert known == ["post", "refund"]
+
+
+async def test_who_stands_in_stops_for_a_member_only_and_the_log_says_for_whom(
+    store: Store,
+) -> None:
+    service = stops(store)
+    mail = tool("send_email")
+    gone = BEN.with_(standing=Standing.DEACTIVATED)
+    for_ben, for_gone = (EVE.with_(stands_in_for=(one,)) for one in (BEN, gone))
+    guest = for_ben.with_(standing=Standing.GUEST)
+
+    refused = [await service.freeze(mail, one, "") for one in (for_gone, guest)]
+    await service.freeze(mail, for_ben, "odd")
+    kept = [await service.unfreeze(mail, one, "") for one in (for_gone, guest)]
+    await service.unfreeze(mail, BEN.with_(stands_in_for=(CHLOE,)), "fine")
+
+    assert all(isinstance(one, Forbidden) for one in (*refused, *kept))
+    events = await audit_entries(store.conn, store.keys_of_tenant("default"))
+    assert [(event.actor, event.data.get("on_behalf_of")) for event in events] == [
+        ("T0/U0EVE", "T0/U0BEN"),
+        ("T0/U0BEN", None),
+    ]

@@ -156,6 +156,7 @@ def test_home_lists_everything_that_waits_for_one_person(
     ask_for_two(screen)
     screen.click(f'[data-hook="{SEVERAL}"]')
     words_on(screen, "3 of 3 calls")
+    words_on(screen, "Escalated", within_s=20)  # which makes it the urgent one
 
     screen.open(ANA, "home")
     words_on(screen, "Waiting for you: 3", "0 of 2 approvals", "3 calls wait")

@@ -26,6 +26,7 @@ async def test_a_stop_without_grace_hands_the_job_back_and_hides_no_doubt(
     async with house.working(grace_s=0.05):
         await house.ask(("slow", {"order": "1", "seconds": 0.7}))
         [slow] = await house.asked()
+        await house.idle()  # or the job that asked would take the decision along
         await house.decide(slow)
         await eventually(_has_begun)
 

@@ -188,8 +188,9 @@ TABLE = (
     Mutant(
         "a record changed behind our back does not run",
         "gateway/store/codec.py",
-        'if digest.to_raw(stored.action_hash) != head[f"{index}:h"]:',
-        "if False:",
+        "        and digest.to_raw(item.action_hash) == hashes[index]\n",
+        "",
+        "tests/attacks/test_tampered_store.py tests/service",
     ),
     Mutant(
         "a batch is bound to its order and ids",

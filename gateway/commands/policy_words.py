@@ -128,10 +128,20 @@ def _tier(tier: Tier) -> str:
 
 
 def _time(span_ms: int, when: datetime | None) -> str:
-    span = timedelta(milliseconds=span_ms)
     if when is None:
-        return f"{span}"
-    return f"{span} (at {when + span:%Y-%m-%d %H:%M:%S} UTC)"
+        return _span(span_ms)
+    moment = when + timedelta(milliseconds=span_ms)
+    return f"{_span(span_ms)} (at {moment:%Y-%m-%d %H:%M:%S} UTC)"
+
+
+def _span(span_ms: int) -> str:
+    """Return a time as a policy writes it, such as ``1h 30m``; parts of a second go."""
+    left, parts = span_ms // 1000, list[str]()
+    for unit, seconds in (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)):
+        count, left = divmod(left, seconds)
+        if count:
+            parts.append(f"{count}{unit}")
+    return " ".join(parts) or "0s"
 
 
 def _who(demand: Demand) -> str:

@@ -49,6 +49,7 @@ _POLICY = load_policy(
     """
 version: 1
 defaults: {tier: approve, expires_in: 1h, channel: C0BENCH, reviewers: [U0ANA]}
+protect: {pending_per_agent: 10000, requests_per_10m: 100000}
 tools:
   refund: {tier: approve}
 """,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 import zlib
 from datetime import timedelta
+from functools import lru_cache
 
 from gateway.approvals import digest
 
@@ -173,6 +174,7 @@ def is_permanent(key: str) -> bool:
     return key.rsplit(":", 1)[-1] in PERMANENT
 
 
+@lru_cache(maxsize=4096)
 def _hashed(*parts: str) -> str:
     body = digest.canonical(list(parts))
     return digest.tagged_hash("twokey/v1/key", body).removeprefix("sha256:")[:32]

@@ -98,7 +98,7 @@ def test_pictures_of_what_takes_two_people(
         screen.type(amount_field(screen), "1250")
         screen.type('.dialog [data-block-id="reason"] .control', "Shipping, too.")
         screen.click(".modal-submit")
-        screen.wait(lambda: "raises the tier" in screen.one(".dialog").text, "it")
+        screen.wait(lambda: "raises the tier" in screen.words(".dialog"), "it")
         screen.save(gallery / "raise.png")
 
         screen.size(1100, 560)

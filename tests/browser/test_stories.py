@@ -43,7 +43,7 @@ def amount_field(screen: Screen) -> str:
 def last_words(screen: Screen) -> str:
     """Open the thread of the first request and return what is said there."""
     screen.click(".replies")
-    return screen.wait(lambda: screen.one("#thread").text, "the thread")
+    return screen.wait(lambda: screen.words("#thread"), "the thread")
 
 
 def test_approve(screen: Screen, demo: Demo) -> None:
@@ -64,7 +64,7 @@ def test_edit_with_an_inline_error_first(screen: Screen, demo: Demo) -> None:
     screen.type(amount, "0")
     screen.type('.dialog [data-block-id="reason"] .control', REASON)
     screen.click(".modal-submit")
-    error = screen.one(".dialog .error").text
+    error = screen.words(".dialog .error")
 
     screen.type(amount, "449.50")
     screen.click(".modal-submit")
@@ -226,8 +226,10 @@ def test_a_card_that_nobody_decides_expires_before_their_eyes(
 
 def test_everything_works_with_the_keyboard_alone(screen: Screen, demo: Demo) -> None:
     screen.open("U0ANA", CHANNEL)
-    button = screen.one('[data-action-id="reject"]')
-    screen.run("arguments[0].focus()", button)
+    screen.with_one(
+        '[data-action-id="reject"]',
+        lambda node: screen.run("arguments[0].focus()", node),
+    )
     screen.press(Keys.ENTER)
     screen.one(".dialog")
     screen.press(Keys.ESCAPE)

@@ -29,9 +29,7 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
 
 def press_last(screen: Screen, action: str) -> None:
     """Press the newest button of one kind."""
-    found = f'[data-action-id="{action}"]'
-    screen.one(found)
-    screen.all(found)[-1].click()
+    screen.click(f'[data-action-id="{action}"]', last=True)
 
 
 def ask_for_two(screen: Screen) -> None:
@@ -51,9 +49,8 @@ def approve_as(screen: Screen, user: str) -> None:
 
 def last_thread(screen: Screen) -> str:
     """Open the thread under the newest message that has one; return its words."""
-    screen.one(".replies")
-    screen.all(".replies")[-1].click()
-    return screen.one("#thread").text
+    screen.click(".replies", last=True)
+    return screen.words("#thread")
 
 
 def test_a_refund_over_1000_takes_two_people_and_calls_the_senior(
@@ -134,13 +131,13 @@ def test_an_edit_that_raises_the_tier_warns_and_then_takes_two_others(
     screen.type('.dialog [data-block-id="reason"] .control', "Shipping, too.")
     screen.click(".modal-submit")
     screen.wait(
-        lambda: "2 people have to approve it then" in screen.one(".dialog").text,
+        lambda: "2 people have to approve it then" in screen.words(".dialog"),
         "the warning",
     )
-    assert "Raised to escalate: a refund over 1000." in screen.one(".dialog").text
+    assert "Raised to escalate: a refund over 1000." in screen.words(".dialog")
 
     screen.click(".modal-submit")
-    screen.wait(lambda: "recorded" in screen.one(".dialog").text, "what came of it")
+    screen.wait(lambda: "recorded" in screen.words(".dialog"), "what came of it")
     screen.press(Keys.ESCAPE)
     words_on(screen, "Approval needed from 2 people", "899 → 1250", "version 2")
     for user, said in ((ANA, "yourself"), (BEN, "1 of 2"), (CHLOE, "and done")):
@@ -160,9 +157,9 @@ def test_home_lists_everything_that_waits_for_one_person(
 
     screen.open(ANA, "home")
     words_on(screen, "Waiting for you: 3", "0 of 2 approvals", "3 calls wait")
-    screen.all('[data-action-id="view_all"]')[0].click()
+    screen.click('[data-action-id="view_all"]')
 
-    screen.wait(lambda: "78420" in screen.one(".dialog").text, "the urgent one")
+    screen.wait(lambda: "78420" in screen.words(".dialog"), "the urgent one")
     assert not demo.effects()
 
 

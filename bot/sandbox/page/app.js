@@ -5,6 +5,7 @@ import { announce } from "./announce.js";
 import { renderConversation, startConversation } from "./conversation.js";
 import { openDrawer, renderHeading, renderStatus } from "./heading.js";
 import { renderHome } from "./home.js";
+import { released } from "./press.js";
 import { addressOf, readPlace } from "./router.js";
 import { renderSidebar } from "./sidebar.js";
 import { renderSuggestions } from "./suggestions.js";
@@ -49,6 +50,7 @@ async function fetchAll() {
     const user = app.place.user;
     try {
       const state = await loadState(user);
+      await released();
       if (user === app.place.user) take(state);
     } catch (error) {
       failed(error);

@@ -22,13 +22,14 @@ class FakeSlack:
     """A server in a thread of its own; use it with `with`.
 
     `state` is what the page is told, for every user, until `show` replaces it;
-    `acts` is what the page did; `answers` are given to the next acts, then
-    `{"ok": True}`. While `hold` was called, acts wait until `let_go`.
+    `acts` is what the page did, `told` the `seq` it was given last; `answers` are
+    given to the next acts, then `{"ok": True}`. While `hold` was called, acts wait until `let_go`.
     """
 
     def __init__(self, state: Json) -> None:
         self.state = state
         self.acts: list[Json] = []
+        self.told = 0  # the newest state a page was given
         self.answers: deque[Json] = deque()
         self.url = ""
         self._loop = asyncio.new_event_loop()
@@ -109,6 +110,7 @@ class FakeSlack:
                 {"ok": False, "error": "user_not_found"}, status=400
             )
         state["me"] = known[wanted]
+        self.told = state["seq"]
         return web.json_response(state, headers=SECURITY_HEADERS)
 
     async def _events(self, request: web.Request) -> web.StreamResponse:

@@ -5,7 +5,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from selenium.common.exceptions import StaleElementReferenceException
+from selenium.common.exceptions import (
+    ElementClickInterceptedException,
+    StaleElementReferenceException,
+)
 from selenium.webdriver import ActionChains, Chrome
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
@@ -13,6 +16,8 @@ from selenium.webdriver.remote.webelement import WebElement
 T = TypeVar("T")
 PATIENCE_S = 8.0
 POLL_S = 0.02
+# The page redraws what changes while somebody looks at it: look again.
+REDRAWN = (StaleElementReferenceException, ElementClickInterceptedException)
 
 
 class Screen:
@@ -55,7 +60,7 @@ class Screen:
         while True:
             try:
                 result = found()
-            except StaleElementReferenceException:
+            except REDRAWN:
                 result = None
             if result:
                 return result
@@ -79,19 +84,44 @@ class Screen:
         """Wait until nothing matches."""
         self.wait(lambda: not self.all(css), f"{css!r} to be gone")
 
+    def with_one(
+        self, css: str, do: Callable[[WebElement], T], *, last: bool = False
+    ) -> T:
+        """Do something with the first (or last) such element that can be seen.
+
+        An element that is redrawn in between is found and tried again.
+        """
+
+        def done() -> tuple[T] | None:
+            nodes = [node for node in self.all(css) if node.is_displayed()]
+            return (do(nodes[-1 if last else 0]),) if nodes else None
+
+        return self.wait(done, f"{css!r} to be seen")[0]
+
     def text(self, css: str) -> str:
         """Return the exact text content, hidden characters included."""
-        return str(self.run("return arguments[0].textContent", self.one(css)))
+        return str(
+            self.with_one(
+                css, lambda node: self.run("return arguments[0].textContent", node)
+            )
+        )
 
-    def click(self, css: str) -> None:
-        """Click once it is there."""
-        self.one(css).click()
+    def words(self, css: str) -> str:
+        """Return the text as it is seen."""
+        return self.with_one(css, lambda node: node.text)
+
+    def click(self, css: str, *, last: bool = False) -> None:
+        """Click the first (or last) one once it is there."""
+        self.with_one(css, WebElement.click, last=last)
 
     def type(self, css: str, text: str) -> None:
         """Replace what an input holds."""
-        box = self.one(css)
-        box.clear()
-        box.send_keys(text)
+
+        def replace(box: WebElement) -> None:
+            box.clear()
+            box.send_keys(text)
+
+        self.with_one(css, replace)
 
     def press(self, *keys: str) -> None:
         """Press keys wherever the focus is."""
@@ -100,7 +130,7 @@ class Screen:
     def has_focus(self, css: str) -> bool:
         """Tell whether the one element for a selector has the focus."""
         script = "return document.activeElement === arguments[0]"
-        return bool(self.run(script, self.one(css)))
+        return bool(self.with_one(css, lambda node: self.run(script, node)))
 
     def focused(self) -> WebElement:
         """Return the element that has the focus."""
@@ -123,7 +153,7 @@ class Screen:
     def style(self, css: str, name: str) -> str:
         """Return what a style property comes to."""
         script = "return getComputedStyle(arguments[0])[arguments[1]]"
-        return str(self.run(script, self.one(css), name))
+        return str(self.with_one(css, lambda node: self.run(script, node, name)))
 
     def left(self, css: str) -> list[float]:
         """Return where each matching element begins, in pixels from the left."""

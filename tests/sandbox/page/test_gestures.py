@@ -1,6 +1,7 @@
 """A click on a card does what it says, once, and shows that it is on its way."""
 
 import pytest
+from selenium.webdriver import ActionChains
 from selenium.webdriver.common.keys import Keys
 
 from tests.sandbox.page.fake_slack import FakeSlack, Json
@@ -51,6 +52,23 @@ def test_a_button_says_who_clicked_what_where(screen: Screen, slack: FakeSlack) 
             "action_id": "approve",
         }
     ]
+
+
+def test_a_card_that_changes_under_the_finger_is_redrawn_after_the_click(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    screen.open()
+    mouse = ActionChains(screen.driver)
+    mouse.click_and_hold(screen.one(APPROVE)).perform()
+
+    changed = message(CARD_TS, BOT, "Changed", blocks=approval_card("amount 1"))
+    slack.show(channels=workspace([changed])["channels"])
+    screen.wait(lambda: slack.told == slack.state["seq"], "the page to hear of it")
+    screen.run("await (await fetch('/sandbox/state')).json()")  # a later answer
+    mouse.release().perform()
+
+    screen.wait(lambda: slack.did("block_actions"), "the click to count")
+    screen.one('article[aria-label$="Changed"]')
 
 
 def test_a_button_turns_a_ring_while_it_waits_and_takes_no_second_click(

@@ -23,7 +23,8 @@ class FakeSlack:
 
     `state` is what the page is told, for every user, until `show` replaces it;
     `acts` is what the page did, `told` the `seq` it was given last; `answers` are
-    given to the next acts, then `{"ok": True}`. While `hold` was called, acts wait until `let_go`.
+    given to the next acts, then `{"ok": True}`. While `hold` was called, acts wait
+    until `let_go`.
     """
 
     def __init__(self, state: Json) -> None:

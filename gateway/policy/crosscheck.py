@@ -62,6 +62,7 @@ def _quorum_problems(policy: Policy, document: Document) -> Iterator[Problem]:
 
 def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
     yield ("defaults", "reviewers"), policy.defaults.reviewers
+    yield ("protect", "unfreeze"), policy.protect.unfreeze or ()
     yield ("tiers", "escalate", "of"), policy.tiers.escalate.of or ()
     for tier in (Tier.APPROVE, Tier.ESCALATE):
         called = policy.tiers.waiting(tier).escalate_to

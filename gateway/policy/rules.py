@@ -145,12 +145,15 @@ class Protection(Record):
         same_rejected_within: for so many turns a call that was rejected is refused
             without a new card when it comes again unchanged.
         pause_after_rejections: rejected so often in a row, an agent is paused.
+        unfreeze: who may let run again what is frozen or paused; None: whoever may
+            freeze it.
     """
 
     pending_per_agent: int = Field(default=100, ge=1, le=10_000)
     requests_per_10m: int = Field(default=200, ge=1, le=100_000)
     same_rejected_within: int = Field(default=3, ge=0, le=100)
     pause_after_rejections: int = Field(default=10, ge=1, le=1_000)
+    unfreeze: Reviewers | None = None
 
 
 class ToolRule(Record):

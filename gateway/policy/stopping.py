@@ -1,7 +1,8 @@
 """Say who may stop an agent, a tool or everything: whoever may review some of it.
 
 Stopping asks nobody else and stops at once, so it needs one person, of any role that
-the policy asks at any tier. The same people let it run again.
+the policy asks at any tier. The same people let it run again, unless the policy names
+others for that.
 """
 
 from __future__ import annotations
@@ -33,6 +34,20 @@ def stoppers(policy: Policy, *, agent: str = "", tool: str = "") -> Demand:
             for tier in (Tier.APPROVE, Tier.ESCALATE):
                 found += rules.demand(tier).roles
     return Demand(approvals=1, of=_merged(found))
+
+
+def lifters(policy: Policy, *, agent: str = "", tool: str = "") -> Demand:
+    """Return the people of whom one may let run again what was stopped.
+
+    Args:
+        policy: the policy in force now.
+        agent: name of the agent; empty for all of them.
+        tool: name of the tool; empty for all of them.
+    """
+    named = policy.protect.unfreeze
+    if named is None:
+        return stoppers(policy, agent=agent, tool=tool)
+    return Demand(approvals=1, of=policy.roles_named(named))
 
 
 def _tools(policy: Policy, agent: str) -> list[str]:

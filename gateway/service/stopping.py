@@ -9,7 +9,7 @@ from gateway.approvals.decisions import Forbidden, Reviewer
 from gateway.approvals.quorum import objection, standing_in
 from gateway.approvals.record import Demand
 from gateway.policy.rules import Policy
-from gateway.policy.stopping import stoppers
+from gateway.policy.stopping import lifters, stoppers
 from gateway.service.freezing import FreezeService
 from gateway.store.freezes import Freeze, Scope, ScopeKind
 from gateway.store.store import Store
@@ -17,9 +17,13 @@ from gateway.store.store import Store
 MAX_REASON = 500
 """How many characters a reason may have; agents and people read it."""
 
-_NOBODY = (
+_NOBODY_STOPS = (
     "The policy names nobody who could review this, so nobody can stop it from here. "
     "Whoever runs the gateway can, with `twokey freeze`."
+)
+_NOBODY_LIFTS = (
+    "The policy names nobody who could let this run again, so nobody can from here. "
+    "Whoever runs the gateway can, with `twokey unfreeze`."
 )
 
 
@@ -40,7 +44,7 @@ class StopService:
 
     def usergroups(self, scope: Scope) -> frozenset[str]:
         """Return the user groups that matter for who may stop this."""
-        roles = self._stoppers(scope).roles
+        roles = (*self._stoppers(scope).roles, *self._lifters(scope).roles)
         return frozenset(group for role in roles for group in role.usergroups)
 
     def knows_tool(self, name: str) -> bool:
@@ -51,11 +55,7 @@ class StopService:
 
     def forbidden(self, scope: Scope, reviewer: Reviewer) -> Forbidden | None:
         """Say why somebody may not stop this; None when they may."""
-        demand = self._stoppers(scope)
-        if not any(role.users or role.usergroups for role in demand.roles):
-            return Forbidden(reason=_NOBODY)
-        reason = objection(reviewer, demand, ())
-        return Forbidden(reason=reason) if reason else None
+        return _forbidden(reviewer, self._stoppers(scope), _NOBODY_STOPS)
 
     async def freeze(
         self, scope: Scope, reviewer: Reviewer, reason: str
@@ -68,7 +68,7 @@ class StopService:
         forbidden = self.forbidden(scope, reviewer)
         if forbidden is not None:
             return forbidden
-        behalf = self._behalf(scope, reviewer)
+        behalf = _behalf(reviewer, self._stoppers(scope))
         return await self._freezes.freeze(
             scope, _by(reviewer), reason, on_behalf_of=behalf
         )
@@ -81,10 +81,11 @@ class StopService:
         Raises:
             StoreUnavailable: when it is not known to be lifted.
         """
-        forbidden = self.forbidden(scope, reviewer)
+        demand = self._lifters(scope)
+        forbidden = _forbidden(reviewer, demand, _NOBODY_LIFTS)
         if forbidden is not None:
             return forbidden
-        behalf = self._behalf(scope, reviewer)
+        behalf = _behalf(reviewer, demand)
         return await self._freezes.unfreeze(
             scope, _by(reviewer), reason, on_behalf_of=behalf
         )
@@ -93,22 +94,30 @@ class StopService:
         """Return everything that is frozen or paused, oldest first."""
         return await self._freezes.frozen()
 
-    def _behalf(self, scope: Scope, reviewer: Reviewer) -> str:
-        """Name those for whom somebody does this who may not by a role of their own."""
-        demand = self._stoppers(scope)
-        if objection(reviewer.with_(stands_in_for=()), demand, ()) is None:
-            return ""
-        acting = standing_in(reviewer, demand.roles, ())
-        return listed(other.person for other in acting.stands_in_for)
-
     def _stoppers(self, scope: Scope) -> Demand:
-        is_agent = scope.kind is ScopeKind.AGENT
-        is_tool = scope.kind is ScopeKind.TOOL
-        return stoppers(
-            self._policy(),
-            agent=scope.name if is_agent else "",
-            tool=scope.name if is_tool else "",
-        )
+        return stoppers(self._policy(), **_what(scope))
+
+    def _lifters(self, scope: Scope) -> Demand:
+        return lifters(self._policy(), **_what(scope))
+
+
+def _what(scope: Scope) -> dict[str, str]:
+    return {} if scope.kind is ScopeKind.TENANT else {scope.kind.value: scope.name}
+
+
+def _forbidden(reviewer: Reviewer, demand: Demand, nobody: str) -> Forbidden | None:
+    if not any(role.users or role.usergroups for role in demand.roles):
+        return Forbidden(reason=nobody)
+    reason = objection(reviewer, demand, ())
+    return Forbidden(reason=reason) if reason else None
+
+
+def _behalf(reviewer: Reviewer, demand: Demand) -> str:
+    """Name those for whom somebody does this who may not by a role of their own."""
+    if objection(reviewer.with_(stands_in_for=()), demand, ()) is None:
+        return ""
+    acting = standing_in(reviewer, demand.roles, ())
+    return listed(other.person for other in acting.stands_in_for)
 
 
 def _by(reviewer: Reviewer) -> str:

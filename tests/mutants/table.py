@@ -362,6 +362,13 @@ TABLE = (
         FREEZES,
     ),
     Mutant(
+        "only who is named for it lets things run again",
+        "gateway/service/stopping.py",
+        "        return lifters(",
+        "        return stoppers(",
+        "tests/service/test_stopping.py",
+    ),
+    Mutant(
         "a freeze while judging is seen",
         f"{LUA}/open.lua",
         "if #names > 0 and freeze_of",

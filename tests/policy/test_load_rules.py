@@ -69,6 +69,11 @@ def test_a_policy_with_every_kind_of_rule_loads() -> None:
     ("old", "new", "problem"),
     [
         (
+            "pause_after_rejections: 3",
+            "unfreeze: seniors",
+            "policy.yml:28: 'protect.unfreeze' names the role 'seniors', which is not ",
+        ),
+        (
             "raise:",
             "rise:",
             "policy.yml:23: Unknown key 'tools.refund.rise'; did you me",

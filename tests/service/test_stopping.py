@@ -80,6 +80,34 @@ async def test_somebody_else_neither_stops_nor_starts_anything(store: Store) -> 
     assert [one.scope for one in await service.frozen()] == [tool("send_email")]
 
 
+async def test_who_lets_it_run_again_can_be_named_by_itself(store: Store) -> None:
+    service = stops(store, POLICY + "protect: {unfreeze: senior}\n")
+    mail, billing = tool("send_email"), agent("billing")
+    for scope in (mail, billing, EVERYTHING):
+        assert await service.freeze(scope, BEN, "") is True
+
+    tried = [await service.unfreeze(scope, BEN, "") for scope in (mail, EVERYTHING)]
+    lifted = await service.unfreeze(EVERYTHING, CHLOE, "")
+
+    for one in tried:
+        assert isinstance(one, Forbidden)
+        assert "Only senior" in one.reason
+    assert lifted is True
+    assert [one.scope for one in await service.frozen()] == [mail, billing]
+
+
+async def test_when_nobody_is_named_only_the_machine_of_the_gateway_lifts_it(
+    store: Store,
+) -> None:
+    service = stops(store, POLICY + "protect: {unfreeze: []}\n")
+    await service.freeze(EVERYTHING, ANA, "")
+
+    result = await service.unfreeze(EVERYTHING, CHLOE, "")
+
+    assert isinstance(result, Forbidden)
+    assert "`twokey unfreeze`" in result.reason
+
+
 @pytest.mark.parametrize(
     "standing", [one for one in Standing if one is not Standing.MEMBER]
 )

@@ -39,7 +39,7 @@ class Change:
     """What became of a changed file.
 
     Attributes:
-        was: digest of the policy that was in force.
+        was: digest of the policy that was in force; empty at the start.
         now: digest of the policy that is in force.
         why: why the file was refused, with file and line; empty when it was taken.
     """
@@ -120,7 +120,8 @@ async def followed(
 ) -> AsyncGenerator[None]:
     """Follow the file of a policy while the block runs; the event loop never waits.
 
-    Each change is logged and told, once; what cannot be told is told later.
+    What is in force at the start and each change is logged and told, once; what
+    cannot be told is told later.
 
     Args:
         policy: to keep up to date.
@@ -128,7 +129,7 @@ async def followed(
         tenant: whose policy it is.
         every_s: about how often to look.
     """
-    untold: list[Event] = []
+    untold = [_logged(Change(was="", now=policy().digest), tenant)]
     outbox = store.outbox(store.keys_of_tenant(tenant), reader="")
 
     async def look() -> None:
@@ -170,7 +171,8 @@ def _logged(change: Change, tenant: str) -> Event:
         logger.error("policy.refused kept=%s why=%s", change.was, change.why)
     else:
         name = EventName.POLICY_LOADED
-        logger.warning("policy.loaded was=%s now=%s", change.was, change.now)
+        level = logging.WARNING if change.was else logging.INFO
+        logger.log(level, "policy.loaded was=%s now=%s", change.was, change.now)
     return Event(
         name=name,
         tenant=tenant,

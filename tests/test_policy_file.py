@@ -217,20 +217,23 @@ async def told(store: Store) -> list[Event]:
     return await audit_entries(store.conn, store.keys_of_tenant("acme"))
 
 
-async def test_each_change_is_logged_and_in_the_audit_log(
+async def test_the_start_and_each_change_are_logged_and_in_the_audit_log(
     store: Store, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO)
     policy = opened(path)
     before = policy().digest
 
     async with followed(policy, store, tenant="acme", every_s=0.02):
         write(path, NEW)
-        await eventually(lambda: _has(store, 1))
-        write(path, "")
         await eventually(lambda: _has(store, 2))
+        write(path, "")
+        await eventually(lambda: _has(store, 3))
 
     after = policy().digest
-    loaded, refused = await told(store)
+    first, loaded, refused = await told(store)
+    assert (first.name, first.data["was"]) == (EventName.POLICY_LOADED, "")
+    assert first.policy_digest == before
     assert loaded.name is EventName.POLICY_LOADED
     assert (loaded.data["was"], loaded.policy_digest) == (before, after)
     assert loaded.data["process"].endswith(f"-{os.getpid()}")
@@ -238,7 +241,8 @@ async def test_each_change_is_logged_and_in_the_audit_log(
     assert (refused.data["was"], refused.policy_digest) == (after, after)
     assert "policy.yml:1: 'version' is missing." in refused.reason
     lines = [record for record in caplog.records if record.name.endswith("policy_file")]
-    assert [record.levelno for record in lines] == [logging.WARNING, logging.ERROR]
+    levels = [logging.INFO, logging.WARNING, logging.ERROR]
+    assert [record.levelno for record in lines] == levels
     assert f"policy.loaded was={before} now={after}" in caplog.text
     assert f"policy.refused kept={after} why={path}:1" in caplog.text
 

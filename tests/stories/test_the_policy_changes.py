@@ -78,7 +78,7 @@ async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
         assert (await stage.approval(approval.id)).items[0].is_pending
 
         write(config, THE_GROUP_TOO)
-        await heard(world, EventName.POLICY_LOADED, 1)
+        await heard(world, EventName.POLICY_LOADED, 2)
         ts, approval = await stage.ask()
         await stage.click(ts, Action.APPROVE, approval, 0)
         await stage.reached(approval, {0: ItemState.EXECUTED})
@@ -90,7 +90,7 @@ async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
         await stage.reached(approval, {0: ItemState.EXECUTED})
 
         write(config, NO_REFUNDS)
-        await heard(world, EventName.POLICY_LOADED, 2)
+        await heard(world, EventName.POLICY_LOADED, 3)
         await stage.dan.say("C0APPROVALS", "@twokey refund order 78291")
         store = world.house.twokey.store
 

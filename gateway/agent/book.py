@@ -25,7 +25,7 @@ class Book:
 
     def __init__(self) -> None:
         self._turns: OrderedDict[str, dict[str, Verdict]] = OrderedDict()
-        self._edits: OrderedDict[str, None] = OrderedDict()
+        self._edits: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._lock = Lock()
 
     def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
@@ -40,16 +40,16 @@ class Book:
         with self._lock:
             return self._turns.get(ref.model_dump_json())
 
-    def put_edits(self, records: Iterable[EditRecord]) -> None:
-        """Remember edits that the gateway told or confirmed."""
+    def put_edits(self, thread: str, records: Iterable[EditRecord]) -> None:
+        """Remember edits that the gateway told or confirmed in a thread."""
         hashes = [edits.edit_hash(record) for record in records]
         with self._lock:
             for each in hashes:
-                self._edits[each] = None
+                self._edits[thread, each] = None
             while len(self._edits) > BOOK_EDITS:
                 self._edits.popitem(last=False)
 
-    def has_edit(self, edit_hash: str) -> bool:
-        """Say whether the gateway told or confirmed exactly this edit."""
+    def has_edit(self, thread: str, edit_hash: str) -> bool:
+        """Say whether the gateway told or confirmed exactly this edit in a thread."""
         with self._lock:
-            return edit_hash in self._edits
+            return (thread, edit_hash) in self._edits

@@ -81,10 +81,12 @@ class Caller:
         return {**own, **self.schemas}
 
     async def edits(self, state: Mapping[str, Any]) -> list[EditRecord]:
-        """Return the edits that state knows of and people made, oldest first.
+        """Return the edits that state knows of and people made here, oldest first.
 
         State is not believed: what this process did not hear from the gateway itself
-        is asked about, once.
+        is asked about, once a thread. An edit counts in the thread it was made in: a
+        copy of it in another thread's state is left out, and so is one that nobody
+        made.
 
         Raises:
             ThreadUnavailable: when the gateway cannot say. The model must neither miss
@@ -94,20 +96,23 @@ class Caller:
         for record in messages.known_edits(state):
             with suppress(BadJson):
                 told[edits.edit_hash(record)] = record
+        thread = turns.current_thread() if told else ""
         unknown = {
             each: record.item_id
             for each, record in told.items()
-            if not self.book.has_edit(each)
+            if not self.book.has_edit(thread, each)
         }
-        made = await self._made(unknown) if unknown else frozenset[str]()
-        self.book.put_edits(told[each] for each in made)
+        made = await self._made(thread, unknown) if unknown else frozenset[str]()
+        self.book.put_edits(thread, (told[each] for each in made))
         forged = unknown.keys() - made
         return [record for each, record in told.items() if each not in forged]
 
-    async def _made(self, unknown: Mapping[str, str]) -> frozenset[str]:
+    async def _made(self, thread: str, unknown: Mapping[str, str]) -> frozenset[str]:
         try:
             gateway = self.gateway()
-            return await insistently(self.shell, lambda: gateway.edits_made(unknown))
+            return await insistently(
+                self.shell, lambda: gateway.edits_made(thread, unknown)
+            )
         except TwokeyError as error:
             raise ThreadUnavailable(
                 "The gateway did not confirm what people changed in this thread, so "
@@ -274,7 +279,7 @@ class Caller:
         records = [*([own] if own is not None else []), *fresh]
         if not records:
             return presented
-        self.book.put_edits(records)
+        self.book.put_edits(turns.current_thread(), records)
         return results.carrying(presented, {"twokey_edits": messages.facts(records)})
 
 

@@ -68,10 +68,12 @@ class Gateway(Protocol):
         """End the items of this turn that are still waiting: the thread moved on."""
         ...
 
-    async def edits_made(self, edits: Mapping[str, str]) -> frozenset[str]:
-        """Return which edits people really made, by our record.
+    async def edits_made(self, thread: str, edits: Mapping[str, str]) -> frozenset[str]:
+        """Return which edits people really made in a thread, by our record.
 
         Args:
+            thread: whose agent is to be told. An edit of another thread, of which
+                this one may hold a copy, is not among them.
             edits: hash of an edit record (`gateway.approvals.edits.edit_hash`) to the
                 id of the item that it is about.
         """

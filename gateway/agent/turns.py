@@ -80,12 +80,25 @@ def place(agent: str, message_id: str) -> TurnRef | None:
     The namespace is the agent's own: that of the running task without its last part,
     so that every node of one agent gives the same. None without a thread.
     """
-    configurable: dict[str, Any] = get_config().get("configurable", {})
-    thread = configurable.get("thread_id")
-    if thread is None or not str(thread):
+    configurable = _configurable()
+    thread = current_thread()
+    if not thread:
         return None
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
-    return TurnRef(agent=agent, thread=str(thread), ns=own, message_id=message_id)
+    return TurnRef(agent=agent, thread=thread, ns=own, message_id=message_id)
+
+
+def current_thread() -> str:
+    """Return the thread of the running node; "" without one.
+
+    A fork or a step back in time stays in its thread; a copy of it is another thread.
+    """
+    thread = _configurable().get("thread_id")
+    return "" if thread is None else str(thread)
+
+
+def _configurable() -> dict[str, Any]:
+    return get_config().get("configurable", {})
 
 
 def asking(messages: Sequence[AnyMessage]) -> tuple[AIMessage, list[ToolCall]] | None:

@@ -150,12 +150,14 @@ class AgentService:
         for approval_id in {approval_of(item_id)[0] for item_id in item_ids}:
             await self._end(approval_id, ItemState.WITHDRAWN, only=item_ids)
 
-    async def edits_made(self, edits: Mapping[str, str]) -> frozenset[str]:
-        """Return which of these edits our record has, hash and item alike."""
+    async def edits_made(self, thread: str, edits: Mapping[str, str]) -> frozenset[str]:
+        """Return which of these edits our record has: hash, item and thread alike."""
         made: set[str] = set()
         for each, item_id in edits.items():
             found = await self._find(item_id)
-            record = found[1].edit if found else None
+            if found is None or found[0].thread != thread:
+                continue
+            record = found[1].edit
             if record is not None and edit_hash(record) == each:
                 made.add(each)
         return frozenset(made)

@@ -158,13 +158,16 @@ class FakeGateway:
                 if _ref_of(item) == ref and item.is_pending:
                     self._move(item.id, Move.SUPERSEDE)
 
-    async def edits_made(self, edits: Mapping[str, str]) -> frozenset[str]:
+    async def edits_made(self, thread: str, edits: Mapping[str, str]) -> frozenset[str]:
         with self._entered("edits_made"):
             items = [(each, self.items.get(item_id)) for each, item_id in edits.items()]
             return frozenset(
                 each
                 for each, item in items
-                if item and item.edit and edit_hash(item.edit) == each
+                if item
+                and item.ctx.thread == thread
+                and item.edit
+                and edit_hash(item.edit) == each
             )
 
     async def note(self, agent: str) -> AgentNote:

@@ -6,7 +6,6 @@ from typing import Annotated, Any, cast
 
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage
-from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
@@ -85,27 +84,6 @@ async def test_an_edit_that_says_anything_else_is_not_told(
 
     is_beside = forged["item_id"] != "ap0.0"
     assert notices(model) == int(is_beside), "only the true one, if it is still there"
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="gateway/service/agents.py: edits_made is not told which thread asks, so a "
-    "true edit of one thread that is copied into another's state is confirmed there",
-)
-async def test_an_edit_of_another_thread_is_not_told(
-    runner: Runner, effects: Effects, memory: InMemorySaver
-) -> None:
-    gateway, record = await edited(runner, effects, memory)
-    model = Script(replies=[AIMessage("hello"), AIMessage("hello")])
-    graph = build(gateway, effects.tools(), model=model, saver=memory)
-    other: RunnableConfig = {"configurable": {"thread_id": "thread-2"}}
-    await runner.say(graph, "hello", other)
-    copied = record.model_dump(mode="json")
-    await graph.aupdate_state(other, {"twokey_edits": [copied]})
-
-    await runner.say(graph, "and now?", other)
-
-    assert notices(model) == 0
 
 
 async def test_while_the_gateway_is_away_the_model_is_not_asked(

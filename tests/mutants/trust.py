@@ -78,6 +78,20 @@ TRUST_TABLE = (
         FORGED,
     ),
     Mutant(
+        "an edit of another thread is not confirmed",
+        "gateway/service/agents.py",
+        "if found is None or found[0].thread != thread:",
+        "if found is None:",
+        "tests/service/test_edits_made.py",
+    ),
+    Mutant(
+        "what a process heard of one thread it tells in no other",
+        "gateway/agent/book.py",
+        "return (thread, edit_hash) in self._edits",
+        "return edit_hash in {each for _, each in self._edits}",
+        "tests/agent/test_edits_of_a_thread.py",
+    ),
+    Mutant(
         "an edit is compared as a whole",
         "gateway/service/agents.py",
         "record is not None and edit_hash(record) == each",

@@ -28,12 +28,27 @@ async def test_only_the_edit_that_was_made_is_confirmed(desk: Desk) -> None:
     asked = {true: claim.item_id, forged: claim.item_id, "sha256:0": "junk"}
     elsewhere = AgentService(desk.store, lambda: desk.policy, tenant="other")
 
-    assert await desk.agents.edits_made(asked) == {true}
-    assert await desk.agents.edits_made({true: "ap_s0_0.0"}) == frozenset()
-    assert await elsewhere.edits_made(asked) == frozenset()
+    assert await desk.agents.edits_made("t1", asked) == {true}
+    assert await desk.agents.edits_made("t1", {true: "ap_s0_0.0"}) == frozenset()
+    assert await elsewhere.edits_made("t1", asked) == frozenset()
+
+
+@pytest.mark.parametrize("thread", ["t2", "t", "T1", ""])
+async def test_an_edit_is_confirmed_in_its_own_thread_alone(
+    desk: Desk, thread: str
+) -> None:
+    click, claim = await desk.refund(100)
+    args = {**(await desk.item(claim.item_id)).args, "amount": 50}
+    await desk.reviews.decide(click, Edit(args=args), ANA)
+    record = (await desk.item(claim.item_id)).edit
+    assert record is not None
+
+    asked = {edit_hash(record): claim.item_id}
+
+    assert await desk.agents.edits_made(thread, asked) == frozenset()
 
 
 async def test_a_call_that_nobody_edited_has_no_edit(desk: Desk) -> None:
     _, claim = await desk.refund(100)
 
-    assert await desk.agents.edits_made({"": claim.item_id}) == frozenset()
+    assert await desk.agents.edits_made("t1", {"": claim.item_id}) == frozenset()

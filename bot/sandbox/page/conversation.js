@@ -29,9 +29,12 @@ export function startConversation(app) {
   );
   timeline.after(jump);
   let atEnd = true;
+  let top = 0;
   timeline.addEventListener("scroll", () => {
     const left = timeline.scrollHeight - timeline.scrollTop - timeline.clientHeight;
-    atEnd = left < 60;
+    // Only a move up leaves the end: what grows below it may come before this event.
+    atEnd = left < 60 || (atEnd && timeline.scrollTop >= top);
+    top = timeline.scrollTop;
     if (atEnd) jump.hidden = true;
   });
   // What is below it takes room as it pleases; whoever reads the end goes on doing so.

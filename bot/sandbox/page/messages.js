@@ -46,12 +46,22 @@ export function renderMessages(root, messages, { app, channel, threads }) {
     items.push(itemOf(message, before, { app, channel, threads, root }));
     before = message;
   }
+  if (shown.length === 0) items.push({ key: "empty", signature: "", build: () => empty(app) });
   const shownPlace = threads === null ? messages[0].ts : channel.id;
   const changed = root.dataset.shown !== shownPlace;
   root.dataset.shown = shownPlace;
   keyed(root, items);
   if (atBottom || changed) root.scrollTop = root.scrollHeight;
   return { atBottom: atBottom || changed };
+}
+
+function empty({ state }) {
+  return el(
+    "div",
+    { class: "empty" },
+    el("h3", {}, "No messages yet"),
+    el("p", {}, `Mention @${state.bot.name} to ask an agent for something.`),
+  );
 }
 
 function itemOf(message, before, context) {

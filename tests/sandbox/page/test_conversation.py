@@ -297,6 +297,32 @@ def test_whoever_reads_the_end_still_does_when_there_is_less_room(
     screen.wait(lambda: screen.run(left) < 2, "the end of the channel")
 
 
+def test_a_long_channel_opens_at_its_end_also_above_a_high_composer(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    many = [message(ts(60 - n), "U0BEN", f"line {n}") for n in range(50)]
+    asks = [{**slack.state["suggestions"][0], "label": "x" * 60} for _ in range(12)]
+    slack.show(channels=[channel(CHANNEL, "agent-approvals", many)], suggestions=asks)
+    screen.open()
+    said_in(screen, "line 49")
+    left = (
+        "const box = document.getElementById('timeline');"
+        "return box.scrollHeight - box.scrollTop - box.clientHeight"
+    )
+
+    screen.wait(lambda: screen.run(left) < 2, "the end of the channel")
+
+
+def test_an_empty_channel_says_how_to_begin(screen: Screen, slack: FakeSlack) -> None:
+    slack.show(channels=[channel(CHANNEL, "agent-approvals", [])])
+    screen.open()
+
+    assert "Mention @" in screen.words("#timeline .empty")
+    arrives(slack, message(ts(0), "U0BEN", "new words"))
+    said_in(screen, "new words")
+    screen.gone("#timeline .empty")
+
+
 def test_a_notice_is_shown_once(screen: Screen, slack: FakeSlack) -> None:
     screen.open()
     now = slack.state["now"]

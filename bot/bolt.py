@@ -10,6 +10,7 @@ from typing import Protocol, cast
 import aiohttp
 from slack_bolt.app.async_app import AsyncApp
 from slack_bolt.authorization import AuthorizeResult
+from slack_bolt.logger.messages import warning_client_prioritized_and_token_skipped
 from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
 from slack_sdk.web.async_client import AsyncWebClient
@@ -52,15 +53,22 @@ def bolt_app(
             bot_user_id=me.user,
         )
 
+    bolts = logging.getLogger("slack_bolt.twokey")
+    bolts.addFilter(_is_news)
     return AsyncApp(
         name="twokey",
-        logger=logging.getLogger("slack_bolt.twokey"),
+        logger=bolts,
         client=AsyncWebClient(base_url=config.api_url, session=session),
         signing_secret=config.signing_secret,
         authorize=authorize,
         process_before_response=True,
         request_verification_enabled=config.mode is SlackMode.HTTP,
     )
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    # Bolt finds SLACK_BOT_TOKEN in the environment by itself, and does not need it.
+    return record.getMessage() != warning_client_prioritized_and_token_skipped()
 
 
 class Dispatch:

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from bot.board import Board, Topic
 from bot.saying import Saying
 from gateway.errors import StoreUnavailable, ThreadUnavailable
+from gateway.failures import log_failure
 from gateway.store.keys import Keys
 from gateway.store.outbox import Outbox
 from gateway.store.store import Store
@@ -84,8 +85,8 @@ class Publisher:
                     await self._lead(stop, lost)
             except ThreadUnavailable:
                 logger.debug("publisher.standby shard=%s", self._keys.shard)
-            except StoreUnavailable:
-                logger.exception("publisher.store_unavailable")
+            except StoreUnavailable as error:
+                log_failure(logger, error, "publisher.store_unavailable")
             finally:
                 self.is_leading = False
             await _pause(stop, _RETRY_S)

@@ -37,11 +37,11 @@ async def serve(
 
 
 def settings(sandbox: Sandbox) -> list[str]:
-    """Return the page's address and the environment of an app that uses it."""
+    """Return the page's address and the environment of a bot, to paste in a shell."""
     return [
-        f"Sandbox Slack: {sandbox.url}",
-        f"SLACK_API_URL={sandbox.api_url}",
-        f"SLACK_BOT_TOKEN={sandbox.bot_token}",
-        f"SLACK_APP_TOKEN={sandbox.app_token}",
-        f"SLACK_SIGNING_SECRET={sandbox.signing_secret}",
+        f"# A local Slack: {sandbox.url}",
+        f"export TWOKEY_SLACK_API_URL={sandbox.api_url}",
+        f"export SLACK_BOT_TOKEN={sandbox.bot_token}",
+        f"export SLACK_APP_TOKEN={sandbox.app_token}",
+        f"export SLACK_SIGNING_SECRET={sandbox.signing_secret}",
     ]

@@ -91,15 +91,15 @@ async def test_serving_announces_how_to_reach_it(tmp_path: Path) -> None:
         )
     )
     await until(lambda: len(lines) == 5)
-    settings = dict(line.split("=", 1) for line in lines[1:])
+    settings = dict(line.removeprefix("export ").split("=", 1) for line in lines[1:])
     async with Sandbox() as another:
         client = new_client(another, settings["SLACK_BOT_TOKEN"])
         assert await error(client.auth_test()) == "invalid_auth"
-        client.base_url = settings["SLACK_API_URL"]
+        client.base_url = settings["TWOKEY_SLACK_API_URL"]
         assert (await client.auth_test())["ok"]
     serving.cancel()
 
     with pytest.raises(asyncio.CancelledError):
         await serving
-    assert lines[0].startswith("Sandbox Slack: http://127.0.0.1:")
+    assert lines[0].startswith("# A local Slack: http://127.0.0.1:")
     assert state_path.exists()

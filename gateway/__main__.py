@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from io import TextIOWrapper
+
+# What follows takes a second to load, in which Ctrl+C just ends the process.
+_interrupted = signal.getsignal(signal.SIGINT)
+if _interrupted is signal.default_int_handler:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 try:
     from gateway.cli import run
@@ -18,6 +24,7 @@ except ModuleNotFoundError as error:
 
 def main() -> None:
     """Run the command line of this process and end with its exit code."""
+    signal.signal(signal.SIGINT, _interrupted)
     for stream in (sys.stdout, sys.stderr):
         # What a terminal cannot show is written as an escape, not as an error.
         if isinstance(stream, TextIOWrapper):

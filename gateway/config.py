@@ -65,6 +65,18 @@ SECRETS: Final[Mapping[str, str]] = {
 }
 """Environment variable to the name of the secret; none of them may be in a file."""
 
+_WHERE: Final[Mapping[str, str]] = {
+    "SLACK_BOT_TOKEN": (
+        "copy the Bot User OAuth Token (xoxb-…) from your app's page "
+        "'OAuth & Permissions'"
+    ),
+    "SLACK_APP_TOKEN": (
+        "create an app-level token (xapp-…) with connections:write on your app's page "
+        "'Basic Information'"
+    ),
+    "SLACK_SIGNING_SECRET": "copy it from your app's page 'Basic Information'",
+}
+
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _NAMED = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
 
@@ -147,6 +159,12 @@ class SettingsFile(_Model):
     log: LogSettings = LogSettings()
 
 
+_NO_POLICY = (
+    "Name yours with 'policy' in twokey.yml, or write one there; docs/policy.md begins "
+    "with a small one."
+)
+
+
 class PolicySource(_Model):
     """Where the policy stands: a file of its own, or a key of ``twokey.yml``."""
 
@@ -159,7 +177,7 @@ class PolicySource(_Model):
         Raises:
             SettingsError: when it cannot be read.
         """
-        return read_text(self.path, "the policy", hint="Write one, or set 'policy'.")
+        return read_text(self.path, "the policy", hint=_NO_POLICY)
 
 
 class SlackSecrets(_Model):
@@ -216,7 +234,8 @@ class Settings(_Model):
         """
         source = path or DEFAULT_FILE
         is_there = path is not None or source.exists()
-        text = read_text(source, "the settings") if is_there else ""
+        hint = "Write it, or name another one with --config."
+        text = read_text(source, "the settings", hint=hint) if is_there else ""
         try:
             document = parse_yaml(text, str(source))
             _refuse_secrets(document)
@@ -243,20 +262,11 @@ class Settings(_Model):
         secrets, mode = self.slack_secrets, self.slack.mode
         problems: list[str] = []
         if secrets.bot_token is None:
-            problems.append(
-                "SLACK_BOT_TOKEN is not set; copy the Bot User OAuth Token (xoxb-…) "
-                "from your app's page 'OAuth & Permissions'."
-            )
+            problems.append(_not_set("SLACK_BOT_TOKEN"))
         if mode is SlackMode.SOCKET and secrets.app_token is None:
-            problems.append(
-                "SLACK_APP_TOKEN is not set; create an app-level token (xapp-…) with "
-                "connections:write on your app's page 'Basic Information'."
-            )
+            problems.append(_not_set("SLACK_APP_TOKEN"))
         if mode is SlackMode.HTTP and secrets.signing_secret is None:
-            problems.append(
-                "SLACK_SIGNING_SECRET is not set; copy the Signing Secret from your "
-                "app's page 'Basic Information'."
-            )
+            problems.append(_not_set("SLACK_SIGNING_SECRET"))
         return tuple(problems)
 
 
@@ -315,6 +325,10 @@ def _refuse_misspelled(env: Mapping[str, str]) -> None:
             raise BadDocument([Problem(name, text)])
 
 
+def _not_set(name: str) -> str:
+    return f"{name} is not set; {_WHERE[name]}."
+
+
 def _secrets(env: Mapping[str, str]) -> dict[str, SecretStr]:
     found = {
         secret: SecretStr(env[name])
@@ -327,7 +341,7 @@ def _secrets(env: Mapping[str, str]) -> dict[str, SecretStr]:
         if env.get(name) and not env[name].startswith(prefix):
             raise SettingsError(
                 f"{name} does not begin with {prefix!r}, so it is another kind of "
-                "token; 'twokey doctor' says where to find the right one."
+                f"token; {_WHERE[name]}."
             )
     return found
 

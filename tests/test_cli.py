@@ -105,7 +105,10 @@ def test_a_mistake_is_one_sentence_and_exit_code_2(home: Path, tell: Any) -> Non
     code, out, err = tell("--config", "nowhere.yml", "policy", "check")
 
     assert (code, out) == (USAGE, "")
-    assert err == "Error: There is no file 'nowhere.yml' with the settings.\n"
+    assert err == (
+        "Error: There is no file 'nowhere.yml' with the settings. "
+        "Write it, or name another one with --config.\n"
+    )
 
 
 def test_debug_shows_where_a_mistake_comes_from(home: Path) -> None:

@@ -94,7 +94,7 @@ def test_a_policy_may_stand_inside(file: Path) -> None:
 
 
 def test_a_missing_policy_file_says_what_to_do(file: Path) -> None:
-    with pytest.raises(SettingsError, match="Write one, or set 'policy'"):
+    with pytest.raises(SettingsError, match="Name yours with 'policy'"):
         load(file, "").policy.read()
 
 

@@ -43,7 +43,7 @@ def export(
         typer.Option(help="Add the arguments that are still kept, as cards show them."),
     ] = True,
 ) -> None:
-    """Print the audit log of the tenant, one JSON object a line, oldest first."""
+    """Print the audit log, one JSON object a line, oldest first."""
     asyncio.run(
         _export(
             session_of(ctx),
@@ -62,9 +62,13 @@ async def _export(
     # It only reads, so a store that could lose what it acknowledges will do.
     async with open_store(url, settings.data_dir, insecure_dev=True) as store:
         exporter = Exporter(store, tenant=settings.tenant, has_arguments=has_arguments)
+        is_empty = True
         async for row in exporter.rows(since_ms=since_ms, until_ms=until_ms):
             # ASCII only: arguments could steer the terminal, or not fit its encoding.
             typer.echo(json.dumps(row))
+            is_empty = False
+    if is_empty:
+        typer.echo("The audit log has nothing in this time.", err=True)
 
 
 def _ms(text: str, option: str) -> int | None:

@@ -36,7 +36,7 @@ _HELP = {
     "invalid_auth": "copy the token again; it may be of another app or revoked.",
     "is_archived": "unarchive the channel, or name another one in the policy.",
     "missing_scope": "install the app again with the manifest: twokey manifest --link",
-    "not_allowed_token_type": "this is another kind of token: see twokey doctor.",
+    "not_allowed_token_type": "this is another kind of token: copy the right one.",
     "not_authed": "copy the token again.",
     "not_in_channel": "type /invite @Twokey in the channel.",
     "token_revoked": "install the app again and copy the new token.",

@@ -16,6 +16,8 @@ from gateway.errors import SettingsError
 
 NO_LIMIT = -1
 
+LAST_PORT = 65_535
+
 
 def good(text: str) -> None:
     """Print a line about something that is as it should be."""

@@ -25,12 +25,13 @@ from gateway.commands.demo_world import (
 )
 from gateway.commands.session import Session, session_of
 from gateway.commands.stopping import until_stopped
-from gateway.config import DEFAULT_FILE, SlackMode
+from gateway.config import DEFAULT_FILE, Settings, SlackMode
 from gateway.errors import SettingsError, TwokeyError
 
 PORT = 8765
 FOLDER = Path(".twokey/demo")
 LEDGER = "TWOKEY_DEMO_LEDGER"
+SAMPLE = "support"
 
 EXAMPLES = console.examples(
     ("twokey demo", "a page with a card that waits for you"),
@@ -47,7 +48,12 @@ def demo(
             metavar="STORY", help=f"Play a story and end: {', '.join(SCRIPTS)}."
         ),
     ] = None,
-    port: Annotated[int, typer.Option(help="Port of the page; 0: any free.")] = PORT,
+    port: Annotated[
+        int,
+        typer.Option(
+            min=0, max=console.LAST_PORT, help="Port of the page; 0: any free."
+        ),
+    ] = PORT,
     mode: Annotated[
         SlackMode, typer.Option(help="How the sandbox reaches the bot.")
     ] = SlackMode.SOCKET,
@@ -59,7 +65,7 @@ def demo(
         bool, typer.Option("--fresh", help="Forget earlier runs of the demo.")
     ] = False,
 ) -> None:
-    """Start everything on this machine: no Slack account, no Redis, no API key.
+    """Show it all on this machine: no Slack account, Redis or API key.
 
     An embedded Valkey, a sandbox Slack with a web page, the bot, the gateway and a
     sample support agent start, and a link is printed. What waits is still there when
@@ -67,11 +73,7 @@ def demo(
     """
     session = session_of(ctx)
     config = session.config or DEFAULT_FILE
-    if not config.exists():
-        raise SettingsError(
-            f"There is no {str(config)!r} here. Run the demo in a clone of Twokey, "
-            "or name a settings file with 'twokey --config FILE demo'."
-        )
+    _ensure_sample(config, session)
     if script is None:
         asyncio.run(_show(session, config, port, mode, is_fresh=fresh))
         return
@@ -80,6 +82,20 @@ def demo(
         raise SettingsError(f"There is no story {script!r}; choose one of {known}.")
     played = _play(session, config, script, mode, as_json=as_json)
     raise typer.Exit(asyncio.run(played))
+
+
+def _ensure_sample(config: Path, session: Session) -> None:
+    """Refuse the settings of other agents, with which the story would make no sense."""
+    if not config.exists():
+        raise SettingsError(
+            f"There is no {str(config)!r} here. Run the demo in a clone of Twokey, "
+            "or name a settings file with 'twokey --config FILE demo'."
+        )
+    if SAMPLE not in Settings.load(config, session.env).agents:
+        raise SettingsError(
+            f"{str(config)!r} has no agent {SAMPLE!r}, which the demo is about. Run it "
+            "in a clone of Twokey; 'twokey run --sandbox' shows your own agents."
+        )
 
 
 async def _show(

@@ -73,7 +73,7 @@ async def open_world(
         suggestions: what the page offers to ask.
 
     Raises:
-        SettingsError: when the page's port is taken.
+        SettingsError: when the page's port is taken, or ``data_dir`` cannot be made.
         TwokeyError: as `open_house`.
     """
     state_path = _made(data_dir) / "sandbox.json" if is_kept else None
@@ -82,8 +82,8 @@ async def open_world(
         await sandbox.__aenter__()
     except OSError as error:
         raise SettingsError(
-            f"The page cannot be shown on port {port} ({error.strerror}) "
-            "Stop what listens there, or choose another with --port."
+            f"The page cannot be shown on port {port}. Stop what listens there, or "
+            "choose another port with --port (0: any that is free)."
         ) from error
     try:
         furnish(sandbox.workspace)
@@ -104,7 +104,13 @@ def _apart(settings: Settings, data_dir: Path) -> Settings:
 
 
 def _made(folder: Path) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise SettingsError(
+            f"The folder {str(folder)!r} cannot be made ({error.strerror}). Start this "
+            "where this user can write, or set 'data_dir'."
+        ) from error
     return folder
 
 

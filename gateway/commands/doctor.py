@@ -32,7 +32,7 @@ def doctor(
     ] = False,
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Check settings, policy, store, agents and Slack, and say what to do."""
+    """Check every part, and say what to do about what is not right."""
     checks = asyncio.run(_examined(session_of(ctx), post=post, is_printed=not json))
     is_bad = any(check.state is State.BAD for check in checks)
     if json:

@@ -49,7 +49,7 @@ def freeze(
     reason: Annotated[str, typer.Option(help="Why; agents and people read it.")] = "",
     by: By = "",
 ) -> None:
-    """Stop an agent, a tool or everything, also what people authorized already."""
+    """Stop an agent, a tool or everything, also what was approved."""
     scope = _scope(kind, name)
     is_new = _ask(
         session_of(ctx), lambda service: service.freeze(scope, by or _caller(), reason)

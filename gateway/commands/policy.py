@@ -1,4 +1,4 @@
-"""Check a policy, explain what it says of a call, replay past calls under it."""
+"""Check a policy, explain a call by it, judge past calls by it."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def replay_command(
     *,
     json: AsJson = False,
 ) -> None:
-    """Judge past calls by a policy, and say which would have gone otherwise."""
+    """Judge past calls by a policy, and say what would have changed."""
     policy = session_of(ctx).policy(file)
     rows = read_rows(console.read_text(audit, "the audit export"), str(audit))
     found = replay(policy, rows)

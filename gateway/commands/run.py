@@ -51,7 +51,12 @@ def run(
         ),
     ] = False,
     port: Annotated[
-        int, typer.Option(help="Port of the sandbox's page; 0: any free.")
+        int,
+        typer.Option(
+            min=0,
+            max=console.LAST_PORT,
+            help="Port of the sandbox's page; 0: any free.",
+        ),
     ] = PAGE_PORT,
     insecure_dev: InsecureDev = False,
 ) -> None:
@@ -69,7 +74,7 @@ def run(
 
 
 def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
-    """Run the agents' side: workers, expiries, the agents of twokey.yml."""
+    """Run the agents' side: workers, expiries and your agents."""
     asyncio.run(_gateway(session_of(ctx), insecure_dev=insecure_dev))
 
 

@@ -10,6 +10,7 @@ import typer
 
 from bot.sandbox.serve import serve
 from gateway.commands import console
+from gateway.errors import SettingsError
 
 PORT = 8766
 
@@ -21,7 +22,10 @@ EXAMPLES = console.examples(
 
 def sandbox(
     host: Annotated[str, typer.Option(help="Interface to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0: any free.")] = PORT,
+    port: Annotated[
+        int,
+        typer.Option(min=0, max=console.LAST_PORT, help="Port; 0: any free."),
+    ] = PORT,
     request_url: Annotated[
         str,
         typer.Option(metavar="URL", help="Deliver by signed HTTP; else Socket Mode."),
@@ -31,7 +35,18 @@ def sandbox(
         typer.Option(metavar="FILE", help="Keep the workspace in this file."),
     ] = None,
 ) -> None:
-    """Run a local Slack workspace that refuses what Slack refuses."""
-    asyncio.run(
-        serve(host, port, request_url=request_url, state_path=keep, announce=typer.echo)
+    """Run a local Slack workspace that refuses what Slack refuses.
+
+    It prints where its page is, and the settings of a bot: paste them into another
+    terminal, and start 'twokey bot' or your own there.
+    """
+    serving = serve(
+        host, port, request_url=request_url, state_path=keep, announce=typer.echo
     )
+    try:
+        asyncio.run(serving)
+    except OSError as error:
+        where = f"{error.filename!r}: " if error.filename else ""
+        raise SettingsError(f"{where}{error.strerror or error}") from error
+    except ValueError as error:
+        raise SettingsError(str(error)) from error

@@ -1,0 +1,168 @@
+"""What a newcomer types wrong, or starts in the wrong place, ends in a sentence."""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from bot.bolt import bolt_app
+from bot.config import BotConfig
+from bot.identity import Identity
+from gateway.cli import USAGE, run
+
+ROOT = Path(__file__).parents[1]
+SLOW = """\
+import sys, time
+class Slow:
+    def find_spec(name, *_):
+        if name == "gateway.cli":
+            print("loading", flush=True)
+            time.sleep(60)
+sys.meta_path.insert(0, Slow)
+import gateway.__main__
+"""
+POLICY = "policy: {version: 1, defaults: {reviewers: [U0ANA]}}\n"
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "twokey.yml").write_text(POLICY, encoding="utf-8")
+    return tmp_path
+
+
+@pytest.fixture
+def tell(home: Path, capsys: pytest.CaptureFixture[str]) -> Any:
+    def told(*words: str, **env: str) -> tuple[int, str]:
+        capsys.readouterr()
+        code = run(words, env)
+        return code, "".join(capsys.readouterr())
+
+    return told
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening.getsockname()[1]
+
+
+@pytest.mark.parametrize("words", [[], ["policy"], ["audit"]])
+def test_help_cuts_no_command_short(tell: Any, words: list[str]) -> None:
+    _, told = tell(*words, "--help")
+
+    assert not re.findall(r"^  .*\.\.\.$", told, re.MULTILINE)
+
+
+@pytest.mark.parametrize("words", [["sandbox"], ["run", "--sandbox"], ["demo"]])
+def test_a_port_that_is_taken_or_none_is_said(
+    tell: Any, taken: int, words: list[str]
+) -> None:
+    config = ["--config", str(ROOT / "twokey.yml")]
+
+    code, told = tell(*config, *words, "--port", str(taken))
+    no_port, why = tell(*config, *words, "--port", "65536")
+
+    assert (code, no_port) == (USAGE, USAGE)
+    assert str(taken) in told
+    assert "choose another port" in told
+    assert "--port" in why
+
+
+def test_a_sandbox_says_why_it_cannot_listen_or_go_on(home: Path, tell: Any) -> None:
+    (home / "kept.json").write_text("{}", encoding="utf-8")
+
+    for words, why in (
+        (["--host", "nowhere.invalid"], "cannot listen"),
+        (["--port", "0", "--keep", "kept.json"], "is not a saved sandbox"),
+        (["--port", "0", "--keep", "."], "'.': Is a directory"),
+    ):
+        code, told = tell("sandbox", *words)
+        assert code == USAGE
+        assert why in told
+
+
+@pytest.mark.parametrize(
+    ("words", "env"),
+    [
+        (["--config", str(ROOT / "twokey.yml"), "demo"], {}),
+        (["run", "--sandbox"], {"TWOKEY_DATA_DIR": ".twokey"}),
+    ],
+)
+def test_a_folder_that_cannot_be_made_is_named(
+    home: Path, tell: Any, words: list[str], env: dict[str, str]
+) -> None:
+    (home / ".twokey").write_text("a file, where a folder is needed", encoding="utf-8")
+
+    code, told = tell(*words, **env)
+
+    assert code == USAGE
+    assert "cannot be made" in told
+
+
+def test_the_demo_is_not_played_with_other_agents(tell: Any) -> None:
+    code, told = tell("demo")
+
+    assert code == USAGE
+    assert "'twokey run --sandbox' shows your own agents" in told
+
+
+def test_a_token_of_the_wrong_kind_is_told_where_the_right_one_is(tell: Any) -> None:
+    code, told = tell("doctor", SLACK_BOT_TOKEN="xapp-1")
+
+    assert code == 1
+    assert "does not begin with 'xoxb-'" in told
+    assert "OAuth & Permissions" in told
+
+
+def test_an_empty_audit_log_is_not_a_silence(tell: Any) -> None:
+    code, told = tell("audit", "export")
+
+    assert code == 0
+    assert told == "The audit log has nothing in this time.\n"
+
+
+def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Path) -> None:
+    (home / "slow.py").write_text(SLOW, encoding="utf-8")
+    process = subprocess.Popen(
+        [sys.executable, "slow.py"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={"PYTHONPATH": str(ROOT)},
+        preexec_fn=lambda: signal.signal(  # noqa: PLW1509 - one thread is here
+            signal.SIGINT, signal.default_int_handler
+        ),
+    )
+    assert process.stdout
+    assert process.stdout.readline() == "loading\n"
+
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=20)
+
+    assert process.returncode == -signal.SIGINT
+    assert said == ""
+
+
+async def test_bolt_says_nothing_of_a_token_it_does_not_need(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("SLACK_BOT_TOKEN", "xoxb-in-the-environment")
+    me = Identity(team="T1", bot_id="B1", user="U1", enterprise="")
+    config = BotConfig(bot_token="xoxb-1", app_token="xapp-1")
+
+    async with aiohttp.ClientSession() as session:
+        with caplog.at_level(logging.WARNING):
+            bolt_app(config, me, session)
+
+    assert not caplog.records

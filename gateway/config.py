@@ -29,14 +29,13 @@ from gateway.documents import (
     BadDocument,
     Document,
     Problem,
-    dotted,
     parse_yaml,
     read_model,
-    sentence,
 )
 from gateway.errors import SettingsError
 from gateway.logs import LogSettings
 from gateway.secret_file import load_or_create_secret, parse_secret
+from gateway.sentences import dotted, sentence
 from gateway.text_file import read_text
 
 DEFAULT_FILE = Path("twokey.yml")

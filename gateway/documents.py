@@ -8,21 +8,17 @@ are text), no tags, no anchors (so no bombs), no duplicate keys, keys are text, 
 from __future__ import annotations
 
 import codecs
-import difflib
 import re
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
-from types import NoneType, UnionType
-from typing import NamedTuple, TypeVar, Union, cast, get_args, get_origin
+from typing import NamedTuple, TypeVar, cast
 
 import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
-from pydantic.fields import FieldInfo
-from pydantic_core import ErrorDetails
 
 from gateway.errors import TwokeyError
+from gateway.sentences import Path, sentence, shortened
 
 MAX_DEPTH = 64
 """How deep a document may be nested."""
@@ -33,12 +29,8 @@ MAX_TEXT = 1_000_000
 MAX_PROBLEMS = 100
 """Most problems that are named at once."""
 
-_MOST_NAMES = 40
-_MOST_TRIED = 2_000
-_LONGEST_NAME = 80
 _LONGEST_TEXT = 1_000
 
-Path = tuple[str | int, ...]
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -63,15 +55,6 @@ class BadDocument(TwokeyError):
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("\n".join(str(problem) for problem in self.problems))
-
-
-_NEEDED = {
-    "dict_type": "a mapping is needed here",
-    "model_type": "a mapping is needed here",
-    "list_type": "a list is needed here",
-    "tuple_type": "a list is needed here",
-    "string_type": "text is needed here",
-}
 
 
 @dataclass(frozen=True)
@@ -153,8 +136,15 @@ def parse_yaml(text: str, source: str) -> Document:
     return Document(value, source, reader.lines)
 
 
-def read_model(document: Document, model: type[ModelT]) -> ModelT:
+def read_model(
+    document: Document, model: type[ModelT], *, shows_values: bool = False
+) -> ModelT:
     """Validate a document as a model; an empty document is an empty mapping.
+
+    Args:
+        document: what was read.
+        model: what it has to be.
+        shows_values: nothing in it is a secret, so problems say what it holds.
 
     Raises:
         BadDocument: names the line of every problem, and a near name for a typo.
@@ -168,62 +158,12 @@ def read_model(document: Document, model: type[ModelT]) -> ModelT:
     except ValidationError as error:
         found = sorted(error.errors(), key=lambda one: document.line(one["loc"]))
         problems = [
-            document.problem(details["loc"], sentence(details, model))
+            document.problem(
+                details["loc"], sentence(details, model, shows_values=shows_values)
+            )
             for details in found[:MAX_PROBLEMS]
         ]
         raise BadDocument(dict.fromkeys(problems)) from error
-
-
-def sentence(details: ErrorDetails, model: type[BaseModel]) -> str:
-    """Say in one sentence what pydantic found; never shows a value that may be secret.
-
-    Args:
-        details: one entry of ``ValidationError.errors()``.
-        model: the model that was validated, to suggest a near name.
-    """
-    path = details["loc"]
-    name = dotted(path)
-    match details["type"]:
-        case "extra_forbidden":
-            hint = near(str(path[-1]), _names_at(model, path[:-1]))
-            return f"Unknown key {name!r}; {hint}"
-        case "missing":
-            return f"{name!r} is missing."
-        case "enum" | "literal_error":
-            given, known = str(details["input"]), _choices(model, path)
-            return f"{name!r} is {given[:80]!r}; {near(given, known)}"
-        case "value_error":
-            found = str(details.get("ctx", {}).get("error", details["msg"]))
-            return f"{name!r}: {found}" if name else found
-        case kind:
-            needed = _NEEDED.get(kind, details["msg"])
-            return f"{name!r}: {needed}."
-
-
-def near(word: str, known: Iterable[str]) -> str:
-    """End a sentence with the near name, else with the list of all names."""
-    names = sorted(known)
-    word, tried = word[:_LONGEST_NAME], names[:_MOST_TRIED]
-    close = difflib.get_close_matches(word, tried, n=1)
-    if close:
-        return f"did you mean {close[0]!r}?"
-    listed = ", ".join(names[:_MOST_NAMES])
-    more = ", …" if len(names) > _MOST_NAMES else "."
-    return f"use one of {listed}{more}" if names else "nothing is known here."
-
-
-def dotted(path: Path) -> str:
-    """Return a path as people write it: ``tools.refund.allow[0]``."""
-    text = ""
-    for token in path:
-        if token == "[key]":  # noqa: S105 - pydantic's mark for a key, no secret
-            continue
-        text += f"[{token}]" if isinstance(token, int) else f".{_shortened(token)}"
-    return text.removeprefix(".")
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
 
 
 class _Refused(Exception):
@@ -317,7 +257,7 @@ class _Reader:
                 raise BadDocument([Problem(f"{self.source}:{line}", text)])
             key = str(key_node.value)
             if key in members:
-                first, name = self.lines[(*path, key)], _shortened(key)
+                first, name = self.lines[(*path, key)], shortened(key)
                 text = f"Key {name!r} appears twice; the first is in line {first}."
                 raise BadDocument([Problem(f"{self.source}:{line}", text)])
             self.lines[(*path, key)] = line
@@ -341,42 +281,3 @@ def _scalar(kind: str, text: str) -> JsonValue:
 
 def _bad(rows: _Rows, source: str, index: int, text: str) -> BadDocument:
     return BadDocument([Problem(f"{source}:{rows.at(index)}", text)])
-
-
-def _names_at(model: type[BaseModel], path: Path) -> list[str]:
-    found = _model_of(_type_at(model, path))
-    return list(_fields(found)) if found else []
-
-
-def _choices(model: type[BaseModel], path: Path) -> list[str]:
-    found = _type_at(model, path)
-    if isinstance(found, type) and issubclass(found, StrEnum):
-        return [member.value for member in found]
-    return [str(choice) for choice in get_args(found)]
-
-
-def _type_at(model: type[BaseModel], path: Path) -> object:
-    found: object = model
-    for token in path:
-        parent = _model_of(found)
-        if parent is not None:
-            field = _fields(parent).get(str(token))
-            found = field.annotation if field else None
-        else:
-            # dict[str, X] and tuple[X, ...]: the type of what the token selects.
-            arguments = [a for a in get_args(found) if a is not Ellipsis]
-            found = arguments[-1] if arguments else None
-        if get_origin(found) in {Union, UnionType}:
-            found = next(a for a in get_args(found) if a is not NoneType)
-    return found
-
-
-def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
-    """Return the fields of a model by the names that a document has for them."""
-    return {field.alias or name: field for name, field in model.model_fields.items()}
-
-
-def _model_of(found: object) -> type[BaseModel] | None:
-    if isinstance(found, type) and issubclass(found, BaseModel):
-        return found
-    return None

@@ -119,9 +119,9 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
     ("text", "problem"),
     [
         ("workerz: 1", "twokey.yml:1: Unknown key 'workerz'; did you mean 'workers'?"),
-        ("\nworkers: 0", "twokey.yml:2: 'workers': Input should be greater than"),
+        ("\nworkers: 0", "twokey.yml:2: 'workers': write 1 or more"),
         ("slack: {mode: sokcet}", "'slack.mode' is 'sokcet'; did you mean 'socket'?"),
-        ("slack: {port: 70000}", "twokey.yml:1: 'slack.port': Input should be less"),
+        ("slack: {port: 70000}", "twokey.yml:1: 'slack.port': write 65535 or less"),
         ("slack: {api_url: 'http://example.com'}", "would carry tokens in the clear"),
         ("slack: {api_url: 'ftp://127.0.0.1'}", "would carry tokens in the clear"),
         ("slack: {api_url: 'https://'}", "would carry tokens in the clear"),
@@ -144,7 +144,7 @@ def test_a_mistake_in_the_file_is_named_with_its_line(
 @pytest.mark.parametrize(
     ("name", "value", "problem"),
     [
-        ("TWOKEY_WORKERS", "many", "TWOKEY_WORKERS: 'workers': Input should be"),
+        ("TWOKEY_WORKERS", "many", "TWOKEY_WORKERS: 'workers': write a whole"),
         ("TWOKEY_SLACK_MODE", "htp", "TWOKEY_SLACK_MODE: 'slack.mode' is 'htp'; did"),
         ("TWOKEY_REDIS_ULR", "redis://h", "did you mean 'TWOKEY_REDIS_URL'?"),
         ("SLACK_BOT_TOKN", "xoxb-1", "did you mean 'SLACK_BOT_TOKEN'?"),

@@ -76,7 +76,7 @@ def test_half_of_a_file_is_not_taken_although_it_is_a_policy(path: Path) -> None
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("", "policy.yml:1: 'version' is missing."),
+        ("", "policy.yml:1: 'version' is missing; add it."),
         ("version: 1\ntools: {pay: {teir: auto}}\n", "policy.yml:2: Unknown key"),
         ("version: 1\ntools: [\n", "policy.yml:2: This is not YAML"),
         (
@@ -239,7 +239,7 @@ async def test_the_start_and_each_change_are_logged_and_in_the_audit_log(
     assert loaded.data["process"].endswith(f"-{os.getpid()}")
     assert refused.name is EventName.POLICY_REFUSED
     assert (refused.data["was"], refused.policy_digest) == (after, after)
-    assert "policy.yml:1: 'version' is missing." in refused.reason
+    assert "policy.yml:1: 'version' is missing; add it." in refused.reason
     lines = [record for record in caplog.records if record.name.endswith("policy_file")]
     levels = [logging.INFO, logging.WARNING, logging.ERROR]
     assert [record.levelno for record in lines] == levels

@@ -14,6 +14,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from gateway.approvals import digest
+from gateway.approvals.closing import closed
 from gateway.approvals.record import EditRecord, Item, Person
 from gateway.approvals.strict_json import JsonObject, parse_object
 
@@ -93,7 +94,7 @@ def schema_problem(schema: JsonObject) -> str | None:
 def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, str]:
     """Check arguments against the tool's schema (JSON Schema 2020-12).
 
-    Keys that an object schema does not declare are refused unless the schema says
+    Keys that it does not declare are refused unless it says
     ``additionalProperties`` itself: an edit may not smuggle in an argument.
 
     Returns:
@@ -101,28 +102,14 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
     """
     if schema is None:
         return {}
-    # An empty registry resolves nothing from outside: no schema makes us fetch a URL.
-    validator = Draft202012Validator(closed(schema), registry=Registry())
     try:
-        found = cast(
-            "list[ValidationError]",
-            list(validator.iter_errors(args)),  # pyright: ignore[reportUnknownMemberType] - jsonschema ships partial types
-        )
+        found = [*_problems(schema, args), *_problems(closed(schema), args)]
     except Unresolvable:
         return {"": "The tool's schema refers to another one, so this is not checked."}
     errors: dict[str, str] = {}
     for error in found:
         errors.setdefault(_pointer(error), error.message[:300])
     return errors
-
-
-def closed(schema: JsonObject) -> JsonObject:
-    """Return the schema with undeclared keys refused at its top level.
-
-    Nested objects are closed too when they declare ``properties`` and nothing else
-    decides about further keys.
-    """
-    return cast("JsonObject", _closed(schema))
 
 
 def notice(record: EditRecord) -> str:
@@ -148,18 +135,13 @@ def defuse(text: str) -> str:
     return _LOOKALIKE.sub("[not-twokey:", text)
 
 
-def _closed(node: JsonValue) -> JsonValue:
-    if isinstance(node, list):
-        return [_closed(element) for element in node]
-    if not isinstance(node, dict):
-        return node
-    result: JsonObject = {key: _closed(member) for key, member in node.items()}
-    composed = {"allOf", "anyOf", "oneOf", "$ref", "patternProperties"} & result.keys()
-    decided = {"additionalProperties", "unevaluatedProperties"} & result.keys()
-    is_object = result.get("type") == "object" and "properties" in result
-    if is_object and not decided:
-        result["unevaluatedProperties" if composed else "additionalProperties"] = False
-    return result
+def _problems(schema: JsonObject, args: JsonObject) -> list[ValidationError]:
+    # An empty registry resolves nothing from outside: no schema makes us fetch a URL.
+    validator = Draft202012Validator(schema, registry=Registry())
+    return cast(
+        "list[ValidationError]",
+        list(validator.iter_errors(args)),  # pyright: ignore[reportUnknownMemberType] - jsonschema ships partial types
+    )
 
 
 def _pointer(error: ValidationError) -> str:

@@ -15,11 +15,11 @@ from gateway.commands import console
 from gateway.commands.policy_facts import facts_of, moment
 from gateway.commands.policy_words import explained, replayed, without_reviewers
 from gateway.commands.session import session_of
-from gateway.documents import sentence
 from gateway.errors import BadJson, SettingsError
 from gateway.policy.evaluate import evaluate
 from gateway.policy.load import BadPolicy
 from gateway.policy.replay import Replayed, read_rows, replay
+from gateway.sentences import sentence
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

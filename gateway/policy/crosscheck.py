@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier, join
-from gateway.documents import Document, Path, Problem, dotted, near
-from gateway.policy.fields import is_channel, is_user_id, is_usergroup_id
+from gateway.documents import Document, Problem
+from gateway.policy.fields import (
+    is_channel,
+    is_user_id,
+    is_usergroup_id,
+    placeholders,
+)
 from gateway.policy.fitting import AMOUNTS, path_problem, rule_problem
 from gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, WindowRule
+from gateway.sentences import Path, dotted, near
 
 
 def cross_check(policy: Policy, document: Document) -> Iterator[Problem]:
@@ -58,6 +65,25 @@ def _quorum_problems(policy: Policy, document: Document) -> Iterator[Problem]:
         if not 1 <= count <= escalate.approvals:
             text = f"{dotted(path)!r} is {count}; use 1 to {escalate.approvals}, "
             yield document.problem(path, f"{text}the number of approvals.")
+        yield from _too_few(policy, document, path, (role,), count)
+    called = escalate.escalate_to
+    others = () if called is None or is_channel(called) else (called,)
+    if escalate.of:
+        path = ("tiers", "escalate", "of")
+        names = (*escalate.of, *others)
+        yield from _too_few(policy, document, path, names, escalate.approvals)
+
+
+def _too_few(
+    policy: Policy, document: Document, path: Path, names: tuple[str, ...], needed: int
+) -> Iterator[Problem]:
+    """Yield that fewer people are listed than have to agree; a group may be large."""
+    roles = policy.roles_named(names)
+    people = {user for role in roles for user in role.users}
+    is_bounded = all(role.users and not role.usergroups for role in roles)
+    if is_bounded and len(people) < needed:
+        text = f"{dotted(path)!r} needs {needed} people, and {len(people)} can be "
+        yield document.problem(path, f"{text}asked; add users or a user group.")
 
 
 def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
@@ -93,15 +119,42 @@ def _window_problems(
         if EVERY_TOOL in window.tools:
             text = f"{dotted(path)!r} is for every tool, but not every tool has "
             yield document.problem(path, f"{text}{source!r}; list the tools that do.")
-        for tool, rule in policy.tools.items():
-            if rule.args_schema is None or not window.counts(tool):
+        for tool, schema in _schemas(policy):
+            if not window.counts(tool):
                 continue
             problem = path_problem(
-                rule.args_schema, source, kinds=AMOUNTS if key == "sum" else None
+                schema, source, kinds=AMOUNTS if key == "sum" else None
             )
             if problem is not None:
                 text = f"{dotted(path)!r} reads {source!r}, but {tool!r} {problem}"
                 yield document.problem(path, text)
+
+
+def _schemas(policy: Policy) -> Iterator[tuple[str, JsonObject]]:
+    """Yield every schema of arguments that the file has, with its tool."""
+    places = (policy.tools, *(agent.tools for agent in policy.agents.values()))
+    for tools in places:
+        for tool, rule in tools.items():
+            if rule.args_schema is not None:
+                yield tool, rule.args_schema
+
+
+def _path_problems(
+    own: ToolRule, schema: JsonObject, document: Document, base: Path
+) -> Iterator[Problem]:
+    """Yield paths that lead nowhere: one to hide would be shown in full."""
+    named: list[tuple[Path, str]] = [
+        ((*base, "redact", index), path) for index, path in enumerate(own.redact)
+    ]
+    named += [
+        ((*base, "description"), found["path"])
+        for found in placeholders(own.description or "")
+    ]
+    for place, path in named:
+        problem = path_problem(schema, path)
+        if problem is not None:
+            text = f"{dotted(place)!r} names {path!r}, but the tool {problem}"
+            yield document.problem(place, text)
 
 
 def _tool_problems(
@@ -112,6 +165,8 @@ def _tool_problems(
     given = [rule.tier for rule in rules if rule.tier is not None]
     floor = join(*given) if given else policy.defaults.tier
     schemas = [rule.args_schema for rule in rules if rule.args_schema is not None]
+    if schemas:
+        yield from _path_problems(own, schemas[-1], document, base)
     overridable = [rule.overridable for rule in rules if rule.overridable is not None]
     if overridable[-1:] == [True] and floor is Tier.DENY:
         text = f"{dotted(base)!r} is denied and 'overridable'; nothing overrides a "
@@ -126,7 +181,8 @@ def _tool_problems(
         path = (*base, "raise", index)
         if join(floor, rule.to) is floor and overridable[-1:] != [True]:
             text = f"{dotted((*path, 'to'))!r} is {rule.to.value!r}, not above "
-            text += f"{floor.value!r} of the tool itself, so it could never raise it."
+            text += f"{floor.value!r} of the tool itself, so it could never raise it; "
+            text += "write a higher one, or remove the rule."
             yield document.problem((*path, "to"), text)
         problem = rule_problem(
             policy, tool, rule.when, schemas[-1] if schemas else None

@@ -134,7 +134,7 @@ def compiled(source: str) -> Expression:
         program = cel.compile(source)
         named = frozenset(program.variables())
     except Exception as error:
-        raise BadExpression(f"it is no CEL: {_first_line(error)}") from error
+        raise BadExpression(_no_cel(source, row, error)) from error
     try:
         check_wording(row, named, ROOTS)
     except ValueError as error:
@@ -279,7 +279,16 @@ def _size(value: JsonValue) -> int:
             return 1
 
 
-def _first_line(error: Exception) -> str:
+def _no_cel(source: str, row: tuple[Token, ...], error: Exception) -> str:
+    """Say what the library does not understand, and what was probably meant."""
     text = str(error)
     _, found, after = text.partition("ERROR: <input>:")
-    return (after if found else text).partition("\n")[0].strip()
+    line = (after if found else text).partition("\n")[0]
+    where = line.partition(" expecting {")[0].strip()
+    names = {token.text for token in row if token.kind is Kind.NAME}
+    hint = "write a comparison such as args.amount > 500"
+    if names & {"and", "or", "not"}:
+        hint = "write && for and, || for or, ! for not"
+    elif Token(Kind.MARK, "=") in row:
+        hint = "write == to compare"
+    return f"{source!r} is no CEL (at {where}); {hint}"

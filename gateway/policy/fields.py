@@ -18,7 +18,8 @@ from pydantic import (
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy import hours
 from gateway.policy.expressions import compiled
-from gateway.policy.schemas import unusable
+from gateway.policy.schemas import no_arguments, unusable
+from gateway.sentences import shortened
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>[smhd])", re.ASCII)
@@ -147,14 +148,17 @@ def _template(text: str) -> str:
             )
     left_over = _PLACEHOLDER.sub("", text)
     if "{" in left_over or "}" in left_over:
-        raise ValueError("a description has a brace without its pair.")
+        raise ValueError(
+            f"{shortened(text)!r} has a brace without its pair; write {{args.name}}."
+        )
     return text
 
 
 def _schema(value: dict[str, JsonValue]) -> JsonObject:
-    problem = unusable(value, {})
+    problem = no_arguments(value) or unusable(value, {})
     if problem is not None:
-        raise ValueError(f"this is no usable JSON Schema 2020-12: {problem}.")
+        end = "" if problem.endswith("?") else "."
+        raise ValueError(f"this is no usable JSON Schema 2020-12: {problem}{end}")
     return value
 
 
@@ -179,15 +183,17 @@ def _expression(text: str) -> str:
     try:
         compiled(text)
     except ValueError as error:
-        text = str(error)
-        raise ValueError(text if text.endswith(("?", ".")) else f"{text}.") from error
+        problem = str(error)
+        end = "" if problem.endswith(("?", ".")) else "."
+        raise ValueError(f"{problem}{end}") from error
     return text
 
 
 def _because(text: str) -> str:
     if not text.strip() or not text.isprintable() or len(text) > _LONGEST_REASON:
         raise ValueError(
-            f"say in one line of at most {_LONGEST_REASON} characters why it is raised."
+            f"{shortened(text)!r} is no reason that fits on a card; say in one line of "
+            f"at most {_LONGEST_REASON} characters why it is raised."
         )
     return text.strip()
 
@@ -196,6 +202,20 @@ def _source(text: str) -> str:
     if text not in _SOURCES and _PATH.fullmatch(text) is None:
         known = ", ".join(_SOURCES)
         raise ValueError(f"{text!r} names nothing to count by; write args.x, {known}.")
+    return text
+
+
+def _exact(text: str) -> str:
+    if "*" in text:
+        raise ValueError(
+            f"{text!r} names nothing: names of tools and agents are written out; what "
+            "holds for all others is in 'defaults'."
+        )
+    if not text or text != text.strip() or not text.isprintable():
+        raise ValueError(
+            f"{text!r} cannot be a name; write it as the agent's code does, without "
+            "spaces around it."
+        )
     return text
 
 
@@ -209,11 +229,13 @@ def _called(text: str) -> str:
 
 
 def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
-    if len(set(values)) != len(values):
-        raise ValueError("an entry appears twice.")
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            raise ValueError(f"{str(value)!r} appears twice; remove one.")
     return values
 
 
+Distinct = AfterValidator(_distinct)
 Duration = Annotated[
     timedelta,
     BeforeValidator(parse_duration),
@@ -224,9 +246,7 @@ UsergroupId = Annotated[str, AfterValidator(_usergroup)]
 ChannelRef = Annotated[str, AfterValidator(_channel)]
 RoleName = Annotated[str, AfterValidator(_role_name)]
 ReviewerRef = Annotated[str, AfterValidator(_reviewer)]
-Reviewers = Annotated[
-    tuple[ReviewerRef, ...], BeforeValidator(one_or_many), AfterValidator(_distinct)
-]
+Reviewers = Annotated[tuple[ReviewerRef, ...], BeforeValidator(one_or_many), Distinct]
 ArgsPath = Annotated[str, AfterValidator(_path)]
 Template = Annotated[str, AfterValidator(_template)]
 ArgsSchema = Annotated[dict[str, JsonValue], AfterValidator(_schema)]
@@ -237,3 +257,6 @@ Because = Annotated[str, AfterValidator(_because)]
 CountedBy = Annotated[str, AfterValidator(_source)]
 Called = Annotated[str, AfterValidator(_called)]
 Day = Annotated[str, AfterValidator(hours.holiday)]
+ExactName = Annotated[str, AfterValidator(_exact)]
+Switch = Annotated[bool, Field(strict=True)]
+Count = Annotated[int, Field(strict=True)]

@@ -14,11 +14,12 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from gateway.approvals.strict_json import JsonObject
-from gateway.documents import near
 from gateway.policy.expressions import MAX_WORK, Expression, compiled, scope
 from gateway.policy.hours import instant
 from gateway.policy.rules import Policy
 from gateway.policy.shapes import Shape, shape_at
+from gateway.policy.tokens import operands, tokens, written
+from gateway.sentences import near
 
 AMOUNTS = frozenset({"number", "integer", "string"})
 """What can be added up; text, because money is often written as decimal text."""
@@ -88,7 +89,11 @@ def rule_problem(
         shape = shape_at(schema, path) if schema is not None else Shape()
         if shape.missing:
             return f"args.{'.'.join(path)}: the tool {shape.missing}"
-    return _type_problem(policy, expression, schema)
+    # Each operand alone: true || (what never works) works by the first of the two.
+    parts = [written(row) for row in operands(tokens(source))]
+    asked = [source] if len(parts) == 1 else [*parts, source]
+    found = (_type_problem(policy, compiled(part), schema) for part in asked)
+    return next((problem for problem in found if problem), None)
 
 
 def _type_problem(
@@ -106,16 +111,21 @@ def _type_problem(
             found = expression.program.execute(where.context)
         except TypeError:
             problem = (
-                "it mixes types that CEL does not mix; numbers of a call are doubles, "
-                "so calculate with 2.0 and not 2, and compare like with like."
+                f"{expression.source!r} mixes types that CEL does not mix; numbers of "
+                "a call are doubles, so calculate with 2.0 and not 2, and compare like "
+                "with like."
             )
             continue
-        except Exception:  # noqa: BLE001 - the library raises what it likes; only a type error is certain for every call
-            return None
+        except Exception:  # noqa: BLE001 - the library raises what it likes; of arguments, only a type error is certain for every call
+            if "args" in expression.reads:
+                return None
+            problem = f"{expression.source!r} fails on every call; remove it."
+            continue
         if isinstance(found, bool):
             return None
         kind = type(found).__name__
-        problem = f"it is neither true nor false but {kind}; write a comparison."
+        problem = f"{expression.source!r} is neither true nor false but {kind}; write "
+        problem += "a comparison."
     return problem or None
 
 

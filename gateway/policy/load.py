@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from pydantic import JsonValue
@@ -11,7 +12,6 @@ from gateway.documents import (
     MAX_PROBLEMS,
     BadDocument,
     Document,
-    Path,
     Problem,
     parse_yaml,
     read_model,
@@ -19,6 +19,7 @@ from gateway.documents import (
 from gateway.errors import BadJson, PolicyError
 from gateway.policy.crosscheck import cross_check
 from gateway.policy.rules import Policy
+from gateway.sentences import Path, dotted
 
 
 class BadPolicy(PolicyError):
@@ -51,7 +52,8 @@ def load_policy(text: str, source: str, *, under: str = "") -> Policy:
         if under:
             document = document.under(under)
         _check_json(document)
-        policy = read_model(document, Policy)
+        _check_empty(document)
+        policy = read_model(document, Policy, shows_values=True)
     except BadDocument as error:
         raise BadPolicy(error.problems) from error
     problems = tuple(dict.fromkeys(islice(cross_check(policy, document), MAX_PROBLEMS)))
@@ -65,7 +67,37 @@ def _check_json(document: Document) -> None:
         accept(document.value)
     except BadJson as error:
         path = _path(document.value, error.pointer)
-        raise BadDocument([document.problem(path, f"{error.problem}.")]) from error
+        raise BadDocument(
+            [document.problem(path, f"{dotted(path)!r}: {error.problem}.")]
+        ) from error
+
+
+def _check_empty(document: Document) -> None:
+    """Refuse a key without a value: it would be taken for one that is not there."""
+    problems = [
+        document.problem(
+            path,
+            f"{dotted(path)!r} is empty; write a value, in quotes where it begins with "
+            "'#', or remove the key.",
+        )
+        for path in islice(_empty(document.value, ()), MAX_PROBLEMS)
+    ]
+    if problems:
+        raise BadDocument(problems)
+
+
+def _empty(value: JsonValue, path: Path) -> Iterator[Path]:
+    if value is None and path:
+        yield path
+    if path[-1:] == ("args_schema",) and path[-3:-2] == ("tools",):
+        return  # a JSON Schema has a use for null
+    members: Iterable[tuple[str | int, JsonValue]] = ()
+    if isinstance(value, dict):
+        members = value.items()
+    elif isinstance(value, list):
+        members = enumerate(value)
+    for token, member in members:
+        yield from _empty(member, (*path, token))
 
 
 def _path(value: JsonValue, pointer: str) -> Path:

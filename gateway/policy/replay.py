@@ -19,12 +19,12 @@ from gateway.approvals.events import EventName
 from gateway.approvals.record import Record
 from gateway.approvals.strict_json import JsonObject, parse_object
 from gateway.approvals.tiers import Tier
-from gateway.documents import sentence
 from gateway.errors import BadJson, PolicyError
 from gateway.policy.evaluate import evaluate, listed_tier
 from gateway.policy.facts import Facts
 from gateway.policy.rules import Policy
 from gateway.policy.windows import WindowUse, WindowUses, window_uses
+from gateway.sentences import sentence
 
 _TEN_MINUTES_MS = 600_000
 _HOUR_MS = 3_600_000

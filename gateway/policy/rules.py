@@ -22,11 +22,15 @@ from gateway.policy.fields import (
     Because,
     ChannelRef,
     Condition,
+    Count,
     CountedBy,
     Day,
+    Distinct,
     Duration,
+    ExactName,
     Reviewers,
     RoleName,
+    Switch,
     Template,
     UsergroupId,
     UserId,
@@ -39,6 +43,7 @@ from gateway.policy.fields import (
 )
 from gateway.policy.tier_rules import TierRules
 from gateway.policy.triage_rules import TriageRule
+from gateway.sentences import shown
 
 EVERY_TOOL = "*"
 """Stands for all tools in the list of a window."""
@@ -65,6 +70,17 @@ def _for_both(value: object) -> object:
     return {"approve": time, "escalate": time}
 
 
+def _of_kind(kind: type, written: str) -> BeforeValidator:
+    """Refuse what only Python takes for the one value there is: 1, true and 1.0."""
+
+    def check(value: object) -> object:
+        if type(value) is not kind:
+            raise ValueError(f"{shown(value)} is not known here; write {written}.")
+        return value
+
+    return BeforeValidator(check)
+
+
 class Defaults(Record):
     """What holds where a tool and its agent say nothing.
 
@@ -78,7 +94,7 @@ class Defaults(Record):
     channel: ChannelRef = "#agent-approvals"
     reviewers: Reviewers = ()
     triage: TriageRule | None = None
-    overridable: bool = False
+    overridable: Switch = False
 
     @model_validator(mode="after")
     def _not_denied(self) -> Defaults:
@@ -93,8 +109,8 @@ class Defaults(Record):
 class RoleRule(Record):
     """Who holds a role, by Slack ids and never by name."""
 
-    users: tuple[UserId, ...] = ()
-    usergroups: tuple[UsergroupId, ...] = ()
+    users: Annotated[tuple[UserId, ...], Distinct] = ()
+    usergroups: Annotated[tuple[UsergroupId, ...], Distinct] = ()
 
     @model_validator(mode="after")
     def _somebody(self) -> RoleRule:
@@ -114,7 +130,7 @@ class WindowRule(Record):
     tools: Annotated[tuple[str, ...], BeforeValidator(one_or_many), Field(min_length=1)]
     by: CountedBy | None = None
     sum: ArgsPath | None = None
-    count: Literal[True] | None = None
+    count: Annotated[Literal[True], _of_kind(bool, "count: true")] | None = None
     within: Duration
 
     @model_validator(mode="after")
@@ -149,10 +165,10 @@ class Protection(Record):
             freeze it.
     """
 
-    pending_per_agent: int = Field(default=100, ge=1, le=10_000)
-    requests_per_10m: int = Field(default=200, ge=1, le=100_000)
-    same_rejected_within: int = Field(default=3, ge=0, le=100)
-    pause_after_rejections: int = Field(default=10, ge=1, le=1_000)
+    pending_per_agent: Count = Field(default=100, ge=1, le=10_000)
+    requests_per_10m: Count = Field(default=200, ge=1, le=100_000)
+    same_rejected_within: Count = Field(default=3, ge=0, le=100)
+    pause_after_rejections: Count = Field(default=10, ge=1, le=1_000)
     unfreeze: Reviewers | None = None
 
 
@@ -170,12 +186,12 @@ class ToolRule(Record):
     reviewers: Reviewers | None = None
     description: Template | None = None
     args_schema: ArgsSchema | None = None
-    requires_reason: bool | None = None
-    idempotent: bool | None = None
+    requires_reason: Switch | None = None
+    idempotent: Switch | None = None
     redact: tuple[ArgsPath, ...] = ()
     expires_in: Duration | None = None
     channel: ChannelRef | None = None
-    overridable: bool | None = None
+    overridable: Switch | None = None
     triage: TriageRule | None = None
     raise_: tuple[RaiseRule, ...] = Field(default=(), alias="raise")
 
@@ -192,20 +208,20 @@ class AgentRule(Record):
 
     reviewers: Reviewers | None = None
     channel: ChannelRef | None = None
-    tools: dict[str, ToolRule] = Field(default_factory=dict)
+    tools: dict[ExactName, ToolRule] = Field(default_factory=dict)
 
 
 class Policy(Record):
     """A whole policy file."""
 
-    version: Literal[1]
+    version: Annotated[Literal[1], _of_kind(int, "version: 1")]
     defaults: Defaults = Defaults()
     roles: dict[RoleName, RoleRule] = Field(default_factory=dict)
     holidays: tuple[Day, ...] = ()
     windows: dict[WindowName, WindowRule] = Field(default_factory=dict)
     tiers: TierRules = TierRules()
-    tools: dict[str, ToolRule] = Field(default_factory=dict)
-    agents: dict[str, AgentRule] = Field(default_factory=dict)
+    tools: dict[ExactName, ToolRule] = Field(default_factory=dict)
+    agents: dict[ExactName, AgentRule] = Field(default_factory=dict)
     protect: Protection = Protection()
 
     @cached_property

@@ -8,13 +8,17 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from gateway.approvals.strict_json import JsonObject
-from gateway.documents import near
+from gateway.sentences import near
 
 _OPEN = frozenset(
     {"allOf", "anyOf", "oneOf", "if", "not", "$dynamicRef", "patternProperties"}
     | {"dependentSchemas", "prefixItems"}
 )
+
 _MAX_REFERENCES = 16
+
+EVERY = "*"
+"""In a path to hide: every member or element of one level."""
 
 
 class Shape(NamedTuple):
@@ -46,8 +50,16 @@ def shape_at(schema: JsonObject, path: Iterable[str]) -> Shape:
 
 def _step(node: JsonObject, name: str) -> JsonValue:
     """Return the schema of a member, None for unknown, or why there is none."""
-    if node.get("type") == "array":
-        return node.get("items") if name.isdigit() else f"has a list before {name!r}"
+    kinds = _kinds(node)
+    if kinds == frozenset({"array"}):
+        is_element = name == EVERY or name.isdigit()
+        return node.get("items") if is_element else f"has a list before {name!r}"
+    if kinds and not kinds & {"array", "object"}:
+        return f"has {' or '.join(sorted(kinds))} before {name!r}"
+    return None if name == EVERY else _member(node, name)
+
+
+def _member(node: JsonObject, name: str) -> JsonValue:
     properties = node.get("properties")
     if not isinstance(properties, dict):
         return None

@@ -11,6 +11,7 @@ from gateway.approvals.tiers import Tier
 from gateway.policy.fields import (
     Called,
     ChannelRef,
+    Count,
     Duration,
     Percent,
     Reviewers,
@@ -55,9 +56,9 @@ class ApproveRule(WaitingRule):
 class EscalateRule(WaitingRule):
     """What the tier ``escalate`` needs; ``of`` unset means the tool's reviewers."""
 
-    approvals: int = Field(default=2, ge=2, le=20)
+    approvals: Count = Field(default=2, ge=2, le=20)
     of: Reviewers | None = None
-    at_least: dict[RoleName, int] = Field(default_factory=dict)
+    at_least: dict[RoleName, Count] = Field(default_factory=dict)
 
 
 class TierRules(Record):

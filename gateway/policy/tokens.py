@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from enum import StrEnum
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -122,6 +123,62 @@ def depth(row: tuple[Token, ...], names: frozenset[str] | None = None) -> int:
             opened.pop()
         before = token
     return deepest
+
+
+def operands(row: tuple[Token, ...]) -> Iterator[tuple[Token, ...]]:
+    """Yield what an expression joins by ``&&`` and ``||``: each is a truth value.
+
+    Brackets around a whole operand, and a ``!`` before them, are left out.
+    """
+    while inside := _inside(row):
+        row = inside
+    marks = {at: row[at].text for at in _outside(row) if row[at].kind is Kind.MARK}
+    for joint in ("||", "&&"):
+        places = [at for at, text in marks.items() if text == joint]
+        if places and "?" not in marks.values():
+            for start, end in pairwise((-1, *places, len(row))):
+                yield from operands(row[start + 1 : end])
+            return
+    yield row
+
+
+def written(row: tuple[Token, ...]) -> str:
+    """Write tokens as an expression that is cut into the same ones again."""
+    text = ""
+    for before, token in pairwise((Token(Kind.MARK, "("), *row)):
+        is_read = before.kind is Kind.NAME and before.text != "in"
+        is_tight = (
+            before.text in _OPENING | {".", "!"}
+            or token.text in _CLOSING | {".", ","}
+            or (is_read and token.text in _OPENING)
+        )
+        is_decimal = before.kind is Kind.NUMBER and token.text == "."
+        text += token.text if is_tight and not is_decimal else f" {token.text}"
+    return text
+
+
+def following(row: tuple[Token, ...], call: Call) -> tuple[Token, ...]:
+    """Return the tokens behind the closing bracket of a call."""
+    _, end = _arguments(row, call.at + 1)
+    return row[end + 1 :]
+
+
+def _outside(row: tuple[Token, ...]) -> Iterator[int]:
+    """Yield where the tokens are that stand in no brackets, brackets included."""
+    level = 0
+    for at, token in enumerate(row):
+        text = token.text if token.kind is Kind.MARK else ""
+        level -= text in _CLOSING
+        if not level:
+            yield at
+        level += text in _OPENING
+
+
+def _inside(row: tuple[Token, ...]) -> tuple[Token, ...]:
+    """Return what brackets around all of it hold; nothing when there are none."""
+    rest = row[1:] if row[0].text == "!" else row
+    is_around = rest[0].text == "(" and [*_outside(rest)] == [0, len(rest) - 1]
+    return rest[1:-1] if is_around else ()
 
 
 def _selected(row: tuple[Token, ...], at: int) -> Iterator[str]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated
 
-from pydantic import BeforeValidator, Field, field_validator
+from pydantic import BeforeValidator, field_validator
 
 from gateway.approvals.record import Record
 from gateway.approvals.tiers import Tier
-from gateway.policy.fields import Duration, one_or_many
+from gateway.policy.fields import Distinct, Duration, Switch, one_or_many
 
 LONGEST = timedelta(seconds=30)
 """The longest time-out: an agent waits, and what its turn reserved ends in a minute."""
@@ -24,20 +24,18 @@ class TriageRule(Record):
         may_deny: it may refuse a call; else its ``deny`` counts as ``escalate``.
     """
 
-    tiers: Annotated[tuple[Tier, ...], BeforeValidator(one_or_many)] = (
+    tiers: Annotated[tuple[Tier, ...], BeforeValidator(one_or_many), Distinct] = (
         Tier.APPROVE,
         Tier.ESCALATE,
     )
     timeout: Duration = timedelta(seconds=2)
-    may_deny: bool = Field(default=False, strict=True)
+    may_deny: Switch = False
 
     @field_validator("tiers")
     @classmethod
     def _can_rise(cls, tiers: tuple[Tier, ...]) -> tuple[Tier, ...]:
         if Tier.DENY in tiers:
             raise ValueError("what is denied is not put to triage; remove 'deny'.")
-        if len(set(tiers)) != len(tiers):
-            raise ValueError("an entry appears twice.")
         return tiers
 
     @field_validator("timeout")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import operator
+from collections.abc import Callable, Iterable
+from itertools import takewhile
 
 import cel
 
-from gateway.documents import near
 from gateway.policy import hours
-from gateway.policy.tokens import Call, Kind, Token, calls, chains, literal
+from gateway.policy.tokens import Call, Kind, Token, calls, chains, following, literal
+from gateway.sentences import near
 
 MACROS = frozenset({"all", "exists", "exists_one", "filter"})
 """The macros that go through a list; ``map`` could make lists of any size."""
@@ -24,6 +26,20 @@ _FUNCTIONS = frozenset(
     {"double", "duration", "dyn", "has", "int", "size", "string", "timestamp"}
     | _OURS.keys()
 )
+_RANGES = {"hour": range(24), "weekday": range(1, 8)}
+_COMPARE: dict[str, Callable[[float, float], bool]] = {
+    "==": operator.eq,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+_MADE_OF_TEXT = {
+    "double": "double('1.5')",
+    "duration": "duration('90m')",
+    "int": "int('15')",
+    "timestamp": "timestamp('2026-07-04T02:30:00Z')",
+}
 _METHODS = MACROS | frozenset(
     {"contains", "endsWith", "matches", "size", "startsWith"}
     | {"getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getFullYear"}
@@ -47,6 +63,8 @@ def check_wording(
     found = tuple(calls(row))
     for call in found:
         _check_call(call)
+        if call.name in _RANGES:
+            _check_range(call, following(row, call))
     bound = {_bound(call) for call in found if call.is_method and call.name in MACROS}
     for name in sorted(bound & roots):
         raise ValueError(f"{name!r} is taken; give the macro's variable another name")
@@ -76,6 +94,11 @@ def _check_call(call: Call) -> None:
         raise ValueError(f"there is no {kind} {call.name!r}; {near(call.name, known)}")
     if call.name in _OURS:
         _check_hours(call)
+    if call.is_method and call.name.startswith("get") and call.words:
+        text = f"{call.name}() takes no time zone and tells UTC; write "
+        raise ValueError(f"{text}hour(now, 'Europe/London') or weekday(…)")
+    if call.name in _MADE_OF_TEXT and not call.is_method:
+        _check_made(call)
     if call.name == "matches":
         _check_pattern(call)
 
@@ -91,6 +114,36 @@ def _check_hours(call: Call) -> None:
         raise ValueError(f"{error}; {_near_zone(zone)}") from error
     if call.name == "off_hours":
         hours.span(_plain(call, 2, "span of hours", "08:00-18:00"))
+
+
+def _check_range(call: Call, behind: tuple[Token, ...]) -> None:
+    """Refuse a comparison of an hour or a weekday that no moment fulfils."""
+    known, (sign, *rest) = _RANGES[call.name], (*behind, Token(Kind.MARK, ""))
+    numbers = takewhile(lambda one: one.text != "]", rest[:1])
+    compare = _COMPARE.get(sign.text)
+    if sign == (Kind.NAME, "in"):
+        numbers, compare = takewhile(lambda one: one.text != "]", rest), operator.eq
+    for token in numbers:
+        if token.kind is not Kind.NUMBER or compare is None:
+            continue
+        if not any(compare(each, float(token.text)) for each in known):
+            first = " (Monday)" if call.name == "weekday" else ""
+            raise ValueError(
+                f"{call.name} is {known[0]}{first} to {known[-1]}, so it is never "
+                f"{sign.text} {token.text}"
+            )
+
+
+def _check_made(call: Call) -> None:
+    words = call.words[0] if call.words else ()
+    if len(words) != 1 or words[0].kind is not Kind.TEXT:
+        return
+    given = words[0].text
+    try:
+        cel.evaluate(f"{call.name}({given})")
+    except Exception as error:
+        text = f"{given} is no {call.name}; write {_MADE_OF_TEXT[call.name]}"
+        raise ValueError(text) from error
 
 
 def _check_pattern(call: Call) -> None:

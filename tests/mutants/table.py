@@ -145,8 +145,14 @@ TABLE = (
     Mutant(
         "undeclared arguments are refused in an edit",
         "gateway/approvals/edits.py",
-        "Draft202012Validator(closed(schema), registry=Registry())",
-        "Draft202012Validator(schema, registry=Registry())",
+        "[*_problems(schema, args), *_problems(closed(schema), args)]",
+        "_problems(schema, args)",
+    ),
+    Mutant(
+        "closing a schema lets nothing through that it refuses",
+        "gateway/approvals/edits.py",
+        "[*_problems(schema, args), *_problems(closed(schema), args)]",
+        "_problems(closed(schema), args)",
     ),
     Mutant(
         "one authorization executes once",

@@ -130,8 +130,24 @@ def test_no_argument_stands_in_for_a_name_of_ours(given_args: dict[str, Any]) ->
 @pytest.mark.parametrize(
     ("source", "problem"),
     [
-        ("args.amount >", "it is no CEL: 1:14: Syntax error"),
-        ("", "it is no CEL"),
+        (
+            "args.amount >",
+            "'<EOF>'); write a comparison such as args.amount > 500",
+        ),
+        ("", "'' is no CEL"),
+        ("args.a > 5 and args.b", "write && for and, || for or, ! for not"),
+        ("args.a = 5", "write == to compare"),
+        (
+            "now.getHours('Mars/Base') > 1",
+            "getHours() takes no time zone and tells UTC; write hour(now, 'Europe/Lon",
+        ),
+        ("weekday(now, 'UTC') == 0", "weekday is 1 (Monday) to 7, so it is never == 0"),
+        ("weekday(now, 'UTC') in [6, 8]", "so it is never in 8"),
+        ("hour(now, 'UTC') > 23", "hour is 0 to 23, so it is never > 23"),
+        ("hour(now, 'UTC') < 0", "hour is 0 to 23, so it is never < 0"),
+        ("now > timestamp('noon')", "'noon' is no timestamp; write timestamp('2026-"),
+        ("duration('1 day') > duration('1h')", "'1 day' is no duration; write dura"),
+        ("int('ten') > 1", "'ten' is no int; write int('15')"),
         ("arg.amount > 1", "there is no 'arg'; did you mean 'args'?"),
         ("tool == 'x'", "there is no 'tool'; use one of args, call, now, recent"),
         ("call.tol == 'x'", "'call' has no 'tol'; did you mean 'tool'?"),

@@ -25,7 +25,7 @@ tools:
     allow: [approve, edit, reject]
     reviewers: [senior, U0ANA]
     description: "Refund {args.amount} for order {args.order_id}"
-    args_schema: {type: object, properties: {amount: {type: number}}}
+    args_schema: {properties: {amount: {type: number}}, additionalProperties: true}
     requires_reason: true
     idempotent: true
     redact: [args.card_number]
@@ -57,8 +57,8 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "problem"),
     [
-        ("version: 1", "version: 2", "policy.yml:1: 'version' is '2'; use one of 1."),
-        ("version: 1\n", "", "policy.yml:1: 'version' is missing."),
+        ("version: 1", "version: 2", "policy.yml:1: 'version' is 2; write 1."),
+        ("version: 1\n", "", "policy.yml:1: 'version' is missing; add it."),
         (
             "{tier: auto}",
             "{teir: auto}",
@@ -85,12 +85,16 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
         ("U0LEAD", "'@ana'", "policy.yml:5: 'roles.senior.users[0]': '@ana' is not a"),
         ("S0SUPPORT", "U0ANA", "'U0ANA' is not a Slack user group id"),
         ("U0ANA", "Ana", "'Ana' is neither a role of this file nor a Slack user id"),
-        ("[senior, U0ANA]", "[senior, senior]", "an entry appears twice"),
+        ("[senior, U0ANA]", "[senior, senior]", "'senior' appears twice; remove one"),
         ("channel: C0REFUNDS", "channel: refunds", "'refunds' is not a channel"),
         ("senior: 1", "senior: 3", "is 3; use 1 to 2, the number of approvals"),
         ("senior: 1", "support: 0", "is 0; use 1 to 2, the number of approvals"),
         ("of: [support, senior], ", "", "'senior' is not in 'tiers.escalate.of'"),
-        ("approvals: 2", "approvals: 1", "should be greater than or equal to 2"),
+        (
+            "approvals: 2",
+            "approvals: 1",
+            "'tiers.escalate.approvals' is 1; write 2 or more",
+        ),
         ("usergroups: [S0SUPPORT]", "", "nobody holds this role"),
         ("{args.amount}", "{amount}", "'{amount}' in a description is not known"),
         ("{args.amount}", "{args.amount", "has a brace without its pair"),
@@ -98,7 +102,11 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
         ("type: number", "type: nmbr", "this is no usable JSON Schema 2020-12"),
         ("{type: number}", "{$ref: 'https://h/s'}", "it refers to 'https://h/s', whi"),
         ("{type: number}", "{$ref: '#/nowhere'}", "it refers to '#/nowhere', which"),
-        ("{type: number}", "{maximum: 9007199254740993}", "policy.yml:15: an integer"),
+        (
+            "{type: number}",
+            "{maximum: 9007199254740993}",
+            "properties.amount.maximum': an integer",
+        ),
         ("tools: {look_up", "tools: {}\n    tools: {look_up", "appears twice"),
         ("[approve, edit, reject]", "[]", "name at least one decision"),
         ("[approve, edit, reject]", "approve", "a list is needed here"),

@@ -65,7 +65,7 @@ def test_no_policy_asks_for_triage_by_itself() -> None:
     ("rule", "said"),
     [
         ("{tiers: [deny]}", "what is denied is not put to triage; remove 'deny'."),
-        ("{tiers: [approve, approve]}", "an entry appears twice."),
+        ("{tiers: [approve, approve]}", "'approve' appears twice; remove one."),
         ("{tiers: [approov]}", "'approov'; did you mean 'approve'?"),
         ("{tiers: [auto]}", "so triage would never be asked."),
         ("{timeout: 2}", "2 is not a duration; write 90s, 30m, 1h or 2d."),

@@ -19,7 +19,7 @@ roles:
   support: {users: [U0ANA]}
   senior: {users: [U0CHLOE]}
 tiers:
-  escalate: {of: [senior]}
+  escalate: {of: [senior, S0NIGHT]}
 tools:
   wire_money: {tier: escalate, reviewers: senior}
   send_email: {tier: approve, reviewers: [U0BEN]}

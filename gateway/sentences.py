@@ -1,0 +1,158 @@
+"""Say in one sentence what is wrong with a value of a document, and what to write."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable
+from enum import StrEnum
+from types import NoneType, UnionType
+from typing import Annotated, Union, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails
+
+Path = tuple[str | int, ...]
+
+_MOST_NAMES = 40
+_MOST_TRIED = 2_000
+_LONGEST_NAME = 80
+
+_NEEDED = {
+    "bool_parsing": "write true or false",
+    "bool_type": "write true or false",
+    "dict_type": "a mapping is needed here, lines of 'name: value'",
+    "greater_than_equal": "write {ge} or more",
+    "int_from_float": "write a whole number",
+    "int_parsing": "write a whole number, without quotes",
+    "int_type": "write a whole number, without quotes",
+    "less_than_equal": "write {le} or less",
+    "list_type": "a list is needed here, such as [a, b]",
+    "model_type": "a mapping is needed here, lines of 'name: value'",
+    "string_type": "text is needed here; put it in quotes",
+    "too_short": "name at least one",
+    "tuple_type": "a list is needed here, such as [a, b]",
+}
+"""Type of a problem, as pydantic names it, to what to write instead."""
+
+
+def sentence(
+    details: ErrorDetails, model: type[BaseModel], *, shows_values: bool = False
+) -> str:
+    """Say in one sentence what pydantic found.
+
+    Args:
+        details: one entry of ``ValidationError.errors()``.
+        model: the model that was validated, to suggest a near name.
+        shows_values: nothing in the document is a secret, so say what it holds; a
+            word where one of a few is needed is shown in any case.
+    """
+    path = details["loc"]
+    name = dotted(path)
+    match details["type"]:
+        case "extra_forbidden":
+            hint = near(str(path[-1]), _names_at(model, path[:-1]))
+            return f"Unknown key {name!r}; {hint}"
+        case "missing":
+            return f"{name!r} is missing{'; add it' if shows_values else ''}."
+        case "enum" | "literal_error":
+            hint = _choice(details["input"], _choices(model, path))
+            return f"{name!r} is {shown(details['input'])}; {hint}"
+        case "value_error":
+            found = str(details.get("ctx", {}).get("error", details["msg"]))
+            return f"{name!r}: {found}" if name else found
+        case kind:
+            needed = _NEEDED.get(kind)
+            needed = needed.format(**details.get("ctx", {})) if needed else ""
+            held = f" is {shown(details['input'])};" if shows_values else ":"
+            return f"{name!r}{held} {needed or details['msg']}."
+
+
+def near(word: str, known: Iterable[str]) -> str:
+    """End a sentence with the near name, else with the list of all names."""
+    names = sorted(known)
+    word, tried = word[:_LONGEST_NAME], names[:_MOST_TRIED]
+    close = difflib.get_close_matches(word, tried, n=1)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    listed = ", ".join(names[:_MOST_NAMES])
+    more = ", …" if len(names) > _MOST_NAMES else "."
+    return f"use one of {listed}{more}" if names else "there is none yet, so add it."
+
+
+def dotted(path: Path) -> str:
+    """Return a path as people write it: ``tools.refund.allow[0]``."""
+    text = ""
+    for token in path:
+        if token == "[key]":  # noqa: S105 - pydantic's mark for a key, no secret
+            continue
+        text += f"[{token}]" if isinstance(token, int) else f".{shortened(token)}"
+    return text.removeprefix(".")
+
+
+def shortened(name: str) -> str:
+    """Return a name that is not too long for a sentence."""
+    return name if len(name) <= _LONGEST_NAME else f"{name[:_LONGEST_NAME]}…"
+
+
+def shown(value: object) -> str:
+    """Return a value as its author would know it again, cut where it is long."""
+    if isinstance(value, str):
+        return repr(shortened(value))
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = repr(value)
+    return shortened(text)
+
+
+def _choice(given: object, known: list[str]) -> str:
+    """Say which of a few values to write instead of this one."""
+    if str(given) in known:
+        return f"write {given} without quotes."
+    if len(known) == 1:
+        return f"write {known[0]}."
+    return near(given if isinstance(given, str) else "", known)
+
+
+def _names_at(model: type[BaseModel], path: Path) -> list[str]:
+    found = _model_of(_type_at(model, path))
+    return list(_fields(found)) if found else []
+
+
+def _choices(model: type[BaseModel], path: Path) -> list[str]:
+    found = _type_at(model, path)
+    if isinstance(found, type) and issubclass(found, StrEnum):
+        return [member.value for member in found]
+    choices = [choice for choice in get_args(found) if isinstance(choice, str)]
+    return choices or [shown(choice) for choice in get_args(found)]
+
+
+def _type_at(model: type[BaseModel], path: Path) -> object:
+    found: object = model
+    for token in path:
+        parent = _model_of(found)
+        if parent is not None:
+            field = _fields(parent).get(str(token))
+            found = field.annotation if field else None
+        else:
+            # dict[str, X] and tuple[X, ...]: the type of what the token selects.
+            arguments = [a for a in get_args(found) if a is not Ellipsis]
+            found = arguments[-1] if arguments else None
+        if get_origin(found) in {Union, UnionType}:
+            found = next(a for a in get_args(found) if a is not NoneType)
+        if get_origin(found) is Annotated:
+            found = get_args(found)[0]
+    return found
+
+
+def _fields(model: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a model by the names that a document has for them."""
+    return {field.alias or name: field for name, field in model.model_fields.items()}
+
+
+def _model_of(found: object) -> type[BaseModel] | None:
+    if isinstance(found, type) and issubclass(found, BaseModel):
+        return found
+    return None

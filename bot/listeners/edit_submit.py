@@ -55,11 +55,12 @@ async def _warning(
 ) -> Reply | None:
     """Show the form once more, with what the change would bring, if it raises the tier.
 
-    Arguments that do not fit the schema are left to the decision, which says where.
+    Arguments that do not fit a schema are left to the decision, which says where.
     """
     item = looked_at.item
     judged = await desk.service.preview(looked_at.approval, item.index, args)
-    if judged is None or argument_errors(item.args_schema, args):
+    schemas = (item.args_schema, judged.args_schema if judged else None)
+    if judged is None or any(argument_errors(schema, args) for schema in schemas):
         return None
     tier = join(item.tier, judged.tier)
     if tier is item.tier:

@@ -9,6 +9,7 @@ from gateway.approvals import quorum, timing
 from gateway.approvals.decisions import Click, Reviewer, Voted
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.record import Approval, Demand, Item, Person, Record, Verb
+from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 
 
@@ -16,6 +17,7 @@ class Judgement(Record):
     """What the policy says now of the arguments that would run.
 
     ``ttl_ms`` is how long a call of this tier may wait; 0 when nobody says.
+    ``args_schema`` is the policy's own; the agent's is frozen in the item.
     """
 
     tier: Tier
@@ -24,6 +26,8 @@ class Judgement(Record):
     policy_digest: str
     allow: tuple[Verb, ...] = tuple(Verb)
     ttl_ms: int = 0
+    requires_reason: bool = False
+    args_schema: JsonObject | None = None
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,12 @@ class Frame:
     now_ms: int
     judged: Judgement | None
     voters: tuple[Reviewer, ...]
+
+    @property
+    def requires_reason(self) -> bool:
+        """Say whether a rejection or a change has to say why, then or now."""
+        now = self.judged is not None and self.judged.requires_reason
+        return self.item.requires_reason or now
 
 
 def for_whom(frame: Frame) -> tuple[Person, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from gateway.approvals import edits, quorum
+from gateway.approvals import edits, quorum, timing
 from gateway.approvals.changes import (
     Change,
     Frame,
@@ -61,6 +61,13 @@ _VOTERS_UNKNOWN = (
 _OWN_DECISION = (
     "One of these calls is escalated by now, so it needs a decision of its own; "
     "nothing was recorded for it. Please look at it and decide it alone."
+)
+
+
+_OUTLIVED = (
+    "The policy by now gives such a call less time, and this one has waited longer, so "
+    "nobody can approve it any more. Reject it, or let it expire; the agent can ask "
+    "again."
 )
 
 
@@ -126,7 +133,7 @@ def _apply(
         case Edit():
             return _edit(frame, decision)
         case Reject():
-            if frame.item.requires_reason and not decision.reason.strip():
+            if frame.requires_reason and not decision.reason.strip():
                 return Invalid(errors={"": "A reason is needed to reject this call."})
             return _close(frame, Move.REJECT, Verb.REJECT, decision.reason)
         case Respond():
@@ -181,8 +188,11 @@ def _approve(frame: Frame) -> Change | Refusal:
 
 
 def _edit(frame: Frame, edit: Edit) -> Change | Refusal:
-    errors = _too_long(edit.reason, "/reason") or edits.argument_errors(
-        frame.item.args_schema, edit.args
+    schema = frame.judged.args_schema if frame.judged else None
+    errors = (
+        _too_long(edit.reason, "/reason")
+        or edits.argument_errors(frame.item.args_schema, edit.args)
+        or edits.argument_errors(schema, edit.args)
     )
     if errors:
         return Invalid(errors=errors)
@@ -192,7 +202,7 @@ def _edit(frame: Frame, edit: Edit) -> Change | Refusal:
         return Invalid(errors={error.pointer: f"{error.problem}."})
     if document == frame.item.action:
         return _unchanged(frame)
-    if frame.item.requires_reason and not edit.reason.strip():
+    if frame.requires_reason and not edit.reason.strip():
         return Invalid(errors={"": "A reason is needed to change this call."})
     return _changed(frame, document, edit.reason)
 
@@ -245,6 +255,8 @@ def _reopened(frame: Frame, item: Item) -> Change:
 
 
 def _vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
+    if _has_outlived(frame):
+        return Forbidden(reason=_OUTLIVED)
     is_edited = item.action != frame.item.action
     version = frame.approval.version + (1 if is_edited else 0)
     vote = Vote(
@@ -277,6 +289,18 @@ def _vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
         last = last.with_(data=last.data | {"no_longer": listed(lost)})
     voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)
     return Change(approval, item, (*events, last), None if count.is_met else voted)
+
+
+def _has_outlived(frame: Frame) -> bool:
+    """Say whether a call waited longer than the policy by now lets its tier wait.
+
+    What was raised waits from then on as the stricter tier lets it; see `reopened`.
+    """
+    approval, judged = frame.approval, frame.judged
+    if judged is None or not judged.ttl_ms or approval.latest_at_ms:
+        return False
+    is_same = judged.tier is frame.item.tier and judged.ttl_ms < approval.ttl_ms
+    return is_same and frame.now_ms >= timing.end_ms(approval, ttl_ms=judged.ttl_ms)
 
 
 def _authorized(frame: Frame, item: Item, verb: Verb, text: str) -> Item:

@@ -84,6 +84,16 @@ def latest_ms(approval: Approval) -> int:
     return min(first_ms, approval.latest_at_ms or first_ms)
 
 
+def end_ms(approval: Approval, *, ttl_ms: int) -> int:
+    """Return when an approval would end that had been opened for this time.
+
+    What people added to its own time is added here too, within the same bound.
+    """
+    own_ms = approval.created_at_ms + approval.ttl_ms
+    added_ms = max(0, approval.expires_at_ms - own_ms)
+    return approval.created_at_ms + min(ttl_ms + added_ms, LONGEST * ttl_ms)
+
+
 def is_extendable(approval: Approval, *, now_ms: int) -> bool:
     """Say whether somebody could still give an approval more time."""
     is_open = approval.state is ApprovalState.OPEN and now_ms < approval.expires_at_ms

@@ -346,6 +346,8 @@ class ReviewService:
             policy_digest=policy.digest,
             allow=ruling.allow,
             ttl_ms=ruling.ttl_ms,
+            requires_reason=ruling.requires_reason,
+            args_schema=ruling.args_schema,
         )
         return _Judged(judgement, Judged(one.uses, totals))
 

@@ -7,6 +7,7 @@ could make, the promise it would break, and the tests that must fail.
 
 from __future__ import annotations
 
+from tests.mutants.by_now import BY_NOW_TABLE
 from tests.mutants.mutant import Mutant
 from tests.mutants.slack import SLACK_TABLE
 from tests.mutants.triage import TRIAGE_TABLE
@@ -475,4 +476,5 @@ TABLE = (
     *TRIAGE_TABLE,
     *TRUST_TABLE,
     *SLACK_TABLE,
+    *BY_NOW_TABLE,
 )

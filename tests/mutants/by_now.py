@@ -1,0 +1,75 @@
+"""Break what the policy of now asks for, and what it may not silently be."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+DECIDING = "gateway/approvals/deciding.py"
+STRICTER = "tests/service/test_stricter_by_now.py"
+SILENCES = "tests/policy/test_load_silences.py"
+
+BY_NOW_TABLE = (
+    Mutant(
+        "by now: a call that outlived its time is approved by nobody",
+        DECIDING,
+        "    if _has_outlived(frame):",
+        "    if False and _has_outlived(frame):",
+        STRICTER,
+    ),
+    Mutant(
+        "by now: time that people added is theirs",
+        "gateway/approvals/timing.py",
+        "min(ttl_ms + added_ms, LONGEST * ttl_ms)",
+        "ttl_ms",
+        STRICTER,
+    ),
+    Mutant(
+        "by now: a raised call has the time of its tier from then on",
+        DECIDING,
+        "judged.tier is frame.item.tier and judged.ttl_ms",
+        "judged.ttl_ms",
+        STRICTER,
+    ),
+    Mutant(
+        "by now: an edit fits the schema of now",
+        DECIDING,
+        "        or edits.argument_errors(schema, edit.args)\n",
+        "",
+        STRICTER,
+    ),
+    Mutant(
+        "by now: a reason is asked for",
+        "gateway/approvals/changes.py",
+        "return self.item.requires_reason or now",
+        "return self.item.requires_reason",
+        STRICTER,
+    ),
+    Mutant(
+        "silently: an empty key is refused",
+        "gateway/policy/load.py",
+        "        _check_empty(document)\n",
+        "",
+        SILENCES,
+    ),
+    Mutant(
+        "silently: each part of a rule is tried",
+        "gateway/policy/fitting.py",
+        "[*parts, source]",
+        "[source]",
+        SILENCES,
+    ),
+    Mutant(
+        "silently: what is to be hidden exists",
+        "gateway/policy/crosscheck.py",
+        "        yield from _path_problems(own, schemas[-1], document, base)",
+        "        yield from ()",
+        SILENCES,
+    ),
+    Mutant(
+        "silently: as many people are listed as have to agree",
+        "gateway/policy/crosscheck.py",
+        "if is_bounded and len(people) < needed:",
+        "if False and len(people) < needed:",
+        SILENCES,
+    ),
+)

@@ -8,6 +8,7 @@ import pytest
 
 from gateway.approvals.decisions import Approve, Edit, Forbidden, Invalid, Reject
 from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.strict_json import JsonObject
 from gateway.policy.load import load_policy
 from gateway.store.store import Store
 from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, still_members
@@ -46,9 +47,8 @@ async def test_a_call_older_than_the_policy_lets_it_be_is_approved_by_nobody(
     await has_waited(desk, claim.item_id, 30)
     change(desk, REFUND, "process_refund: {tier: approve, expires_in: 20m}")
 
-    args = {"amount": 1}
     approved = await desk.reviews.decide(click, Approve(), ANA)
-    edited = await desk.reviews.decide(click, Edit(args=args), ANA)
+    edited = await desk.reviews.decide(click, Edit(args={"amount": 1}), ANA)
     rejected = await desk.reviews.decide(click, Reject(reason="late"), ANA)
 
     assert isinstance(approved, Forbidden)
@@ -157,7 +157,7 @@ async def test_an_edit_has_to_fit_the_schema_of_now_as_well(desk: Desk) -> None:
     change(desk, REFUND, f"process_refund: {{tier: approve, args_schema: {schema}}}")
 
     large = await desk.reviews.decide(click, Edit(args={"amount": 60}), ANA)
-    smuggled = {"amount": 1, "to": "me"}
+    smuggled: JsonObject = {"amount": 1, "to": "me"}
     unknown = await desk.reviews.decide(click, Edit(args=smuggled), ANA)
     small = await desk.reviews.decide(click, Edit(args={"amount": 40}), ANA)
 

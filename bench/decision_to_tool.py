@@ -31,7 +31,7 @@ from bench.stats import P95, Figure, Measured, ratio
 from bench.till import Graph, Till, agent
 from gateway.agent import ApprovalMiddleware, guarded
 from gateway.approvals.decisions import Approve, Click, Reviewer, Settled, Standing
-from gateway.approvals.record import Person
+from gateway.approvals.record import Home, Person
 from gateway.policy.load import load_policy
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.graphs import attached
@@ -147,11 +147,10 @@ class Twokey:
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
         keys = self._store.keys_of_tenant("default")
-        [approval_id] = await self._store.approvals.of_thread(
-            keys, "default", _AGENT, order
-        )
-        loaded = await self._reviews.read(approval_id)
-        assert loaded is not None, approval_id
+        home = Home(agent=_AGENT, thread=order)
+        [listed] = await self._store.approvals.of_run(keys, "default", home)
+        loaded = await self._reviews.read(listed.id)
+        assert loaded is not None, listed
         approval = loaded.approval
         click = Click(
             approval=approval.id,

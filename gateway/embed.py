@@ -206,7 +206,7 @@ class Twokey:
         Raises:
             TimeoutError: when it takes longer; the thread goes on all the same.
             GraphError: when the graph cannot be used, or its thread was given up.
-            ThreadUnavailable: when there is no thread and no input.
+            ThreadUnavailable: when there is no thread and no input, or it was deleted.
         """
         runner = await self._runner(graph, agent)
         keys = self.store.keys_of_tenant(self._tenant)
@@ -217,7 +217,37 @@ class Twokey:
             while not _rests_for_good(state):
                 await _next(told)
                 state = await runner.probe(thread_id)
+            if not state.exists:
+                raise ThreadUnavailable(f"The thread {thread_id!r} was deleted.")
             return await runner.values(thread_id)
+
+    async def delete(
+        self, graph: object, *, thread_id: str, agent: str = "agent"
+    ) -> None:
+        """Delete a thread, and end what waits in it, inside its tools too.
+
+        The cards say that the conversation moved on, and a click that comes later is
+        refused. What runs at the moment is not stopped. A thread that is not there is
+        no error.
+
+        Args:
+            graph: as for `run`.
+            thread_id: the thread.
+            agent: the agent's name, as for `run`.
+
+        Raises:
+            GraphError: when the graph cannot be used.
+            ThreadUnavailable: while somebody runs the thread; nothing was deleted.
+        """
+        runner = await self._runner(graph, agent)
+        keys = self.store.keys_of_tenant(self._tenant)
+        at = Place(keys, self._tenant, agent, thread_id)
+
+        async def work() -> None:
+            await self.service.home.supersede_run(at.home)
+            await runner.delete(thread_id)
+
+        await under_lease(self.store, at, work)
 
     async def _remember(
         self, at: Place, requester: Person | None, origin: Origin | None
@@ -254,7 +284,7 @@ class Twokey:
 
         while True:
             try:
-                with self.connected():
+                with connected(self.service, at.home):
                     return await under_lease(self.store, at, work)
             except ThreadUnavailable:
                 state = await runner.probe(at.thread)
@@ -309,7 +339,7 @@ async def _next(told: asyncio.Queue[Rested]) -> None:
 
 def _rests_for_good(state: ThreadState) -> bool:
     """Say whether nothing of ours will bring this thread forward."""
-    if state.is_finished:
+    if state.is_finished or not state.exists:
         return True
     return bool(state.pending) and not asked_items(state.pending)
 

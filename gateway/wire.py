@@ -12,7 +12,15 @@ from pydantic import Field
 
 from gateway.approvals import digest
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import EditRecord, Item, Person, Record, Result, Verb
+from gateway.approvals.record import (
+    EditRecord,
+    Home,
+    Item,
+    Person,
+    Record,
+    Result,
+    Verb,
+)
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 
@@ -27,12 +35,31 @@ def args_hash(args: JsonObject) -> str:
 
 
 class TurnRef(Record):
-    """One AI message of one agent in one thread; ``ns`` is its checkpoint namespace."""
+    """One AI message of one agent in one thread; ``ns`` is its checkpoint namespace.
+
+    ``outer`` is the run around an agent that runs inside another one's tool.
+    """
 
     agent: str
     thread: str
     ns: str = ""
     message_id: str
+    outer: Home | None = None
+
+    @property
+    def home(self) -> Home:
+        """Return the run that this turn belongs to."""
+        return self.outer or Home(agent=self.agent, thread=self.thread)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Return what tells this turn from every other one."""
+        return {
+            "agent": self.agent,
+            "thread": self.thread,
+            "ns": self.ns,
+            "message_id": self.message_id,
+        }
 
 
 class CallHint(Record):

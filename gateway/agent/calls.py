@@ -165,7 +165,7 @@ class Caller:
     async def _unasked(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
     ) -> ToolResult:
-        context = {**ref.model_dump(), "tool_call_id": verdict.tool_call_id}
+        context = {**ref.names, "tool_call_id": verdict.tool_call_id}
         grant = Grant(
             item_id="",
             idempotency_key=digest.claim_key(context, verdict.args_hash),
@@ -177,7 +177,7 @@ class Caller:
         async def cleaned() -> ToolResult:
             return _cleaned(await run(request))
 
-        with collecting() as inside, granted(grant):
+        with collecting(ref.home) as inside, granted(grant):
             result = await watched(
                 cleaned,
                 results.summed_up,

@@ -21,13 +21,13 @@ from typing import Generic, TypeVar, assert_never
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from gateway import wire
-from gateway.agent import bridge, words
+from gateway.agent import bridge, homes, words
 from gateway.agent.answers import ask_what_happened
 from gateway.agent.bridge import Shell, insistently
 from gateway.agent.grants import Grant, granted
 from gateway.agent.port import Gateway
 from gateway.approvals import digest, strict_json
-from gateway.approvals.record import EditRecord, Result
+from gateway.approvals.record import EditRecord, Home, Result
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
 from gateway.failures import log_failure
@@ -113,12 +113,13 @@ _inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", defau
 
 
 @contextmanager
-def collecting() -> Generator[list[EditRecord]]:
-    """Collect the edits that agents inside the running tool report."""
+def collecting(home: Home) -> Generator[list[EditRecord]]:
+    """Collect the edits that agents inside the running tool report, of this run."""
     found: list[EditRecord] = []
     token = _inside.set(found)
     try:
-        yield found
+        with homes.at_home(home):
+            yield found
     finally:
         _inside.reset(token)
 
@@ -212,7 +213,8 @@ async def _run_once(
         tool=held.tool,
         args_hash=wire.args_hash(args),
     )
-    with collecting() as inside, granted(grant), _kept_alive(held, claimed, gateway):
+    alive = _kept_alive(held, claimed, gateway)
+    with collecting(held.ref.home) as inside, granted(grant), alive:
         try:
             result = await work.run(args)
         except ParentCommand:

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-from gateway.approvals.record import Result
+from gateway.agent import homes
+from gateway.approvals.record import Home, Result
 from gateway.errors import NotAllowed
 from gateway.wire import (
     AgentNote,
@@ -72,8 +73,9 @@ class Gateway(Protocol):
         """Return which edits people really made in a thread, by our record.
 
         Args:
-            thread: whose agent is to be told. An edit of another thread, of which
-                this one may hold a copy, is not among them.
+            thread: whose agent is to be told, of its own calls and of those inside its
+                tools. An edit of another thread, of which this one may hold a copy,
+                is not among them.
             edits: hash of an edit record (`gateway.approvals.edits.edit_hash`) to the
                 id of the item that it is about.
         """
@@ -88,11 +90,15 @@ _current: ContextVar[Gateway | None] = ContextVar("twokey_gateway", default=None
 
 
 @contextmanager
-def connected(gateway: Gateway) -> Generator[None]:
-    """Make a gateway the one that middleware without its own finds in this context."""
+def connected(gateway: Gateway, home: Home | None = None) -> Generator[None]:
+    """Make a gateway the one that middleware without its own finds in this context.
+
+    ``home`` is the run that all agents in it belong to; None: each finds its own.
+    """
     token = _current.set(gateway)
     try:
-        yield
+        with homes.at_home(home):
+            yield
     finally:
         _current.reset(token)
 

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 from langgraph.config import get_config
 
 from gateway import wire
-from gateway.agent import answers, port, turns, words
+from gateway.agent import answers, homes, port, turns, words
 from gateway.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
 from gateway.agent.execution import (
     HeldCall,
@@ -166,7 +166,7 @@ async def _required(
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", words.denied(verdict.reason))
     if verdict.kind is VerdictKind.RUN:
-        with granted(_grant(step, ref)):
+        with homes.at_home(ref.home), granted(_grant(step, ref)):
             result = await watched(
                 lambda: work(step.args),
                 lambda value: _kept(Approved(value, step.args), []),
@@ -249,7 +249,7 @@ async def _verdict(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
 
 
 def _grant(step: _Step, ref: TurnRef) -> Grant:
-    context = {**ref.model_dump(), "tool_call_id": step.key}
+    context = {**ref.names, "tool_call_id": step.key}
     args_hash = wire.args_hash(step.args)
     return Grant(
         item_id="",

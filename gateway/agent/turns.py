@@ -15,6 +15,7 @@ from pydantic import BaseModel, Field, ValidationError
 from pydantic.errors import PydanticInvalidForJsonSchema
 
 from gateway import wire
+from gateway.agent import homes
 from gateway.agent.messages import add_edits
 from gateway.approvals import strict_json
 from gateway.approvals.record import Record
@@ -85,7 +86,13 @@ def place(agent: str, message_id: str) -> TurnRef | None:
     if not thread:
         return None
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
-    return TurnRef(agent=agent, thread=thread, ns=own, message_id=message_id)
+    return TurnRef(
+        agent=agent,
+        thread=thread,
+        ns=own,
+        message_id=message_id,
+        outer=homes.outer_of(agent, thread, own),
+    )
 
 
 def current_thread() -> str:

@@ -91,6 +91,7 @@ def event_of(frame: Frame, item: Item, name: EventName, version: int) -> Event:
         tenant=frame.approval.tenant,
         agent=frame.approval.agent,
         thread=frame.approval.thread,
+        outer=frame.approval.outer,
         approval=frame.approval.id,
         item=item.id,
         tool=item.tool,

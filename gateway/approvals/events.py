@@ -7,7 +7,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Record
+from gateway.approvals.record import Home, Record
 
 
 class EventName(StrEnum):
@@ -63,6 +63,7 @@ class Event(Record):
     tenant: str
     agent: str = ""
     thread: str = ""
+    outer: Home | None = None
     approval: str = ""
     notice: str = ""
     item: str = ""
@@ -79,6 +80,11 @@ class Event(Record):
     data: dict[str, str] = Field(default_factory=dict)
     at_ms: int = 0
     seq: str = ""
+
+    @property
+    def home(self) -> Home:
+        """Return the run that this happened in."""
+        return self.outer or Home(agent=self.agent, thread=self.thread)
 
 
 def named_after(state: ItemState) -> EventName:

@@ -58,6 +58,17 @@ class Origin(Record):
     thread_ts: str
 
 
+class Home(Record):
+    """The run that calls belong to: the outermost agent, and its thread.
+
+    People speak to it, a worker brings it forward, and what waits inside it ends with
+    it. An agent that runs in no tool of another one is at home in its own thread.
+    """
+
+    agent: str
+    thread: str
+
+
 class Context(Record):
     """Where a call comes from; part of what is hashed.
 
@@ -266,12 +277,14 @@ class Approval(Record):
     agent had asked people for in the ten minutes before, this card's first included;
     0 when nobody counted. ``latest_at_ms`` is the latest end that it can be given since
     its tier was raised, 0 before. All times are Unix milliseconds of the store's clock.
+    ``outer`` is the run around an agent that runs inside another one's tool.
     """
 
     id: str
     tenant: str
     agent: str
     thread: str
+    outer: Home | None = None
     ns: str = ""
     message_id: str
     version: int = 1
@@ -294,6 +307,11 @@ class Approval(Record):
     items: tuple[Item, ...] = Field(min_length=1)
 
     @property
+    def home(self) -> Home:
+        """Return the run that this belongs to."""
+        return self.outer or Home(agent=self.agent, thread=self.thread)
+
+    @property
     def state(self) -> ApprovalState:
         """Return open while an item is pending, else settled."""
         return lifecycle.approval_state([item.state for item in self.items])
@@ -314,6 +332,17 @@ class Approval(Record):
         by_index = {item.index: item for item in items}
         rows = tuple(by_index.get(item.index, item) for item in self.items)
         return self.with_(items=rows, **changes)
+
+
+def is_inside(ns: str, outer: str) -> bool:
+    """Say whether one agent's namespace lies inside that of another.
+
+    LangGraph names what runs inside a task ``|node:task``. The second and the third
+    graph that one task runs are ``|1`` and ``|2``: they run beside the first.
+    """
+    inner = ns.removeprefix(f"{outer}|") if outer else ns
+    is_longer = inner != ns or not outer
+    return is_longer and ns != outer and not inner.partition("|")[0].isdecimal()
 
 
 def item_id(approval_id: str, index: int) -> str:

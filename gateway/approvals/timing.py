@@ -156,6 +156,7 @@ def _event(approval: Approval, reviewer: Reviewer, name: EventName) -> Event:
         tenant=approval.tenant,
         agent=approval.agent,
         thread=approval.thread,
+        outer=approval.outer,
         approval=approval.id,
         version=approval.version,
         policy_digest=approval.policy_digest,

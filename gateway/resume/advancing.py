@@ -26,7 +26,6 @@ from gateway.resume.answers import Answers, answers_for, asked_items
 from gateway.resume.runner import AnswerRefused, Runner, ThreadState
 from gateway.service.agents import AgentService
 from gateway.store.store import Store
-from gateway.wire import TurnRef
 
 logger = logging.getLogger(__name__)
 
@@ -114,9 +113,12 @@ class Advancer:
         The middleware does it too; this also holds for a graph that lost it.
         """
         asked = asked_items(state.pending)
-        for approval in await self._approvals(at):
-            if not any(item.id in asked for item in approval.items):
-                await self._agents.supersede(_turn(approval))
+        dropped = [
+            approval.id
+            for approval in await self._unfinished(at)
+            if not any(item.id in asked for item in approval.items)
+        ]
+        await self._agents.supersede_approvals(dropped)
 
     async def _answer(
         self, at: Place, runner: Runner, answers: Answers, key: str
@@ -162,7 +164,7 @@ class Advancer:
             ends.add(ItemState.AUTHORIZED)
         dropped = frozenset(
             item.id
-            for approval in await self._approvals(at)
+            for approval in await self._unfinished(at)
             for item in approval.items
             if item.state in ends and item.id not in asked
         )
@@ -175,18 +177,8 @@ class Advancer:
             )
             await self._agents.withdraw(dropped)
 
-    async def _approvals(self, at: Place) -> list[Approval]:
-        ids = await self._store.approvals.of_thread(
-            at.keys, at.tenant, at.agent, at.thread
-        )
-        found = await self._store.approvals.load_each(ids)
+    async def _unfinished(self, at: Place) -> list[Approval]:
+        approvals = self._store.approvals
+        listed = await approvals.of_run(at.keys, at.tenant, at.home)
+        found = await approvals.load_each(await approvals.unfinished(at.keys, listed))
         return [loaded.approval for loaded in found]
-
-
-def _turn(approval: Approval) -> TurnRef:
-    return TurnRef(
-        agent=approval.agent,
-        thread=approval.thread,
-        ns=approval.ns,
-        message_id=approval.message_id,
-    )

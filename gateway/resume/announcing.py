@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from gateway.approvals.events import Event, EventName
+from gateway.approvals.record import Home
 from gateway.store.connection import text
 from gateway.store.keys import RETENTION, Keys
 from gateway.store.store import Store
@@ -25,6 +26,11 @@ class Place:
     tenant: str
     agent: str
     thread: str
+
+    @property
+    def home(self) -> Home:
+        """Return the run that is at home here."""
+        return Home(agent=self.agent, thread=self.thread)
 
 
 class Announcer:

@@ -15,7 +15,7 @@ from referencing.exceptions import Unresolvable
 
 from gateway.approvals import digest
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Item, approval_of
+from gateway.approvals.record import Home, Item, approval_of
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import GraphError, UnreadableRecord
 from gateway.failures import log_failure
@@ -115,7 +115,7 @@ async def answers_for(
     """Collect the answers of all settled items that this thread asks about.
 
     A question counts only when our own record says that its item belongs to this
-    thread and to this hash: the question itself is the agent's word.
+    thread's run and to this hash: the question itself is the agent's word.
 
     Raises:
         GraphError: when the agent gives itself another name than the settings do.
@@ -126,16 +126,17 @@ async def answers_for(
         if question is None:
             continue
         try:
-            item = await _item(store, question.item_id)
+            found = await _item(store, question.item_id)
         except UnreadableRecord as error:
             log_failure(logger, error, "record.unreadable")
             answers.add(question, _unknown(question))
             continue
-        if item is None or item.ctx.thread != thread:
+        if found is None or found[0].thread != thread:
             continue
-        if item.ctx.agent != agent:
+        home, item = found
+        if home.agent != agent:
             raise GraphError(
-                f"The graph of the agent {agent!r} calls itself {item.ctx.agent!r}; "
+                f"The graph of the agent {agent!r} calls itself {home.agent!r}; "
                 f"write ApprovalMiddleware({agent!r}), as the settings name it."
             )
         if question.action_hash != digest.action_hash(item.requested):
@@ -209,7 +210,7 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
     )
 
 
-async def _item(store: Store, item_id: str) -> Item | None:
+async def _item(store: Store, item_id: str) -> tuple[Home, Item] | None:
     try:
         approval_id, index = approval_of(item_id)
     except ValueError:
@@ -217,7 +218,7 @@ async def _item(store: Store, item_id: str) -> Item | None:
     loaded = await store.approvals.load(approval_id)
     if loaded is None or index >= len(loaded.approval.items):
         return None
-    return loaded.approval.items[index]
+    return loaded.approval.home, loaded.approval.items[index]
 
 
 def _json(value: object) -> JsonObject:

@@ -102,11 +102,11 @@ class OrphanFinder:
 
 def _threads(events: Sequence[Event]) -> list[Job]:
     jobs = {
-        (event.tenant, event.agent, event.thread): Job(
+        (event.tenant, event.home.agent, event.home.thread): Job(
             kind=JobKind.RESUME,
             tenant=event.tenant,
-            agent=event.agent,
-            thread=event.thread,
+            agent=event.home.agent,
+            thread=event.home.thread,
         )
         for event in events
         if event.agent and event.thread and event.name not in _IGNORED

@@ -162,7 +162,7 @@ class Worker:
         self, at: Place, runner: Runner, queue: JobQueue, delivery: Delivery
     ) -> None:
         try:
-            with connected(self._gateway):
+            with connected(self._gateway, at.home):
                 await under_lease(
                     self._store, at, lambda: self._bring(at, runner, delivery)
                 )

@@ -6,13 +6,20 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 
 from gateway.approvals import digest
 from gateway.approvals.edits import edit_hash
 from gateway.approvals.events import Event, EventName, named_after
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Result, approval_of
+from gateway.approvals.record import (
+    Approval,
+    Home,
+    Item,
+    Result,
+    approval_of,
+    is_inside,
+)
 from gateway.errors import UnreadableRecord
 from gateway.failures import log_failure
 from gateway.policy.evaluate import listed_tier
@@ -22,6 +29,7 @@ from gateway.service.noticing import NoticeService
 from gateway.service.refusing import stopped
 from gateway.service.submitting import Submitter
 from gateway.store.claims import ClaimAnswer, ClaimEvents
+from gateway.store.opening import Listed
 from gateway.store.store import Store
 from gateway.triage.port import Triage
 from gateway.wire import (
@@ -70,13 +78,15 @@ class AgentService:
         self._store = store
         self._policy = policy
         self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
         self._notices = NoticeService(store, tenant=tenant)
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
         """Judge all calls of a turn; see `gateway.agent.port.Gateway.submit`."""
         verdicts, older = await self._submitter.submit(turn)
-        await self._end_older_turns(turn.ref, older)
+        ended = [one.id for one in older if _is_at(one, turn.ref)]
+        await self.supersede_approvals(ended)
         return verdicts
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
@@ -120,10 +130,11 @@ class AgentService:
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         """Return what became of the held calls of one turn."""
+        listed = [one.id for one in await self._listed(ref) if one.ns == ref.ns]
         approvals = [
-            approval
-            for approval in await self._thread(ref)
-            if approval.ns == ref.ns and approval.message_id == ref.message_id
+            loaded.approval
+            for loaded in await self._store.approvals.load_each(listed)
+            if loaded.approval.message_id == ref.message_id
         ]
         return tuple(
             CallOutcome(
@@ -140,22 +151,40 @@ class AgentService:
         )
 
     async def supersede(self, ref: TurnRef) -> None:
-        """End what still waits of this turn: the thread moved on."""
-        for approval in await self._thread(ref):
-            if approval.ns == ref.ns and approval.message_id == ref.message_id:
-                await self._end(approval.id, ItemState.SUPERSEDED)
+        """End what still waits of this turn, and inside it: the thread moved on."""
+
+        def is_ended(item: Item) -> bool:
+            return item.ctx.ns != ref.ns or item.ctx.message_id == ref.message_id
+
+        listed = [one for one in await self._listed(ref) if _is_at(one, ref)]
+        for approval_id in await self._store.approvals.unfinished(self._keys, listed):
+            await self._end(approval_id, ItemState.SUPERSEDED, is_ended)
+
+    async def supersede_run(self, home: Home) -> None:
+        """End everything that waits in a run, inside its tools too."""
+        listed = await self._store.approvals.of_run(self._keys, self._tenant, home)
+        await self.supersede_approvals(
+            await self._store.approvals.unfinished(self._keys, listed)
+        )
+
+    async def supersede_approvals(self, approval_ids: Iterable[str]) -> None:
+        """End what still waits in these approvals: their thread moved on."""
+        for approval_id in approval_ids:
+            await self._end(approval_id, ItemState.SUPERSEDED)
 
     async def withdraw(self, item_ids: frozenset[str]) -> None:
         """End pending items that nobody waits for: the agent dropped the call."""
         for approval_id in {approval_of(item_id)[0] for item_id in item_ids}:
-            await self._end(approval_id, ItemState.WITHDRAWN, only=item_ids)
+            await self._end(
+                approval_id, ItemState.WITHDRAWN, lambda item: item.id in item_ids
+            )
 
     async def edits_made(self, thread: str, edits: Mapping[str, str]) -> frozenset[str]:
         """Return which of these edits our record has: hash, item and thread alike."""
         made: set[str] = set()
         for each, item_id in edits.items():
             found = await self._find(item_id)
-            if found is None or found[0].thread != thread:
+            if found is None or thread not in {found[0].thread, found[0].home.thread}:
                 continue
             record = found[1].edit
             if record is not None and edit_hash(record) == each:
@@ -243,31 +272,14 @@ class AgentService:
             return None
         return loaded.approval, loaded.approval.items[index]
 
-    async def _thread(self, ref: TurnRef) -> list[Approval]:
-        keys = self._store.keys_of_tenant(self._tenant)
-        ids = await self._store.approvals.of_thread(
-            keys, self._tenant, ref.agent, ref.thread
-        )
-        return await self._loaded(ids)
-
-    async def _loaded(self, ids: Sequence[str]) -> list[Approval]:
-        return [
-            loaded.approval
-            for loaded in await self._store.approvals.load_each(ids)
-            if loaded.approval.tenant == self._tenant
-        ]
-
-    async def _end_older_turns(self, ref: TurnRef, older: Sequence[str]) -> None:
-        for approval in await self._loaded(older):
-            if approval.ns == ref.ns and approval.message_id != ref.message_id:
-                await self._end(approval.id, ItemState.SUPERSEDED)
+    async def _listed(self, ref: TurnRef) -> list[Listed]:
+        return await self._store.approvals.of_run(self._keys, self._tenant, ref.home)
 
     async def _end(
         self,
         approval_id: str,
         state: ItemState,
-        *,
-        only: frozenset[str] | None = None,
+        is_ended: Callable[[Item], bool] | None = None,
     ) -> None:
         for _ in range(_ATTEMPTS):
             found = await self._store.approvals.load_each([approval_id])
@@ -277,7 +289,7 @@ class AgentService:
             ends = {
                 item.index: _ended(approval, item, state)
                 for item in approval.items
-                if item.state in _WAITING and (only is None or item.id in only)
+                if item.state in _WAITING and (is_ended is None or is_ended(item))
             }
             if not ends:
                 return
@@ -289,6 +301,11 @@ class AgentService:
 def _ended(approval: Approval, item: Item, state: ItemState) -> tuple[ItemState, Event]:
     ending = ItemState.LAPSED if item.state is ItemState.AUTHORIZED else state
     return ending, item_event(approval, item, named_after(ending))
+
+
+def _is_at(one: Listed, ref: TurnRef) -> bool:
+    """Say whether an approval stands where this turn does, or inside it."""
+    return one.ns == ref.ns or is_inside(one.ns, ref.ns)
 
 
 def _refused(state: str) -> Refused:

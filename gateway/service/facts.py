@@ -20,6 +20,7 @@ def item_event(
         tenant=approval.tenant,
         agent=approval.agent,
         thread=approval.thread,
+        outer=approval.outer,
         approval=approval.id,
         item=item.id,
         tool=item.tool,

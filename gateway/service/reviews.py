@@ -326,6 +326,7 @@ class ReviewService:
             approval.tenant,
             approval.agent,
             approval.thread,
+            approval.home,
             turn_key=approval.message_id,
         )
         ruling = evaluate(
@@ -383,8 +384,8 @@ def _resume(approval: Approval) -> Job:
     return Job(
         kind=JobKind.RESUME,
         tenant=approval.tenant,
-        agent=approval.agent,
-        thread=approval.thread,
+        agent=approval.home.agent,
+        thread=approval.home.thread,
     )
 
 

@@ -28,9 +28,9 @@ from gateway.service.hints import apply_hint
 from gateway.service.measuring import Measured, facts_of, measure
 from gateway.service.proposals import Proposal, Ruled, Source, propose
 from gateway.store import keys as store_keys
-from gateway.store.approvals import Admission
 from gateway.store.attention import Standing
 from gateway.store.freezes import names_of
+from gateway.store.opening import Admission, Listed
 from gateway.store.store import Store
 from gateway.store.windows import Use
 from gateway.triage.port import Triage
@@ -63,7 +63,7 @@ class Submitter:
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
 
-    async def submit(self, turn: Turn) -> tuple[tuple[Verdict, ...], Sequence[str]]:
+    async def submit(self, turn: Turn) -> tuple[tuple[Verdict, ...], Sequence[Listed]]:
         """Return a turn's verdicts, and the earlier approvals that it may supersede.
 
         Raises:
@@ -71,11 +71,16 @@ class Submitter:
         """
         turn = turn.with_(calls=tuple(_canonical(call) for call in turn.calls))
         ref = turn.ref
-        turn_key = digest.turn_key(tenant=self._tenant, **ref.model_dump())
+        turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
         advising = Advising(self._triage, turn)
         for _ in range(_ATTEMPTS):
             standing = await self._store.attention.standing(
-                self._keys, self._tenant, ref.agent, ref.thread, turn_key=turn_key
+                self._keys,
+                self._tenant,
+                ref.agent,
+                ref.thread,
+                ref.home,
+                turn_key=turn_key,
             )
             if standing.verdicts:
                 return _halted(_verdicts(standing.verdicts), standing, ref.agent), ()
@@ -134,7 +139,7 @@ class Submitter:
 
     async def _open(
         self, turn: Turn, turn_key: str, judged: _JudgedTurn
-    ) -> tuple[tuple[Verdict, ...], Sequence[str]] | None:
+    ) -> tuple[tuple[Verdict, ...], Sequence[Listed]] | None:
         proposal = judged.proposal
         opened = await self._store.approvals.open_turn(
             self._keys,
@@ -198,6 +203,7 @@ class _JudgedTurn:
             ran=self._uses(VerdictKind.RUN),
             refused=self._uses(VerdictKind.DENY),
             reserved=[use for one in self.measured for use in one.uses],
+            home=turn.ref.home,
         )
 
     def _uses(self, kind: VerdictKind) -> list[Use]:

@@ -87,8 +87,8 @@ class Sweeper:
                 job=Job(
                     kind=JobKind.RESUME,
                     tenant=approval.tenant,
-                    agent=approval.agent,
-                    thread=approval.thread,
+                    agent=approval.home.agent,
+                    thread=approval.home.thread,
                 ),
             )
             if word != "moved":
@@ -116,6 +116,7 @@ def _rung(approval: Approval, kind: TimerKind) -> Event:
         tenant=approval.tenant,
         agent=approval.agent,
         thread=approval.thread,
+        outer=approval.outer,
         approval=approval.id,
         version=approval.version,
         policy_digest=approval.policy_digest,

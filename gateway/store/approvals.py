@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal, cast
 
 from gateway.approvals import digest, timing
@@ -13,14 +13,15 @@ from gateway.approvals.changes import Change
 from gateway.approvals.events import Event
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.notice import Notice
-from gateway.approvals.record import Approval
+from gateway.approvals.record import Approval, Home
 from gateway.errors import UnreadableRecord
 from gateway.failures import log_failure
-from gateway.store import codec, scripts, timers
+from gateway.store import codec, opening, scripts
 from gateway.store.attention import ASKED_MS, Aftermath
 from gateway.store.connection import Connection, Reply, fields, number, text
 from gateway.store.jobs import Job
 from gateway.store.keys import RETENTION, Keys, shard_of_approval
+from gateway.store.opening import Admission, Listed, Opened
 from gateway.store.windows import Use, as_rows
 
 logger = logging.getLogger(__name__)
@@ -34,45 +35,6 @@ class Loaded:
 
     approval: Approval
     now_ms: int
-
-
-@dataclass(frozen=True)
-class Opened:
-    """What became of a submit: stored now, or answered from an earlier one.
-
-    Attributes:
-        verdicts: JSON that the turn is answered with.
-        older: the thread's earlier approvals in which something may still happen, when
-            the turn is new.
-    """
-
-    verdicts: str
-    older: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Admission:
-    """What has to hold still when a turn opens, and what its calls reserved.
-
-    Attributes:
-        tenant: whose turn it is.
-        names: under none of these may anything be frozen.
-        waiting: how many items of the agent may be pending, these included.
-        asked: how many it may ask people for in ten minutes, these included.
-        held: item id to what the item uses.
-        ran: uses of the calls that run now.
-        refused: uses of the calls that do not run.
-        reserved: all of these, as they were reserved.
-    """
-
-    tenant: str
-    names: tuple[str, ...]
-    waiting: int
-    asked: int
-    held: Mapping[str, Sequence[Use]] = field(default_factory=dict[str, Sequence[Use]])
-    ran: Sequence[Use] = ()
-    refused: Sequence[Use] = ()
-    reserved: Sequence[Use] = ()
 
 
 @dataclass(frozen=True)
@@ -120,10 +82,11 @@ class ApprovalStore:
         Returns:
             None when something moved since the calls were judged: judge them again.
         """
+        own = Home(agent=thread[0], thread=thread[1])
         reply = await scripts.open_turn(
             self._conn,
             turn=keys.turn(turn_key),
-            thread=keys.thread_approvals(admission.tenant, *thread),
+            run=keys.run(admission.tenant, admission.home or own),
             expiry=keys.expiry,
             outbox=keys.outbox,
             audit=keys.audit,
@@ -143,7 +106,7 @@ class ApprovalStore:
             verdicts=verdicts,
             events=_texts(events),
             approvals=json.dumps(
-                [_opening(approval, admission.held) for approval in approvals]
+                [opening.row(approval, admission.held) for approval in approvals]
             ),
             names=json.dumps(admission.names),
             limits=json.dumps(
@@ -160,7 +123,7 @@ class ApprovalStore:
         )
         match text(reply[0]):
             case "opened":
-                return Opened(verdicts, older=_ids(reply[1]))
+                return Opened(verdicts, older=_listed(reply[1]))
             case "exists":
                 return Opened(text(reply[1]))
             case _:
@@ -335,28 +298,19 @@ class ApprovalStore:
         """Drop the deadline of an approval that is kept no longer."""
         await self._conn.command("ZREM", keys.expiry, approval_id)
 
-    async def of_thread(
-        self, keys: Keys, tenant: str, agent: str, thread: str
-    ) -> list[str]:
-        """Return the ids of a thread's approvals, oldest first."""
-        reply = await self._conn.command(
-            "ZRANGE", keys.thread_approvals(tenant, agent, thread), 0, -1
-        )
-        return _ids(reply)
+    async def of_run(self, keys: Keys, tenant: str, home: Home) -> list[Listed]:
+        """Return a run's approvals, oldest first, those of agents inside included."""
+        reply = await self._conn.command("ZRANGE", keys.run(tenant, home), 0, -1)
+        return _listed(reply)
 
-
-def _opening(
-    approval: Approval, held: Mapping[str, Sequence[Use]]
-) -> dict[str, object]:
-    return {
-        "id": approval.id,
-        "ttl_ms": approval.ttl_ms,
-        "timers": timers.rows(approval.waiting),
-        "frozen": codec.frozen(approval),
-        "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
-        "details": [codec.detail(item) for item in approval.items],
-        "uses": [as_rows(held.get(item.id, ())) for item in approval.items],
-    }
+    async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
+        """Return the ids of those in which something is still to happen by itself."""
+        if not listed:
+            return []
+        ids = [one.id for one in listed]
+        times = await self._conn.command("ZMSCORE", keys.expiry, *ids)
+        rows = zip(ids, cast("list[Reply]", times), strict=True)
+        return [approval_id for approval_id, at in rows if at is not None]
 
 
 def _keys_of(approval: Approval) -> Keys:
@@ -390,6 +344,10 @@ def _by_index(events: Mapping[int, Event]) -> str:
 def _milliseconds(reply: Reply) -> int:
     seconds, micros = cast("tuple[bytes | int, bytes | int]", reply)
     return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _listed(reply: Reply) -> list[Listed]:
+    return [Listed.read(member) for member in _ids(reply)]
 
 
 def _ids(reply: Reply) -> list[str]:

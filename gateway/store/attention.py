@@ -9,7 +9,7 @@ from typing import cast
 
 from gateway.approvals import digest
 from gateway.approvals.events import Event
-from gateway.approvals.record import Record
+from gateway.approvals.record import Home, Record
 from gateway.approvals.strict_json import JsonObject
 from gateway.store import scripts
 from gateway.store.connection import Connection, Reply, fields, number, text
@@ -110,13 +110,23 @@ class AttentionStore:
         self._conn = conn
 
     async def standing(
-        self, keys: Keys, tenant: str, agent: str, thread: str, *, turn_key: str
+        self,
+        keys: Keys,
+        tenant: str,
+        agent: str,
+        thread: str,
+        home: Home,
+        *,
+        turn_key: str,
     ) -> Standing:
-        """Read where an agent stands before one of its turns is judged."""
+        """Read where an agent stands before one of its turns is judged.
+
+        Who asked is read of the run: people speak to the agent outside of all others.
+        """
         reply = await scripts.standing(
             self._conn,
             turn=keys.turn(turn_key),
-            facts=keys.thread_facts(tenant, agent, thread),
+            facts=keys.thread_facts(tenant, home.agent, home.thread),
             frozen=keys.frozen(tenant),
             waiting=keys.waiting(tenant, agent),
             asked=keys.asked(tenant, agent),

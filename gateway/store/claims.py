@@ -17,7 +17,11 @@ from gateway.store.freezes import Freeze, names_of
 from gateway.store.keys import LEASE, RETENTION, Keys, shard_of_approval
 
 LEASE_MS = int(LEASE.total_seconds() * 1000)
+PAUSE_LIFETIME = RETENTION / 2
+"""How long an authorization waits for what is asked inside its tool."""
+
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
+_PAUSE_MS = int(PAUSE_LIFETIME.total_seconds() * 1000)
 
 ClaimWord = Literal["new", "busy", "done", "in_doubt", "refused", "frozen", "gone"]
 
@@ -118,6 +122,7 @@ class ClaimStore:
             keep_ms=_KEEP_MS,
             events=json.dumps([event.model_dump_json()]),
             failed_ms=FAILED_MS,
+            lapse_ms=_PAUSE_MS,
         )
         return text(reply[0]) == "done"
 

@@ -17,6 +17,7 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
     Approval,
     Context,
+    Home,
     Item,
     Result,
     Taken,
@@ -92,16 +93,16 @@ def approval(
     return found
 
 
-def whose(blobs: dict[str, bytes]) -> tuple[str, str, str]:
-    """Return tenant, agent and thread of a record that nobody can read, "" unknown."""
+def whose(blobs: dict[str, bytes]) -> tuple[str, Home] | None:
+    """Return tenant and run of a record that nobody can read; None: unknown."""
     try:
         record = _object(blobs["frozen"])
-        tenant, agent, thread = (
-            str(record[name]) for name in ("tenant", "agent", "thread")
+        home = Home.model_validate(
+            record.get("outer") or {name: record[name] for name in ("agent", "thread")}
         )
+        return str(record["tenant"]), home
     except (KeyError, TypeError, ValueError):
-        return "", "", ""
-    return tenant, agent, thread
+        return None
 
 
 def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:

@@ -16,6 +16,7 @@ from datetime import timedelta
 from functools import lru_cache
 
 from gateway.approvals import digest
+from gateway.approvals.record import Home
 
 RETENTION = timedelta(days=30)
 """How long approvals, their cards and their threads are kept after a change."""
@@ -101,9 +102,9 @@ class Keys:
         """String: the verdicts of a submitted turn, for submitting it again."""
         return f"{self._base}:turn:{turn_key.removeprefix('sha256:')}"
 
-    def thread_approvals(self, tenant: str, agent: str, thread: str) -> str:
-        """Sorted set: approvals of a thread by the time they were opened."""
-        return f"{self._base}:th:{_hashed(tenant, agent, thread)}"
+    def run(self, tenant: str, home: Home) -> str:
+        """Sorted set: approvals of a run, inner agents' too, by when they opened."""
+        return f"{self._base}:run:{_hashed(tenant, home.agent, home.thread)}"
 
     def thread_facts(self, tenant: str, agent: str, thread: str) -> str:
         """Hash: who asked in this thread, and where in Slack."""

@@ -35,7 +35,7 @@ async def open_turn(
     conn: Connection,
     *,
     turn: str,
-    thread: str,
+    run: str,
     expiry: str,
     outbox: str,
     audit: str,
@@ -58,7 +58,7 @@ async def open_turn(
     noticed: str,
 ) -> list[Reply]:
     """Run open.lua."""
-    of_turn = [turn, thread, expiry, outbox, audit, reservation]
+    of_turn = [turn, run, expiry, outbox, audit, reservation]
     keys = [*of_turn, frozen, waiting, asked, rejected, timers, *records]
     written: list[Argument] = [keep_ms, verdicts, events, approvals]
     held: list[Argument] = [names, limits, ran, refused, int(is_reserved), noticed]
@@ -191,11 +191,12 @@ async def finish(
     keep_ms: int,
     events: str,
     failed_ms: int,
+    lapse_ms: int,
 ) -> list[Reply]:
     """Run finish.lua."""
     keys = [head, blobs, expiry, outbox, audit, failures]
     claimed: list[Argument] = [id, index, fence]
-    ended: list[Argument] = [state, result, keep_ms, events, failed_ms]
+    ended: list[Argument] = [state, result, keep_ms, events, failed_ms, lapse_ms]
     return await FINISH.run(conn, keys, [*claimed, *ended])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 from gateway.approvals.events import Event, EventName
+from gateway.approvals.record import Home
 from gateway.store import codec, scripts
 from gateway.store.connection import Connection, fields, text
 from gateway.store.jobs import Job, JobKind
@@ -19,15 +20,15 @@ async def put_aside(conn: Connection, keys: Keys, approval_id: str) -> bool:
     its thread, if that much can be read, is brought back.
     """
     blobs = fields(await conn.command("HGETALL", keys.blobs(approval_id)))
-    tenant, agent, thread = codec.whose(blobs)
+    tenant, home = codec.whose(blobs) or ("", Home(agent="", thread=""))
     event = Event(
         name=EventName.RECORD_UNREADABLE,
         tenant=tenant,
-        agent=agent,
-        thread=thread,
+        agent=home.agent,
+        thread=home.thread,
         approval=approval_id,
     )
-    job = Job(kind=JobKind.RESUME, tenant=tenant, agent=agent, thread=thread)
+    job = Job(kind=JobKind.RESUME, tenant=tenant, agent=home.agent, thread=home.thread)
     reply = await scripts.put_aside(
         conn,
         head=keys.head(approval_id),
@@ -39,6 +40,6 @@ async def put_aside(conn: Connection, keys: Keys, approval_id: str) -> bool:
         id=approval_id,
         kinds=json.dumps(list(TimerKind)),
         event=event.model_dump_json(),
-        job=job.model_dump_json() if thread else "",
+        job=job.model_dump_json() if home.thread else "",
     )
     return text(reply[0]) == "done"

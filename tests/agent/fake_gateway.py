@@ -18,11 +18,13 @@ from gateway.approvals.lifecycle import ItemState, Move
 from gateway.approvals.record import (
     Context,
     Demand,
+    Home,
     Item,
     Person,
     Result,
     Settlement,
     Verb,
+    is_inside,
 )
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier, join
@@ -72,6 +74,7 @@ class FakeGateway:
         self.lease_s = lease_s
         self.overridable = overridable
         self.items: dict[str, Item] = {}
+        self.homes: dict[str, Home] = {}
         self.turns: dict[str, tuple[Turn, tuple[Verdict, ...]]] = {}
         self.calls: Counter[str] = Counter()
         self.down: set[str] = set()
@@ -149,13 +152,14 @@ class FakeGateway:
                     result=item.result,
                 )
                 for item in self.items.values()
-                if _ref_of(item) == ref
+                if _ref_of(item) == _named(ref)
             )
 
     async def supersede(self, ref: TurnRef) -> None:
         with self._entered("supersede"):
             for item in list(self.items.values()):
-                if _ref_of(item) == ref and item.is_pending:
+                is_of = _ref_of(item) == _named(ref) or self._is_below(item, ref)
+                if is_of and item.is_pending:
                     self._move(item.id, Move.SUPERSEDE)
 
     async def edits_made(self, thread: str, edits: Mapping[str, str]) -> frozenset[str]:
@@ -165,7 +169,7 @@ class FakeGateway:
                 each
                 for each, item in items
                 if item
-                and item.ctx.thread == thread
+                and thread in {item.ctx.thread, self.homes[item.id].thread}
                 and item.edit
                 and edit_hash(item.edit) == each
             )
@@ -321,6 +325,7 @@ class FakeGateway:
             args_schema=turn.schemas.get(call.tool),
         )
         self.items[item.id] = item
+        self.homes[item.id] = ref.home
         return item
 
     def _claimed(self, item: Item) -> Claimed:
@@ -343,9 +348,13 @@ class FakeGateway:
 
     def _supersede_older(self, ref: TurnRef) -> None:
         for item in list(self.items.values()):
-            is_older = (item.ctx.thread, item.ctx.ns) == (ref.thread, ref.ns)
-            if is_older and item.is_pending and _ref_of(item) != ref:
+            is_here = (item.ctx.thread, item.ctx.ns) == (ref.thread, ref.ns)
+            is_older = is_here or self._is_below(item, ref)
+            if is_older and item.is_pending and _ref_of(item) != _named(ref):
                 self._move(item.id, Move.SUPERSEDE)
+
+    def _is_below(self, item: Item, ref: TurnRef) -> bool:
+        return self.homes[item.id] == ref.home and is_inside(item.ctx.ns, ref.ns)
 
     def _settle(self, item_id: str, move: Move, verb: Verb, text: str = "") -> None:
         settlement = Settlement(verb=verb, by=ANNA, at_ms=1, text=text)
@@ -367,9 +376,13 @@ def _ref_of(item: Item) -> TurnRef:
     )
 
 
+def _named(ref: TurnRef) -> TurnRef:
+    return ref.with_(outer=None)
+
+
 def _is_of(item: Item, request: ClaimRequest) -> bool:
     return (
-        _ref_of(item) == request.ref
+        _ref_of(item) == _named(request.ref)
         and item.tool == request.tool
         and item.ctx.tool_call_id == request.tool_call_id
     )

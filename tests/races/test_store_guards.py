@@ -11,8 +11,8 @@ from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import UNEXECUTED, ItemState
 from gateway.approvals.record import Approval
 from gateway.service.facts import item_event
-from gateway.store.approvals import Admission
 from gateway.store.claims import ClaimEvents
+from gateway.store.opening import Admission
 from gateway.store.store import Store
 from tests.service.desk import ANA, BEN, Desk
 

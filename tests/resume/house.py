@@ -18,7 +18,7 @@ from gateway.approvals.decisions import (
 )
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Origin, Person
+from gateway.approvals.record import Approval, Home, Item, Origin, Person
 from gateway.policy.load import load_policy
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.every_loop import EveryLoop
@@ -76,8 +76,10 @@ class House:
 
     async def approvals(self, thread: str = "t1") -> list[Approval]:
         """Return the thread's approvals that can be read, oldest first."""
-        ids = await self.store.approvals.of_thread(self.keys, "default", "shop", thread)
-        return [one.approval for one in await self.store.approvals.load_each(ids)]
+        home = Home(agent="shop", thread=thread)
+        listed = await self.store.approvals.of_run(self.keys, "default", home)
+        found = await self.store.approvals.load_each(one.id for one in listed)
+        return [one.approval for one in found]
 
     async def items(self, thread: str = "t1") -> list[Item]:
         """Return the thread's items in order."""

@@ -16,7 +16,7 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from gateway.approvals.decisions import Approve, Click, Edit, Forbidden, Settled
-from gateway.approvals.record import Item, approval_of
+from gateway.approvals.record import Home, Item, approval_of
 from gateway.config import Settings
 from gateway.embed import Twokey
 from gateway.errors import GraphError, SettingsError, ThreadUnavailable
@@ -329,8 +329,9 @@ async def asked(tk: Twokey) -> Item:
         found.clear()
         if await tk.store.conn.command("EXISTS", keys.lease("default", "shop", "t1")):
             return False
-        for one in await tk.store.approvals.of_thread(keys, "default", "shop", "t1"):
-            loaded = await tk.reviews.read(one)
+        home = Home(agent="shop", thread="t1")
+        for one in await tk.store.approvals.of_run(keys, "default", home):
+            loaded = await tk.reviews.read(one.id)
             assert loaded
             found.extend(item for item in loaded.approval.items if item.is_pending)
         return len(found) == 1

@@ -6,7 +6,7 @@ import itertools
 from dataclasses import dataclass, field
 
 from gateway.approvals.decisions import Click, Reviewer, Standing
-from gateway.approvals.record import Approval, Item, Person, approval_of
+from gateway.approvals.record import Approval, Home, Item, Person, approval_of
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy.load import load_policy
 from gateway.policy.rules import Policy
@@ -112,6 +112,13 @@ class Desk:
         """Read an item."""
         approval = await self.approval(item_id)
         return approval.items[approval_of(item_id)[1]]
+
+    async def opened(self, tenant: str = "default") -> list[str]:
+        """Return the approvals of the agent's first thread, oldest first."""
+        keys = self.store.keys_of_tenant(tenant)
+        home = Home(agent="support", thread="t1")
+        listed = await self.store.approvals.of_run(keys, tenant, home)
+        return [one.id for one in listed]
 
     async def overdue(self, approval_id: str) -> None:
         """Move the clock: let an approval's deadline have passed."""

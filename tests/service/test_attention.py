@@ -8,7 +8,7 @@ import pytest
 
 from gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
 from gateway.approvals.events import EventName
-from gateway.approvals.record import Result
+from gateway.approvals.record import Home, Result
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy.load import load_policy
 from gateway.store.attention import FAILED_MS, Standing
@@ -42,7 +42,12 @@ def kinds(verdicts: tuple[Verdict, ...]) -> list[VerdictKind]:
 async def standing(desk: Desk) -> Standing:
     keys = desk.store.keys_of_tenant("default")
     return await desk.store.attention.standing(
-        keys, "default", "support", "t1", turn_key="none"
+        keys,
+        "default",
+        "support",
+        "t1",
+        Home(agent="support", thread="t1"),
+        turn_key="none",
     )
 
 

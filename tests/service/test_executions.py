@@ -230,6 +230,23 @@ async def test_a_claim_given_back_can_be_taken_again(desk: Desk) -> None:
     assert isinstance(await desk.agents.claim(claim.with_(owner="w2")), Claimed)
 
 
+async def test_an_authorization_does_not_lapse_while_something_inside_asks(
+    desk: Desk,
+) -> None:
+    click, claim = await desk.refund()
+    await desk.reviews.decide(click, Approve(), ANA)
+    first = await desk.agents.claim(claim)
+    assert isinstance(first, Claimed)
+    await desk.lapsed(claim.item_id)
+
+    await desk.agents.release(claim.item_id, first.fence)
+    await desk.sweeper.sweep()
+
+    assert (await desk.item(claim.item_id)).state is ItemState.AUTHORIZED
+    again = await desk.agents.claim(claim.with_(owner="worker-2"))
+    assert isinstance(again, Claimed)
+
+
 async def test_an_authorization_that_nobody_uses_lapses(desk: Desk) -> None:
     click, claim = await desk.refund()
     await desk.reviews.decide(click, Approve(), ANA)

@@ -75,9 +75,6 @@ async def test_a_turn_of_another_tenant_ends_none_of_ours(
 
     assert verdict.kind is VerdictKind.HOLD
     assert (await desk.item(claim.item_id)).is_pending
-    keys = desk.store.keys_of_tenant("default")
-    find = desk.store.approvals.of_thread
-    ours = await find(keys, "default", "support", "t1")
-    assert ours == [click.approval]
-    assert click.approval not in await find(keys, "other", "support", "t1")
+    assert await desk.opened() == [click.approval]
+    assert click.approval not in await desk.opened("other")
     assert (await other.decide(click, Approve(), ANA)).kind == "unknown"

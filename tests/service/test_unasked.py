@@ -58,6 +58,19 @@ async def test_what_a_thread_has_behind_it_costs_nothing(
     assert len(trips) == 3
 
 
+async def test_what_waits_around_and_beside_an_agent_costs_nothing(
+    store: Store, trips: list[str]
+) -> None:
+    desk = Desk(store)
+    for ns in ("", "tools:1", "tools:2", "tools:9|1"):
+        await desk.submit(("process_refund", {"amount": 1}), ns=ns)
+    trips.clear()
+
+    await desk.submit(("look_up_order", {}), ns="tools:9")
+
+    assert len(trips) == 3
+
+
 def test_a_schema_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     looked_at: list[object] = []
     monkeypatch.setattr(schemas, "schema_problem", looked_at.append)

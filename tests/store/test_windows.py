@@ -18,7 +18,7 @@ from hypothesis.stateful import (
 )
 
 from gateway.store import windows
-from gateway.store.approvals import Admission
+from gateway.store.opening import Admission
 from gateway.store.store import Store
 from gateway.store.windows import MAX_MICRO, Use, use_of
 

@@ -14,6 +14,7 @@
 -- ARGV[6] keep_ms int     lifetime from now on, milliseconds
 -- ARGV[7] events  json    array of event texts
 -- ARGV[8] failed_ms int   how long a failure counts, milliseconds
+-- ARGV[9] lapse_ms int    how long a claim that is given back may wait, milliseconds
 -- Returns:
 --   {"done"}
 --   {"lost", state}  the claim is another's by now, or the item has ended
@@ -30,6 +31,10 @@ if not (owned and open) then return {'lost', state} end
 local now = now_ms()
 redis.call('HSET', KEYS[1], i .. ':s', ARGV[4], i .. ':t', now)
 redis.call('HDEL', KEYS[1], i .. ':u', i .. ':o')
+if ARGV[4] == 'authorized' then
+  -- Something inside it asks, which may take longer than an unused authorization may.
+  redis.call('HSET', KEYS[1], i .. ':l', now + tonumber(ARGV[9]))
+end
 redis.call('HINCRBY', KEYS[1], 'rev', 1)
 if ARGV[5] ~= '' then
   redis.call('HSET', KEYS[2], i .. ':r', ARGV[5])

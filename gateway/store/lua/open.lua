@@ -2,7 +2,7 @@
 -- Open the approvals of one turn, once; the same turn again gets its first answer.
 -- What the turn reserved counts from here on as its calls fared.
 -- KEYS[1] turn        string  the turn's verdicts
--- KEYS[2] thread      zset    the thread's approvals
+-- KEYS[2] run         zset    the run's approvals, each "id namespace"
 -- KEYS[3] expiry      zset    deadlines of the shard
 -- KEYS[4] outbox      stream  events
 -- KEYS[5] audit       stream  audit log
@@ -16,8 +16,8 @@
 -- ARGV[1] keep_ms     int     lifetime of what is written, milliseconds
 -- ARGV[2] verdicts    json    what the turn is answered with
 -- ARGV[3] events      json    array of event texts
--- ARGV[4] approvals   json    array of {id, ttl_ms, timers, frozen, hashes, details,
---                             uses}; timers are rows of {kind, after_ms}
+-- ARGV[4] approvals   json    array of {id, listed, ttl_ms, timers, frozen, hashes,
+--                             details, uses}; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen
 -- ARGV[6] limits      json    {waiting, asked, asked_ms} of the agent
 -- ARGV[7] ran         json    rows of {window, use, within_ms} of calls that run now
@@ -25,7 +25,7 @@
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
 -- ARGV[10] noticed    json    array of what never changes of each notice
 -- Returns:
---   {"opened", older}  ids of the thread's earlier approvals that are not finished
+--   {"opened", older}  what the run lists of its earlier approvals that may go on
 --   {"exists", verdicts}
 --   {"unreserved"}  judging took so long that the reservation ended: judge again
 --   {"frozen"}      something was frozen meanwhile: judge again
@@ -48,12 +48,13 @@ if held > 0 and (redis.call('ZCARD', KEYS[8]) + held > limits.waiting
   return {'crowded'}
 end
 
+local keep = tonumber(ARGV[1])
 local older = {}
-for _, id in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-  if redis.call('ZSCORE', KEYS[3], id) then older[#older + 1] = id end
+for _, listed in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
+  local id = string.match(listed, '^%S+')
+  if redis.call('ZSCORE', KEYS[3], id) then older[#older + 1] = listed end
 end
 
-local keep = tonumber(ARGV[1])
 for index, approval in ipairs(approvals) do
   local head, blobs = KEYS[10 + 2 * index], KEYS[11 + 2 * index]
   local expires = now + approval.ttl_ms
@@ -78,7 +79,9 @@ for index, approval in ipairs(approvals) do
   for _, timer in ipairs(approval.timers) do
     redis.call('ZADD', KEYS[11], now + timer[2], approval.id .. ' ' .. timer[1])
   end
-  redis.call('ZADD', KEYS[2], now, approval.id)
+  redis.call('ZADD', KEYS[2], now, approval.listed)
+  -- Waiting, running and being kept take no approval as long as this.
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - 4 * keep)
   redis.call('PEXPIRE', KEYS[2], keep + approval.ttl_ms)
 end
 for index, frozen in ipairs(cjson.decode(ARGV[10])) do

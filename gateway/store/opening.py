@@ -1,0 +1,84 @@
+"""Say what opens a turn, what has to hold still meanwhile, and what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gateway.approvals import digest
+from gateway.approvals.record import Approval, Home
+from gateway.store import codec, timers
+from gateway.store.windows import Use, as_rows
+
+
+@dataclass(frozen=True)
+class Listed:
+    """An approval as its run lists it: its id, and its agent's namespace."""
+
+    id: str
+    ns: str
+
+    def __str__(self) -> str:
+        """Return the name under which the store lists it."""
+        return f"{self.id} {self.ns}"
+
+    @classmethod
+    def read(cls, member: str) -> Listed:
+        """Read what the store lists; an id holds no blank."""
+        approval, _, ns = member.partition(" ")
+        return cls(approval, ns)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What became of a submit: stored now, or answered from an earlier one.
+
+    Attributes:
+        verdicts: JSON that the turn is answered with.
+        older: the run's earlier approvals in which something may still happen, when
+            the turn is new.
+    """
+
+    verdicts: str
+    older: Sequence[Listed] = ()
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What has to hold still when a turn opens, and what its calls reserved.
+
+    Attributes:
+        tenant: whose turn it is.
+        names: under none of these may anything be frozen.
+        waiting: how many items of the agent may be pending, these included.
+        asked: how many it may ask people for in ten minutes, these included.
+        held: item id to what the item uses.
+        ran: uses of the calls that run now.
+        refused: uses of the calls that do not run.
+        reserved: all of these, as they were reserved.
+        home: the run that the turn belongs to; None: that of its own agent.
+    """
+
+    tenant: str
+    names: tuple[str, ...]
+    waiting: int
+    asked: int
+    held: Mapping[str, Sequence[Use]] = field(default_factory=dict[str, Sequence[Use]])
+    ran: Sequence[Use] = ()
+    refused: Sequence[Use] = ()
+    reserved: Sequence[Use] = ()
+    home: Home | None = None
+
+
+def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, object]:
+    """Return what the script needs to store a new approval."""
+    return {
+        "id": approval.id,
+        "listed": str(Listed(approval.id, approval.ns)),
+        "ttl_ms": approval.ttl_ms,
+        "timers": timers.rows(approval.waiting),
+        "frozen": codec.frozen(approval),
+        "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
+        "details": [codec.detail(item) for item in approval.items],
+        "uses": [as_rows(held.get(item.id, ())) for item in approval.items],
+    }

@@ -1,0 +1,213 @@
+"""An agent inside a tool has a name of its own, and its run is the one outside."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import tool
+from langgraph.graph import END, START, MessagesState, StateGraph
+from langgraph.pregel import Pregel
+
+from gateway.agent import ApprovalMiddleware, guarded
+from gateway.approvals.decisions import Forbidden, Settled, Stale
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import UNEXECUTED, ItemState
+from gateway.approvals.record import Item
+from gateway.policy.load import load_policy
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.running import running
+from gateway.service.reviews import ReviewService
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import DAN, POLICY, House
+from tests.service.desk import person
+
+FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")
+LOOK = json.dumps([["look_up", {"order": "1"}]])
+ONE = json.dumps([["refund", {"order": "1", "amount": 5}]])
+
+
+def payer() -> Pregel[Any, Any, Any, Any]:
+    """Make an agent that pays, under a name that no settings know."""
+    make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
+    return make(
+        shop.Obedient(),
+        tools=[guarded(shop.refund)],
+        middleware=[ApprovalMiddleware("payer")],
+    )
+
+
+@tool
+async def delegate(task: str) -> str:
+    """Let another agent do something."""
+    inner = cast("Any", payer())
+    state = await inner.ainvoke({"messages": [HumanMessage(task)]})
+    return str(state["messages"][-1].text)
+
+
+@tool("delegate")
+async def delegate_twice(task: str) -> str:
+    """Let an agent look first, and then another one pay."""
+    looking = cast("Any", shop.graph())
+    await looking.ainvoke({"messages": [HumanMessage(LOOK)]})
+    paying = cast("Any", payer())
+    state = await paying.ainvoke({"messages": [HumanMessage(task)]})
+    return str(state["messages"][-1].text)
+
+
+def flow() -> Pregel[Any, Any, Any, Any]:
+    """Make a graph that has the payer for a node."""
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("payer", payer())
+    builder.add_edge(START, "payer")
+    builder.add_edge("payer", END)
+    return cast("Pregel[Any, Any, Any, Any]", builder.compile())
+
+
+class Nested(House):
+    """A house whose agent lets another one pay, unasked."""
+
+    def __init__(self, store: Store, runner: LangGraphLocal) -> None:
+        super().__init__(store, runner)
+        self.reviews = ReviewService(store, lambda: FREE)
+
+    def working(self, **options: Any) -> Any:
+        return running(self.store, lambda: FREE, self.runners, **options)
+
+    async def delegated(self) -> Item:
+        """Let the agent inside ask for a refund."""
+        await self.ask(("delegate", {"task": ONE}))
+        [item] = await self.asked()
+        assert item.ctx.agent == "payer"
+        await self.idle()
+        return item
+
+    def with_graph(self, graph: Pregel[Any, Any, Any, Any]) -> None:
+        """Run another graph under the same name, on the same checkpoints."""
+        saver = cast("Any", self.runner)._graph.checkpointer
+        self.runner = LangGraphLocal(attached(graph, saver))
+        self.runners["shop"] = self.runner
+
+
+async def opened(house: House, agent: str) -> bool:
+    """Say whether an agent asked for anything yet."""
+    return any(item.ctx.agent == agent for item in await house.items())
+
+
+@pytest.fixture
+async def house(store: Store, tmp_path: Path) -> AsyncGenerator[Nested]:
+    async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
+        graph = shop.graph(delegate)
+        yield Nested(store, LangGraphLocal(attached(graph, saver)))
+
+
+async def test_an_agent_of_another_name_inside_a_tool_is_answered(
+    house: Nested,
+) -> None:
+    async with house.working():
+        item = await house.delegated()
+
+        mine = await house.decide(item, by=person("U0DAN"))
+        await house.decide(item)
+
+        assert await house.words() == "refunded 1 5"
+    assert isinstance(mine, Forbidden), "Dan asked for it, outside"
+    assert await house.states() == [ItemState.EXECUTED]
+    approval = (await house.approvals())[0]
+    assert approval.requester == DAN
+    assert approval.origin is not None
+
+
+async def test_an_agent_that_is_a_node_of_a_graph_is_answered(house: Nested) -> None:
+    house.with_graph(flow())
+    async with house.working():
+        await house.say(ONE)
+        [item] = await house.asked()
+        await house.decide(item)
+
+        assert await house.words() == "refunded 1 5"
+    assert item.ctx.ns.startswith("payer:")
+
+
+async def test_a_second_agent_in_one_tool_is_not_ended_by_the_first(
+    house: Nested,
+) -> None:
+    house.with_graph(shop.graph(delegate_twice))
+    async with house.working():
+        await house.ask(("delegate", {"task": ONE}))
+        [item] = await house.asked()
+        assert item.ctx.ns.endswith("|1")
+        await house.idle()
+        await house.decide(item)
+
+        assert await house.words() == "refunded 1 5"
+    assert await house.states() == [ItemState.EXECUTED]
+
+
+@pytest.mark.parametrize("words", ["never mind", LOOK])
+async def test_a_new_message_ends_what_waits_inside_and_a_late_click_is_refused(
+    house: Nested, words: str
+) -> None:
+    async with house.working():
+        item = await house.delegated()
+
+        await house.say(words)
+        await house.words()
+        late = await house.decide(item)
+        await house.idle()
+
+    assert isinstance(late, Stale)
+    assert late.state is ItemState.SUPERSEDED
+    [told] = await house.events(EventName.ITEM_SUPERSEDED)
+    assert (told.item, told.home.agent) == (item.id, "shop")
+    assert not [line for line in shop.ledger() if line.startswith("refund")]
+
+
+async def test_it_ends_before_the_new_message_has_been_worked_on(
+    house: Nested,
+) -> None:
+    async with house.working():
+        item = await house.delegated()
+
+        await house.ask(("refund", {"order": "2", "amount": 6}))
+        await eventually(lambda: opened(house, "shop"))
+        [outer] = await house.asked()
+
+        assert outer.ctx.agent == "shop"
+        assert isinstance(await house.decide(item), Stale)
+        await house.decide(outer)
+        assert await house.words() == "refunded 2 6"
+
+
+@pytest.mark.parametrize("number", range(4))
+async def test_a_click_while_a_new_message_comes_has_one_end(
+    house: Nested, number: int
+) -> None:
+    async with house.working():
+        item = await house.delegated()
+
+        outcome, _ = await asyncio.gather(
+            house.decide(item), house.say(f"never mind {number}")
+        )
+        await house.idle()
+
+    [ended] = await house.states()
+    refunds = [line for line in shop.ledger() if line.startswith("refund")]
+    if isinstance(outcome, Settled):
+        # Decided first: it was carried out before the message, or came to nothing.
+        assert ended in {ItemState.EXECUTED, ItemState.LAPSED}
+    else:
+        assert isinstance(outcome, Stale)
+        assert ended is ItemState.SUPERSEDED
+    assert len(refunds) == (ended is ItemState.EXECUTED)
+    assert ended in UNEXECUTED | {ItemState.EXECUTED}

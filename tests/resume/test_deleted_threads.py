@@ -1,0 +1,147 @@
+"""A thread that is deleted ends what waits in it, and its cards say so."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Click, Outcome, Settled, Stale
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Home
+from gateway.embed import Twokey
+from gateway.errors import ThreadUnavailable
+from gateway.policy.load import load_policy
+from gateway.resume.announcing import Place
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import ANA, POLICY
+from tests.resume.test_cut_off_inside import ONE, delegate
+
+FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")
+HOME = Home(agent="shop", thread="t1")
+GRAPH = shop.graph(delegate)
+
+
+@pytest.fixture
+async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
+    """Give a program with an agent that lets another one pay."""
+    async with Twokey(policy=FREE, url=store.conn.url, data_dir=tmp_path) as opened:
+        yield opened
+
+
+async def opened(tk: Twokey) -> list[Approval]:
+    """Return the approvals of the thread."""
+    keys = tk.store.keys_of_tenant("default")
+    listed = await tk.store.approvals.of_run(keys, "default", HOME)
+    found = await tk.store.approvals.load_each(one.id for one in listed)
+    return [one.approval for one in found]
+
+
+async def states(tk: Twokey) -> list[ItemState]:
+    """Return where the calls of the thread stand."""
+    return [item.state for approval in await opened(tk) for item in approval.items]
+
+
+def given(calls: str) -> dict[str, Any]:
+    """Return the input that makes the agent make these calls."""
+    return {"messages": [{"role": "user", "content": calls}]}
+
+
+async def waiting(tk: Twokey) -> tuple[asyncio.Task[dict[str, Any]], Approval]:
+    """Let the agent inside ask; return the run, and what rests on its question."""
+    task = json.dumps([["delegate", {"task": ONE}]])
+    run = asyncio.create_task(
+        tk.run(GRAPH, given(task), thread_id="t1", agent="shop", timeout_s=20)
+    )
+
+    async def is_so() -> bool:
+        lease = tk.store.keys_of_tenant("default").lease("default", "shop", "t1")
+        is_held = await tk.store.conn.command("EXISTS", lease)
+        return not is_held and await states(tk) == [ItemState.PENDING]
+
+    await eventually(is_so)
+    [approval] = await opened(tk)
+    return run, approval
+
+
+async def decide(tk: Twokey, approval: Approval) -> Outcome:
+    """Approve the one call."""
+    item = approval.items[0]
+    click = Click(
+        approval=approval.id, index=0, version=1, action_hash=item.action_hash
+    )
+    return await tk.reviews.decide(click, Approve(), ANA)
+
+
+async def test_what_waits_in_it_is_superseded_and_a_late_click_refused(
+    tk: Twokey,
+) -> None:
+    run, approval = await waiting(tk)
+
+    await tk.delete(GRAPH, thread_id="t1", agent="shop")
+
+    assert await states(tk) == [ItemState.SUPERSEDED]
+    late = await decide(tk, approval)
+    assert isinstance(late, Stale)
+    assert late.state is ItemState.SUPERSEDED
+    with pytest.raises(ThreadUnavailable, match="was deleted"):
+        await run
+    with pytest.raises(ThreadUnavailable, match="There is no thread"):
+        await tk.run(GRAPH, thread_id="t1", agent="shop")
+    assert shop.ledger() == []
+
+
+async def test_a_thread_that_is_not_there_is_deleted_without_complaint(
+    tk: Twokey,
+) -> None:
+    await tk.delete(GRAPH, thread_id="t9", agent="shop")
+
+    await tk.delete(GRAPH, thread_id="t9", agent="shop")
+
+
+async def test_a_thread_that_somebody_runs_is_not_deleted(tk: Twokey) -> None:
+    run, approval = await waiting(tk)
+    keys = tk.store.keys_of_tenant("default")
+    at = Place(keys, "default", "shop", "t1")
+
+    async with tk.store.threads.lease(keys, at.tenant, at.agent, at.thread):
+        with pytest.raises(ThreadUnavailable, match="Another process"):
+            await tk.delete(GRAPH, thread_id="t1", agent="shop")
+
+    assert await states(tk) == [ItemState.PENDING]
+    await decide(tk, approval)
+    assert (await run)["messages"][-1].text == "refunded 1 5"
+
+
+@pytest.mark.parametrize("number", range(4))
+async def test_a_click_at_the_moment_of_the_deletion_has_one_end(
+    tk: Twokey, number: int
+) -> None:
+    run, approval = await waiting(tk)
+
+    async def delete() -> bool:
+        try:
+            await tk.delete(GRAPH, thread_id="t1", agent="shop")
+        except ThreadUnavailable:
+            return False  # the click was faster, and its thread runs
+        return True
+
+    outcome, is_deleted = await asyncio.gather(decide(tk, approval), delete())
+    ends = await asyncio.gather(run, return_exceptions=True)
+
+    [ended] = await states(tk)
+    assert len(shop.ledger()) == (ended is ItemState.EXECUTED)
+    if ended is ItemState.EXECUTED:
+        assert isinstance(outcome, Settled)
+    else:
+        assert is_deleted
+        assert isinstance(ends[0], ThreadUnavailable)
+        assert ended is (
+            ItemState.LAPSED if isinstance(outcome, Settled) else ItemState.SUPERSEDED
+        )

@@ -1,0 +1,193 @@
+"""What waits inside an agent's tool belongs to that agent's run, and ends with it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Forbidden, Settled, Stale
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Home
+from gateway.service.agents import AgentService
+from gateway.store.outbox import announced
+from gateway.store.store import Store
+from gateway.store.threads import ThreadFacts
+from gateway.wire import ProposedCall, Turn, TurnRef, Verdict
+from tests.service.desk import ANA, DAN, Desk, claim_of, person
+
+BOSS = Home(agent="boss", thread="t1")
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+def at(
+    ns: str, *, message: str = "m1", agent: str = "payer", thread: str = "t1"
+) -> TurnRef:
+    """Return a turn of an agent inside the boss's tool; with no ns, of the boss."""
+    if not ns:
+        return TurnRef(agent="boss", thread="t1", message_id=message)
+    return TurnRef(agent=agent, thread=thread, ns=ns, message_id=message, outer=BOSS)
+
+
+async def submit(
+    desk: Desk, ref: TurnRef, tool: str = "process_refund", tenant: str = "default"
+) -> Verdict:
+    """Submit one call."""
+    agents = AgentService(desk.store, lambda: desk.policy, tenant=tenant)
+    call = ProposedCall(tool=tool, args={"amount": 1}, tool_call_id="c1")
+    (verdict,) = await agents.submit(Turn(ref=ref, calls=(call,)))
+    return verdict
+
+
+async def state(desk: Desk, verdict: Verdict) -> ItemState:
+    """Return where a held call stands."""
+    return (await desk.item(verdict.item_id)).state
+
+
+async def test_whoever_asked_the_agent_outside_cannot_approve_what_is_inside(
+    desk: Desk,
+) -> None:
+    keys = desk.store.keys_of_tenant("default")
+    facts = ThreadFacts(requester=DAN)
+    await desk.store.threads.remember(keys, "default", "boss", "t1", facts)
+
+    verdict = await submit(desk, at("tools:1"))
+    outcome = await desk.reviews.decide(
+        await desk.click(verdict), Approve(), person("U0DAN")
+    )
+
+    assert (await desk.approval(verdict.item_id)).requester == DAN
+    assert isinstance(outcome, Forbidden)
+
+
+async def test_a_decision_about_what_is_inside_brings_back_the_agent_outside(
+    desk: Desk,
+) -> None:
+    verdict = await submit(desk, at("tools:1", thread="a-thread-of-its-own"))
+
+    await desk.reviews.decide(await desk.click(verdict), Approve(), ANA)
+
+    queue = desk.store.queue(desk.store.keys_of_tenant("default"))
+    await queue.prepare()
+    delivery = await queue.take("w", block_ms=100)
+    assert delivery
+    assert (delivery.job.agent, delivery.job.thread) == ("boss", "t1")
+
+
+async def test_an_expiry_inside_brings_back_the_agent_outside(desk: Desk) -> None:
+    verdict = await submit(desk, at("tools:1"))
+    await desk.overdue((await desk.approval(verdict.item_id)).id)
+
+    await desk.sweeper.sweep()
+
+    queue = desk.store.queue(desk.store.keys_of_tenant("default"))
+    await queue.prepare()
+    delivery = await queue.take("w", block_ms=100)
+    assert delivery
+    assert delivery.job.agent == "boss"
+
+
+INSIDE = ["tools:1", "tools:1|tools:2", "tools:1|1", "|step|__pregel_pull|step"]
+
+
+@pytest.mark.parametrize("ns", INSIDE)
+@pytest.mark.parametrize("is_repair", [True, False])
+async def test_what_waits_inside_ends_when_the_turn_outside_does(
+    desk: Desk, ns: str, *, is_repair: bool
+) -> None:
+    outside = at("")
+    await submit(desk, outside, "look_up_order")
+    inner = await submit(desk, at(ns))
+    click = await desk.click(inner)
+
+    if is_repair:
+        await desk.agents.supersede(outside)
+    else:
+        await submit(desk, at("", message="m2"), "look_up_order")
+
+    assert await state(desk, inner) is ItemState.SUPERSEDED
+    outcome = await desk.reviews.decide(click, Approve(), ANA)
+    assert isinstance(outcome, Stale)
+    assert outcome.state is ItemState.SUPERSEDED
+    events = await announced(desk.store.conn, desk.store.keys_of_tenant("default"))
+    told = [one for one in events if one.name is EventName.ITEM_SUPERSEDED]
+    assert [(one.item, one.home) for one in told] == [(inner.item_id, BOSS)]
+
+
+@pytest.mark.parametrize("ns", ["tools:2", "tools:1|1", "tools:1|1|tools:3", ""])
+async def test_what_waits_beside_or_outside_goes_on(desk: Desk, ns: str) -> None:
+    beside = await submit(desk, at(ns, message="m9"))
+    await submit(desk, at("tools:1"))
+
+    await submit(desk, at("tools:1", message="m2"))
+    await desk.agents.supersede(at("tools:1", message="m2"))
+
+    assert await state(desk, beside) is ItemState.PENDING
+
+
+async def test_another_run_and_another_tenant_go_on(desk: Desk) -> None:
+    other = Home(agent="boss", thread="t2")
+    elsewhere = await submit(desk, at("tools:1").with_(outer=other))
+    theirs = await submit(desk, at("tools:1"), tenant="other")
+
+    await submit(desk, at("", message="m2"), "look_up_order")
+    await desk.agents.supersede(at(""))
+
+    assert await state(desk, elsewhere) is ItemState.PENDING
+    loaded = await desk.store.approvals.load(theirs.item_id.rpartition(".")[0])
+    assert loaded
+    assert loaded.approval.items[0].is_pending
+
+
+async def test_what_runs_inside_is_not_cut_off(desk: Desk) -> None:
+    ref = at("tools:1")
+    inner = await submit(desk, ref)
+    await desk.reviews.decide(await desk.click(inner), Approve(), ANA)
+    await desk.agents.claim(claim_of(ref, inner))
+
+    await desk.agents.supersede(at(""))
+
+    assert await state(desk, inner) is ItemState.EXECUTING
+
+
+@pytest.mark.parametrize("number", range(6))
+async def test_a_click_at_the_moment_of_the_cut_off_has_one_end(
+    desk: Desk, number: int
+) -> None:
+    inner = await submit(desk, at("tools:1"))
+    click = await desk.click(inner)
+
+    async def cut_off() -> None:
+        if number % 2:
+            await desk.agents.supersede(at(""))
+        else:
+            await submit(desk, at("", message="m2"), "look_up_order")
+
+    outcome, _ = await asyncio.gather(
+        desk.reviews.decide(click, Approve(), ANA), cut_off()
+    )
+    reply = await desk.agents.claim(claim_of(at("tools:1"), inner))
+
+    ended = await state(desk, inner)
+    is_click_first = isinstance(outcome, Settled)
+    assert reply.kind == "refused"
+    assert ended is (ItemState.LAPSED if is_click_first else ItemState.SUPERSEDED)
+    assert is_click_first or isinstance(outcome, Stale)
+
+
+async def test_a_run_lists_no_approval_that_can_be_kept_no_longer(desk: Desk) -> None:
+    keys = desk.store.keys_of_tenant("default")
+    await desk.store.conn.command(
+        "ZADD", keys.run("default", BOSS), 1, "ap_old tools:1"
+    )
+
+    inner = await submit(desk, at("tools:1"))
+
+    listed = await desk.store.approvals.of_run(keys, "default", BOSS)
+    approval = await desk.approval(inner.item_id)
+    assert [(one.id, one.ns) for one in listed] == [(approval.id, "tools:1")]

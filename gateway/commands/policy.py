@@ -66,7 +66,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         place = str(file or "")
         unread: list[JsonValue] = [{"place": place, "text": str(error)}]
         console.as_json({"ok": False, "problems": unread})
-        raise typer.Exit(1) from error
+        raise typer.Exit(2) from error
     lacking = without_reviewers(policy)
     if json:
         document: JsonObject = {"ok": True, "policy_digest": policy.digest}

@@ -81,7 +81,7 @@ class Reviewers:
         now = self._clock()
         since = now if fresh else now - KEPT_S
         account, member_of = await asyncio.gather(
-            self._within(self._accounts.get(user, since)),
+            self._accounts.in_time(user, since),
             self._groups_of(user, frozenset(groups), since),
         )
         known = account or Account(Standing.UNKNOWN)
@@ -102,8 +102,8 @@ class Reviewers:
         groups = {group for demand in demands for group in groups_of(demand)}
         since = self._clock() - KEPT_S
         await asyncio.gather(
-            *(self._within(self._accounts.get(user, since)) for user in sorted(users)),
-            *(self._within(self._groups.get(group, since)) for group in sorted(groups)),
+            *(self._accounts.in_time(user, since) for user in sorted(users)),
+            *(self._groups.in_time(group, since) for group in sorted(groups)),
         )
 
     async def _groups_of(
@@ -122,21 +122,13 @@ class Reviewers:
     ) -> frozenset[str] | None:
         wanted = sorted(groups)
         found = await asyncio.gather(
-            *(self._within(self._groups.get(group, since)) for group in wanted)
+            *(self._groups.in_time(group, since) for group in wanted)
         )
         members = [people for people in found if people is not None]
         if len(members) < len(wanted):
             return None
         pairs = zip(wanted, members, strict=True)
         return frozenset(group for group, people in pairs if user in people)
-
-    async def _within(self, answer: Awaitable[T]) -> T | None:
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await answer
-        except (SlackError, TimeoutError) as error:
-            logger.warning("reviewer.unresolved why=%s", type(error).__name__)
-            return None
 
     async def _ask_account(self, user: str) -> Account:
         try:
@@ -206,6 +198,15 @@ class _Kept(Generic[T]):
             asking.add_done_callback(lambda task: self._asked(key, task))
         # Who stops waiting must not stop the question for the others.
         return await asyncio.shield(asking)
+
+    async def in_time(self, key: str, since: float) -> T | None:
+        """Return such an answer, or None when Slack does not give it in time."""
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                return await self.get(key, since)
+        except (SlackError, TimeoutError) as error:
+            logger.warning("reviewer.unresolved why=%s", type(error).__name__)
+            return None
 
     async def _ask_now(self, key: str, asked_at: float) -> T:
         answer = await self._ask(key)

@@ -126,8 +126,8 @@ def test_the_old_button_works_after_everything_was_killed(
     demo.start()
     screen.open("U0ANA", CHANNEL)
     screen.click('[data-action-id="approve"]')
-    screen.wait(lambda: len(demo.effects()) == 1, "the effect")
-    # The dead process's lease on publishing has to run out first.
+    # The dead process's leases, on the thread and on publishing, run out first.
+    screen.wait(lambda: len(demo.effects()) == 1, "the effect", within_s=40)
     words_on(screen, "and done", within_s=40)
 
     assert len(demo.effects()) == 1

@@ -37,7 +37,8 @@ class Gateway(Protocol):
         """Judge all calls of a turn at once; open approvals for those that wait.
 
         Idempotent by the turn's ref: the same turn submitted again gets the same
-        verdicts. Older open items of the same thread and namespace are superseded.
+        verdicts. What still waits of the agent's older turns, and inside its tools, is
+        superseded.
         """
         ...
 
@@ -66,7 +67,7 @@ class Gateway(Protocol):
         ...
 
     async def supersede(self, ref: TurnRef) -> None:
-        """End the items of this turn that are still waiting: the thread moved on."""
+        """End what still waits of this turn and inside it: the thread moved on."""
         ...
 
     async def edits_made(self, thread: str, edits: Mapping[str, str]) -> frozenset[str]:

@@ -115,7 +115,7 @@ class Advancer:
         asked = asked_items(state.pending)
         dropped = [
             approval.id
-            for approval in await self._unfinished(at)
+            for approval in await self._droppable(at, asked)
             if not any(item.id in asked for item in approval.items)
         ]
         await self._agents.supersede_approvals(dropped)
@@ -164,7 +164,7 @@ class Advancer:
             ends.add(ItemState.AUTHORIZED)
         dropped = frozenset(
             item.id
-            for approval in await self._unfinished(at)
+            for approval in await self._droppable(at, asked)
             for item in approval.items
             if item.state in ends and item.id not in asked
         )
@@ -177,8 +177,21 @@ class Advancer:
             )
             await self._agents.withdraw(dropped)
 
-    async def _unfinished(self, at: Place) -> list[Approval]:
+    async def _droppable(self, at: Place, asked: frozenset[str]) -> list[Approval]:
+        """Return the run's unfinished approvals, but for those a paused task may need.
+
+        A task that runs several agents at once shows the question of one; the others
+        ask when it is entered again.
+        """
         approvals = self._store.approvals
         listed = await approvals.of_run(at.keys, at.tenant, at.home)
-        found = await approvals.load_each(await approvals.unfinished(at.keys, listed))
-        return [loaded.approval for loaded in found]
+        ids = await approvals.unfinished(at.keys, listed)
+        found = [loaded.approval for loaded in await approvals.load_each(ids)]
+        asking = {one.ns for one in found if any(i.id in asked for i in one.items)}
+        paused = {_task(ns) for ns in asking if ns}
+        return [one for one in found if one.ns in asking or _task(one.ns) not in paused]
+
+
+def _task(ns: str) -> str:
+    """Return the task of the run's outermost graph that a namespace lies in."""
+    return ns.partition("|")[0]

@@ -141,6 +141,13 @@ TRUST_TABLE = (
         "tests/service/test_executions.py",
     ),
     Mutant(
+        "what a paused task may come back to is not dropped",
+        "gateway/resume/advancing.py",
+        "paused = {_task(ns) for ns in asking if ns}",
+        "paused = set[str]()",
+        "tests/resume/test_cut_off_inside.py",
+    ),
+    Mutant(
         "an edit is compared as a whole",
         "gateway/service/agents.py",
         "record is not None and edit_hash(record) == each",

@@ -65,6 +65,15 @@ async def delegate_twice(task: str) -> str:
     return str(state["messages"][-1].text)
 
 
+@tool("delegate")
+async def delegate_both(task: str) -> str:
+    """Let two agents pay at once."""
+    given = {"messages": [HumanMessage(task)]}
+    payers = [cast("Any", payer()) for _ in range(2)]
+    ends = await asyncio.gather(*(one.ainvoke(given) for one in payers))
+    return ", ".join(str(state["messages"][-1].text) for state in ends)
+
+
 def flow() -> Pregel[Any, Any, Any, Any]:
     """Make a graph that has the payer for a node."""
     builder: Any = StateGraph(MessagesState)
@@ -102,6 +111,11 @@ class Nested(House):
 async def opened(house: House, agent: str) -> bool:
     """Say whether an agent asked for anything yet."""
     return any(item.ctx.agent == agent for item in await house.items())
+
+
+async def _are_both_pending(house: House) -> bool:
+    """Say whether both agents inside wait for a person."""
+    return await house.states() == [ItemState.PENDING] * 2
 
 
 @pytest.fixture
@@ -152,6 +166,24 @@ async def test_a_second_agent_in_one_tool_is_not_ended_by_the_first(
 
         assert await house.words() == "refunded 1 5"
     assert await house.states() == [ItemState.EXECUTED]
+
+
+async def test_of_two_agents_at_once_in_one_tool_each_is_answered(
+    house: Nested,
+) -> None:
+    house.with_graph(shop.graph(delegate_both))
+    async with house.working():
+        await house.ask(("delegate", {"task": ONE}))
+        await eventually(lambda: _are_both_pending(house))
+        await house.idle()
+        first, second = await house.items()
+        await house.decide(second)
+        await house.idle()
+        await house.decide(first)
+
+        assert await house.words() == "refunded 1 5, refunded 1 5"
+    assert await house.states() == [ItemState.EXECUTED] * 2
+    assert len(shop.ledger()) == 2
 
 
 @pytest.mark.parametrize("words", ["never mind", LOOK])

@@ -18,7 +18,7 @@ from gateway.store.store import Store
 
 pytest_plugins = ["pytester"]
 
-WAIT_S = 20.0
+WAIT_S = 30.0
 
 
 @pytest.fixture(scope="session")

@@ -75,7 +75,7 @@ def test_pictures_of_what_takes_two_people(
         screen = Screen(chrome, demo.url)
         screen.size(1100, 900, scheme="light")
         ask_for_two(screen)
-        words_on(screen, "Escalated", within_s=20)
+        words_on(screen, "Escalated")
         approve_as(screen, "U0ANA")
         words_on(screen, "1 of 2 approvals")
         press_last(screen, "take")

@@ -8,7 +8,7 @@ import pytest
 from selenium.webdriver import Chrome, Keys
 
 from tests.browser.demo_process import Demo
-from tests.sandbox.page.screen import Screen
+from tests.sandbox.page.screen import PATIENCE_S, Screen
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -17,7 +17,7 @@ REASON = "Only half of it was damaged."
 CARD = ".message:has([data-action-id])"
 
 
-def words_on(screen: Screen, *expected: str, within_s: float = 10) -> str:
+def words_on(screen: Screen, *expected: str, within_s: float = PATIENCE_S) -> str:
     """Wait until the channel shows all of these words; return its text."""
 
     def shown() -> str:
@@ -201,7 +201,7 @@ def test_a_card_that_nobody_decides_expires_before_their_eyes(
     policy = tmp_path / "policy.yml"
     policy.write_text(
         "version: 1\n"
-        "defaults: {channel: C0APPROVALS, reviewers: [U0ANA], expires_in: 6s}\n"
+        "defaults: {channel: C0APPROVALS, reviewers: [U0ANA], expires_in: 10s}\n"
         "tools: {look_up_order: {tier: auto}}\n",
         encoding="utf-8",
     )

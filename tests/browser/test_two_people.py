@@ -57,7 +57,7 @@ def test_a_refund_over_1000_takes_two_people_and_calls_the_senior(
     screen: Screen, demo: Demo
 ) -> None:
     ask_for_two(screen)
-    words_on(screen, "Escalated", within_s=20)
+    words_on(screen, "Escalated")
     screen.wait(
         lambda: "This still waits for you" in last_thread(screen), "the reminder"
     )
@@ -79,7 +79,7 @@ def test_who_is_on_it_is_seen_by_everybody_and_more_time_is_given(
     screen: Screen, demo: Demo
 ) -> None:
     ask_for_two(screen)
-    words_on(screen, "Escalated", within_s=20)
+    words_on(screen, "Escalated")
 
     press_last(screen, "take")
     words_on(screen, "Ana Alves is on it until")
@@ -100,7 +100,7 @@ def test_what_nobody_decides_is_told_in_another_channel(
     screen.click(f'[data-hook="{E_MAIL}"]')
 
     screen.open(ANA, "C0GENERAL")
-    text = words_on(screen, "is not decided yet", "send_email", within_s=20)
+    text = words_on(screen, "is not decided yet", "send_email")
 
     assert "sam@example.com" not in text
     assert not demo.effects()
@@ -153,7 +153,7 @@ def test_home_lists_everything_that_waits_for_one_person(
     ask_for_two(screen)
     screen.click(f'[data-hook="{SEVERAL}"]')
     words_on(screen, "3 of 3 calls")
-    words_on(screen, "Escalated", within_s=20)  # which makes it the urgent one
+    words_on(screen, "Escalated")  # which makes it the urgent one
 
     screen.open(ANA, "home")
     words_on(screen, "Waiting for you: 3", "0 of 2 approvals", "3 calls wait")
@@ -166,7 +166,7 @@ def test_home_lists_everything_that_waits_for_one_person(
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_nothing_is_wider_than_a_phone(screen: Screen, scheme: str) -> None:
     ask_for_two(screen)
-    words_on(screen, "Escalated", within_s=20)
+    words_on(screen, "Escalated")
     screen.size(360, 780, scheme=scheme)
 
     for place in (CHANNEL, "home"):

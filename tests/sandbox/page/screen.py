@@ -14,7 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 T = TypeVar("T")
-PATIENCE_S = 8.0
+PATIENCE_S = 20.0
 POLL_S = 0.02
 # The page redraws what changes while somebody looks at it: look again.
 REDRAWN = (StaleElementReferenceException, ElementClickInterceptedException)

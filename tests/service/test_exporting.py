@@ -173,7 +173,7 @@ async def test_the_command_prints_one_object_a_line(
 
     assert whole[0] == 0
     assert json.loads(whole[1].splitlines()[0])["name"] == "approval.opened"
-    assert later == (0, "", "")
+    assert later == (0, "", "The audit log has nothing in this time.\n")
     assert wrong[0] == 2
     assert "--until 'today' is no time" in wrong[2]
 

@@ -43,20 +43,22 @@ def closed(schema: JsonObject) -> JsonObject:
     return _Closing(schema).place(schema)
 
 
-def subschemas(schema: JsonObject) -> Iterator[JsonObject]:
-    """Yield a schema and every schema in it; what is only data is left out."""
-    yield schema
+def subschemas(
+    schema: JsonObject, path: tuple[str | int, ...] = ()
+) -> Iterator[tuple[tuple[str | int, ...], JsonObject]]:
+    """Yield a schema and every schema in it, with its path; data in it is left out."""
+    yield path, schema
     for key, value in schema.items():
-        found: Iterable[JsonValue] = ()
+        found: Iterable[tuple[tuple[str | int, ...], JsonValue]] = ()
         if key in _PLACES | _SAME | _UNTOUCHED:
-            found = (value,)
+            found = (((key,), value),)
         elif key in _PLACES_LISTED | _SAME_LISTED and isinstance(value, list):
-            found = value
+            found = (((key, index), one) for index, one in enumerate(value))
         elif key in _PLACES_NAMED | _SAME_NAMED and isinstance(value, dict):
-            found = value.values()
-        for one in found:
+            found = (((key, name), one) for name, one in value.items())
+        for below, one in found:
             if isinstance(one, dict):
-                yield from subschemas(one)
+                yield from subschemas(one, (*path, *below))
 
 
 class _Closing:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier, join
@@ -15,6 +15,7 @@ from gateway.policy.fields import (
 )
 from gateway.policy.fitting import AMOUNTS, path_problem, rule_problem
 from gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, WindowRule
+from gateway.policy.schema_mistakes import mistake
 from gateway.sentences import Path, dotted, near
 
 
@@ -41,6 +42,16 @@ def cross_check(policy: Policy, document: Document) -> Iterator[Problem]:
             yield from _lowered(listed, override, document, (*base, "tier"))
             both = (listed, override) if listed else (override,)
             yield from _tool_problems(policy, document, base, both)
+
+
+def schema_problems(policy: Policy, document: Document) -> Iterator[Problem]:
+    """Yield what is wrong with schemas; nothing can be checked against such a one."""
+    for base, schema in _schemas(policy):
+        found = mistake(schema)
+        if found is not None:
+            path = (*base, *found.path)
+            text = f"{dotted(path)!r}: this is no usable JSON Schema 2020-12: "
+            yield document.problem(path, text + found.text)
 
 
 def _lowered(
@@ -119,7 +130,8 @@ def _window_problems(
         if EVERY_TOOL in window.tools:
             text = f"{dotted(path)!r} is for every tool, but not every tool has "
             yield document.problem(path, f"{text}{source!r}; list the tools that do.")
-        for tool, schema in _schemas(policy):
+        for place, schema in _schemas(policy):
+            tool = str(place[-2])
             if not window.counts(tool):
                 continue
             problem = path_problem(
@@ -130,13 +142,15 @@ def _window_problems(
                 yield document.problem(path, text)
 
 
-def _schemas(policy: Policy) -> Iterator[tuple[str, JsonObject]]:
-    """Yield every schema of arguments that the file has, with its tool."""
-    places = (policy.tools, *(agent.tools for agent in policy.agents.values()))
-    for tools in places:
+def _schemas(policy: Policy) -> Iterator[tuple[Path, JsonObject]]:
+    """Yield every schema of arguments that the file has, with its place."""
+    places: list[tuple[Path, Mapping[str, ToolRule]]] = [(("tools",), policy.tools)]
+    for name, agent in policy.agents.items():
+        places.append((("agents", name, "tools"), agent.tools))
+    for base, tools in places:
         for tool, rule in tools.items():
             if rule.args_schema is not None:
-                yield tool, rule.args_schema
+                yield (*base, tool, "args_schema"), rule.args_schema
 
 
 def _path_problems(
@@ -175,7 +189,8 @@ def _tool_problems(
     if tiers and overridable[-1:] != [True] and join(floor, *tiers) not in tiers:
         path = (*base, "triage", "tiers")
         text = f"{dotted(path)!r} names no tier that the tool can have, since it is "
-        text += f"{floor.value!r} at least, so triage would never be asked."
+        text += f"{floor.value!r} at least, so triage would never be asked; "
+        text += "name a higher one, or remove 'triage'."
         yield document.problem(path, text)
     for index, rule in enumerate(own.raise_):
         path = (*base, "raise", index)

@@ -11,14 +11,11 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     Field,
-    JsonValue,
     PlainSerializer,
 )
 
-from gateway.approvals.strict_json import JsonObject
 from gateway.policy import hours
 from gateway.policy.expressions import compiled
-from gateway.policy.schemas import no_arguments, unusable
 from gateway.sentences import shortened
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
@@ -123,7 +120,7 @@ def _reviewer(text: str) -> str:
         return text
     raise ValueError(
         f"{text!r} is neither a role of this file nor a Slack user id (U…, W…) "
-        "or user group id (S…)."
+        "or user group id (S…); write one of these."
     )
 
 
@@ -152,14 +149,6 @@ def _template(text: str) -> str:
             f"{shortened(text)!r} has a brace without its pair; write {{args.name}}."
         )
     return text
-
-
-def _schema(value: dict[str, JsonValue]) -> JsonObject:
-    problem = no_arguments(value) or unusable(value, {})
-    if problem is not None:
-        end = "" if problem.endswith("?") else "."
-        raise ValueError(f"this is no usable JSON Schema 2020-12: {problem}{end}")
-    return value
 
 
 def _window_name(text: str) -> str:
@@ -224,7 +213,7 @@ def _called(text: str) -> str:
         return text
     raise ValueError(
         f"{text!r} is neither a role of this file nor a channel (#name, C…) nor a "
-        "Slack user id (U…)."
+        "Slack user id (U…); write one of these."
     )
 
 
@@ -249,7 +238,6 @@ ReviewerRef = Annotated[str, AfterValidator(_reviewer)]
 Reviewers = Annotated[tuple[ReviewerRef, ...], BeforeValidator(one_or_many), Distinct]
 ArgsPath = Annotated[str, AfterValidator(_path)]
 Template = Annotated[str, AfterValidator(_template)]
-ArgsSchema = Annotated[dict[str, JsonValue], AfterValidator(_schema)]
 WindowName = Annotated[str, AfterValidator(_window_name)]
 Percent = Annotated[int, BeforeValidator(_percent), Field(ge=1, le=99)]
 Condition = Annotated[str, AfterValidator(_expression)]

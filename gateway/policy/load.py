@@ -17,7 +17,7 @@ from gateway.documents import (
     read_model,
 )
 from gateway.errors import BadJson, PolicyError
-from gateway.policy.crosscheck import cross_check
+from gateway.policy.crosscheck import cross_check, schema_problems
 from gateway.policy.rules import Policy
 from gateway.sentences import Path, dotted
 
@@ -56,9 +56,11 @@ def load_policy(text: str, source: str, *, under: str = "") -> Policy:
         policy = read_model(document, Policy, shows_values=True)
     except BadDocument as error:
         raise BadPolicy(error.problems) from error
-    problems = tuple(dict.fromkeys(islice(cross_check(policy, document), MAX_PROBLEMS)))
-    if problems:
-        raise BadPolicy(problems)
+    for check in (schema_problems, cross_check):
+        found = islice(check(policy, document), MAX_PROBLEMS)
+        problems = tuple(dict.fromkeys(found))
+        if problems:
+            raise BadPolicy(problems)
     return policy
 
 

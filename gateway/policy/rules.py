@@ -15,10 +15,10 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gateway.approvals import digest
 from gateway.approvals.record import Record, Role, Verb
+from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 from gateway.policy.fields import (
     ArgsPath,
-    ArgsSchema,
     Because,
     ChannelRef,
     Condition,
@@ -185,7 +185,7 @@ class ToolRule(Record):
     allow: tuple[Verb, ...] | None = None
     reviewers: Reviewers | None = None
     description: Template | None = None
-    args_schema: ArgsSchema | None = None
+    args_schema: JsonObject | None = None
     requires_reason: Switch | None = None
     idempotent: Switch | None = None
     redact: tuple[ArgsPath, ...] = ()

@@ -119,13 +119,24 @@ def test_what_would_silently_be_something_else_is_refused(text: str, said: str) 
 @pytest.mark.parametrize(
     ("schema", "said"),
     [
-        ("{type: string}", "'type' is 'string'; arguments are an object"),
-        ("{type: [array, 'null']}", "arguments are an object, so write 'object'"),
+        ("{type: string}", "it is 'string', and arguments are an object; write object"),
+        ("{type: [array, 'null']}", "and arguments are an object; write object."),
         (
             "{$schema: 'http://json-schema.org/draft-04/schema#', type: object}",
             "leave it out, or write 'https://json-schema.org/draft/2020-12/schema'",
         ),
-        ("{$schema: 7}", "'$schema' is 7; leave it out"),
+        ("{$schema: 7}", "7 is another draft; leave it out"),
+        ("{properties: {a: {type: nmbr}}}", "'nmbr' is no type; did you mean 'number'"),
+        ("{properties: {a: {type: [5]}}}", "[5] is no type; use one of array, boolean"),
+        ("{properties: []}", "args_schema.properties': this is no usable"),
+        ("{required: amount}", "'amount' cannot stand here; write a list."),
+        ("{properties: {a: 5}}", "5 cannot stand here; write a mapping or true or fal"),
+        ("{required: [a, a]}", "cannot stand here (uniqueItems: true); mend or remove"),
+        ("{pattern: 'a{9999999999}'}", "the repetition number is too large); mend or"),
+        (
+            "{$ref: '#/x'}",
+            "it refers to '#/x', which is not in it; mend or remove",
+        ),
         ("{propertis: {a: {}}}", "no 'propertis'; did you mean 'properties'?"),
         (
             "{properties: {a: {anyOf: [{maximumm: 5}]}}}",
@@ -136,9 +147,20 @@ def test_what_would_silently_be_something_else_is_refused(text: str, said: str) 
 def test_a_schema_that_checks_no_arguments_is_refused(schema: str, said: str) -> None:
     (problem,) = problems(tool(f"args_schema: {schema}"))
 
-    assert problem.startswith("policy.yml:4: 'tools.refund.args_schema': this is no us")
+    assert problem.startswith("policy.yml:4: 'tools.refund.args_schema")
+    assert "this is no usable JSON Schema 2020-12: " in problem
     assert said in problem
     assert not problem.endswith("?.")
+
+
+def test_a_mistake_in_a_schema_has_the_line_of_its_keyword() -> None:
+    schema = ["args_schema:", "  type: object", "  properties:", "    a: {maximumm: 5}"]
+
+    (problem,) = problems(tool(*schema))
+
+    assert problem.startswith(
+        "policy.yml:7: 'tools.refund.args_schema.properties.a.maximumm': "
+    )
 
 
 @pytest.mark.parametrize(

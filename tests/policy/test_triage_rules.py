@@ -67,7 +67,7 @@ def test_no_policy_asks_for_triage_by_itself() -> None:
         ("{tiers: [deny]}", "what is denied is not put to triage; remove 'deny'."),
         ("{tiers: [approve, approve]}", "'approve' appears twice; remove one."),
         ("{tiers: [approov]}", "'approov'; did you mean 'approve'?"),
-        ("{tiers: [auto]}", "so triage would never be asked."),
+        ("{tiers: [auto]}", "so triage would never be asked; name a higher one, or"),
         ("{timeout: 2}", "2 is not a duration; write 90s, 30m, 1h or 2d."),
         ("{timeout: 31s}", "30s is the most."),
         ("{may_deny: yes}", "'tools.pay.triage.may_deny'"),

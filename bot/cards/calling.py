@@ -22,7 +22,7 @@ from bot.blocks import (
     usergroup,
 )
 from bot.cards.message import Message
-from bot.cards.refs import when
+from bot.cards.refs import places, when
 from bot.text import fit
 from gateway.approvals.record import Approval, Item, Role
 
@@ -51,8 +51,8 @@ def escalation(approval: Approval) -> Message:
     whom = _mentions(approval, approval.waiting.roles)
     blocks: list[Block] = [section(joined(" ", [*whom, said]))]
     if approval.waiting.channels:
-        told = label(fit(f"Told in {', '.join(approval.waiting.channels)}.", _NAMES))
-        blocks.append(context(told))
+        told = places(approval.waiting.channels[:_MOST])
+        blocks.append(context(label("Told in"), *told))
     text = f"Approval {approval.id} is escalated: it is not decided yet."
     return Message(tuple(blocks), text)
 

@@ -1,4 +1,8 @@
-"""Write the history of a card into its thread, one small message an event."""
+"""Write the history of a card into its thread, one small message an event.
+
+Slack notifies whoever a new message mentions, and of every reply from then on. So a
+line names people only where several take part; who decided alone stands on the card.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,15 @@ _NAMED: dict[EventName, LiteralString] = {
     EventName.ITEM_EXPIRED: "⌛ Nobody decided in time. Nothing ran.",
     EventName.ITEM_SUPERSEDED: "⏩ The conversation moved on. Nothing ran.",
     EventName.ITEM_WITHDRAWN: "↩ The agent withdrew this. Nothing ran.",
-    EventName.ITEM_LAPSED: "⌛ Approved, but not run in time. Nothing ran.",
+    EventName.ITEM_LAPSED: "⌛ Approved, but it never ran: the approval lapsed.",
     EventName.ITEM_EXECUTED: "✅ It ran.",
     EventName.ITEM_FAILED: "❌ It ran and failed.",
     EventName.ITEM_IN_DOUBT: "❓ The worker stopped while this ran. Please check.",
 }
 _BY_SOMEBODY: dict[EventName, LiteralString] = {
-    EventName.ITEM_AUTHORIZED: "🔑 Approved by",
-    EventName.ITEM_REJECTED: "🚫 Rejected by",
-    EventName.ITEM_ANSWERED: "💬 Answered by",
+    EventName.ITEM_AUTHORIZED: "🔑 Approved",
+    EventName.ITEM_REJECTED: "🚫 Rejected",
+    EventName.ITEM_ANSWERED: "💬 Answered",
 }
 _FOUND: dict[str, LiteralString] = {
     Finding.EXECUTED.value: "🔎 {who} checked: it ran.",
@@ -83,11 +87,23 @@ def _said(event: Event, item: Item) -> Template | None:
         return _voted(item, _lost(event))
     if name is EventName.ITEM_RECONCILED and event.reason in _FOUND:
         return template(_FOUND[event.reason], who=who(_actor(event)))
-    is_said = name is EventName.ITEM_AUTHORIZED and is_own_edit(item)
-    if name not in _BY_SOMEBODY or not by or is_said:
+    return _decided(name, item) if name in _BY_SOMEBODY and by else None
+
+
+def _decided(name: EventName, item: Item) -> Template | None:
+    whom = [template(" by "), by_whom(item)] if takes_several(item) else []
+    if name is EventName.ITEM_AUTHORIZED and not whom:
+        # That it ran comes next, and says that it was approved.
         return None
-    whom = joined("", [by_whom(item), template(".")])
-    return joined(" ", [template(_BY_SOMEBODY[name]), whom])
+    return joined("", [template(_BY_SOMEBODY[name]), *whom, template(".")])
+
+
+def takes_several(item: Item) -> bool:
+    """Say whether more than one person has to agree, or already took part."""
+    people = {vote.by for vote in item.votes}
+    if item.edit is not None:
+        people.add(item.edit.by)
+    return counted_votes(item).need > 1 or len(people) > 1
 
 
 def is_own_edit(item: Item) -> bool:
@@ -102,7 +118,7 @@ def is_own_edit(item: Item) -> bool:
 
 def _edited(item: Item, editor: Person) -> Template:
     if is_own_edit(item):
-        return template("✏️ Edited and approved by {who}.", who=who(editor))
+        return template("✏️ Edited and approved.")
     return template("✏️ Edited by {who}.", who=who(editor))
 
 

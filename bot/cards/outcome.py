@@ -48,7 +48,7 @@ _ENDED: dict[ItemState, LiteralString] = {
     ItemState.EXPIRED: "The time to decide is over and nothing ran",
     ItemState.SUPERSEDED: "The conversation moved on and nothing ran",
     ItemState.WITHDRAWN: "The agent withdrew this and nothing ran",
-    ItemState.LAPSED: "This was approved but not run in time, and nothing ran",
+    ItemState.LAPSED: "This was approved but never ran, and that approval has lapsed",
 }
 _SETTLED_BY: dict[Verb, LiteralString] = {
     Verb.APPROVE: "approved by {who} {at}",

@@ -5,12 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from bot.blocks import Ref, Template, code, joined, moment, template, user
+from bot.blocks import (
+    Label,
+    Ref,
+    Template,
+    channel,
+    code,
+    joined,
+    label,
+    moment,
+    template,
+    user,
+)
+from bot.text import fit
 from gateway.approvals.digest import short
 from gateway.approvals.record import Person
 
 _LAST_MS = 99_999_999_999_000  # Slack writes a moment in at most eleven digits
 _MAX_PEOPLE = 5
+_PLACE = 40
 
 
 def who(person: Person) -> Ref:
@@ -35,6 +48,18 @@ def utc(at_ms: int) -> datetime:
 def hash_ref(digest: str) -> Ref:
     """Show a hash in its short form."""
     return code(short(digest).replace("…", ".."))
+
+
+def places(names: Sequence[str]) -> list[Template | Label]:
+    """Name channels: an id as Slack's mention of it, a "#name" as it is."""
+    return [_place(name) for name in names]
+
+
+def _place(name: str) -> Template | Label:
+    try:
+        return template("{where}", where=channel(name))
+    except ValueError:
+        return label(fit(name, _PLACE))
 
 
 def people(persons: Sequence[Person]) -> Template:

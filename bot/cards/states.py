@@ -94,7 +94,7 @@ _TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
         " {at}, because the conversation moved on. Nothing ran.",
     ),
     _S.WITHDRAWN: ("↩ *Withdrawn* by the agent", " {at}. Nothing ran."),
-    _S.LAPSED: ("⌛ *Approved*", ", but not run in time; it lapsed {at}. Nothing ran."),
+    _S.LAPSED: ("⌛ *Approved*", ", but it never ran; the approval lapsed {at}."),
 }
 """What is said of a state before and after the names of who brought it there."""
 
@@ -133,7 +133,10 @@ def _one(item: Item) -> Label:
     need = counted_votes(item).need
     if item.is_pending and need > 1:
         return label(f"⏳ Approval needed from {need} people")
-    return label(HEADLINES[item.state])
+    head = HEADLINES[item.state]
+    if item.edit is not None:
+        head = head.replace("Approved", "Approved with changes")
+    return label(head)
 
 
 def counted(approval: Approval) -> str:

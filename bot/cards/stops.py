@@ -22,17 +22,17 @@ _REASON = 600
 _UNFREEZE_ALL = f"{COMMAND} unfreeze everything"
 
 _SAID: dict[EventName, tuple[LiteralString, LiteralString]] = {
-    EventName.AGENT_PAUSED: (
-        "⏸️ *Paused.* Nothing of this is put to people until somebody lifts that.",
-        "An agent is paused.",
-    ),
-    EventName.FREEZE_SET: (
-        "🧊 *Frozen* by {who}. Nothing of this starts, not even what is approved.",
-        "Something is frozen.",
-    ),
+    EventName.AGENT_PAUSED: ("⏸️ *Paused*", "An agent is paused."),
+    EventName.FREEZE_SET: ("🧊 *Frozen* by {who}", "Something is frozen."),
     EventName.FREEZE_LIFTED: (
-        "▶️ *Not frozen any more*, by {who}. This may run again.",
-        "A freeze is lifted.",
+        "▶️ *May run again*, says {who}",
+        "Something may run again.",
+    ),
+}
+_MEANS: dict[EventName, LiteralString] = {
+    EventName.AGENT_PAUSED: "None of its calls comes to people. To lift that, write:",
+    EventName.FREEZE_SET: (
+        "Nothing of it starts, not even what was approved. To lift that, write:"
     ),
 }
 
@@ -85,4 +85,4 @@ def _what(event: Event) -> str:
 def _hint(event: Event) -> Block:
     kind, name = scope_of(event)
     command = f"{COMMAND} unfreeze {kind} {name}" if name else _UNFREEZE_ALL
-    return context(template("To lift it, write:"), untrusted(fit(command, _NAME)))
+    return context(template(_MEANS[event.name]), untrusted(fit(command, _NAME)))

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
-from bot.blocks import Label, section, template
+from bot.blocks import Label, joined, section, template
 from bot.cards.approval import fallback
 from bot.cards.outcome import explained
 from bot.desk import Calm, Desk, Said, spoken
@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 _MAX_LISTED = 20
 
+_UNKNOWN = template("I do not know that command. These I know:")
 _HELP = template(
     "*What I do:* I show what an AI agent wants to do, and it happens only if one of "
     "you approves it.\n"
@@ -64,6 +65,8 @@ async def _command(desk: Desk, command: Command) -> Reply:
         return {"text": await _shown(desk, rest.strip("`"))}
     if verb == "list":
         return {"text": await _listed(desk)}
+    if verb not in {"", "help"}:
+        return _answer(joined("\n", [_UNKNOWN, _HELP]))
     return _answer(_HELP)
 
 

@@ -18,6 +18,12 @@ from gateway.approvals.closing import closed
 from gateway.approvals.record import EditRecord, Item, Person
 from gateway.approvals.strict_json import JsonObject, parse_object
 
+_BOUNDS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "more than",
+    "exclusiveMaximum": "less than",
+}
 _LOOKALIKE = re.compile(r"\[\W*t\W*w\W*o\W*k\W*e\W*y\W*:", re.IGNORECASE)
 
 NOTICE_MARK = "[twokey:edited]"
@@ -108,7 +114,7 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
         return {"": "The tool's schema refers to another one, so this is not checked."}
     errors: dict[str, str] = {}
     for error in found:
-        errors.setdefault(_pointer(error), error.message[:300])
+        errors.setdefault(_pointer(error), _sentence(error)[:300])
     return errors
 
 
@@ -142,6 +148,14 @@ def _problems(schema: JsonObject, args: JsonObject) -> list[ValidationError]:
         "list[ValidationError]",
         list(validator.iter_errors(args)),  # pyright: ignore[reportUnknownMemberType] - jsonschema ships partial types
     )
+
+
+def _sentence(error: ValidationError) -> str:
+    # jsonschema's own words on bounds are hard to read.
+    bound = _BOUNDS.get(str(error.validator))
+    if bound is None:
+        return error.message
+    return f"This has to be {bound} {error.validator_value}."
 
 
 def _pointer(error: ValidationError) -> str:

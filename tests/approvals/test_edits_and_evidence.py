@@ -115,3 +115,20 @@ def test_a_schema_that_points_elsewhere_is_never_fetched() -> None:
     schema: JsonObject = {"type": "object", "$ref": "http://127.0.0.1:9/schema.json"}
 
     assert list(edits.argument_errors(schema, {"a": 1})) == [""]
+
+
+@pytest.mark.parametrize(
+    ("bound", "said"),
+    [
+        ({"minimum": 1}, "at least 1"),
+        ({"maximum": -1}, "at most -1"),
+        ({"exclusiveMinimum": 0}, "more than 0"),
+        ({"exclusiveMaximum": 0}, "less than 0"),
+    ],
+)
+def test_a_bound_is_said_in_plain_words(bound: JsonObject, said: str) -> None:
+    amount: JsonObject = {"type": "number", **bound}
+
+    errors = edits.argument_errors({"properties": {"amount": amount}}, {"amount": 0})
+
+    assert errors == {"/amount": f"This has to be {said}."}

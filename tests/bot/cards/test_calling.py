@@ -54,7 +54,7 @@ def test_a_call_for_others_names_them_and_the_channels() -> None:
 
     shown = readable(note.blocks)
     assert "<@U0BEN> 📣 This is not decided yet" in shown
-    assert "Told in #leads." in shown
+    assert "Told in | #leads" in shown
 
 
 def test_another_channel_reads_no_argument_and_no_markup_of_strangers() -> None:
@@ -72,4 +72,4 @@ def test_the_card_says_that_it_was_escalated_and_to_whom() -> None:
     message = card(approval, key=KEY, team=TEAM, now_ms=NOW)
 
     assert "📣 *Escalated*" in readable(message.blocks)
-    assert "senior, #leads" in readable(message.blocks)
+    assert "| senior | #leads" in readable(message.blocks)

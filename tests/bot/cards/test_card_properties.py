@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from hypothesis import HealthCheck, given, settings
 
 from bot.blockkit import validate_home, validate_message
@@ -26,10 +28,14 @@ _quick = settings(
 )
 
 
-def _check(message: Message) -> None:
+def _check(message: Message, *names: str) -> None:
+    """Hold a message to the rules; its text may hold plain names of tools."""
     problems = validate_message([*message.blocks], message.text, update=True)
     assert problems == []
-    assert_tame(message.blocks, message.text)
+    text = message.text
+    for name in names:
+        text = text.replace(name, "") if re.fullmatch(r"[\w.-]+", name) else text
+    assert_tame(message.blocks, text)
 
 
 @_quick
@@ -39,7 +45,7 @@ def test_every_card_is_accepted_by_slack_and_interprets_no_strangers_text(
 ) -> None:
     message = card(approval, key=KEY, team=TEAM, now_ms=now_ms)
 
-    _check(message)
+    _check(message, *(item.tool for item in approval.items))
     assert CANARY not in str(message.metadata)
 
 

@@ -199,3 +199,12 @@ def test_metadata_holds_ids_only() -> None:
         "event_type": "twokey_card",
         "event_payload": {"approval": "ap_7f3k", "version": 1, "rev": 1},
     }
+
+
+def test_a_notification_names_the_tools_and_no_name_that_is_markup() -> None:
+    names = ["refund", "<!channel>", "mail", "*bold*", "note", "wire"]
+    items = [an_item({}, index=n, tool=name) for n, name in enumerate(names)]
+
+    text = card(an_approval(*items), key=KEY, team=TEAM, now_ms=NOW).text
+
+    assert text.startswith("refund, another tool, mail and 2 more: 6 waiting.")

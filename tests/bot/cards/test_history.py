@@ -28,7 +28,7 @@ from tests.bot.samples import (
 N = EventName
 ESCALATED = a_refund(tier=Tier.ESCALATE, demand=TWO)
 EDITED = edited(a_refund(), REFUND | {"amount": 449.5}, reason="half was broken")
-OWN_EDIT = """m:✏️ Edited and approved by <@U0ANA>.
+OWN_EDIT = """m:✏️ Edited and approved.
 +--
 | amount  899 → 449.5
 +--
@@ -69,7 +69,7 @@ NOTES: list[tuple[EventName, Item, str]] = [
     ),
     (
         N.ITEM_AUTHORIZED,
-        settled(a_refund(), ItemState.AUTHORIZED),
+        settled(ESCALATED, ItemState.AUTHORIZED),
         "m:🔑 Approved by <@U0ANA>.\n",
     ),
     (
@@ -80,12 +80,12 @@ NOTES: list[tuple[EventName, Item, str]] = [
     (
         N.ITEM_REJECTED,
         settled(a_refund(), ItemState.REJECTED, text="*no*"),
-        "m:🚫 Rejected by <@U0ANA>.\n+--\n| *no*\n+--\n",
+        "m:🚫 Rejected.\n+--\n| *no*\n+--\n",
     ),
     (
         N.ITEM_ANSWERED,
         settled(a_refund(), ItemState.ANSWERED, text="ask first"),
-        "m:💬 Answered by <@U0ANA>.\n+--\n| ask first\n+--\n",
+        "m:💬 Answered.\n+--\n| ask first\n+--\n",
     ),
     (
         N.ITEM_EXPIRED,
@@ -103,6 +103,12 @@ NOTES: list[tuple[EventName, Item, str]] = [
         "m:❌ It ran and failed.\n",
     ),
 ]
+
+
+def test_who_approves_alone_is_not_mentioned_for_it() -> None:
+    approved = settled(a_refund(), ItemState.AUTHORIZED)
+
+    assert _note(N.ITEM_AUTHORIZED, an_approval(approved)) is None
 
 
 @pytest.mark.parametrize(("name", "item", "text"), NOTES)

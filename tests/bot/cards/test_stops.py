@@ -29,7 +29,7 @@ def test_everything_is_lifted_by_a_word_of_its_own() -> None:
     message = stop_message(event)
 
     assert readable(message.blocks) == (
-        "m:🧊 *Frozen* by `cli/root`. Nothing of this starts, not even what is "
-        "approved.\nEverything\n"
-        "~ m:To lift it, write: | /approvals unfreeze everything\n"
+        "m:🧊 *Frozen* by `cli/root`\nEverything\n"
+        "~ m:Nothing of it starts, not even what was approved. To lift that, write: "
+        "| /approvals unfreeze everything\n"
     )

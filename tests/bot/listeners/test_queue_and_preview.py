@@ -110,3 +110,16 @@ async def test_the_command_lists_what_waits_without_any_argument(
 
         told = await house.told("U0ANA", approval_id)
         assert "canary" not in told
+
+
+async def test_a_command_that_is_unknown_is_answered_with_those_that_are(
+    house: House,
+) -> None:
+    async with house.running():
+        ana = house.actor("U0ANA")
+
+        await ana.command("/approvals", "allow all", CHANNEL)
+
+        told = await house.told("U0ANA", "I do not know that command")
+        assert "/approvals list" in told
+        assert "allow all" not in told

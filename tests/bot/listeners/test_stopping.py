@@ -68,7 +68,7 @@ async def test_a_reviewer_stops_something_and_lets_it_run_again(
 
         await ask(house, f"unfreeze {words} mended", "may run again", user="U0BEN")
 
-        await posted(house, "Not frozen any more", named, "mended", "<@U0BEN>")
+        await posted(house, "May run again", named, "mended", "<@U0BEN>")
         assert await house.reviews.freezes.frozen() == ()
         await ask(house, f"unfreeze {words}", "was not frozen; nothing changed")
 
@@ -179,7 +179,7 @@ async def test_a_paused_agent_is_announced_once_and_let_go_on(house: House) -> N
         assert message["thread_ts"] is None
         assert "/approvals unfreeze agent support" in json.dumps(message["blocks"])
         await ask(house, "unfreeze agent support", "may run again")
-        await posted(house, "Not frozen any more", "The agent support")
+        await posted(house, "May run again", "The agent support")
     names = [event.name for event in await audit_entries(house.store.conn, house.keys)]
     assert names.count(EventName.AGENT_PAUSED) == 1
 

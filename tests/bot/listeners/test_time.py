@@ -70,7 +70,7 @@ async def test_another_channel_is_told_without_the_arguments(house: House) -> No
         assert f"<#{CHANNEL}>" in str(told["blocks"])
         assert "wire_money" in str(told["blocks"])
         assert "secret" not in str(told)
-        await eventually(lambda: has_note(house, card, "Told in C0GENERAL"))
+        await eventually(lambda: has_note(house, card, "<#C0GENERAL>"))
 
 
 async def has_note(house: House, card: JsonObject, words: str) -> bool:

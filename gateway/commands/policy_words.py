@@ -79,21 +79,22 @@ def replayed(found: Sequence[Replayed]) -> Iterator[str]:
         )
 
 
-def without_reviewers(policy: Policy) -> list[str]:
-    """Return a sentence for every tool that needs people and has nobody."""
+def too_few_people(policy: Policy) -> list[str]:
+    """Return a sentence for every tool that fewer people can approve than have to."""
     agents = ["", *policy.agents]
     names = [*policy.tools, *(t for a in policy.agents.values() for t in a.tools)]
     found = [
-        f"{tool!r}" if tool else "A tool that is not listed"
+        f"{_named(tool)} {lacks}"
         for tool in (*dict.fromkeys(names), "")
         for rules in (Selection(policy, agent, tool) for agent in agents)
-        for tier in _reachable(rules)
-        if tier.needs_people and not _holds_anybody(rules.demand(tier))
+        for tier in sorted(_reachable(rules), key=lambda one: one.rank)
+        if tier.needs_people and (lacks := _lacks(rules.demand(tier), tier))
     ]
-    return [
-        f"{tool} needs people, and nobody is set who could approve it."
-        for tool in dict.fromkeys(found)
-    ]
+    return list(dict.fromkeys(found))
+
+
+def _named(tool: str) -> str:
+    return repr(tool) if tool else "A tool that is not listed"
 
 
 def _reachable(rules: Selection) -> set[Tier]:
@@ -104,8 +105,19 @@ def _reachable(rules: Selection) -> set[Tier]:
     return {listed} | {tier for tier in raised if tier.rank > listed.rank}
 
 
-def _holds_anybody(demand: Demand) -> bool:
-    return any(role.users or role.usergroups for role in demand.roles)
+def _lacks(demand: Demand, tier: Tier) -> str:
+    """Say what a demand lacks; nothing is known of how many are in a user group."""
+    if any(role.usergroups for role in demand.roles):
+        return ""
+    people = {user for role in demand.roles for user in role.users}
+    if not people:
+        return "needs people, and nobody is set who could approve it."
+    if len(people) < demand.approvals:
+        return (
+            f"needs {demand.approvals} people at {tier}, and {len(people)} can be "
+            "asked, so at that tier it can only be rejected or expire."
+        )
+    return ""
 
 
 def _rule(rule: FiredRule) -> str:

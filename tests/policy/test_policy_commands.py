@@ -173,6 +173,30 @@ def test_a_rule_that_could_ask_people_shows_that_nobody_is_set(
     assert "'a' needs people, and nobody is set who could approve it." in out
 
 
+def test_a_tool_that_too_few_people_can_approve_is_pointed_out(
+    home: Path, tell: Any
+) -> None:
+    (home / "p.yml").write_text(
+        "version: 1\ndefaults: {reviewers: [U0ANA], tier: deny}\n"
+        "roles: {group: {usergroups: [S0SUPPORT]}}\n"
+        "tools:\n"
+        "  one: {tier: approve}\n"
+        "  two: {tier: approve, raise: [{to: escalate, when: args.x, because: y}]}\n"
+        "  enough: {tier: escalate, reviewers: [U0ANA, U0BEN]}\n"
+        "  unknown: {tier: escalate, reviewers: group}\n"
+    )
+
+    code, out, _ = tell("check", "p.yml")
+
+    assert code == 0
+    assert out.splitlines()[1:] == [
+        (
+            "· 'two' needs 2 people at escalate, and 1 can be asked, so at that tier "
+            "it can only be rejected or expire."
+        )
+    ]
+
+
 def audit(home: Path) -> None:
     call = {"args": {"customer": "C1", "amount": 147}}
     judged = {"agent": "a", "tool": "refund", "tier": "approve"}

@@ -100,9 +100,9 @@ def _decided(name: EventName, item: Item) -> Template | None:
 
 def takes_several(item: Item) -> bool:
     """Say whether more than one person has to agree, or already took part."""
-    people = {vote.by for vote in item.votes}
+    people = {vote.by.user for vote in item.votes}
     if item.edit is not None:
-        people.add(item.edit.by)
+        people.add(item.edit.by.user)
     return counted_votes(item).need > 1 or len(people) > 1
 
 

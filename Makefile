@@ -16,14 +16,14 @@ help:
 
 # What runs the product.
 $(VENV)/.run: pyproject.toml
+	@echo "Installing Twokey into $(VENV) (once, about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@echo "Installing Twokey into $(VENV) (once) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
 	@touch $@
 
 # What tests and checks it.
 $(VENV)/.dev: $(VENV)/.run
-	@echo "Installing the tools for tests and checks into $(VENV) (once) ..."
+	@echo "Installing the tools for tests and checks into $(VENV) (once, about a minute) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 

@@ -255,6 +255,18 @@ def test_a_call_that_needs_nobody_is_explained_shortly(home: Path, tell: Any) ->
     assert out == "tier      auto\nbecause   The policy lists this tool as auto.\n"
 
 
+def test_a_call_that_is_told_of_is_explained_with_its_notice(
+    home: Path, tell: Any
+) -> None:
+    (home / "policy.yml").write_text(
+        "version: 1\ntiers: {notify: {channel: '#notices'}}\n"
+        "tools: {mail: {tier: notify, redact: [args.body]}}\n"
+    )
+    _, out, _ = explain(home, tell, {"tool": "mail"})
+
+    assert out.splitlines()[2:] == ["where     #notices", "hidden    args.body"]
+
+
 def test_an_explanation_comes_as_json(home: Path, tell: Any) -> None:
     _, out, _ = explain(home, tell, {"tool": "wire"}, "--json")
 

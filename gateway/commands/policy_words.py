@@ -39,8 +39,13 @@ def explained(ruling: Ruling, when: datetime | None) -> Iterator[tuple[str, str]
         yield "rule", _rule(rule)
     if ruling.triage is not None:
         yield "triage", _triage(ruling.triage)
-    if not ruling.tier.needs_people:
-        return
+    if ruling.tier.needs_people:
+        yield from _of_people(ruling, when)
+    if ruling.tier.needs_people or ruling.tier is Tier.NOTIFY:
+        yield from _shown(ruling)
+
+
+def _of_people(ruling: Ruling, when: datetime | None) -> Iterator[tuple[str, str]]:
     yield "who", _who(ruling.demand)
     yield "may", ", ".join(ruling.allow)
     yield "within", f"{_time(ruling.ttl_ms, when)}, then it is refused"
@@ -49,6 +54,9 @@ def explained(ruling: Ruling, when: datetime | None) -> Iterator[tuple[str, str]
     if ruling.escalate_at_ms:
         after = _time(ruling.escalate_at_ms, when)
         yield "calls", f"{ruling.escalate_to} after {after}"
+
+
+def _shown(ruling: Ruling) -> Iterator[tuple[str, str]]:
     yield "where", ruling.channel
     if ruling.description:
         yield "card", _printable(ruling.description)

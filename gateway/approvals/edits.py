@@ -10,10 +10,10 @@ import jsonpatch
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError, ValidationError
 from pydantic import JsonValue
-from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from gateway.approvals import digest
+from gateway.approvals.checking import TooMuchWork, problems
 from gateway.approvals.closing import closed
 from gateway.approvals.record import EditRecord, Item, Person
 from gateway.approvals.strict_json import JsonObject, parse_object
@@ -109,9 +109,11 @@ def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, st
     if schema is None:
         return {}
     try:
-        found = [*_problems(schema, args), *_problems(closed(schema), args)]
+        found = [*problems(schema, args), *problems(closed(schema), args)]
     except Unresolvable:
         return {"": "The tool's schema refers to another one, so this is not checked."}
+    except TooMuchWork as costly:
+        return {"": f"The tool's schema refers to itself, and {costly}."}
     errors: dict[str, str] = {}
     for error in found:
         errors.setdefault(_pointer(error), _sentence(error)[:300])
@@ -139,15 +141,6 @@ def notice(record: EditRecord) -> str:
 def defuse(text: str) -> str:
     """Break every look-alike of our notice in text that is not ours."""
     return _LOOKALIKE.sub("[not-twokey:", text)
-
-
-def _problems(schema: JsonObject, args: JsonObject) -> list[ValidationError]:
-    # An empty registry resolves nothing from outside: no schema makes us fetch a URL.
-    validator = Draft202012Validator(schema, registry=Registry())
-    return cast(
-        "list[ValidationError]",
-        list(validator.iter_errors(args)),  # pyright: ignore[reportUnknownMemberType] - jsonschema ships partial types
-    )
 
 
 def _sentence(error: ValidationError) -> str:

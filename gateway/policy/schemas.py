@@ -11,6 +11,8 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, Schema
 
+from gateway.approvals.checking import unmatched
+from gateway.approvals.closing import closed
 from gateway.approvals.edits import argument_errors, schema_problem
 from gateway.approvals.strict_json import JsonObject
 
@@ -48,6 +50,9 @@ def _problem(text: str) -> str | None:
     problem = schema_problem(schema)
     if problem is not None:
         return problem
+    pattern = unmatched(schema) or unmatched(closed(schema))
+    if pattern:
+        return f"the pattern {pattern[:_LONGEST]!r} cannot be checked in little time"
     resource = DRAFT202012.create_resource(schema)
     resolver = Registry[Schema]().resolver_with_root(resource)
     for reference in _references(schema):

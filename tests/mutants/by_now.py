@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 DECIDING = "gateway/approvals/deciding.py"
 STRICTER = "tests/service/test_stricter_by_now.py"
+CHECKING = "gateway/approvals/checking.py"
+COSTLY = "tests/attacks/test_costly_calls.py"
 SILENCES = "tests/policy/test_load_silences.py"
 
 BY_NOW_TABLE = (
@@ -71,5 +73,33 @@ BY_NOW_TABLE = (
         "if is_bounded and len(people) < needed:",
         "if False and len(people) < needed:",
         SILENCES,
+    ),
+    Mutant(
+        "costly: a rule's pattern is compiled once",
+        "gateway/policy/expressions.py",
+        "program=_quick(program, row)",
+        "program=program",
+        COSTLY,
+    ),
+    Mutant(
+        "costly: a schema's pattern takes linear time",
+        CHECKING,
+        '        "pattern": _pattern,\n',
+        "",
+        COSTLY,
+    ),
+    Mutant(
+        "costly: no draft by name leads around our checks",
+        CHECKING,
+        "_Checker(_of_our_draft(schema), ",
+        "_Checker(schema, ",
+        COSTLY,
+    ),
+    Mutant(
+        "costly: references are followed so often and no more",
+        CHECKING,
+        "        left[0] -= 1\n",
+        "",
+        COSTLY,
     ),
 )

@@ -146,14 +146,14 @@ TABLE = (
     Mutant(
         "undeclared arguments are refused in an edit",
         "gateway/approvals/edits.py",
-        "[*_problems(schema, args), *_problems(closed(schema), args)]",
-        "_problems(schema, args)",
+        "[*problems(schema, args), *problems(closed(schema), args)]",
+        "problems(schema, args)",
     ),
     Mutant(
         "closing a schema lets nothing through that it refuses",
         "gateway/approvals/edits.py",
-        "[*_problems(schema, args), *_problems(closed(schema), args)]",
-        "_problems(closed(schema), args)",
+        "[*problems(schema, args), *problems(closed(schema), args)]",
+        "problems(closed(schema), args)",
     ),
     Mutant(
         "one authorization executes once",

@@ -1,0 +1,199 @@
+"""Check arguments against a JSON Schema in a time that no arguments can stretch.
+
+The library matches patterns with `re`, which takes exponential time on texts that an
+attacker chooses; it compares all elements of a list with each other; and it follows
+every branch of a choice, which on a schema that refers to itself doubles with each
+level of the arguments. One call within the limits of `strict_json` could so hold up
+everybody's for hours. Here a pattern is matched in linear time (`matches`), elements
+are compared by their canonical bytes, and references are followed so often and no more.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+from functools import lru_cache
+from typing import Any, cast
+
+from jsonschema import Draft202012Validator, validators
+from jsonschema.exceptions import ValidationError
+from pydantic import JsonValue
+from pydantic_core import SchemaError, SchemaValidator, core_schema
+from referencing import Registry
+from referencing.jsonschema import Schema
+
+from gateway.approvals import digest
+from gateway.approvals.closing import subschemas
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import BadJson
+
+MAX_REFERENCES = 10_000
+"""How many references of a schema are followed for one call; takes about a second."""
+
+
+class TooMuchWork(ValueError):
+    """Arguments take too long to check, so nobody knows whether they fit."""
+
+
+def matches(text: str, pattern: str) -> bool:
+    """Say whether a pattern (RE2 syntax) is found in a text, in linear time.
+
+    Raises:
+        TypeError: when the text is none.
+        ValueError: when the pattern is none, or has look-around or a back-reference.
+    """
+    if not isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance] - rules hand over what a call holds
+        raise TypeError("only a text can match a pattern")
+    return _compiled(pattern).isinstance_python(text)
+
+
+def problems(schema: JsonObject, args: JsonObject) -> list[ValidationError]:
+    """Return everything in which arguments do not fit a schema.
+
+    Raises:
+        Unresolvable: when the schema refers to another one. None is ever fetched.
+        TooMuchWork: when more than `MAX_REFERENCES` would have to be followed.
+        ValueError: when a pattern in it is none that `matches` takes.
+    """
+    # An empty registry resolves nothing from outside: no schema makes us fetch a URL.
+    validator = _Checker(_of_our_draft(schema), registry=Registry[Schema]())
+    token = _left.set([MAX_REFERENCES])
+    try:
+        return list(validator.iter_errors(args))
+    finally:
+        _left.reset(token)
+
+
+def unmatched(schema: JsonObject) -> str:
+    """Return the first pattern of a schema that `matches` does not take; "" for none.
+
+    `unevaluatedProperties` looks at names with `re`, so it allows no pattern of names.
+    """
+    every = [one for _, one in subschemas(schema)]
+    is_joined = any("unevaluatedProperties" in one for one in every)
+    for one in every:
+        names = one.get("patternProperties")
+        named = list(names) if isinstance(names, dict) else []
+        if named and is_joined:
+            return named[0]
+        own = one.get("pattern")
+        for pattern in [*named, *([own] if isinstance(own, str) else [])]:
+            try:
+                _compiled(pattern)
+            except ValueError:
+                return pattern
+    return ""
+
+
+_left: ContextVar[list[int]] = ContextVar("twokey_references_left")
+
+
+@lru_cache(maxsize=1024)
+def _compiled(pattern: str) -> SchemaValidator:
+    # Rust's `regex`, the engine that pydantic matches tools' own patterns with.
+    try:
+        return SchemaValidator(core_schema.str_schema(pattern=pattern))
+    except SchemaError as error:
+        raise ValueError(f"{pattern!r} is no regular expression in RE2 syntax") from (
+            error
+        )
+
+
+def _of_our_draft(schema: JsonObject) -> JsonObject:
+    """Return a schema that names no draft: one by name is checked by the library's."""
+    if not any("$schema" in one for _, one in subschemas(schema)):
+        return schema
+    plain = copy.deepcopy(schema)
+    for _, one in subschemas(plain):
+        one.pop("$schema", None)
+    return plain
+
+
+def _counted(keyword: str) -> Any:  # noqa: ANN401 - jsonschema ships partial types
+    """Return the library's check of a reference, which counts how often it is asked."""
+    library = Draft202012Validator.VALIDATORS[keyword]
+
+    def check(
+        validator: object, reference: str, instance: JsonValue, schema: object
+    ) -> Iterator[ValidationError]:
+        left = _left.get()
+        left[0] -= 1
+        if left[0] < 0:
+            raise TooMuchWork("these arguments take too long to check")
+        yield from library(validator, reference, instance, schema) or ()
+
+    return check
+
+
+def _pattern(
+    _: object, pattern: str, instance: JsonValue, schema: object
+) -> Iterator[ValidationError]:
+    del schema
+    if isinstance(instance, str) and not matches(instance, pattern):
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _pattern_properties(
+    validator: Any,  # noqa: ANN401 - jsonschema ships partial types
+    patterns: Mapping[str, JsonValue],
+    instance: JsonValue,
+    schema: object,
+) -> Iterator[ValidationError]:
+    del schema
+    if not isinstance(instance, dict):
+        return
+    for pattern, below in patterns.items():
+        for name, member in instance.items():
+            if matches(name, pattern):
+                yield from validator.descend(
+                    member, below, path=name, schema_path=pattern
+                )
+
+
+def _additional_properties(
+    validator: Any,  # noqa: ANN401 - jsonschema ships partial types
+    below: JsonValue,
+    instance: JsonValue,
+    schema: Mapping[str, JsonValue],
+) -> Iterator[ValidationError]:
+    """Let the library judge those names that no pattern stands for."""
+    patterns = cast("Mapping[str, JsonValue]", schema.get("patternProperties", {}))
+    if patterns and isinstance(instance, dict):
+        instance = {
+            name: member
+            for name, member in instance.items()
+            if not any(matches(name, pattern) for pattern in patterns)
+        }
+        schema = {**schema, "patternProperties": {}}
+    library = Draft202012Validator.VALIDATORS["additionalProperties"]
+    yield from library(validator, below, instance, schema) or ()
+
+
+def _unique_items(
+    _: object,
+    wanted: bool,  # noqa: FBT001 - the library hands over what the schema says
+    instance: JsonValue,
+    schema: object,
+) -> Iterator[ValidationError]:
+    del schema
+    if wanted and isinstance(instance, list):
+        try:
+            each = {digest.canonical(element) for element in instance}
+        except BadJson:
+            each = set[bytes]()  # such arguments are refused elsewhere as well
+        if len(each) < len(instance):
+            yield ValidationError(f"{instance!r} has non-unique elements")
+
+
+_Checker: Any = cast("Any", validators).extend(
+    Draft202012Validator,
+    {
+        "$ref": _counted("$ref"),
+        "$dynamicRef": _counted("$dynamicRef"),
+        "pattern": _pattern,
+        "patternProperties": _pattern_properties,
+        "additionalProperties": _additional_properties,
+        "uniqueItems": _unique_items,
+    },
+)

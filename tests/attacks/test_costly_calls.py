@@ -1,0 +1,121 @@
+"""Arguments that somebody chose hold up nobody else's calls, whatever the rules are."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+
+import pytest
+
+from gateway.approvals.edits import argument_errors
+from gateway.approvals.strict_json import JsonObject
+from gateway.policy.evaluate import evaluate
+from gateway.policy.load import load_policy
+from gateway.policy.schemas import unusable
+
+SHORT_S = 2.0
+"""Far more than any of it takes, far less than it takes without its limit."""
+
+
+POLICY = r"""
+version: 1
+defaults: {tier: auto, channel: C0APPROVALS, reviewers: [U0ANA]}
+tools:
+  mail:
+    tier: auto
+    raise:
+      - to: approve
+        when: args.to.exists(x, x.matches(r'^\w{200}$'))
+        because: a long word
+"""
+
+
+@contextmanager
+def soon() -> Generator[None]:
+    """See that what is inside costs this process little."""
+    before = time.process_time()
+    yield
+    assert time.process_time() - before < SHORT_S
+
+
+def of(schema: JsonObject) -> JsonObject:
+    return {"type": "object", "properties": {"x": schema}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of({"pattern": "^(a+)+$"}),
+        {**of({"pattern": "^(a+)+$"}), "$schema": "http://json-schema.org/draft-07"},
+        {"patternProperties": {"^(a+)+$": False}, "additionalProperties": True},
+        {"patternProperties": {"^(a+)+$": False}, "additionalProperties": {}},
+        {
+            "$schema": "https://json-schema.org/draft/2020-12/schema",
+            "properties": {"x": {"pattern": "^(a+)+$"}, "y": {"$ref": "#"}},
+        },
+    ],
+)
+def test_a_text_that_fits_a_pattern_nearly_is_refused_at_once(
+    schema: JsonObject,
+) -> None:
+    text = "a" * 27 + "!"
+
+    with soon():
+        argument_errors(schema, {"x": text, text: 1, "y": {"x": text}})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        of({"pattern": "(?=a)b"}),
+        of({"items": {"pattern": r"(a)\1"}}),
+        {"patternProperties": {"(?!a)": True}},
+        {"patternProperties": {"^x": True}, "unevaluatedProperties": False},
+        {"patternProperties": {"^x": True}, "allOf": [{"properties": {"a": True}}]},
+    ],
+)
+def test_a_pattern_that_takes_no_linear_time_is_not_used(schema: JsonObject) -> None:
+    assert "in little time" in str(unusable(schema, {}))
+
+
+def test_a_list_is_looked_through_for_doubles_at_once() -> None:
+    elements: JsonObject = {"x": [{"a": number} for number in range(4000)]}
+    schema = of({"uniqueItems": True})
+
+    with soon():
+        assert argument_errors(schema, elements) == {}
+
+    assert argument_errors(schema, {"x": [{"a": 1}, {"a": 1.0}]})
+    assert argument_errors(schema, {"x": [1, True, "1", [1]]}) == {}
+
+
+def test_a_schema_that_refers_to_itself_is_not_followed_for_ever() -> None:
+    """Pydantic writes such a one for a union of two models that hold each other."""
+    kinds: list[JsonObject] = [
+        {"properties": {"op": {"const": op}, "of": {"$ref": "#/$defs/tree"}}}
+        for op in ("add", "mul")
+    ]
+    schema: JsonObject = {**of({"$ref": "#/$defs/tree"}), "$defs": {}}
+    schema["$defs"] = {"tree": {"anyOf": [*kinds, {"type": "number"}]}}
+    deep: JsonObject = {"op": "mul", "of": 1}
+    for _ in range(16):
+        deep = {"op": "mul", "of": deep}
+
+    with soon():
+        told = argument_errors(schema, {"x": deep})
+
+    assert "too long to check" in told[""]
+    assert argument_errors(schema, {"x": {"op": "mul", "of": 1}}) == {}
+
+
+def test_a_pattern_in_a_rule_is_matched_with_many_texts_at_once() -> None:
+    policy = load_policy(POLICY, "policy.yml")
+
+    def judged(*to: str | int) -> str:
+        return evaluate(policy, agent="a", tool="mail", args={"to": list(to)}).tier
+
+    with soon():
+        assert judged(*["b"] * 400) == "auto"
+    assert judged("é" * 200) == "approve"
+    assert judged(7) == "escalate"

@@ -18,6 +18,8 @@ class Judgement(Record):
 
     ``ttl_ms`` is how long a call of this tier may wait; 0 when nobody says.
     ``args_schema`` is the policy's own; the agent's is frozen in the item.
+    ``stopped`` names what somebody stopped, such as "The tool refund"; empty when the
+    call could start.
     """
 
     tier: Tier
@@ -28,6 +30,7 @@ class Judgement(Record):
     ttl_ms: int = 0
     requires_reason: bool = False
     args_schema: JsonObject | None = None
+    stopped: str = ""
 
 
 @dataclass(frozen=True)

@@ -171,7 +171,16 @@ def _not_permitted(
     verb = Verb(decision.kind)
     if verb not in item.allow or (judged and verb not in judged.allow):
         return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
+    if judged and judged.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
+        return Forbidden(reason=f"{_stopped(judged)} You can reject it now.")
     return None
+
+
+def _stopped(judged: Judgement) -> str:
+    return (
+        f"{judged.stopped} is frozen, so this could not start, and nothing was "
+        "recorded. Try again once that is lifted."
+    )
 
 
 def _approve(frame: Frame) -> Change | Refusal:
@@ -364,6 +373,8 @@ def _reconcile(frame: Frame, decision: Reconcile) -> Change | Refusal:
 
 def _no_rerun(frame: Frame) -> str | None:
     """Say why one person may not have this run again; None when they may."""
+    if frame.judged is not None and frame.judged.stopped:
+        return _stopped(frame.judged)
     if frame.judged is not None and frame.judged.tier is Tier.DENY:
         return "The policy no longer allows this call at all."
     if max(part.approvals for part in frame.item.demand.parts) > 1:

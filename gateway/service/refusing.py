@@ -22,14 +22,19 @@ def refusal(
         tool: the tool's name.
         args: strict JSON.
     """
-    names = (*names_of(agent, tool), paused(agent))
-    for freeze in (standing.frozen.get(name) for name in names):
-        if freeze is not None:
-            return stopped(freeze)
+    freeze = freeze_of(standing, agent, tool) or standing.frozen.get(paused(agent))
+    if freeze is not None:
+        return stopped(freeze)
     rejection = standing.rejected.get(fingerprint(tool, args))
     if rejection and rejection.turns_ago <= protect.same_rejected_within:
         return _repeated(rejection)
     return ""
+
+
+def freeze_of(standing: Standing, agent: str, tool: str) -> Freeze | None:
+    """Return what keeps this tool of an agent from starting; a pause does not."""
+    found = (standing.frozen.get(name) for name in names_of(agent, tool))
+    return next((freeze for freeze in found if freeze is not None), None)
 
 
 def crowded(standing: Standing, protect: Protection, held: int) -> str:
@@ -61,11 +66,15 @@ def stopped(freeze: Freeze) -> str:
             f"You are paused: {reason}. No call of yours is put to people until "
             "somebody lifts that. Stop, and say so to whom you work for."
         )
-    what = "Everything" if not freeze.scope.name else f"The {freeze.scope}"
     return (
-        f"{what} is frozen by {freeze.by}: {reason}. It does not run until somebody "
-        "lifts that. Do not try again; say so to whom you work for."
+        f"{named(freeze)} is frozen by {freeze.by}: {reason}. It does not run until "
+        "somebody lifts that. Do not try again; say so to whom you work for."
     )
+
+
+def named(freeze: Freeze) -> str:
+    """Return what is frozen, as a sentence begins."""
+    return f"The {freeze.scope}" if freeze.scope.name else "Everything"
 
 
 def watched(agent: str, tools: Iterable[str]) -> tuple[str, ...]:

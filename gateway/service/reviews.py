@@ -35,6 +35,7 @@ from gateway.service.facts import aftermath
 from gateway.service.freezing import FreezeService
 from gateway.service.measuring import facts_of, measure
 from gateway.service.noticing import NoticeService
+from gateway.service.refusing import freeze_of, named
 from gateway.service.stopping import StopService
 from gateway.service.sweep import Sweeper
 from gateway.service.timing import TimeService
@@ -340,6 +341,7 @@ class ReviewService:
                 standing, one, totals, requester=requester, asked=standing.asked
             ),
         )
+        freeze = freeze_of(standing, approval.agent, item.tool)
         judgement = Judgement(
             tier=ruling.tier,
             reasons=ruling.reasons,
@@ -349,6 +351,7 @@ class ReviewService:
             ttl_ms=ruling.ttl_ms,
             requires_reason=ruling.requires_reason,
             args_schema=ruling.args_schema,
+            stopped=named(freeze) if freeze else "",
         )
         return _Judged(judgement, Judged(one.uses, totals))
 

@@ -54,7 +54,7 @@ SHOWN = {"text", "initial_value", "accessibility_label", "alt_text"}
 def evil_policy() -> str:
     """Return the policy with roles and a description that show hostile values."""
     return POLICY.replace(
-        "  no_edits:", '  "EVIL*tool*LIVE": {description: "{args.note}"}\n  no_edits:'
+        "  no_edits:", '  "EVIL~tool~LIVE": {description: "{args.note}"}\n  no_edits:'
     )
 
 
@@ -93,7 +93,7 @@ async def whole_life(house: House, number: int, text: str) -> None:
     args: Args = {"note": text, text: text, "deep": [{text: [text]}], "order_id": text}
     agent = f"support {text}"
     ref = TurnRef(agent=agent, thread=thread, message_id=text)
-    names = (f"{BEGIN}*tool*{END}", text, "send_email", "send_email")
+    names = (f"{BEGIN}~tool~{END}", text, "send_email", "send_email")
     calls = tuple(
         ProposedCall(tool=name, args=args, tool_call_id=f"{text}{place}")
         for place, name in enumerate(names)

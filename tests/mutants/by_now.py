@@ -40,6 +40,13 @@ BY_NOW_TABLE = (
         STRICTER,
     ),
     Mutant(
+        "by now: nobody approves what is frozen",
+        DECIDING,
+        "    if judged and judged.stopped and",
+        "    if False and",
+        "tests/service/test_freezes.py",
+    ),
+    Mutant(
         "by now: a reason is asked for",
         "gateway/approvals/changes.py",
         "return self.item.requires_reason or now",

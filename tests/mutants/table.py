@@ -385,8 +385,8 @@ TABLE = (
     Mutant(
         "a freeze denies what is new",
         "gateway/service/refusing.py",
-        "        if freeze is not None:",
-        "        if freeze is not None and freeze.is_pause:",
+        "    if freeze is not None:",
+        "    if freeze is not None and freeze.is_pause:",
         FREEZES,
     ),
     Mutant(

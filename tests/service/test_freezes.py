@@ -8,7 +8,15 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from gateway.approvals.decisions import Approve
+from gateway.approvals.decisions import (
+    Approve,
+    Edit,
+    Finding,
+    Forbidden,
+    Reconcile,
+    Reject,
+    Settled,
+)
 from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Result
@@ -17,7 +25,7 @@ from gateway.store.freezes import Scope, ScopeKind
 from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
 from gateway.wire import Claimed, ClaimRequest, Done, Refused, VerdictKind
-from tests.service.desk import ANA, Desk
+from tests.service.desk import ANA, BEN, Desk
 
 TENANT = Scope(kind=ScopeKind.TENANT)
 AGENT = Scope(kind=ScopeKind.AGENT, name="support")
@@ -109,6 +117,50 @@ async def test_the_script_that_opens_sees_a_freeze_that_came_while_judging(
 
     assert [one.kind for one in verdicts] == [VerdictKind.DENY, VerdictKind.DENY]
     assert len(readings) == 2
+
+
+@pytest.mark.parametrize("scope", SCOPES, ids=str)
+@pytest.mark.parametrize("decision", [Approve(), Edit(args={"amount": 2})])
+async def test_nobody_approves_what_could_not_start(
+    desk: Desk, scope: Scope, decision: Approve | Edit
+) -> None:
+    click, _ = await desk.refund()
+    await desk.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
+
+    early = await desk.reviews.decide(click, decision, BEN)
+    loaded = await desk.reviews.read(click.approval)
+    await desk.reviews.freezes.unfreeze(scope, "T0/U0ANA")
+    later = await desk.reviews.decide(click, decision, BEN)
+
+    assert isinstance(early, Forbidden)
+    assert "is frozen" in early.reason
+    assert loaded is not None
+    assert (loaded.approval.rev, loaded.approval.items[0].is_pending) == (1, True)
+    assert isinstance(later, Settled)
+
+
+async def test_what_is_frozen_can_still_be_rejected(desk: Desk) -> None:
+    click, _ = await desk.refund()
+    await desk.reviews.freezes.freeze(TOOL, "T0/U0ANA", "wrong refunds")
+
+    assert isinstance(
+        await desk.reviews.decide(click, Reject(reason="no"), BEN), Settled
+    )
+
+
+async def test_nothing_in_doubt_runs_again_while_it_is_frozen(desk: Desk) -> None:
+    click, claim = await desk.refund()
+    await desk.reviews.decide(click, Approve(), BEN)
+    assert isinstance(await desk.agents.claim(claim), Claimed)
+    await desk.owner_dies(claim.item_id)
+    await desk.sweeper.sweep()
+    await desk.reviews.freezes.freeze(TOOL, "T0/U0ANA", "wrong refunds")
+
+    rerun = await desk.reviews.decide(click, Reconcile(finding=Finding.RERUN), BEN)
+    left = await desk.reviews.decide(click, Reconcile(finding=Finding.SKIP), BEN)
+
+    assert isinstance(rerun, Forbidden)
+    assert isinstance(left, Settled)
 
 
 async def test_lifting_lets_what_was_authorized_run(desk: Desk) -> None:

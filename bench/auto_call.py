@@ -39,7 +39,7 @@ from gateway.policy.load import load_policy
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.every_loop import EveryLoop
 from gateway.resume.graphs import attached
-from gateway.running import open_store
+from gateway.store.serving import open_store
 
 TITLE = "A call that needs nobody"
 

@@ -22,7 +22,7 @@ from bench.load import Report, fire
 from bench.serve import Name, Told, serving
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from bot.sandbox.server import Sandbox
-from gateway.running import open_store
+from gateway.store.serving import open_store
 from gateway.store.store import Store
 
 TITLE = "Click to acknowledgement"

@@ -37,8 +37,9 @@ from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.graphs import attached
 from gateway.resume.langgraph_local import LangGraphLocal
 from gateway.resume.worker import Rested
-from gateway.running import open_store, running
+from gateway.running import running
 from gateway.service.reviews import ReviewService
+from gateway.store.serving import open_store
 from gateway.store.store import Store
 
 TITLE = "Decision to tool start"

@@ -1,31 +1,20 @@
 """Be the command ``twokey``: gather the commands, and end every mistake in a sentence.
 
-A new command is a file in `gateway.commands` and one line in `_commands`.
+A new command is a file in `gateway.commands` and one line in `NAMES`.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from gateway.commands import (
-    audit,
-    console,
-    demo,
-    doctor,
-    freeze,
-    manifest,
-    policy,
-    sandbox,
-    version,
-)
-from gateway.commands import (
-    run as running,
-)
+from gateway.commands import console, version
 from gateway.commands.session import Session, session_of
 from gateway.errors import TwokeyError
 
@@ -44,6 +33,20 @@ EXAMPLES = console.examples(
 )
 
 
+NAMES = {
+    "demo": ("demo",),
+    "run": ("run", "gateway", "bot"),
+    "sandbox": ("sandbox",),
+    "doctor": ("doctor",),
+    "freeze": ("freeze", "unfreeze", "frozen"),
+    "manifest": ("manifest",),
+    "audit": ("audit",),
+    "policy": ("policy",),
+    "version": ("version",),
+}
+"""Modules of `gateway.commands`, as help lists them, and the commands in each."""
+
+
 def run(
     words: Sequence[str] | None = None, env: Mapping[str, str] | None = None
 ) -> int:
@@ -54,10 +57,9 @@ def run(
         env: the environment; None takes the process's.
     """
     session = Session(env=dict(os.environ if env is None else env))
+    given = sys.argv[1:] if words is None else list(words)
     try:
-        _commands()(
-            None if words is None else list(words), prog_name="twokey", obj=session
-        )
+        _commands(given)(given, prog_name="twokey", obj=session)
     except SystemExit as ended:
         return ended.code if isinstance(ended.code, int) else int(bool(ended.code))
     except TwokeyError as error:
@@ -79,7 +81,11 @@ def run(
     return 0
 
 
-def _commands() -> typer.Typer:
+def _commands(words: Sequence[str]) -> typer.Typer:
+    """Return the command; of its own commands only those that the words name, or all.
+
+    Loading what runs agents takes a second, for which nobody who freezes a tool waits.
+    """
     app = typer.Typer(
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
@@ -87,20 +93,16 @@ def _commands() -> typer.Typer:
         no_args_is_help=True,
     )
     app.callback(epilog=EXAMPLES)(_options)
-    app.command(epilog=demo.EXAMPLES)(demo.demo)
-    app.command(epilog=running.EXAMPLES)(running.run)
-    app.command(epilog=running.EXAMPLES)(running.gateway)
-    app.command(epilog=running.EXAMPLES)(running.bot)
-    app.command(epilog=sandbox.EXAMPLES)(sandbox.sandbox)
-    app.command(epilog=doctor.EXAMPLES)(doctor.doctor)
-    app.command(epilog=freeze.FREEZE_EXAMPLES)(freeze.freeze)
-    app.command(epilog=freeze.UNFREEZE_EXAMPLES)(freeze.unfreeze)
-    app.command(epilog=freeze.FROZEN_EXAMPLES)(freeze.frozen)
-    app.command(epilog=manifest.EXAMPLES)(manifest.manifest)
-    app.add_typer(audit.app, name="audit", help=audit.__doc__)
-    app.add_typer(policy.app, name="policy", help=policy.__doc__)
-    app.command()(version.version)
+    named = [module for module, names in NAMES.items() if {*names} & {*words}]
+    for module in named or NAMES:
+        import_module(f"gateway.commands.{module}").add_to(app)
     return app
+
+
+def _show(is_asked: bool) -> None:  # noqa: FBT001 - as click calls it
+    if is_asked:
+        version.version()
+        raise typer.Exit
 
 
 def _options(
@@ -112,6 +114,12 @@ def _options(
     *,
     debug: Annotated[
         bool, typer.Option("--debug", help="Show where an error comes from.")
+    ] = False,
+    _version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", is_eager=True, callback=_show
+        ),
     ] = False,
 ) -> None:
     """Hold an AI agent's tool calls until a person agrees in Slack."""

@@ -38,8 +38,9 @@ from gateway.resume.leases import under_lease
 from gateway.resume.runner import Runner, ThreadState
 from gateway.resume.strict_state import strict_serializer
 from gateway.resume.worker import Rested
-from gateway.running import load_runners, load_triage, open_store, running
+from gateway.running import load_runners, load_triage, running
 from gateway.service.reviews import ReviewService
+from gateway.store.serving import open_store
 from gateway.store.store import Store
 from gateway.triage.port import Triage
 

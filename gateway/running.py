@@ -7,9 +7,8 @@ import os
 import secrets
 import socket
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from inspect import iscoroutinefunction
-from pathlib import Path
 from typing import Any, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
@@ -26,40 +25,8 @@ from gateway.resume.runner import Runner
 from gateway.resume.sweeping import ORPHANS_S, SWEEP_S, repeat
 from gateway.resume.worker import GRACE_S, Rested, Worker, nobody
 from gateway.service.sweep import Sweeper
-from gateway.store.durability import ensure_durable
-from gateway.store.engine import EmbeddedEngine
 from gateway.store.store import Store
 from gateway.triage.port import Triage
-
-ENGINE_FOLDER = "valkey"
-"""Where in the data folder the embedded server keeps its files."""
-
-
-@asynccontextmanager
-async def open_store(
-    url: str | None, data_dir: Path, *, insecure_dev: bool = False
-) -> AsyncGenerator[Store]:
-    """Open the store behind a URL, or the embedded one of a data folder.
-
-    Processes on one data folder share one embedded server: the first starts it.
-
-    Args:
-        url: address of a Redis-protocol server; None for the embedded one.
-        data_dir: the folder whose ``valkey`` folder the embedded server keeps.
-        insecure_dev: accept a server that would lose acknowledged decisions.
-
-    Raises:
-        StoreUnavailable: when there is no server.
-        UnsafeStore: when it would lose acknowledged decisions.
-    """
-    async with AsyncExitStack() as opened:
-        if url is None:
-            engine = EmbeddedEngine(data_dir / ENGINE_FOLDER)
-            url = (await opened.enter_async_context(engine)).url
-        store = Store(url)
-        opened.push_async_callback(store.close)
-        await ensure_durable(store.conn, insecure_dev=insecure_dev)
-        yield store
 
 
 async def load_runners(

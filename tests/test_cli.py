@@ -8,16 +8,18 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from bot.manifest import SCOPES, as_yaml, render
 from bot.sandbox.server import Sandbox
-from gateway.cli import UNEXPECTED, USAGE, run
+from gateway.cli import NAMES, UNEXPECTED, USAGE, run
 from gateway.commands import version
 from gateway.commands.checks import State
 from gateway.config import Settings
@@ -72,6 +74,32 @@ def test_the_installed_command_starts(home: Path) -> None:
     )
 
     assert shown.stdout.startswith("twokey 0.")
+
+
+def test_the_version_is_told_in_both_ways(tell: Any) -> None:
+    assert tell("--version") == tell("version")
+
+
+def test_every_command_stands_where_the_command_line_looks_for_it() -> None:
+    for module, names in NAMES.items():
+        app = typer.Typer()
+        app.callback()(lambda: None)
+        import_module(f"gateway.commands.{module}").add_to(app)
+
+        found = typer.main.get_group(app).commands
+        assert tuple(found) == names
+
+
+def test_who_freezes_a_tool_does_not_wait_for_what_runs_agents() -> None:
+    words = "import sys, gateway.cli as c; c.run([sys.argv[1], '--help']); "
+    words += "sys.exit('langgraph' in sys.modules)"
+    for command in ("freeze", "policy", "audit"):
+        subprocess.run(
+            [sys.executable, "-c", words, command],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            cwd=ROOT,
+        )
 
 
 @pytest.mark.parametrize("words", [["--help"], ["policy", "--help"], [], ["policy"]])

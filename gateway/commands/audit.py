@@ -11,18 +11,18 @@ import typer
 from gateway.commands import console
 from gateway.commands.policy_facts import moment
 from gateway.commands.session import Session, session_of
-from gateway.running import open_store
 from gateway.service.exporting import Exporter
+from gateway.store.serving import open_store
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 
-@app.callback()
+@group.callback()
 def audit() -> None:
     """Read the audit log."""
 
 
-@app.command(
+@group.command(
     epilog=console.examples(
         ("twokey audit export > audit.jsonl", "everything, one JSON object a line"),
         ("… --since 2026-07-01T00:00Z", "from that time on"),
@@ -52,6 +52,11 @@ def export(
             has_arguments=arguments,
         )
     )
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.add_typer(group, name="audit", help=__doc__)
 
 
 async def _export(

@@ -13,9 +13,9 @@ import typer
 from gateway.commands import console
 from gateway.commands.session import Session, session_of
 from gateway.errors import SettingsError
-from gateway.running import open_store
 from gateway.service.freezing import FreezeService
 from gateway.store.freezes import Freeze, Scope, ScopeKind
+from gateway.store.serving import open_store
 
 T = TypeVar("T")
 
@@ -94,6 +94,13 @@ def frozen(
         console.bad(_line(one))
     if not found:
         console.good("Nothing is frozen, and no agent is paused.")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.command(epilog=FREEZE_EXAMPLES)(freeze)
+    app.command(epilog=UNFREEZE_EXAMPLES)(unfreeze)
+    app.command(epilog=FROZEN_EXAMPLES)(frozen)
 
 
 def _line(freeze: Freeze) -> str:

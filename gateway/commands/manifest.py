@@ -52,6 +52,11 @@ def manifest(
         typer.echo(_shown(data, as_json=json, as_link=link), nl=False)
 
 
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.command(epilog=EXAMPLES)(manifest)
+
+
 def _shown(data: JsonObject, *, as_json: bool, as_link: bool) -> str:
     if as_link:
         return slack_app.install_link(data) + "\n"

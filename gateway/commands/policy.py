@@ -21,7 +21,7 @@ from gateway.policy.load import BadPolicy
 from gateway.policy.replay import Replayed, read_rows, replay
 from gateway.sentences import sentence
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 PolicyFile = Annotated[
     Path | None,
@@ -40,7 +40,7 @@ class CallFile(Record):
     requester: str = ""
 
 
-@app.command(
+@group.command(
     epilog=console.examples(
         ("twokey policy check", "the policy that twokey.yml names"),
         ("twokey policy check policy.yml", "this one; every mistake has its line"),
@@ -82,7 +82,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         console.note(line)
 
 
-@app.command(
+@group.command(
     epilog=console.examples(
         ("twokey policy explain --call call.json", "what would happen to this call"),
         ("… --at 2026-07-04T02:30Z", "at that time"),
@@ -148,7 +148,7 @@ def explain(
         typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
 
 
-@app.command(
+@group.command(
     name="replay",
     epilog=console.examples(
         ("twokey policy replay new.yml --audit export.jsonl", "what would change"),
@@ -173,6 +173,11 @@ def replay_command(
         return
     for line in replayed(found):
         typer.echo(line)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.add_typer(group, name="policy", help=__doc__)
 
 
 def _as_document(found: list[Replayed]) -> JsonObject:

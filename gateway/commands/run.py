@@ -19,8 +19,8 @@ from gateway.config import DEFAULT_FILE
 from gateway.embed import Twokey
 from gateway.logs import write_logs
 from gateway.policy_file import PolicyFile, followed
-from gateway.running import open_store
 from gateway.service.reviews import ReviewService
+from gateway.store.serving import open_store
 
 EXAMPLES = console.examples(
     ("twokey run", "gateway, agents and bot in one process"),
@@ -81,6 +81,13 @@ def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
 def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
     """Run the Slack side: cards, clicks, modals."""
     asyncio.run(_bot(session_of(ctx), insecure_dev=insecure_dev))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.command(epilog=EXAMPLES)(run)
+    app.command(epilog=EXAMPLES)(gateway)
+    app.command(epilog=EXAMPLES)(bot)
 
 
 async def _run(session: Session, *, insecure_dev: bool) -> None:

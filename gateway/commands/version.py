@@ -11,3 +11,8 @@ import typer
 def version() -> None:
     """Print the version of Twokey and of Python."""
     typer.echo(f"twokey {version_of('twokey')} (Python {platform.python_version()})")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.command()(version)

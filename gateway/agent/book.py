@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from threading import Lock
 
 from gateway.approvals import edits
-from gateway.approvals.record import EditRecord
+from gateway.approvals.record import EditRecord, Home
 from gateway.wire import TurnRef, Verdict
 
 BOOK_SIZE = 512
@@ -25,7 +25,7 @@ class Book:
 
     def __init__(self) -> None:
         self._turns: OrderedDict[str, dict[str, Verdict]] = OrderedDict()
-        self._edits: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._edits: OrderedDict[tuple[Home, str], None] = OrderedDict()
         self._lock = Lock()
 
     def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
@@ -40,16 +40,16 @@ class Book:
         with self._lock:
             return self._turns.get(ref.model_dump_json())
 
-    def put_edits(self, thread: str, records: Iterable[EditRecord]) -> None:
-        """Remember edits that the gateway told or confirmed in a thread."""
+    def put_edits(self, home: Home, records: Iterable[EditRecord]) -> None:
+        """Remember edits that the gateway told or confirmed in a run."""
         hashes = [edits.edit_hash(record) for record in records]
         with self._lock:
             for each in hashes:
-                self._edits[thread, each] = None
+                self._edits[home, each] = None
             while len(self._edits) > BOOK_EDITS:
                 self._edits.popitem(last=False)
 
-    def has_edit(self, thread: str, edit_hash: str) -> bool:
-        """Say whether the gateway told or confirmed exactly this edit in a thread."""
+    def has_edit(self, home: Home, edit_hash: str) -> bool:
+        """Say whether the gateway told or confirmed exactly this edit in a run."""
         with self._lock:
-            return (thread, edit_hash) in self._edits
+            return (home, edit_hash) in self._edits

@@ -32,7 +32,7 @@ from gateway.agent.noticing import watched
 from gateway.agent.port import Gateway
 from gateway.agent.results import ToolResult
 from gateway.approvals import digest, edits, strict_json
-from gateway.approvals.record import EditRecord, Result
+from gateway.approvals.record import EditRecord, Home, Result
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
 from gateway.wire import AnswerKind, CallHint, TurnRef, Verdict, VerdictKind
@@ -84,9 +84,9 @@ class Caller:
         """Return the edits that state knows of and people made here, oldest first.
 
         State is not believed: what this process did not hear from the gateway itself
-        is asked about, once a thread. An edit counts in the thread it was made in: a
-        copy of it in another thread's state is left out, and so is one that nobody
-        made.
+        is asked about, once a run. An edit counts in the run it was made in: a copy of
+        it in the state of another thread, or of another agent whose thread has the
+        same name, is left out, and so is one that nobody made.
 
         Raises:
             ThreadUnavailable: when the gateway cannot say. The model must neither miss
@@ -96,22 +96,24 @@ class Caller:
         for record in messages.known_edits(state):
             with suppress(BadJson):
                 told[edits.edit_hash(record)] = record
-        thread = turns.current_thread() if told else ""
+        ref = turns.place(self.agent, "") if told else None
+        if ref is None:
+            return []
         unknown = {
             each: record.item_id
             for each, record in told.items()
-            if not self.book.has_edit(thread, each)
+            if not self.book.has_edit(ref.home, each)
         }
-        made = await self._made(thread, unknown) if unknown else frozenset[str]()
-        self.book.put_edits(thread, (told[each] for each in made))
+        made = await self._made(ref, unknown) if unknown else frozenset[str]()
+        self.book.put_edits(ref.home, (told[each] for each in made))
         forged = unknown.keys() - made
         return [record for each, record in told.items() if each not in forged]
 
-    async def _made(self, thread: str, unknown: Mapping[str, str]) -> frozenset[str]:
+    async def _made(self, ref: TurnRef, unknown: Mapping[str, str]) -> frozenset[str]:
         try:
             gateway = self.gateway()
             return await insistently(
-                self.shell, lambda: gateway.edits_made(thread, unknown)
+                self.shell, lambda: gateway.edits_made(ref, unknown)
             )
         except TwokeyError as error:
             raise ThreadUnavailable(
@@ -186,7 +188,9 @@ class Caller:
                 gateway=self.gateway,
                 shell=self.shell,
             )
-        return self._presented(request, result, item_id="", own=None, inside=inside)
+        return self._presented(
+            request, result, ref.home, item_id="", own=None, inside=inside
+        )
 
     async def _held(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
@@ -248,13 +252,19 @@ class Caller:
         else:
             result, inside = given_back(request.tool_call, end.result)
         return self._presented(
-            request, result, item_id=held.item_id, own=end.edit, inside=inside
+            request,
+            result,
+            held.ref.home,
+            item_id=held.item_id,
+            own=end.edit,
+            inside=inside,
         )
 
     def _presented(
         self,
         request: ToolCallRequest,
         result: ToolResult,
+        home: Home,
         *,
         item_id: str,
         own: EditRecord | None,
@@ -279,7 +289,7 @@ class Caller:
         records = [*([own] if own is not None else []), *fresh]
         if not records:
             return presented
-        self.book.put_edits(turns.current_thread(), records)
+        self.book.put_edits(home, records)
         return results.carrying(presented, {"twokey_edits": messages.facts(records)})
 
 

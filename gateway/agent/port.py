@@ -70,13 +70,15 @@ class Gateway(Protocol):
         """End what still waits of this turn and inside it: the thread moved on."""
         ...
 
-    async def edits_made(self, thread: str, edits: Mapping[str, str]) -> frozenset[str]:
-        """Return which edits people really made in a thread, by our record.
+    async def edits_made(
+        self, ref: TurnRef, edits: Mapping[str, str]
+    ) -> frozenset[str]:
+        """Return which edits people really made in a run, by our record.
 
         Args:
-            thread: whose agent is to be told, of its own calls and of those inside its
-                tools. An edit of another thread, of which this one may hold a copy,
-                is not among them.
+            ref: whose agent is to be told, of its own calls and of those inside its
+                tools; no message is meant. An edit of another thread, or of another
+                agent whose thread has the same name, is not among them.
             edits: hash of an edit record (`gateway.approvals.edits.edit_hash`) to the
                 id of the item that it is about.
         """

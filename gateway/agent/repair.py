@@ -72,7 +72,8 @@ async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] |
             rebuilt.extend(repair.answers[call["id"] or ""] for call in lost)
     if not is_broken:
         return None
-    caller.book.put_edits(turns.current_thread(), repair.records)
+    if ref := turns.place(caller.agent, ""):
+        caller.book.put_edits(ref.home, repair.records)
     return _update(state, rebuilt, repair)
 
 

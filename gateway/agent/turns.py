@@ -79,10 +79,12 @@ def place(agent: str, message_id: str) -> TurnRef | None:
     """Say which turn this is, from the configuration of the running node.
 
     The namespace is the agent's own: that of the running task without its last part,
-    so that every node of one agent gives the same. None without a thread.
+    so that every node of one agent gives the same. A fork or a step back in time stays
+    in its thread; a copy of it is another thread. None without a thread.
     """
-    configurable = _configurable()
-    thread = current_thread()
+    configurable: dict[str, Any] = get_config().get("configurable", {})
+    given = configurable.get("thread_id")
+    thread = "" if given is None else str(given)
     if not thread:
         return None
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
@@ -93,19 +95,6 @@ def place(agent: str, message_id: str) -> TurnRef | None:
         message_id=message_id,
         outer=homes.outer_of(agent, thread, own),
     )
-
-
-def current_thread() -> str:
-    """Return the thread of the running node; "" without one.
-
-    A fork or a step back in time stays in its thread; a copy of it is another thread.
-    """
-    thread = _configurable().get("thread_id")
-    return "" if thread is None else str(thread)
-
-
-def _configurable() -> dict[str, Any]:
-    return get_config().get("configurable", {})
 
 
 def asking(messages: Sequence[AnyMessage]) -> tuple[AIMessage, list[ToolCall]] | None:

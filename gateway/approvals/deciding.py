@@ -372,14 +372,29 @@ def _reconcile(frame: Frame, decision: Reconcile) -> Change | Refusal:
 
 
 def _no_rerun(frame: Frame) -> str | None:
-    """Say why one person may not have this run again; None when they may."""
-    if frame.judged is not None and frame.judged.stopped:
-        return _stopped(frame.judged)
-    if frame.judged is not None and frame.judged.tier is Tier.DENY:
+    """Say why one person may not have this run again; None when they may.
+
+    That is what one person alone could have approved, then and by the policy of now.
+    """
+    item, judged = frame.item, frame.judged
+    if judged and judged.stopped:
+        return _stopped(judged)
+    verb = item.settlement.verb if item.settlement else Verb.APPROVE
+    if judged and (judged.tier is Tier.DENY or verb not in judged.allow):
         return "The policy no longer allows this call at all."
-    if max(part.approvals for part in frame.item.demand.parts) > 1:
+    demand = quorum.stricter(item.demand, judged.demand) if judged else item.demand
+    objection = quorum.objection(frame.reviewer, demand, ())
+    if objection is not None:
+        return objection
+    alone = Vote(
+        by=frame.reviewer.person,
+        roles=quorum.roles_of(frame.reviewer, demand.roles),
+        action_hash=item.action_hash,
+        at_ms=frame.now_ms,
+    )
+    if not quorum.tally(demand, (alone,), item.action_hash).is_met:
         return (
-            "This call needed more than one person, so one alone cannot have it run "
+            "This call needs more than one person, so one alone cannot have it run "
             "again. Say that it ran or leave it; the agent can ask anew."
         )
     return None

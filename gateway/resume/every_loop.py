@@ -100,9 +100,11 @@ class EveryLoop:
         """See `gateway.agent.port.Gateway.supersede`."""
         await self._here().supersede(ref)
 
-    async def edits_made(self, thread: str, edits: Mapping[str, str]) -> frozenset[str]:
+    async def edits_made(
+        self, ref: TurnRef, edits: Mapping[str, str]
+    ) -> frozenset[str]:
         """See `gateway.agent.port.Gateway.edits_made`."""
-        return await self._here().edits_made(thread, edits)
+        return await self._here().edits_made(ref, edits)
 
     async def note(self, agent: str) -> AgentNote:
         """See `gateway.agent.port.Gateway.note`."""

@@ -179,12 +179,14 @@ class AgentService:
                 approval_id, ItemState.WITHDRAWN, lambda item: item.id in item_ids
             )
 
-    async def edits_made(self, thread: str, edits: Mapping[str, str]) -> frozenset[str]:
-        """Return which of these edits our record has: hash, item and thread alike."""
+    async def edits_made(
+        self, ref: TurnRef, edits: Mapping[str, str]
+    ) -> frozenset[str]:
+        """Return which of these edits our record has: hash, item and run alike."""
         made: set[str] = set()
         for each, item_id in edits.items():
             found = await self._find(item_id)
-            if found is None or thread not in {found[0].thread, found[0].home.thread}:
+            if found is None or not _is_of_run(found[0], ref):
                 continue
             record = found[1].edit
             if record is not None and edit_hash(record) == each:
@@ -301,6 +303,17 @@ class AgentService:
 def _ended(approval: Approval, item: Item, state: ItemState) -> tuple[ItemState, Event]:
     ending = ItemState.LAPSED if item.state is ItemState.AUTHORIZED else state
     return ending, item_event(approval, item, named_after(ending))
+
+
+def _is_of_run(approval: Approval, ref: TurnRef) -> bool:
+    """Say whether an approval belongs to the run that a turn is part of.
+
+    One agent may be run by itself now, and then by what brings back the graph around
+    it: then one of the two names no run outside.
+    """
+    is_one_agent = (approval.agent, approval.thread) == (ref.agent, ref.thread)
+    is_outermost = approval.outer is None or ref.outer is None
+    return approval.home == ref.home or (is_one_agent and is_outermost)
 
 
 def _is_at(one: Listed, ref: TurnRef) -> bool:

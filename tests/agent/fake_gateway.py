@@ -162,14 +162,16 @@ class FakeGateway:
                 if is_of and item.is_pending:
                     self._move(item.id, Move.SUPERSEDE)
 
-    async def edits_made(self, thread: str, edits: Mapping[str, str]) -> frozenset[str]:
+    async def edits_made(
+        self, ref: TurnRef, edits: Mapping[str, str]
+    ) -> frozenset[str]:
         with self._entered("edits_made"):
             items = [(each, self.items.get(item_id)) for each, item_id in edits.items()]
             return frozenset(
                 each
                 for each, item in items
                 if item
-                and thread in {item.ctx.thread, self.homes[item.id].thread}
+                and self.homes[item.id] == ref.home
                 and item.edit
                 and edit_hash(item.edit) == each
             )

@@ -80,14 +80,21 @@ TRUST_TABLE = (
     Mutant(
         "an edit of another thread is not confirmed",
         "gateway/service/agents.py",
-        "if found is None or thread not in {found[0].thread, found[0].home.thread}:",
+        "if found is None or not _is_of_run(found[0], ref):",
         "if found is None:",
         "tests/service/test_edits_made.py",
     ),
     Mutant(
+        "an edit inside one agent is not confirmed inside another",
+        "gateway/service/agents.py",
+        "(is_one_agent and is_outermost)",
+        "is_one_agent",
+        "tests/attacks/test_runs.py",
+    ),
+    Mutant(
         "what a process heard of one thread it tells in no other",
         "gateway/agent/book.py",
-        "return (thread, edit_hash) in self._edits",
+        "return (home, edit_hash) in self._edits",
         "return edit_hash in {each for _, each in self._edits}",
         "tests/agent/test_edits_of_a_thread.py",
     ),

@@ -8,7 +8,13 @@ from gateway.approvals.decisions import Edit
 from gateway.approvals.edits import edit_hash
 from gateway.service.agents import AgentService
 from gateway.store.store import Store
+from gateway.wire import TurnRef
 from tests.service.desk import ANA, Desk
+
+
+def at(thread: str) -> TurnRef:
+    """Return the agent in a thread."""
+    return TurnRef(agent="support", thread=thread, message_id="")
 
 
 @pytest.fixture
@@ -28,9 +34,9 @@ async def test_only_the_edit_that_was_made_is_confirmed(desk: Desk) -> None:
     asked = {true: claim.item_id, forged: claim.item_id, "sha256:0": "junk"}
     elsewhere = AgentService(desk.store, lambda: desk.policy, tenant="other")
 
-    assert await desk.agents.edits_made("t1", asked) == {true}
-    assert await desk.agents.edits_made("t1", {true: "ap_s0_0.0"}) == frozenset()
-    assert await elsewhere.edits_made("t1", asked) == frozenset()
+    assert await desk.agents.edits_made(at("t1"), asked) == {true}
+    assert await desk.agents.edits_made(at("t1"), {true: "ap_s0_0.0"}) == frozenset()
+    assert await elsewhere.edits_made(at("t1"), asked) == frozenset()
 
 
 @pytest.mark.parametrize("thread", ["t2", "t", "T1", ""])
@@ -45,10 +51,10 @@ async def test_an_edit_is_confirmed_in_its_own_thread_alone(
 
     asked = {edit_hash(record): claim.item_id}
 
-    assert await desk.agents.edits_made(thread, asked) == frozenset()
+    assert await desk.agents.edits_made(at(thread), asked) == frozenset()
 
 
 async def test_a_call_that_nobody_edited_has_no_edit(desk: Desk) -> None:
     _, claim = await desk.refund(100)
 
-    assert await desk.agents.edits_made("t1", {"": claim.item_id}) == frozenset()
+    assert await desk.agents.edits_made(at("t1"), {"": claim.item_id}) == frozenset()

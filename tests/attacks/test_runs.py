@@ -1,0 +1,101 @@
+"""Agents, threads and rules that were chosen to be taken for others."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Click, Edit, Finding, Reconcile
+from gateway.approvals.edits import edit_hash
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Home
+from gateway.policy.load import load_policy
+from gateway.store.store import Store
+from gateway.wire import ProposedCall, Turn, TurnRef
+from tests.service.desk import ANA, BEN, POLICY, Desk
+
+REFUND = "process_refund: {tier: approve}"
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+def enforce(desk: Desk, old: str, new: str) -> None:
+    """Put another policy in force."""
+    assert old in POLICY
+    desk.policy = load_policy(POLICY.replace(old, new), "policy.yml")
+
+
+async def in_doubt(desk: Desk) -> tuple[Click, str]:
+    """Let a refund be cut off while it runs."""
+    click, claim = await desk.refund()
+    await desk.reviews.decide(click, Approve(), ANA)
+    await desk.agents.claim(claim)
+    await desk.owner_dies(claim.item_id)
+    await desk.sweeper.sweep()
+    assert (await desk.item(claim.item_id)).state is ItemState.IN_DOUBT
+    return click, claim.item_id
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("users: [U0ANA, U0BEN, U0DAN]", "users: [U0ANA, U0DAN]"),
+        (REFUND, "process_refund: {tier: escalate}"),
+        (REFUND, "process_refund: {tier: approve, reviewers: senior}"),
+        (REFUND, "process_refund: {tier: approve, allow: [reject]}"),
+    ],
+)
+async def test_who_may_not_approve_by_now_has_nothing_run_again(
+    desk: Desk, old: str, new: str
+) -> None:
+    click, item_id = await in_doubt(desk)
+    enforce(desk, old, new)
+    again, skip = (Reconcile(finding=one) for one in (Finding.RERUN, Finding.SKIP))
+
+    outcome = await desk.reviews.decide(click, again, BEN)
+
+    assert outcome.kind == "forbidden"
+    assert (await desk.item(item_id)).state is ItemState.IN_DOUBT
+    assert (await desk.reviews.decide(click, skip, ANA)).kind == "settled"
+
+
+async def test_an_edit_of_another_agent_in_a_thread_of_the_same_name_is_not_told(
+    desk: Desk,
+) -> None:
+    """Two agents with checkpoints of their own may both have a thread "t1"."""
+    click, claim = await desk.refund(100)
+    args = {**(await desk.item(claim.item_id)).args, "amount": 50}
+    await desk.reviews.decide(click, Edit(args=args), ANA)
+    record = (await desk.item(claim.item_id)).edit
+    assert record is not None
+    asked = {edit_hash(record): claim.item_id}
+    own = TurnRef(agent="support", thread="t1", message_id="")
+    outer = Home(agent="flow", thread="t1")
+    others = [
+        own.with_(agent="billing"),
+        own.with_(agent="billing", ns="tools:1", outer=outer),
+        own.with_(thread="T1"),
+    ]
+
+    assert await desk.agents.edits_made(own, asked) == asked.keys()
+    assert await desk.agents.edits_made(own.with_(outer=outer), asked) == asked.keys()
+    for other in others:
+        assert await desk.agents.edits_made(other, asked) == frozenset()
+
+
+async def test_an_edit_inside_one_agent_is_not_told_inside_another(desk: Desk) -> None:
+    one, other = (Home(agent=name, thread="t1") for name in ("boss", "chief"))
+    payer = TurnRef(agent="payer", thread="t1", ns="tools:1", message_id="m")
+    inside = payer.with_(outer=one)
+    call = ProposedCall(tool="process_refund", args={"amount": 9}, tool_call_id="c")
+    (verdict,) = await desk.agents.submit(Turn(ref=inside, calls=(call,)))
+    await desk.reviews.decide(await desk.click(verdict), Edit(args={"amount": 1}), ANA)
+    record = (await desk.item(verdict.item_id)).edit
+    assert record is not None
+    asked = {edit_hash(record): verdict.item_id}
+
+    assert await desk.agents.edits_made(inside, asked) == asked.keys()
+    elsewhere = inside.with_(outer=other)
+    assert await desk.agents.edits_made(elsewhere, asked) == frozenset()

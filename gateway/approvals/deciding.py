@@ -27,7 +27,6 @@ from gateway.approvals.decisions import (
     Decision,
     Edit,
     Expired,
-    Finding,
     Forbidden,
     Invalid,
     Reconcile,
@@ -40,6 +39,7 @@ from gateway.approvals.decisions import (
 )
 from gateway.approvals.events import EventName, named_after
 from gateway.approvals.lifecycle import ItemState, Move, advance
+from gateway.approvals.reconciling import reconcile, stopped
 from gateway.approvals.record import (
     Approval,
     Item,
@@ -104,7 +104,7 @@ def decide(
     reviewer = _hands(approval, item, reviewer, judged)
     frame = Frame(approval, item, click, reviewer, now_ms, judged, tuple(voters))
     if isinstance(decision, Reconcile):
-        return _reconcile(frame, decision)
+        return reconcile(frame, decision)
     return (
         _not_open(frame) or _not_permitted(frame, decision) or _apply(frame, decision)
     )
@@ -172,15 +172,8 @@ def _not_permitted(
     if verb not in item.allow or (judged and verb not in judged.allow):
         return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
     if judged and judged.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
-        return Forbidden(reason=f"{_stopped(judged)} You can reject it now.")
+        return Forbidden(reason=f"{stopped(judged)} You can reject it now.")
     return None
-
-
-def _stopped(judged: Judgement) -> str:
-    return (
-        f"{judged.stopped} is frozen, so this could not start, and nothing was "
-        "recorded. Try again once that is lifted."
-    )
 
 
 def _approve(frame: Frame) -> Change | Refusal:
@@ -344,60 +337,6 @@ def _close(frame: Frame, move: Move, verb: Verb, text: str) -> Change | Refusal:
     approval = following(frame.approval, item)
     event = event_of(frame, item, named_after(item.state), approval.version)
     return Change(approval, item, (event,))
-
-
-def _reconcile(frame: Frame, decision: Reconcile) -> Change | Refusal:
-    approval, item = frame.approval, frame.item
-    if item.state is not ItemState.IN_DOUBT:
-        return Stale(
-            state=item.state, settlement=item.settlement, at_ms=item.changed_at_ms
-        )
-    if frame.click.action_hash != item.action_hash:
-        return Changed(seen_version=frame.click.version, version=approval.version)
-    principals = (*approval.principals, *item.principals)
-    objection = quorum.objection(frame.reviewer, item.demand, principals)
-    if objection is None and decision.finding is Finding.RERUN:
-        objection = _no_rerun(frame)
-    if objection is not None:
-        return Forbidden(reason=objection)
-    move = {
-        Finding.EXECUTED: Move.EXECUTE,
-        Finding.RERUN: Move.RETRY,
-        Finding.SKIP: Move.FAIL,
-    }[decision.finding]
-    settled = item.with_(state=advance(item.state, move), changed_at_ms=frame.now_ms)
-    event = event_of(frame, settled, EventName.ITEM_RECONCILED, approval.version)
-    event = event.with_(reason=decision.finding.value)
-    return Change(following(approval, settled), settled, (event,))
-
-
-def _no_rerun(frame: Frame) -> str | None:
-    """Say why one person may not have this run again; None when they may.
-
-    That is what one person alone could have approved, then and by the policy of now.
-    """
-    item, judged = frame.item, frame.judged
-    if judged and judged.stopped:
-        return _stopped(judged)
-    verb = item.settlement.verb if item.settlement else Verb.APPROVE
-    if judged and (judged.tier is Tier.DENY or verb not in judged.allow):
-        return "The policy no longer allows this call at all."
-    demand = quorum.stricter(item.demand, judged.demand) if judged else item.demand
-    objection = quorum.objection(frame.reviewer, demand, ())
-    if objection is not None:
-        return objection
-    alone = Vote(
-        by=frame.reviewer.person,
-        roles=quorum.roles_of(frame.reviewer, demand.roles),
-        action_hash=item.action_hash,
-        at_ms=frame.now_ms,
-    )
-    if not quorum.tally(demand, (alone,), item.action_hash).is_met:
-        return (
-            "This call needs more than one person, so one alone cannot have it run "
-            "again. Say that it ran or leave it; the agent can ask anew."
-        )
-    return None
 
 
 def _too_long(text: str, pointer: str) -> dict[str, str]:

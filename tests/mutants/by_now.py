@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 DECIDING = "gateway/approvals/deciding.py"
 STRICTER = "tests/service/test_stricter_by_now.py"
 CHECKING = "gateway/approvals/checking.py"
+RECONCILING = "gateway/approvals/reconciling.py"
 RUNS = "tests/attacks/test_runs.py"
 COSTLY = "tests/attacks/test_costly_calls.py"
 SILENCES = "tests/policy/test_load_silences.py"
@@ -84,14 +85,14 @@ BY_NOW_TABLE = (
     ),
     Mutant(
         "by now: one person alone has nothing run again that needs two",
-        DECIDING,
+        RECONCILING,
         "    if not quorum.tally(demand, (alone,), item.action_hash).is_met:",
         "    if False:",
         RUNS,
     ),
     Mutant(
         "by now: nothing runs again by whoever may not approve it",
-        DECIDING,
+        RECONCILING,
         "judged.tier is Tier.DENY or verb not in judged.allow",
         "judged.tier is Tier.DENY",
         RUNS,

@@ -35,8 +35,13 @@ def note(text: str) -> None:
 
 
 def as_json(value: JsonValue) -> None:
-    """Print one JSON document."""
-    typer.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """Print one JSON document, in ASCII, which steers no terminal."""
+    typer.echo(json.dumps(value, indent=2))
+
+
+def printable(text: str) -> str:
+    """Return untrusted text so that no byte of it can steer a terminal."""
+    return text if text.isprintable() else ascii(text)
 
 
 def examples(*lines: tuple[str, str]) -> str:

@@ -108,7 +108,9 @@ def _line(freeze: Freeze) -> str:
     word = "paused" if freeze.is_pause else "frozen"
     reason = freeze.reason or "no reason was given"
     when = since.isoformat(sep=" ", timespec="seconds")
-    return f"{freeze.scope}: {word} by {freeze.by} since {when}: {reason}"
+    # An agent names its tools, and whoever is in Slack writes the reason.
+    what, who, why = map(console.printable, (str(freeze.scope), freeze.by, reason))
+    return f"{what}: {word} by {who} since {when}: {why}"
 
 
 def _named(scope: Scope) -> str:

@@ -9,6 +9,7 @@ import typer
 
 from gateway.approvals.record import Demand, Role
 from gateway.approvals.tiers import Tier
+from gateway.commands.console import printable
 from gateway.policy.evaluate import Ruling
 from gateway.policy.raising import FiredRule
 from gateway.policy.replay import Replayed
@@ -59,7 +60,7 @@ def _of_people(ruling: Ruling, when: datetime | None) -> Iterator[tuple[str, str
 def _shown(ruling: Ruling) -> Iterator[tuple[str, str]]:
     yield "where", ruling.channel
     if ruling.description:
-        yield "card", _printable(ruling.description)
+        yield "card", printable(ruling.description)
     if ruling.redact:
         yield "hidden", ", ".join(ruling.redact)
 
@@ -69,7 +70,7 @@ def replayed(found: Sequence[Replayed]) -> Iterator[str]:
     changed = [one for one in found if one.is_changed]
     for one in changed:
         at = datetime.fromtimestamp(one.at_ms / 1000, UTC)
-        who = f"{_printable(one.agent) or '-'}  {_printable(one.tool)}"
+        who = f"{printable(one.agent) or '-'}  {printable(one.tool)}"
         what = f"{at:%Y-%m-%d %H:%M} UTC  {who}"
         yield f"{what}  {_tier(one.was)} → {_tier(one.now)}"
         for reason in one.reasons:
@@ -129,18 +130,13 @@ def _lacks(demand: Demand, tier: Tier) -> str:
 
 
 def _rule(rule: FiredRule) -> str:
-    seen = ", ".join(f"{name} = {_printable(text)}" for name, text in rule.values)
+    seen = ", ".join(f"{name} = {printable(text)}" for name, text in rule.values)
     return f"{rule.when}{f'   ({seen})' if seen else ''}"
 
 
 def _triage(rule: TriageRule) -> str:
     most = "refuse it" if rule.may_deny else "raise it"
     return f"a model may {most}, within {rule.timeout.total_seconds():.0f} s"
-
-
-def _printable(text: str) -> str:
-    """Return untrusted text so that no byte of it can steer a terminal."""
-    return text if text.isprintable() else ascii(text)
 
 
 def _tier(tier: Tier) -> str:

@@ -28,6 +28,8 @@ from gateway.sentences import sentence
 
 _TEN_MINUTES_MS = 600_000
 _HOUR_MS = 3_600_000
+_LAST_MS = 253_402_300_799_999
+"""The end of the year 9999, beyond which no date can be shown."""
 _RELEASES = frozenset(
     {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_EXPIRED}
     | {EventName.ITEM_SUPERSEDED, EventName.ITEM_WITHDRAWN, EventName.ITEM_LAPSED}
@@ -49,7 +51,7 @@ class Row(Record):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     name: EventName
-    at_ms: int = Field(ge=0)
+    at_ms: int = Field(ge=0, le=_LAST_MS)
     agent: str = ""
     approval: str = ""
     item: str = ""

@@ -21,6 +21,9 @@ MICRO = 1_000_000
 MAX_MICRO = MAX_INTEGER
 """The largest share that a store can add up without losing digits (2^53-1)."""
 
+_UNSEEN = frozenset({"Cf"})
+"""Unicode's category of characters without a shape, such as a zero-width space."""
+
 _AMOUNT = re.compile(r"[0-9]{1,16}(?:\.[0-9]{1,30})?", re.ASCII)
 
 
@@ -90,7 +93,8 @@ def resource_key(value: JsonValue) -> str:
     """Return a resource as the text under which its uses are added up.
 
     Spellings of one resource share a key: 7, ``"7"`` and ``" 7 "`` do, and so do
-    upper and lower case. Two resources that share a key by that are only counted
+    upper and lower case, with invisible characters and without, also inside a list or
+    an object. Two resources that share a key by that are only counted
     together, which can raise a call and never lowers one.
 
     Raises:
@@ -98,14 +102,10 @@ def resource_key(value: JsonValue) -> str:
     """
     if value is None or isinstance(value, bool) or value in ("", [], {}):
         raise ValueError("names nobody")
-    if isinstance(value, int | float):
-        value = _canonical(value)
-    if isinstance(value, str):
-        folded = unicodedata.normalize("NFKC", value).casefold()
-        value = unicodedata.normalize("NFKC", folded).strip()
-        if not value:
-            raise ValueError("names nobody")
-    return _canonical(value)
+    folded = _folded(value)
+    if folded == "":
+        raise ValueError("names nobody")
+    return _canonical(folded)
 
 
 def micro(value: JsonValue) -> int:
@@ -131,6 +131,23 @@ def micro(value: JsonValue) -> int:
     if amount > MAX_MICRO // MICRO:
         raise ValueError("is too large to be added up")
     return int((amount * MICRO).to_integral_value(ROUND_HALF_UP))
+
+
+def _folded(value: JsonValue) -> JsonValue:
+    match value:
+        case bool() | None:
+            return value
+        case int() | float():
+            return _folded(_canonical(value))
+        case str():
+            folded = unicodedata.normalize("NFKC", value).casefold()
+            text = unicodedata.normalize("NFKC", folded)
+            seen = (one for one in text if unicodedata.category(one) not in _UNSEEN)
+            return " ".join("".join(seen).split())
+        case list():
+            return [_folded(element) for element in value]
+        case dict():
+            return {name: _folded(member) for name, member in value.items()}
 
 
 def _canonical(value: JsonValue) -> str:

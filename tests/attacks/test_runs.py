@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from pydantic import JsonValue
 
 from gateway.approvals.decisions import Approve, Click, Edit, Finding, Reconcile
 from gateway.approvals.edits import edit_hash
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Home
 from gateway.policy.load import load_policy
+from gateway.policy.windows import resource_key
 from gateway.store.store import Store
 from gateway.wire import ProposedCall, Turn, TurnRef
 from tests.service.desk import ANA, BEN, POLICY, Desk
@@ -99,3 +101,25 @@ async def test_an_edit_inside_one_agent_is_not_told_inside_another(desk: Desk) -
     assert await desk.agents.edits_made(inside, asked) == asked.keys()
     elsewhere = inside.with_(outer=other)
     assert await desk.agents.edits_made(elsewhere, asked) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("cus_1", "cus\u200b_1"),
+        ("cus_1", "\ufeffcus\u00ad_1"),
+        (["CUS_1"], ["cus_1"]),
+        ({"id": 7}, {"id": " 7 "}),
+        ("Ana  Maria", "ana\u00a0maria"),
+    ],
+)
+def test_one_customer_in_two_spellings_has_one_window(
+    one: JsonValue, other: JsonValue
+) -> None:
+    assert resource_key(one) == resource_key(other)
+
+
+@pytest.mark.parametrize("nobody", ["\u200b", " \u2060 ", "\u00ad"])
+def test_whoever_is_invisible_is_nobody(nobody: str) -> None:
+    with pytest.raises(ValueError, match="nobody"):
+        resource_key(nobody)

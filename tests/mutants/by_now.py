@@ -98,6 +98,13 @@ BY_NOW_TABLE = (
         RUNS,
     ),
     Mutant(
+        "an invisible character makes no second customer",
+        "gateway/policy/windows.py",
+        'frozenset({"Cf"})',
+        "frozenset[str]()",
+        RUNS,
+    ),
+    Mutant(
         "costly: a rule's pattern is compiled once",
         "gateway/policy/expressions.py",
         "program=_quick(program, row)",

@@ -5,6 +5,7 @@ import json
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict
 from http import HTTPStatus
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TypeAlias
 
@@ -21,7 +22,6 @@ from bot.sandbox.stand_in import StandIn
 
 PAGE = Path(__file__).parent / "page"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
-LOOPBACK = frozenset({"127.0.0.1", "[::1]", "localhost"})
 KEEP_ALIVE_S = 15.0
 SECURITY_HEADERS = {
     "Content-Security-Policy": (
@@ -214,11 +214,19 @@ def only_for(host: str) -> Middleware:
     @web.middleware
     async def check(request: web.Request, handler: Handler) -> web.StreamResponse:
         name = request.host.rpartition(":")[0] or request.host
-        if host in LOOPBACK and name not in LOOPBACK:
+        if is_loopback(host) and not is_loopback(name):
             raise Refused("invalid_host", host=request.host)
         return await handler(request)
 
     return check
+
+
+def is_loopback(name: str) -> bool:
+    """Say whether a host's name or address leads to this machine and nowhere else."""
+    try:
+        return ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return name == "localhost"
 
 
 @web.middleware

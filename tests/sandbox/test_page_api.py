@@ -122,6 +122,18 @@ async def test_a_name_that_another_site_controls_reaches_nothing(
             assert response.status == status
 
 
+@pytest.mark.parametrize("address", ["127.0.0.2", "::1", "localhost"])
+async def test_no_address_of_this_machine_is_reached_by_another_sites_name(
+    session: aiohttp.ClientSession, address: str
+) -> None:
+    async with Sandbox(host=address) as sandbox:
+        url, headers = f"{sandbox.url}/sandbox/control", {"Host": "evil.example"}
+        async with session.post(url, json={"do": "calls"}, headers=headers) as response:
+            assert response.status == 400
+        async with session.post(url, json={"do": "calls"}) as response:
+            assert response.status == 200
+
+
 async def test_the_sandbox_listens_on_ipv6_too() -> None:
     async with Sandbox(host="::1") as sandbox:
         state = await sandbox.person("U0ANA").state()

@@ -18,11 +18,13 @@ from bot.limits import Limits
 from bot.posting import Wall
 from bot.saying import Saying
 from bot.web import Slack, SlackSilent
+from gateway.approvals.decisions import Click, Reject
 from gateway.approvals.record import Approval
 from gateway.errors import StoreUnavailable
 from gateway.store.outbox import Outbox
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button
 from tests.conftest import eventually
+from tests.service.desk import ANA
 
 
 async def test_who_lost_the_lease_asks_for_it_again(
@@ -93,9 +95,17 @@ async def test_a_line_of_history_that_is_refused_is_dropped(
 ) -> None:
     async with house.running():
         verdict = await house.refund()
-        card = await house.card(verdict)
+        await house.card(verdict)
+        approval = await house.approval(verdict)
         house.sandbox.faults.plan("rate_limit", "chat.postMessage", seconds=1)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        click = Click(
+            approval=approval.id,
+            index=0,
+            version=approval.version,
+            action_hash=approval.items[0].action_hash,
+        )
+        ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
+        await house.reviews.decide(click, Reject(reason="no"), ana)
         await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
         house.sandbox.control.archive(CHANNEL)
 

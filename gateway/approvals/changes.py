@@ -18,8 +18,8 @@ class Judgement(Record):
 
     ``ttl_ms`` is how long a call of this tier may wait; 0 when nobody says.
     ``args_schema`` is the policy's own; the agent's is frozen in the item.
-    ``stopped`` names what somebody stopped, such as "The tool refund"; empty when the
-    call could start.
+    ``stopped`` says that somebody froze this, as a sentence for a person; empty when
+    the call could start.
     """
 
     tier: Tier

@@ -39,7 +39,7 @@ from gateway.approvals.decisions import (
 )
 from gateway.approvals.events import EventName, named_after
 from gateway.approvals.lifecycle import ItemState, Move, advance
-from gateway.approvals.reconciling import reconcile, stopped
+from gateway.approvals.reconciling import reconcile
 from gateway.approvals.record import (
     Approval,
     Item,
@@ -172,7 +172,7 @@ def _not_permitted(
     if verb not in item.allow or (judged and verb not in judged.allow):
         return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
     if judged and judged.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
-        return Forbidden(reason=f"{stopped(judged)} You can reject it now.")
+        return Forbidden(reason=f"{judged.stopped} You can reject it now.")
     return None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.approvals import quorum
-from gateway.approvals.changes import Change, Frame, Judgement, event_of, following
+from gateway.approvals.changes import Change, Frame, event_of, following
 from gateway.approvals.decisions import (
     Changed,
     Finding,
@@ -51,7 +51,7 @@ def _no_rerun(frame: Frame) -> str | None:
     """
     item, judged = frame.item, frame.judged
     if judged and judged.stopped:
-        return stopped(judged)
+        return judged.stopped
     verb = item.settlement.verb if item.settlement else Verb.APPROVE
     if judged and (judged.tier is Tier.DENY or verb not in judged.allow):
         return "The policy no longer allows this call at all."
@@ -71,11 +71,3 @@ def _no_rerun(frame: Frame) -> str | None:
             "again. Say that it ran or leave it; the agent can ask anew."
         )
     return None
-
-
-def stopped(judged: Judgement) -> str:
-    """Say to whoever would start it that it is frozen."""
-    return (
-        f"{judged.stopped} is frozen, so this could not start, and nothing was "
-        "recorded. Try again once that is lifted."
-    )

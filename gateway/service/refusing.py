@@ -59,7 +59,7 @@ def crowded(standing: Standing, protect: Protection, held: int) -> str:
 
 
 def stopped(freeze: Freeze) -> str:
-    """Return the sentence about a freeze or a pause."""
+    """Return the sentence about a freeze or a pause, for the model."""
     reason = freeze.reason.rstrip(". ") or "no reason was given"
     if freeze.is_pause:
         return (
@@ -67,20 +67,27 @@ def stopped(freeze: Freeze) -> str:
             "somebody lifts that. Stop, and say so to whom you work for."
         )
     return (
-        f"{named(freeze)} is frozen by {freeze.by}: {reason}. It does not run until "
+        f"{_named(freeze)} is frozen by {freeze.by}: {reason}. It does not run until "
         "somebody lifts that. Do not try again; say so to whom you work for."
     )
-
-
-def named(freeze: Freeze) -> str:
-    """Return what is frozen, as a sentence begins."""
-    return f"The {freeze.scope}" if freeze.scope.name else "Everything"
 
 
 def watched(agent: str, tools: Iterable[str]) -> tuple[str, ...]:
     """Return the names under which nothing may be frozen while these calls open."""
     chosen = tuple(tools)
     return (*names_of(agent, *chosen), paused(agent)) if chosen else ()
+
+
+def unstartable(freeze: Freeze) -> str:
+    """Return the sentence about a freeze, for whoever would approve what it stops."""
+    return (
+        f"{_named(freeze)} is frozen, so this could not start, and nothing was "
+        "recorded. Try again once that is lifted."
+    )
+
+
+def _named(freeze: Freeze) -> str:
+    return f"The {freeze.scope}" if freeze.scope.name else "Everything"
 
 
 def _repeated(rejection: Rejection) -> str:

@@ -35,7 +35,7 @@ from gateway.service.facts import aftermath
 from gateway.service.freezing import FreezeService
 from gateway.service.measuring import facts_of, measure
 from gateway.service.noticing import NoticeService
-from gateway.service.refusing import freeze_of, named
+from gateway.service.refusing import freeze_of, unstartable
 from gateway.service.stopping import StopService
 from gateway.service.sweep import Sweeper
 from gateway.service.timing import TimeService
@@ -351,7 +351,7 @@ class ReviewService:
             ttl_ms=ruling.ttl_ms,
             requires_reason=ruling.requires_reason,
             args_schema=ruling.args_schema,
-            stopped=named(freeze) if freeze else "",
+            stopped=unstartable(freeze) if freeze else "",
         )
         return _Judged(judgement, Judged(one.uses, totals))
 

@@ -22,6 +22,7 @@ from bot.modals.schema import ABSENT, Value
 from bot.modals.texts import path_label
 from bot.text import fit
 from gateway.approvals import digest
+from gateway.approvals.pointers import tokens_of
 from gateway.approvals.record import Item
 from gateway.approvals.strict_json import JsonObject
 
@@ -126,7 +127,7 @@ def errors_by_block(item: Item, errors: Mapping[str, str]) -> dict[str, str]:
     fields, redact = form(item).fields, redacted_paths(item)
     found: dict[str, str] = {}
     for pointer, sentence in errors.items():
-        path = _path(pointer)
+        path = tokens_of(pointer)
         field = _nearest(fields, path)
         block_id = field.block_id if field else Input.REASON.value
         is_exact = field is not None and path == field.path
@@ -160,11 +161,6 @@ def _with(args: JsonObject, path: Path, after: Value) -> JsonObject:
     else:
         changed[name] = after
     return changed
-
-
-def _path(pointer: str) -> Path:
-    tokens = pointer.split("/")[1:]
-    return tuple(token.replace("~1", "/").replace("~0", "~") for token in tokens)
 
 
 def _nearest(fields: tuple[Field, ...], path: Path) -> Field | None:

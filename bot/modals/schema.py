@@ -19,6 +19,7 @@ from bot.blockkit.forms import day, number
 from bot.blockkit.limits import OPTION, SELECT_OPTIONS
 from bot.modals.texts import number_text, option_labels, slack_length
 from bot.text import reveal
+from gateway.approvals.pointers import pointed
 from gateway.approvals.strict_json import JsonObject
 
 _MAX_HOPS = 16
@@ -139,12 +140,7 @@ def resolved(schema: JsonValue, root: JsonObject) -> JsonObject:
 def _local(reference: JsonValue, root: JsonObject) -> JsonObject | None:
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return None
-    node: JsonValue = root
-    for token in reference.removeprefix("#/").split("/"):
-        key = token.replace("~1", "/").replace("~0", "~")
-        if not isinstance(node, dict) or key not in node:
-            return None
-        node = node[key]
+    node = pointed(root, reference)
     return node if isinstance(node, dict) else None
 
 

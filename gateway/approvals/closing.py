@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pydantic import JsonValue
 
+from gateway.approvals.pointers import pointed
 from gateway.approvals.strict_json import JsonObject
 
 _OWN = frozenset({"properties", "patternProperties"})
@@ -121,11 +122,7 @@ class _Closing:
         """Return what a JSON Pointer leads to; None when it leads nowhere known."""
         if reference != "#" and not reference.startswith("#/"):
             return None
-        node: JsonValue = self._root
-        for token in reference[1:].split("/")[1:]:
-            name = token.replace("~1", "/").replace("~0", "~")
-            node = node.get(name) if isinstance(node, dict) else None
-        return node
+        return pointed(self._root, reference)
 
 
 def _may_be_object(node: JsonValue) -> bool:

@@ -15,6 +15,7 @@ from referencing.exceptions import Unresolvable
 from gateway.approvals import digest
 from gateway.approvals.checking import TooMuchWork, problems
 from gateway.approvals.closing import closed
+from gateway.approvals.pointers import pointer_to
 from gateway.approvals.record import EditRecord, Item, Person
 from gateway.approvals.strict_json import JsonObject, parse_object
 
@@ -152,10 +153,7 @@ def _sentence(error: ValidationError) -> str:
 
 
 def _pointer(error: ValidationError) -> str:
-    tokens = [
-        str(token).replace("~", "~0").replace("/", "~1")
-        for token in error.absolute_path
-    ]
+    tokens = list(error.absolute_path)
     if error.validator == "required":
         missing = [
             name
@@ -163,7 +161,7 @@ def _pointer(error: ValidationError) -> str:
             if name not in cast("JsonObject", error.instance)
         ]
         tokens += missing[:1]
-    return "".join(f"/{token}" for token in tokens)
+    return pointer_to(tokens)
 
 
 def _json(value: JsonValue) -> str:

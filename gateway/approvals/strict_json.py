@@ -14,6 +14,7 @@ from typing import Never, cast
 
 from pydantic import JsonValue
 
+from gateway.approvals.pointers import escaped
 from gateway.errors import BadJson
 
 JsonObject = dict[str, JsonValue]
@@ -112,7 +113,7 @@ def _accept_members(
     for key, member in members.items():
         if not isinstance(key, str):
             raise BadJson(f"a key is {_kind(key)}, not a string", pointer)
-        place = f"{pointer}/{_pointer_token(key)}"
+        place = f"{pointer}/{escaped(key)}"
         result[_accept_text(key, place)] = _accept(member, place, depth + 1)
     return result
 
@@ -143,17 +144,13 @@ def _without_duplicates(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
         seen: set[str] = set()
         for key, _ in pairs:
             if key in seen:
-                raise BadJson("a key appears twice", f"/{_pointer_token(key)}")
+                raise BadJson("a key appears twice", f"/{escaped(key)}")
             seen.add(key)
     return members
 
 
 def _no_constant(name: str) -> Never:
     raise BadJson(f"{name} is not JSON")
-
-
-def _pointer_token(key: str) -> str:
-    return key.replace("~", "~0").replace("/", "~1")
 
 
 def _kind(value: object) -> str:

@@ -7,6 +7,7 @@ from itertools import islice
 
 from pydantic import JsonValue
 
+from gateway.approvals.pointers import tokens_of
 from gateway.approvals.strict_json import accept
 from gateway.documents import (
     MAX_PROBLEMS,
@@ -105,10 +106,9 @@ def _empty(value: JsonValue, path: Path) -> Iterator[Path]:
 def _path(value: JsonValue, pointer: str) -> Path:
     """Return the path that a JSON Pointer (RFC 6901) names in a value."""
     path: Path = ()
-    for token in pointer.split("/")[1:]:
+    for token in tokens_of(pointer):
         if isinstance(value, list):
             value, path = value[int(token)], (*path, int(token))
         elif isinstance(value, dict):
-            name = token.replace("~1", "/").replace("~0", "~")
-            value, path = value.get(name), (*path, name)
+            value, path = value.get(token), (*path, token)
     return path

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
+from gateway.approvals.pointers import pointed
 from gateway.approvals.strict_json import JsonObject
 from gateway.sentences import near
 
@@ -78,17 +79,8 @@ def _resolved(root: JsonObject, node: JsonValue) -> JsonObject | None:
         reference = node.get("$ref")
         if not isinstance(reference, str):
             return node
-        node = _pointed(root, reference)
+        node = pointed(root, reference)
     return None
-
-
-def _pointed(root: JsonObject, reference: str) -> JsonValue:
-    node: JsonValue = root
-    for token in reference.removeprefix("#").split("/")[1:]:
-        if not isinstance(node, dict):
-            return None
-        node = node.get(token.replace("~1", "/").replace("~0", "~"))
-    return node
 
 
 def _kinds(node: JsonObject) -> frozenset[str]:

@@ -87,5 +87,9 @@ class GraphError(TwokeyError):
     """An agent's graph cannot be imported or is not a compiled graph."""
 
 
+class BadStep(TwokeyError):
+    """A step of a graph is written in a way that cannot run; nobody was asked."""
+
+
 class ThreadUnavailable(TwokeyError):
     """A thread cannot be resumed now; its job stays and is tried again."""

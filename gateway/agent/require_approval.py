@@ -1,14 +1,16 @@
 """Put one step of a plain LangGraph node behind the gateway, without an agent.
 
-    outcome = await arequire_approval("wire_money", {"amount": 90}, run=wire)
+    outcome = await arequire_approval("wire_money", {"amount": 90}, run=wire_money)
 
 The node pauses until a person decided; then ``run`` is called once, with the arguments
-that were authorized. LangGraph runs a node again from its start after a pause, so what
-stands before this call must be free of effects.
+that were authorized as keywords: ``wire_money(amount=90)``. LangGraph runs a node
+again from its start after a pause, so what stands before this call must be free of
+effects.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 from langgraph.config import get_config
 
 from gateway import wire
-from gateway.agent import answers, homes, port, turns, words
+from gateway.agent import answers, homes, port, signatures, turns, words
 from gateway.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
 from gateway.agent.execution import (
     HeldCall,
@@ -52,8 +54,9 @@ class Approved(Generic[R]):
 class NotApproved:
     """It did not run. ``message`` is a sentence that says why, with people's words.
 
-    ``kind`` is the answer's kind (reject, respond, expired, …) or ``deny`` when policy
-    or the gateway refused.
+    ``kind`` is the answer's kind (reject, respond, expired, …), ``deny`` when policy
+    or the gateway refused, or ``misfit`` when ``run`` does not take the arguments that
+    a person wrote.
     """
 
     kind: str
@@ -83,11 +86,19 @@ class _Step:
     gateway: Gateway
 
 
+@dataclass(frozen=True, slots=True)
+class _Run(Generic[R]):
+    """The caller's function, and how to call it with authorized arguments."""
+
+    function: Callable[..., Any]
+    work: Callable[[JsonObject], Awaitable[R]]
+
+
 def require_approval(
     tool: str,
     args: dict[str, Any],
     *,
-    run: Callable[[JsonObject], R],
+    run: Callable[..., R],
     agent: str = "agent",
     key: str = "",
     says: str = "",
@@ -98,10 +109,10 @@ def require_approval(
 
     Args:
         tool: the name that policy and the card know this step by.
-        args: its arguments, strict JSON.
-        run: does it, with the authorized arguments. What it returns is kept to be
-            given back after a crash, so it should be plain JSON. `grant` works in it,
-            and so do `guarded` tools.
+        args: its arguments by name, strict JSON.
+        run: does it; called with the authorized arguments as keywords. What it returns
+            is kept to be given back after a crash, so it should be plain JSON. `grant`
+            works in it, and so do `guarded` tools.
         agent: the name that policy and the card know the asker by.
         key: tells apart several steps of the same tool in one node.
         says: why, in the asker's own words; shown as unverified.
@@ -110,23 +121,26 @@ def require_approval(
 
     Raises:
         BadJson: when the arguments are not strict JSON.
+        BadStep: when ``run`` does not take these arguments; nobody was asked.
         NotAllowed: when no gateway is connected, or the graph runs without a thread.
         ThreadUnavailable: when the gateway does not answer. Nothing ran, or an answer
             is kept: run the thread again later.
     """
+    signatures.check_synchronous(run, tool)
+    signatures.check(run, args, tool)
 
     async def work(given: JsonObject) -> R:
-        return run(given)
+        return run(**given)
 
     step = _step(tool, args, agent, key, says, schema, gateway)
-    return drive(_required(step, work, Blocking()))
+    return drive(_required(step, _Run(run, work), Blocking()))
 
 
 async def arequire_approval(
     tool: str,
     args: dict[str, Any],
     *,
-    run: Callable[[JsonObject], Awaitable[R]],
+    run: Callable[..., Awaitable[R]],
     agent: str = "agent",
     key: str = "",
     says: str = "",
@@ -134,8 +148,15 @@ async def arequire_approval(
     gateway: Gateway | None = None,
 ) -> Outcome[R]:
     """Ask for one step of a node, wait, and run it once; see `require_approval`."""
+    signatures.check(run, args, tool)
+
+    async def work(given: JsonObject) -> R:
+        # A plain function does too: what it returned is there already.
+        returned = cast("Any", run(**given))
+        return cast("R", await returned if inspect.isawaitable(returned) else returned)
+
     step = _step(tool, args, agent, key, says, schema, gateway)
-    return await _required(step, run, Awaiting())
+    return await _required(step, _Run(run, work), Awaiting())
 
 
 def _step(
@@ -149,7 +170,10 @@ def _step(
 ) -> _Step:
     return _Step(
         tool=tool,
-        args=strict_json.accept_object(args),
+        # The canonical form: a step runs alike whether people were asked or not.
+        args=strict_json.parse_object(
+            digest.canonical(strict_json.accept_object(args))
+        ),
         agent=agent,
         key=key or tool,
         says=says,
@@ -158,9 +182,7 @@ def _step(
     )
 
 
-async def _required(
-    step: _Step, work: Callable[[JsonObject], Awaitable[R]], shell: Shell
-) -> Outcome[R]:
+async def _required(step: _Step, run: _Run[R], shell: Shell) -> Outcome[R]:
     ref = _place(step)
     verdict = await _verdict(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
@@ -168,7 +190,7 @@ async def _required(
     if verdict.kind is VerdictKind.RUN:
         with homes.at_home(ref.home), granted(_grant(step, ref)):
             result = await watched(
-                lambda: work(step.args),
+                lambda: run.work(step.args),
                 lambda value: _kept(Approved(value, step.args), []),
                 ref=ref,
                 verdict=verdict,
@@ -176,14 +198,14 @@ async def _required(
                 shell=shell,
             )
         return Approved(result, step.args)
-    return await _held(step, ref, verdict, work, shell)
+    return await _held(step, ref, verdict, run, shell)
 
 
 async def _held(
     step: _Step,
     ref: TurnRef,
     verdict: Verdict,
-    work: Callable[[JsonObject], Awaitable[R]],
+    run: _Run[R],
     shell: Shell,
 ) -> Outcome[R]:
     answer = answers.ask(verdict, step.args)
@@ -198,10 +220,13 @@ async def _held(
         action_hash=verdict.action_hash,
     )
 
-    async def run(args: JsonObject) -> Approved[R] | Unsure:
-        return Approved(await work(args), args)
+    async def once(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
+        problem = signatures.misfit(run.function, args)
+        if problem:
+            return NotApproved("misfit", f"This did not run: {problem}.")
+        return Approved(await run.work(args), args)
 
-    end = await execute(held, step.gateway, shell, Work(run, _kept, Unsure))
+    end = await execute(held, step.gateway, shell, Work(once, _kept, Unsure))
     if isinstance(end, Ran):
         return _with_edit(end.result, end.edit)
     if isinstance(end, NotRun):
@@ -260,10 +285,15 @@ def _grant(step: _Step, ref: TurnRef) -> Grant:
     )
 
 
-def _kept(outcome: Approved[R] | Unsure, inside: list[EditRecord]) -> Result:
+def _kept(
+    outcome: Approved[R] | NotApproved | Unsure, inside: list[EditRecord]
+) -> Result:
     del inside  # a plain node has no history in which to tell of them
     if isinstance(outcome, Unsure):
         return Result(ok=False, summary=outcome.message[:500])
+    if isinstance(outcome, NotApproved):
+        payload = json.dumps({"v": 1, "not_run": outcome.message})
+        return Result(ok=False, summary=outcome.message[:500], payload=payload)
     try:
         row = {"v": 1, "result": outcome.result, "args": outcome.args}
         payload = json.dumps(row, allow_nan=False)
@@ -272,19 +302,19 @@ def _kept(outcome: Approved[R] | Unsure, inside: list[EditRecord]) -> Result:
     return Result(ok=True, summary=str(outcome.result)[:500] or "-", payload=payload)
 
 
-def _given_back(result: Result) -> Approved[Any] | Unsure:
-    if not (result.ok and result.payload):
+def _given_back(result: Result) -> Approved[Any] | NotApproved | Unsure:
+    if not result.payload:
         return Unsure(words.lost(result))
     try:
         row = strict_json.parse_object(result.payload)
+        if not result.ok:
+            return NotApproved("misfit", str(row["not_run"]))
         return Approved(row["result"], cast("JsonObject", row["args"]))
     except (TwokeyError, KeyError):
         return Unsure(words.lost(result))
 
 
-def _with_edit(
-    outcome: Approved[R] | Unsure, edit: EditRecord | None
-) -> Approved[R] | Unsure:
-    if isinstance(outcome, Unsure) or edit is None:
+def _with_edit(outcome: Outcome[R], edit: EditRecord | None) -> Outcome[R]:
+    if not isinstance(outcome, Approved) or edit is None:
         return outcome
     return Approved(outcome.result, outcome.args, edit)

@@ -135,7 +135,7 @@ async def test_an_agent_in_a_plain_step_is_at_home_in_the_steps_thread(
     inner = payer(gateway, effects)
 
     async def astep(_: MessagesState) -> dict[str, Any]:
-        async def run(_: object) -> str:
+        async def run() -> str:
             await inner.ainvoke({"messages": [("user", "pay ada")]})
             return "done"
 
@@ -143,7 +143,7 @@ async def test_an_agent_in_a_plain_step_is_at_home_in_the_steps_thread(
         return {}
 
     def step(_: MessagesState) -> dict[str, Any]:
-        def run(_: object) -> str:
+        def run() -> str:
             inner.invoke({"messages": [("user", "pay ada")]})
             return "done"
 

@@ -136,13 +136,13 @@ async def test_a_step_of_a_plain_node_tells_its_end_too(
 ) -> None:
     gateway = FakeGateway({"wire": Tier.NOTIFY})
 
-    def wire(args: Any) -> str:
+    def wire(amount: int) -> str:
         if is_broken:
             broken()
-        return f"wired {args['amount']}"
+        return f"wired {amount}"
 
-    async def awire(args: Any) -> str:
-        return wire(args)
+    async def awire(amount: int) -> str:
+        return wire(amount)
 
     def node(state: State) -> State:
         outcome = require_approval("wire", {"amount": 1}, run=wire, gateway=gateway)

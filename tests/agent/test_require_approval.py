@@ -40,14 +40,14 @@ def _graph(
 ) -> Any:
     """Return a graph of one node that wires money, in the style of the runner."""
 
-    def wire(args: Any) -> Any:
+    def wire(**args: Any) -> Any:
         effects.keys.append(grant().idempotency_key)
         effects.paid.append((args["amount"], args["to"]))
         effects.inside()
         return f"wired {args['amount']}"
 
-    async def awire(args: Any) -> Any:
-        return wire(args)
+    async def awire(**args: Any) -> Any:
+        return wire(**args)
 
     def node(state: State) -> State:
         args = {"amount": state["amount"], "to": "ada"}
@@ -215,11 +215,11 @@ async def test_steps_of_a_fan_out_wait_apart(
 ) -> None:
     gateway = FakeGateway()
 
-    def wire(args: Any) -> Any:
+    def wire(**args: Any) -> Any:
         effects.paid.append((args["amount"], "x"))
 
-    async def awire(args: Any) -> Any:
-        wire(args)
+    async def awire(**args: Any) -> Any:
+        wire(**args)
 
     def node(state: State) -> dict[str, Any]:
         require_approval("wire", {"amount": state["amount"]}, run=wire, gateway=gateway)
@@ -351,7 +351,7 @@ async def test_a_result_that_is_not_plain_is_given_once_and_then_said_to_be_lost
     gateway = FakeGateway()
     outcomes: list[Any] = []
 
-    async def work(args: Any) -> Any:
+    async def work() -> Any:
         return {1, 2}
 
     async def node(state: State) -> dict[str, Any]:

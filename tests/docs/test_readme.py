@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from pathlib import Path
 
@@ -9,7 +10,12 @@ import pytest
 import yaml
 
 from gateway.agent import ApprovalMiddleware
+from gateway.approvals.record import Home
+from gateway.embed import Twokey
 from gateway.policy.load import load_policy
+from gateway.store.store import Store
+from tests.docs.chat_server import calls, chat_server, says
+from tests.docs.reviewing import HEAD, approve_all
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -35,6 +41,28 @@ def test_the_ten_lines_put_an_agent_behind_the_gate(
     assert any(node.startswith(ApprovalMiddleware("x").name) for node in nodes)
     lines = [line for line in code.splitlines() if line.strip()]
     assert len(lines) <= 12
+
+
+async def test_the_ten_lines_wire_the_money_once_a_person_approved(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, store: Store
+) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-none")
+    call = calls("wire_money", {"to": "ada", "amount": 90})
+    with chat_server([call, says("The money is on its way.")]) as address:
+        monkeypatch.setenv("OPENAI_BASE_URL", address)
+        names: dict[str, object] = {}
+        exec(compile(blocks("python")[0], "README.md", "exec"), names)  # noqa: S102 - the README's own code
+        rules = load_policy(HEAD, "policy.yml")
+        async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+            ask = {"messages": [("user", "wire 90 to ada")]}
+            run = asyncio.create_task(
+                tk.run(names["graph"], ask, thread_id="t", agent="billing")
+            )
+            await approve_all(tk, Home(agent="billing", thread="t"))
+            final = await run
+
+    assert final["messages"][-2].text == "sent 90.0 to ada"
+    assert final["messages"][-1].text == "The money is on its way."
 
 
 def test_the_settings_of_the_readme_load() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gateway.running import load_triage
 from gateway.triage.asking import Silence, ask
 from gateway.triage.chat_model import ChatModelTriage
 from gateway.triage.packet import MAX_ARGUMENTS, MAX_VALUE, Packet
+from tests.docs.chat_server import chat_server, says
 from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "triage.md").read_text(encoding="utf-8")
@@ -68,9 +70,15 @@ async def test_the_settings_load_the_model_of_the_page(
     (tmp_path / "policy.yml").write_text(blocks("yaml", PAGE)[0], "utf-8")
     (tmp_path / "twokey.yml").write_text(blocks("yml", PAGE)[0], "utf-8")
 
-    triage = await load_triage(Settings.load(tmp_path / "twokey.yml", {}))
+    advice = json.dumps({"raise_to": "escalate", "score": 60, "rationale": "new"})
+    with chat_server([says(advice)]) as address:
+        monkeypatch.setenv("OPENAI_BASE_URL", address)
+        triage = await load_triage(Settings.load(tmp_path / "twokey.yml", {}))
+        assert isinstance(triage, ChatModelTriage)
+        said = await ask(triage, PACKET, LONG)
 
-    assert isinstance(triage, ChatModelTriage)
+    assert said.advice is not None
+    assert said.advice.raise_to is Tier.ESCALATE
 
 
 async def test_a_triage_of_ones_own_is_any_object_with_the_coroutine() -> None:

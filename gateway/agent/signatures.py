@@ -1,0 +1,63 @@
+"""Check that a function takes the arguments of a step as keywords, before it is called.
+
+A step is approved by people and then called with keyword arguments. A mistake in the
+signature has to show before anybody is asked, not after the approval.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import BadStep
+
+
+def check(run: Callable[..., Any], args: JsonObject, tool: str) -> None:
+    """Refuse a function that cannot be called with a step's arguments.
+
+    Raises:
+        BadStep: names the function, the argument and what to change.
+    """
+    problem = misfit(run, args)
+    if problem:
+        raise BadStep(
+            f"The step {tool!r} was not put to anybody: {problem}. `run` is called "
+            "with one keyword argument for each member of `args`; give both the same "
+            "names, or take them all: run=lambda **args: ..."
+        )
+
+
+def check_synchronous(run: Callable[..., Any], tool: str) -> None:
+    """Refuse a coroutine function where nothing would await it.
+
+    Raises:
+        BadStep: says what to use instead.
+    """
+    called = getattr(run, "__call__", run)  # noqa: B004 - its kind is asked, not whether there is one
+    if inspect.iscoroutinefunction(run) or inspect.iscoroutinefunction(called):
+        raise BadStep(
+            f"The step {tool!r} was not put to anybody: {_name(run)} is a coroutine "
+            "function, which `require_approval` does not await. Use "
+            "`await arequire_approval(...)` in an async node."
+        )
+
+
+def misfit(run: Callable[..., Any], args: JsonObject) -> str:
+    """Return why a function cannot be called with these keywords; "" when it can."""
+    if not callable(run):
+        return f"{run!r} is no function"
+    try:
+        signature = inspect.signature(run)
+    except (TypeError, ValueError):
+        return ""  # some built-in functions do not tell; the call itself will
+    try:
+        signature.bind(**args)
+    except TypeError as error:
+        return f"{_name(run)} does not take these arguments ({error})"
+    return ""
+
+
+def _name(run: Callable[..., Any]) -> str:
+    return str(getattr(run, "__qualname__", type(run).__qualname__))

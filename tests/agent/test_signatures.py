@@ -1,0 +1,145 @@
+"""A step's function is called with keywords, and a wrong one is found before a card."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+
+from gateway.agent import Approved, NotApproved, arequire_approval, require_approval
+from gateway.agent.signatures import misfit
+from gateway.approvals.lifecycle import ItemState
+from gateway.errors import BadStep
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.test_require_approval import State
+from tests.agent.world import Effects, Runner
+
+
+def _graph(runner: Runner, saver: InMemorySaver, run: Any, gateway: Any) -> Any:
+    args = {"amount": 5, "to": "ada"}
+
+    def node(state: State) -> State:
+        return {
+            **state,
+            "outcome": require_approval("wire", args, run=run, gateway=gateway),
+        }
+
+    async def anode(state: State) -> State:
+        outcome = await arequire_approval("wire", args, run=run, gateway=gateway)
+        return {**state, "outcome": outcome}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("bank", anode if runner.is_async else node)
+    builder.add_edge(START, "bank")
+    builder.add_edge("bank", END)
+    return builder.compile(checkpointer=saver)
+
+
+def _wire(effects: Effects, runner: Runner) -> Any:
+    def wire(to: str, amount: int, note: str = "") -> str:
+        effects.paid.append((amount, to))
+        return f"wired {amount}{note}"
+
+    async def awire(to: str, amount: int, note: str = "") -> str:
+        return wire(to, amount, note)
+
+    return awire if runner.is_async else wire
+
+
+async def test_a_function_gets_the_authorized_arguments_by_name(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    graph = _graph(runner, memory, _wire(effects, runner), gateway)
+    await runner.run(graph, {"amount": 5})
+    gateway.edit("ap0.0", {"to": "ada", "amount": 2, "note": "!"}, "less")
+
+    end = await runner.resume(graph, gateway)
+
+    assert effects.paid == [(2, "ada")]
+    assert end["outcome"].result == "wired 2!"
+
+
+async def test_arequire_approval_takes_a_plain_function_too(
+    memory: InMemorySaver, effects: Effects
+) -> None:
+    runner = Runner(is_async=True)
+    gateway = FakeGateway()
+    graph = _graph(runner, memory, _wire(effects, Runner(is_async=False)), gateway)
+    await runner.run(graph, {"amount": 5})
+    gateway.approve("ap0.0")
+
+    end = await runner.resume(graph, gateway)
+
+    assert end["outcome"] == Approved("wired 5", {"amount": 5, "to": "ada"})
+
+
+async def test_a_function_with_another_signature_is_refused_before_anybody_is_asked(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    def wire(to: str, amout: int) -> str:
+        return f"{to}{amout}"
+
+    gateway = FakeGateway()
+    graph = _graph(runner, memory, wire, gateway)
+
+    with pytest.raises(BadStep, match=r"wire.*not put to anybody.*'amout'"):
+        await runner.run(graph, {"amount": 5})
+
+    assert not gateway.turns
+
+
+async def test_a_coroutine_function_in_a_synchronous_step_is_refused(
+    memory: InMemorySaver,
+) -> None:
+    async def wire(to: str, amount: int) -> str:
+        return f"{to}{amount}"
+
+    gateway = FakeGateway()
+    runner = Runner(is_async=False)
+    graph = _graph(runner, memory, wire, gateway)
+
+    with pytest.raises(BadStep, match="await arequire_approval"):
+        await runner.run(graph, {"amount": 5})
+
+    assert not gateway.turns
+
+
+async def test_an_edit_that_the_function_does_not_take_runs_nothing_and_says_so(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway()
+    graph = _graph(runner, memory, _wire(effects, runner), gateway)
+    await runner.run(graph, {"amount": 5})
+    gateway.edit("ap0.0", {"to": "ada", "amount": 2, "currency": "EUR"}, "in euros")
+
+    outcome = (await runner.resume(graph, gateway))["outcome"]
+
+    assert effects.paid == []
+    assert isinstance(outcome, NotApproved)
+    assert outcome.kind == "misfit"
+    assert "did not run" in outcome.message
+    assert "'currency'" in outcome.message
+    assert gateway.only().state is ItemState.FAILED
+
+
+def test_every_kind_of_function_is_understood() -> None:
+    class Wire:
+        def __call__(self, *, amount: int) -> int:
+            return amount
+
+    def wire(amount: int, to: str) -> str:
+        return f"{amount}{to}"
+
+    takes_all: Any = lambda **given: given  # noqa: E731 - what a user may write
+    args: Any = {"amount": 5}
+
+    assert misfit(Wire(), args) == ""
+    assert misfit(functools.partial(wire, to="ada"), args) == ""
+    assert misfit(takes_all, args) == ""
+    assert misfit(dict, args) == ""
+    assert "missing a required argument: 'to'" in misfit(wire, args)
+    assert "is no function" in misfit(7, args)  # type: ignore[arg-type] # what a user may write

@@ -1,0 +1,40 @@
+"""Approve, as a reviewer would, what the programs of the docs ask for."""
+
+from __future__ import annotations
+
+from gateway.approvals.decisions import Approve, Click, Reviewer, Settled, Standing
+from gateway.approvals.record import Home
+from gateway.embed import Twokey
+from tests.conftest import eventually
+
+HEAD = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0ANA]}
+"""
+"""The start of a policy in which Ana decides."""
+
+ANA = Reviewer(team="T0", user="U0ANA", name="Ana", standing=Standing.MEMBER)
+
+
+async def approve_all(tk: Twokey, home: Home) -> None:
+    """Wait for the first calls of a run, and approve them."""
+    keys = tk.store.keys_of_tenant("default")
+    decided: list[object] = []
+
+    async def approved() -> bool:
+        for one in await tk.store.approvals.of_run(keys, "default", home):
+            loaded = await tk.reviews.read(one.id)
+            assert loaded
+            for item in loaded.approval.items:
+                if item.is_pending:
+                    click = Click(
+                        approval=one.id,
+                        index=item.index,
+                        version=loaded.approval.version,
+                        action_hash=item.action_hash,
+                    )
+                    decided.append(await tk.reviews.decide(click, Approve(), ANA))
+        return bool(decided)
+
+    await eventually(approved)
+    assert all(isinstance(one, Settled) for one in decided)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 
 from gateway.approvals import deciding
@@ -27,19 +26,17 @@ from gateway.approvals.record import Approval, Item, Origin, Person
 from gateway.approvals.strict_json import JsonObject, accept_object
 from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson, StoreUnavailable
-from gateway.policy.evaluate import evaluate
 from gateway.policy.rules import Policy
 from gateway.policy.selection import Selection
 from gateway.service.delegating import DelegationService
 from gateway.service.facts import aftermath
 from gateway.service.freezing import FreezeService
-from gateway.service.measuring import facts_of, measure
+from gateway.service.judging import JudgedNow, judge_now
 from gateway.service.noticing import NoticeService
-from gateway.service.refusing import freeze_of, unstartable
 from gateway.service.stopping import StopService
 from gateway.service.sweep import Sweeper
 from gateway.service.timing import TimeService
-from gateway.store.approvals import Judged, Loaded
+from gateway.store.approvals import Loaded
 from gateway.store.attention import Aftermath
 from gateway.store.jobs import Job, JobKind
 from gateway.store.store import Store
@@ -302,58 +299,18 @@ class ReviewService:
 
     async def _judge(
         self, approval: Approval, index: int, decision: Decision
-    ) -> _Judged | None:
-        """Ask the current policy about the arguments that would run, as of now.
-
-        Totals count what the item uses once, and everything else that is reserved.
-        """
-        keys = self.store.keys_of_approval(approval.id)
-        if keys is None or not 0 <= index < len(approval.items):
+    ) -> JudgedNow | None:
+        """Ask the current policy about the arguments that would run, as of now."""
+        if not 0 <= index < len(approval.items):
             return None
-        item, policy = approval.items[index], self._policy()
+        item = approval.items[index]
         args = item.args
         if isinstance(decision, Edit):
             try:
                 args = accept_object(decision.args)
             except BadJson:
                 return None  # the decision itself is refused for the same reason
-        requester = approval.requester.user if approval.requester else ""
-        one = measure(policy, keys, item.ctx, item.tool, args, requester=requester)
-        totals = await self.store.windows.totals(
-            keys.blobs(approval.id), index, one.uses
-        )
-        standing = await self.store.attention.standing(
-            keys,
-            approval.tenant,
-            approval.agent,
-            approval.thread,
-            approval.home,
-            turn_key=approval.message_id,
-        )
-        ruling = evaluate(
-            policy,
-            agent=approval.agent,
-            tool=item.tool,
-            args=args,
-            # The frozen schema was judged when the call was submitted.
-            declared_schema=None,
-            facts=facts_of(
-                standing, one, totals, requester=requester, asked=standing.asked
-            ),
-        )
-        freeze = freeze_of(standing, approval.agent, item.tool)
-        judgement = Judgement(
-            tier=ruling.tier,
-            reasons=ruling.reasons,
-            demand=ruling.demand,
-            policy_digest=policy.digest,
-            allow=ruling.allow,
-            ttl_ms=ruling.ttl_ms,
-            requires_reason=ruling.requires_reason,
-            args_schema=ruling.args_schema,
-            stopped=unstartable(freeze) if freeze else "",
-        )
-        return _Judged(judgement, Judged(one.uses, totals))
+        return await judge_now(self.store, self._policy(), approval, item, args)
 
     def _aftermath(self, change: Change) -> Aftermath | None:
         item = change.item
@@ -371,12 +328,6 @@ async def _asked(
         return ()
     item = approval.items[index]
     return await voters(item) if item.is_pending and item.votes else ()
-
-
-@dataclass(frozen=True)
-class _Judged:
-    judgement: Judgement
-    used: Judged
 
 
 def _may_run(item: Item) -> bool:

@@ -1,0 +1,71 @@
+"""Ask the policy of now about a call that was judged before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.approvals.changes import Judgement
+from gateway.approvals.record import Approval, Item
+from gateway.approvals.strict_json import JsonObject
+from gateway.policy.evaluate import evaluate
+from gateway.policy.rules import Policy
+from gateway.service.measuring import facts_of, measure
+from gateway.service.refusing import freeze_of, unstartable
+from gateway.store.approvals import Judged
+from gateway.store.store import Store
+
+
+@dataclass(frozen=True)
+class JudgedNow:
+    """What the policy of now says of a call, and what the call uses by it."""
+
+    judgement: Judgement
+    used: Judged
+
+
+async def judge_now(
+    store: Store, policy: Policy, approval: Approval, item: Item, args: JsonObject
+) -> JudgedNow | None:
+    """Judge an item with these arguments by this policy, as of now.
+
+    Totals count what the item uses once, and everything else that is reserved. None
+    when the approval's id is none of this store.
+    """
+    keys = store.keys_of_approval(approval.id)
+    if keys is None:
+        return None
+    requester = approval.requester.user if approval.requester else ""
+    one = measure(policy, keys, item.ctx, item.tool, args, requester=requester)
+    totals = await store.windows.totals(keys.blobs(approval.id), item.index, one.uses)
+    standing = await store.attention.standing(
+        keys,
+        approval.tenant,
+        approval.agent,
+        approval.thread,
+        approval.home,
+        turn_key=approval.message_id,
+    )
+    ruling = evaluate(
+        policy,
+        agent=approval.agent,
+        tool=item.tool,
+        args=args,
+        # The frozen schema was judged when the call was submitted.
+        declared_schema=None,
+        facts=facts_of(
+            standing, one, totals, requester=requester, asked=standing.asked
+        ),
+    )
+    freeze = freeze_of(standing, approval.agent, item.tool)
+    judgement = Judgement(
+        tier=ruling.tier,
+        reasons=ruling.reasons,
+        demand=ruling.demand,
+        policy_digest=policy.digest,
+        allow=ruling.allow,
+        ttl_ms=ruling.ttl_ms,
+        requires_reason=ruling.requires_reason,
+        args_schema=ruling.args_schema,
+        stopped=unstartable(freeze) if freeze else "",
+    )
+    return JudgedNow(judgement, Judged(one.uses, totals))

@@ -195,7 +195,12 @@ class Opinion(Record):
 
 
 class Item(Record):
-    """One call inside an approval."""
+    """One call inside an approval.
+
+    ``requests_before`` is what each window that counts requests held before this call,
+    in millionths by the store's key of the window: a request keeps its place in the
+    row, however many come later.
+    """
 
     id: str
     index: int
@@ -215,6 +220,7 @@ class Item(Record):
     requires_reason: bool = False
     idempotent: bool = False
     triage: Opinion | None = None
+    requests_before: dict[str, int] = Field(default_factory=dict)
     principals: tuple[Person, ...] = ()
     votes: tuple[Vote, ...] = ()
     edit: EditRecord | None = None

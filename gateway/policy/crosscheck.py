@@ -132,7 +132,7 @@ def _window_problems(
             yield document.problem(path, f"{text}{source!r}; list the tools that do.")
         for place, schema in _schemas(policy):
             tool = str(place[-2])
-            if not window.counts(tool):
+            if not window.covers(tool):
                 continue
             problem = path_problem(
                 schema, source, kinds=AMOUNTS if key == "sum" else None

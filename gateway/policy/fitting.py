@@ -82,7 +82,7 @@ def rule_problem(
         rule = policy.windows.get(window)
         if rule is None:
             return f"there is no window {window!r}; {near(window, policy.windows)}"
-        if not rule.counts(tool):
+        if not rule.covers(tool):
             text = f"the window {window!r} does not count {tool!r}; add it to "
             return f"{text}'windows.{window}.tools'."
     for path in expression.paths:

@@ -198,12 +198,14 @@ class _History:
         """Count a call that goes to people."""
         self._requests[step.row.agent].add(step.at_ms)
 
-    def reserve(self, step: _Step, found: WindowUses) -> None:
-        """Count a call in its windows from now on."""
+    def reserve(self, step: _Step, found: WindowUses, *, is_denied: bool) -> None:
+        """Count a call in its windows from now on; a denied one only as a request."""
         for use in found.uses:
+            if is_denied and not use.is_request:
+                continue
             window = self._windows[use.window, use.key]
             share = window.add(step.at_ms, use.amount_micro)
-            if step.row.item:
+            if step.row.item and not use.is_request:
                 self._uses[step.row.item].append((window, share))
 
     def _total(self, step: _Step, use: WindowUse) -> int:
@@ -230,8 +232,7 @@ def _judged(policy: Policy, step: _Step, history: _History) -> Replayed:
         facts = history.facts(step, found)
         ruling = evaluate(policy, agent=agent, tool=tool, args=args, facts=facts)
         now, reasons = ruling.tier, ruling.reasons
-        if now is not Tier.DENY:
-            history.reserve(step, found)
+        history.reserve(step, found, is_denied=now is Tier.DENY)
     if now.needs_people:
         history.asked(step)
     return Replayed(

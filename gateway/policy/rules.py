@@ -125,12 +125,16 @@ class WindowRule(Record):
     Either ``sum``, a path to an amount, or ``count``. ``by`` is the resource whose
     total it is; without it there is one total for the tenant. A total includes the call
     that is judged and the calls that still wait for people.
+
+    ``counts`` says what is counted: ``uses`` leave the total when their call does not
+    run; ``requests`` stay in it, whatever becomes of them.
     """
 
     tools: Annotated[tuple[str, ...], BeforeValidator(one_or_many), Field(min_length=1)]
     by: CountedBy | None = None
     sum: ArgsPath | None = None
     count: Annotated[Literal[True], _of_kind(bool, "count: true")] | None = None
+    counts: Literal["uses", "requests"] = "uses"
     within: Duration
 
     @model_validator(mode="after")
@@ -139,7 +143,7 @@ class WindowRule(Record):
             raise ValueError("write either 'sum: args.amount' or 'count: true'.")
         return self
 
-    def counts(self, tool: str) -> bool:
+    def covers(self, tool: str) -> bool:
         """Say whether calls of this tool go into the total."""
         return EVERY_TOOL in self.tools or tool in self.tools
 

@@ -35,12 +35,14 @@ class WindowUse(Record):
         key: the resource whose total it is, as text; empty when the window has none.
         amount_micro: its share in millionths; 1,000,000 for a count.
         within_ms: how long it stays in the total.
+        is_request: it stays there, whatever becomes of the call.
     """
 
     window: str
     key: str
     amount_micro: int
     within_ms: int
+    is_request: bool = False
 
 
 class WindowUses(Record):
@@ -73,7 +75,7 @@ def window_uses(
         "requester": requester,
     }
     for name, rule in policy.windows.items():
-        if not rule.counts(tool):
+        if not rule.covers(tool):
             continue
         try:
             use = WindowUse(
@@ -81,6 +83,7 @@ def window_uses(
                 key=_key(rule, values),
                 amount_micro=_amount(rule, values),
                 within_ms=int(rule.within.total_seconds() * 1000),
+                is_request=rule.counts == "requests",
             )
         except ValueError as error:
             problems.append(f"The total {name!r} is not known: {error}.")

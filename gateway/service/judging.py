@@ -9,7 +9,7 @@ from gateway.approvals.record import Approval, Item
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy.evaluate import evaluate
 from gateway.policy.rules import Policy
-from gateway.service.measuring import facts_of, measure
+from gateway.service.measuring import facts_of, measure, totals_now
 from gateway.service.refusing import freeze_of, unstartable
 from gateway.store.approvals import Judged
 from gateway.store.store import Store
@@ -36,7 +36,7 @@ async def judge_now(
         return None
     requester = approval.requester.user if approval.requester else ""
     one = measure(policy, keys, item.ctx, item.tool, args, requester=requester)
-    totals = await store.windows.totals(keys.blobs(approval.id), item.index, one.uses)
+    totals = await totals_now(store, approval, item, one)
     standing = await store.attention.standing(
         keys,
         approval.tenant,

@@ -5,23 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gateway.approvals import digest
-from gateway.approvals.record import Context, Record
+from gateway.approvals.record import Approval, Context, Item, Record
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy.facts import Facts
 from gateway.policy.rules import Policy
 from gateway.policy.windows import window_uses
 from gateway.store.attention import Standing
 from gateway.store.keys import Keys
+from gateway.store.store import Store
 from gateway.store.windows import Use, use_of
 
 USE_TAG = "twokey/v1/use"
 
 
 class Measured(Record):
-    """What one call uses, and why a share is not known."""
+    """What one call adds to its windows, and why a share is not known.
+
+    Attributes:
+        uses: given back when the call does not run.
+        requests: kept, whatever becomes of the call.
+        problems: sentences of ours; each one raises.
+    """
 
     uses: tuple[Use, ...] = ()
+    requests: tuple[Use, ...] = ()
     problems: tuple[str, ...] = ()
+
+    @property
+    def reserved(self) -> tuple[Use, ...]:
+        """Return everything that is reserved while the call is judged."""
+        return (*self.uses, *self.requests)
+
+    def requests_before(self, totals: Mapping[str, int]) -> dict[str, int]:
+        """Return what windows of requests held before this call, by window key."""
+        return {one.window: totals[one.name] - one.micro for one in self.requests}
 
 
 def measure(
@@ -41,19 +58,42 @@ def measure(
         policy, agent=ctx.agent, tool=tool, args=args, requester=requester
     )
     call = digest.tagged_hash(USE_TAG, digest.canonical({**ctx.as_dict()}))
-    return Measured(
-        uses=tuple(
+    uses: dict[bool, list[Use]] = {False: [], True: []}
+    for one in found.uses:
+        uses[one.is_request].append(
             use_of(
-                keys.window(ctx.tenant, use.window, use.key),
-                name=use.window,
+                keys.window(ctx.tenant, one.window, one.key),
+                name=one.window,
                 call=call.removeprefix("sha256:")[:32],
-                micro=use.amount_micro,
-                within_ms=use.within_ms,
+                micro=one.amount_micro,
+                within_ms=one.within_ms,
             )
-            for use in found.uses
-        ),
-        problems=found.problems,
+        )
+    return Measured(
+        uses=tuple(uses[False]), requests=tuple(uses[True]), problems=found.problems
     )
+
+
+async def totals_now(
+    store: Store, approval: Approval, item: Item, measured: Measured
+) -> dict[str, int]:
+    """Return what the windows of a waiting call come to now, by name.
+
+    Uses count with everything else that is reserved now. Requests count with those
+    that came before: a later one changes nothing about the place of this one. In a
+    window that the call did not ask in, all that are counted now came before.
+    """
+    keys = store.keys_of_approval(approval.id)
+    if keys is None:
+        return {}
+    found = await store.windows.totals(
+        keys.blobs(approval.id), item.index, measured.reserved
+    )
+    for one in measured.requests:
+        before = item.requests_before.get(one.window)
+        if before is not None:
+            found[one.name] = before + one.micro
+    return found
 
 
 def facts_of(

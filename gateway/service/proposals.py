@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from gateway.approvals import digest
 from gateway.approvals.events import Event, EventName
@@ -37,12 +37,14 @@ class Ruled:
     """One call and what policy says of it; a ``refusal`` says why it is not asked.
 
     ``opinion`` is what triage thought of it; the ruling holds what it raised.
+    ``requests_before`` is what windows of requests held before it.
     """
 
     call: ProposedCall
     ruling: Ruling
     refusal: str = ""
     opinion: Opinion | None = None
+    requests_before: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,7 @@ def _item(
         requires_reason=ruling.requires_reason,
         idempotent=ruling.idempotent,
         triage=one.opinion,
+        requests_before=dict(one.requests_before),
     )
 
 

@@ -112,9 +112,9 @@ class Submitter:
             for call in turn.calls
         ]
         totals: Sequence[Mapping[str, int]] | None = [{} for _ in measured]
-        if any(one.uses for one in measured):
+        if any(one.reserved for one in measured):
             totals = await self._store.windows.reserve(
-                self._keys, turn_key, [one.uses for one in measured]
+                self._keys, turn_key, [one.reserved for one in measured]
             )
         if totals is None:
             return None
@@ -188,6 +188,7 @@ class _JudgedTurn:
     def admission(self, tenant: str, turn: Turn) -> Admission:
         """Return what has to hold still while the turn opens."""
         verdicts = self.proposal.verdicts
+        requests = [use for one in self.measured for use in one.requests]
         protect = self.policy.protect
         open_ = [one.tool for one in verdicts if one.kind is not VerdictKind.DENY]
         return Admission(
@@ -200,9 +201,9 @@ class _JudgedTurn:
                 for verdict, one in zip(verdicts, self.measured, strict=True)
                 if verdict.kind is VerdictKind.HOLD
             },
-            ran=self._uses(VerdictKind.RUN),
+            counted=[*self._uses(VerdictKind.RUN), *requests],
             refused=self._uses(VerdictKind.DENY),
-            reserved=[use for one in self.measured for use in one.uses],
+            reserved=[use for one in self.measured for use in one.reserved],
             home=turn.ref.home,
         )
 
@@ -231,6 +232,9 @@ class _Moment:
             asked=self.standing.asked + held + 1,
         )
 
+    def requests_before(self, place: int) -> dict[str, int]:
+        return self.measured[place].requests_before(self.totals[place])
+
 
 def _ruled(
     turn: Turn, policy: Policy, moment: _Moment, advised: Mapping[int, Advised]
@@ -244,7 +248,8 @@ def _ruled(
         if not refusal and ruling.tier.needs_people:
             refusal = refusing.crowded(standing, policy.protect, held)
             held += not refusal
-        ruled.append(Ruled(call, ruling, refusal, told.opinion if told else None))
+        opinion, before = told.opinion if told else None, moment.requests_before(place)
+        ruled.append(Ruled(call, ruling, refusal, opinion, before))
     return ruled
 
 

@@ -116,7 +116,7 @@ class ApprovalStore:
                     "asked_ms": ASKED_MS,
                 }
             ),
-            ran=as_rows(admission.ran),
+            counted=as_rows(admission.counted),
             refused=as_rows(admission.refused),
             is_reserved=bool(admission.reserved),
             noticed=json.dumps([notice.model_dump_json() for notice in notices]),

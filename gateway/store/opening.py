@@ -53,9 +53,10 @@ class Admission:
         waiting: how many items of the agent may be pending, these included.
         asked: how many it may ask people for in ten minutes, these included.
         held: item id to what the item uses.
-        ran: uses of the calls that run now.
+        counted: uses that count from now on for the length of their window: those of
+            the calls that run now, and every request.
         refused: uses of the calls that do not run.
-        reserved: all of these, as they were reserved.
+        reserved: all of these, in the order in which they were reserved.
         home: the run that the turn belongs to; None: that of its own agent.
     """
 
@@ -64,7 +65,7 @@ class Admission:
     waiting: int
     asked: int
     held: Mapping[str, Sequence[Use]] = field(default_factory=dict[str, Sequence[Use]])
-    ran: Sequence[Use] = ()
+    counted: Sequence[Use] = ()
     refused: Sequence[Use] = ()
     reserved: Sequence[Use] = ()
     home: Home | None = None

@@ -52,7 +52,7 @@ async def open_turn(
     approvals: str,
     names: str,
     limits: str,
-    ran: str,
+    counted: str,
     refused: str,
     is_reserved: bool,
     noticed: str,
@@ -61,7 +61,7 @@ async def open_turn(
     of_turn = [turn, run, expiry, outbox, audit, reservation]
     keys = [*of_turn, frozen, waiting, asked, rejected, timers, *records]
     written: list[Argument] = [keep_ms, verdicts, events, approvals]
-    held: list[Argument] = [names, limits, ran, refused, int(is_reserved), noticed]
+    held: list[Argument] = [names, limits, counted, refused, int(is_reserved), noticed]
     return await OPEN.run(conn, keys, [*written, *held])
 
 

@@ -2,8 +2,9 @@
 
 A use counts from the moment its call is judged, while the call may still run, and for
 the window's length after it ran. A call that is refused in any way gives its use back
-in the same step. A process that dies in between leaves too much reserved for two
-minutes, and never too little.
+in the same step, unless the window counts requests: then it stays for the window's
+length after it was asked. A process that dies in between leaves too much reserved for
+two minutes, and never too little.
 """
 
 from __future__ import annotations
@@ -39,6 +40,11 @@ class Use:
     window: str
     use: str
     within_ms: int
+
+    @property
+    def micro(self) -> int:
+        """Return its share in millionths."""
+        return int(self.use.rpartition(" ")[2])
 
 
 def use_of(window: str, *, name: str, call: str, micro: int, within_ms: int) -> Use:

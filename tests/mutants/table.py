@@ -10,6 +10,7 @@ from __future__ import annotations
 from tests.mutants.by_now import BY_NOW_TABLE
 from tests.mutants.mutant import Mutant
 from tests.mutants.slack import SLACK_TABLE
+from tests.mutants.totals import TOTALS_TABLE
 from tests.mutants.triage import TRIAGE_TABLE
 from tests.mutants.trust import TRUST_TABLE
 
@@ -477,4 +478,5 @@ TABLE = (
     *TRUST_TABLE,
     *SLACK_TABLE,
     *BY_NOW_TABLE,
+    *TOTALS_TABLE,
 )

@@ -169,3 +169,40 @@ def test_a_call_that_left_a_total_by_age_gives_nothing_back_later() -> None:
         row("item.rejected", 75, "ap1.0"),
         opened(80, "ap3.0", 60),
     ) == [Tier.APPROVE, Tier.APPROVE, Tier.ESCALATE]
+
+
+ASKED = load_policy(
+    """\
+version: 1
+windows:
+  asked:
+    {tools: [refund], by: args.customer, count: true, counts: requests, within: 1h}
+tools:
+  refund:
+    raise:
+      - {to: deny, when: windows.asked > 2, because: the third request}
+""",
+    "p.yml",
+)
+
+
+def test_requests_count_whatever_became_of_them() -> None:
+    rows = [
+        opened(0, "ap1.0", 1),
+        row("item.rejected", 1, "ap1.0"),
+        opened(2, "ap2.0", 1),
+        row("item.expired", 3, "ap2.0"),
+        opened(4, "ap3.0", 1),
+        opened(5, "ap4.0", 1),
+        opened(62.5, "ap5.0", 1),
+        opened(64.5, "ap6.0", 1),
+        opened(66, "ap7.0", 1),
+    ]
+    text = "\n".join(json.dumps(one) for one in rows)
+
+    found = [one.now for one in replay(ASKED, read_rows(text, "audit.jsonl"))]
+
+    # The third and the fourth are refused and count as requests all the same, until
+    # each has its hour behind it.
+    asks, denied = Tier.APPROVE, Tier.DENY
+    assert found == [asks, asks, denied, denied, denied, denied, denied]

@@ -99,7 +99,7 @@ class Sliding(RuleBasedStateMachine):
         ran = [use for use, is_run in zip(uses, runs, strict=True) if is_run]
         refused = [use for use in uses if use not in ran]
         admission = Admission(
-            "default", (), 1, 1, ran=ran, refused=refused, reserved=uses
+            "default", (), 1, 1, counted=ran, refused=refused, reserved=uses
         )
         opened = self._run(
             self.store.approvals.open_turn(
@@ -184,7 +184,7 @@ async def test_a_turn_that_was_judged_too_long_is_judged_again(store: Store) -> 
     use = use_of(keys.window("default", "w", "k"), name="w", call="c", micro=5,
                  within_ms=1000)  # fmt: skip
     await store.windows.reserve(keys, turn, [[use]])
-    admission = Admission("default", (), 1, 1, ran=[use], reserved=[use])
+    admission = Admission("default", (), 1, 1, counted=[use], reserved=[use])
     await store.conn.command("DEL", keys.reservation(turn, windows.as_rows([use])))
 
     opened = await store.approvals.open_turn(

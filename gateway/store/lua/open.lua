@@ -20,8 +20,9 @@
 --                             details, uses}; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen
 -- ARGV[6] limits      json    {waiting, asked, asked_ms} of the agent
--- ARGV[7] ran         json    rows of {window, use, within_ms} of calls that run now
--- ARGV[8] refused     json    the same of calls that do not run
+-- ARGV[7] counted     json    rows of {window, use, within_ms} that count from now on,
+--                             whatever becomes of the calls
+-- ARGV[8] refused     json    the same that count no longer
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
 -- ARGV[10] noticed    json    array of what never changes of each notice
 -- Returns:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from gateway.agent.port import connected
@@ -33,9 +34,10 @@ from gateway.resume.answers import asked_items
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.every_loop import EveryLoop
 from gateway.resume.graphs import as_graph, attached
-from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.resume.langgraph_local import LangGraphLocal, check_config
 from gateway.resume.leases import under_lease
-from gateway.resume.runner import Runner, ThreadState
+from gateway.resume.runner import ThreadState
+from gateway.resume.runners import Runners
 from gateway.resume.strict_state import strict_serializer
 from gateway.resume.worker import Rested
 from gateway.running import load_runners, load_triage, running
@@ -103,7 +105,7 @@ class Twokey:
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
         self._tenant, self._slots = tenant, slots
         self._insecure_dev = insecure_dev
-        self._runners: dict[str, Runner] = {}
+        self._runners = Runners()
         self._waiting: dict[tuple[str, str], set[asyncio.Queue[Rested]]] = {}
         self._saver: BaseCheckpointSaver[Any] | None = None
         self._stack = AsyncExitStack()
@@ -125,7 +127,7 @@ class Twokey:
                 open_checkpoints(self._checkpoints)
             )
             if self._settings is not None:
-                self._runners |= await load_runners(self._settings, self._saver)
+                self._runners.serve(await load_runners(self._settings, self._saver))
                 self._triage = self._triage or await load_triage(self._settings)
             if isinstance(self._policy, PolicyFile):
                 await stack.enter_async_context(
@@ -170,7 +172,7 @@ class Twokey:
         """
         return connected(self.service)
 
-    async def run(
+    async def run(  # noqa: PLR0913 - what a program may say of a run, by name
         self,
         graph: object,
         input: object = None,  # noqa: A002 - LangGraph's own word
@@ -180,6 +182,8 @@ class Twokey:
         requester: Person | None = None,
         origin: Origin | None = None,
         timeout_s: float | None = None,
+        config: RunnableConfig | None = None,
+        context: object = None,
     ) -> dict[str, Any]:
         """Run a graph and wait, durably, until its thread is finished.
 
@@ -188,6 +192,10 @@ class Twokey:
         returns what it came to, whoever brought it there. The thread's last input is
         never given twice: to repeat the same words, give their message another
         ``id``. Another input begins a new turn and supersedes what waits.
+
+        The thread is brought forward with this graph, config and context until it is
+        finished, or until it is run again with others. They live in this process: one
+        that started anew has to run the thread again to go on with it.
 
         Args:
             graph: a compiled graph, a `StateGraph`, or a function that returns one;
@@ -199,6 +207,10 @@ class Twokey:
             requester: who asked; they cannot approve what comes of it.
             origin: where in Slack they asked.
             timeout_s: how long to wait altogether; None waits as long as it takes.
+            config: a ``RunnableConfig`` for every step of the thread: callbacks, tags,
+                metadata, ``recursion_limit``, ``configurable``.
+            context: the context of a graph with a ``context_schema``; approved tools
+                get it too, however long the wait was.
 
         Returns:
             The thread's final state. When it rests on a question that is not
@@ -206,10 +218,12 @@ class Twokey:
 
         Raises:
             TimeoutError: when it takes longer; the thread goes on all the same.
-            GraphError: when the graph cannot be used, or its thread was given up.
+            GraphError: when the graph or the config cannot be used, or the thread was
+                given up.
             ThreadUnavailable: when there is no thread and no input, or it was deleted.
         """
-        runner = await self._runner(graph, agent)
+        check_config(config or {}, thread_id)
+        runner = await self._runner(graph, agent, config=config, context=context)
         keys = self.store.keys_of_tenant(self._tenant)
         at = Place(keys, self._tenant, agent, thread_id)
         await self._remember(at, requester, origin)
@@ -247,6 +261,7 @@ class Twokey:
         async def work() -> None:
             await self.service.home.supersede_run(at.home)
             await runner.delete(thread_id)
+            self._runners.release(agent, thread_id)
 
         await under_lease(self.store, at, work)
 
@@ -269,6 +284,13 @@ class Twokey:
         key = "" if given is None else _key(given)
 
         async def work() -> ThreadState:
+            self._runners.keep(at.agent, at.thread, runner)
+            state = await advance()
+            if state.is_finished or not state.exists:
+                self._runners.release(at.agent, at.thread)
+            return state
+
+        async def advance() -> ThreadState:
             state = await runner.probe(at.thread)
             if given is None and not state.exists:
                 raise ThreadUnavailable(
@@ -293,18 +315,25 @@ class Twokey:
                     raise
             await asyncio.sleep(POLL_S)
 
-    async def _runner(self, graph: object, agent: str) -> LangGraphLocal:
+    async def _runner(
+        self,
+        graph: object,
+        agent: str,
+        *,
+        config: RunnableConfig | None = None,
+        context: object = None,
+    ) -> LangGraphLocal:
         if self._saver is None:
             raise SettingsError("Use Twokey as: async with Twokey(...) as tk: ...")
         compiled = await as_graph(graph, f"the graph of {agent!r}")
         has_own = isinstance(
             getattr(compiled, "checkpointer", None), BaseCheckpointSaver
         )
-        runner = LangGraphLocal(
-            compiled if has_own else attached(compiled, self._saver)
+        return LangGraphLocal(
+            compiled if has_own else attached(compiled, self._saver),
+            config=config,
+            context=context,
         )
-        self._runners[agent] = runner
-        return runner
 
     def _tell(self, rested: Rested) -> None:
         for queue in self._waiting.get((rested.agent, rested.thread), ()):

@@ -22,6 +22,7 @@ from gateway.resume.imports import made_by, named
 from gateway.resume.langgraph_local import LangGraphLocal
 from gateway.resume.orphans import OrphanFinder
 from gateway.resume.runner import Runner
+from gateway.resume.runners import Runners
 from gateway.resume.sweeping import ORPHANS_S, SWEEP_S, repeat
 from gateway.resume.worker import GRACE_S, Rested, Worker, nobody
 from gateway.service.sweep import Sweeper
@@ -75,7 +76,7 @@ async def load_triage(settings: Settings) -> Triage | None:
 async def running(
     store: Store,
     policy: Callable[[], Policy],
-    runners: Mapping[str, Runner],
+    runners: Runners | Mapping[str, Runner],
     *,
     tenant: str = "default",
     triage: Triage | None = None,
@@ -85,22 +86,25 @@ async def running(
 ) -> AsyncGenerator[EveryLoop]:
     """Work on jobs and let time pass while the block runs; then stop with grace.
 
+    ``runners`` are those of whole agents by name, or of single threads as well.
+
     Yields:
         The gateway that agents of this process are connected to.
     """
     gateway = EveryLoop(store, policy, tenant=tenant, triage=triage)
+    known = runners if isinstance(runners, Runners) else Runners(runners)
     consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     worker = Worker(
         store,
         gateway,
         gateway.home,
-        runners,
+        known,
         consumer=consumer,
         tenant=tenant,
         slots=slots,
         at_rest=at_rest,
     )
-    orphans = OrphanFinder(store, runners, consumer=consumer)
+    orphans = OrphanFinder(store, known, consumer=consumer)
     stop = asyncio.Event()
     tasks = [
         asyncio.create_task(worker.run(stop, grace_s=grace_s)),

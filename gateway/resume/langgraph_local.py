@@ -17,11 +17,15 @@ from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import Command, Interrupt, StateSnapshot
 
 from gateway.approvals.strict_json import JsonObject
+from gateway.errors import GraphError
 from gateway.resume.graphs import Graph
 from gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 
 INPUT_KEY = "twokey_input"
 """Checkpoint metadata: key of the input that the thread was last started with."""
+
+_OURS = ("checkpoint_ns", "checkpoint_id", "checkpoint_map")
+"""What names a place in a thread: a config of the user's must not move it."""
 
 _STRICT = "__pregel_strict_resume"
 """Refuse answers to questions that are not open (langgraph >= 1.2.20, private)."""
@@ -31,15 +35,36 @@ class _Invoked(Protocol):
     """What we use of a graph to run it, with types (its own are partial)."""
 
     async def ainvoke(
-        self, given: object, config: RunnableConfig, *, durability: str
+        self,
+        given: object,
+        config: RunnableConfig,
+        *,
+        context: object,
+        durability: str,
     ) -> object: ...
 
 
 class LangGraphLocal:
-    """One agent's graph, with a checkpointer; see `gateway.resume.runner.Runner`."""
+    """One agent's graph, with a checkpointer; see `gateway.resume.runner.Runner`.
 
-    def __init__(self, graph: Graph) -> None:
+    Args:
+        graph: what is run.
+        config: what every step of a thread is run with besides the thread: callbacks,
+            tags, metadata, a recursion limit, ``configurable``.
+            `check_config` says what it must not hold.
+        context: the run's context, for a graph with a ``context_schema``.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        *,
+        config: RunnableConfig | None = None,
+        context: object = None,
+    ) -> None:
         self._graph = graph
+        self._given: RunnableConfig = config or {}
+        self._context = context
 
     async def probe(self, thread: str) -> ThreadState:
         """Read where a thread stands."""
@@ -101,15 +126,46 @@ class LangGraphLocal:
         await saver.adelete_thread(thread)
 
     async def _run(self, thread: str, given: object, key: str) -> None:
-        config = _config(thread)
-        config["configurable"] = {**config.get("configurable", {}), _STRICT: True}
-        config["metadata"] = {INPUT_KEY: key}
+        mine = self._given
+        config: RunnableConfig = {
+            **mine,
+            "configurable": {
+                **mine.get("configurable", {}),
+                **_place(thread),
+                _STRICT: True,
+            },
+            "metadata": {**mine.get("metadata", {}), INPUT_KEY: key},
+        }
         graph = cast("_Invoked", self._graph)
-        await graph.ainvoke(given, config, durability="sync")
+        await graph.ainvoke(given, config, context=self._context, durability="sync")
+
+
+def check_config(config: RunnableConfig, thread: str) -> None:
+    """Check a user's config for the steps of a thread.
+
+    Raises:
+        GraphError: when it names another thread, a checkpoint, or what LangGraph sets.
+    """
+    configurable = config.get("configurable", {})
+    if configurable.get("thread_id", thread) != thread:
+        raise GraphError(
+            f"The config names the thread {configurable['thread_id']!r} and thread_id= "
+            f"the thread {thread!r}; take it out of config['configurable']."
+        )
+    for name in configurable:
+        if name in _OURS or str(name).startswith("__"):
+            raise GraphError(
+                f"The config names {name!r}, which is set for each step of a thread; "
+                "take it out of config['configurable']."
+            )
+
+
+def _place(thread: str) -> dict[str, Any]:
+    return {"thread_id": thread, "checkpoint_ns": ""}
 
 
 def _config(thread: str) -> RunnableConfig:
-    return {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+    return {"configurable": _place(thread)}
 
 
 def _state(snapshot: StateSnapshot) -> ThreadState:

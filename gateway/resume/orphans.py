@@ -9,11 +9,12 @@ replica may do it, and a thread nobody touches costs nothing.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gateway.approvals.events import Event, EventName
 from gateway.resume.answers import answers_for
 from gateway.resume.runner import Runner
+from gateway.resume.runners import Runners
 from gateway.store.jobs import Job, JobKind
 from gateway.store.keys import Keys
 from gateway.store.outbox import Outbox
@@ -36,7 +37,7 @@ class OrphanFinder:
 
     Args:
         store: where events, items and jobs are kept.
-        runners: agent name to how it is run.
+        runners: what this process runs.
         consumer: name of this process among the readers.
         rest_ms: how long a thread may be left alone after an event.
     """
@@ -44,7 +45,7 @@ class OrphanFinder:
     def __init__(
         self,
         store: Store,
-        runners: Mapping[str, Runner],
+        runners: Runners,
         *,
         consumer: str,
         rest_ms: int = REST_MS,
@@ -80,7 +81,7 @@ class OrphanFinder:
     ) -> int:
         found = 0
         for job in _threads(events):
-            runner = self._runners.get(job.agent)
+            runner = self._runners.of(job.agent, job.thread)
             if runner is not None and await self._is_orphan(job, runner):
                 logger.warning(
                     "thread.orphaned agent=%s thread=%s", job.agent, job.thread

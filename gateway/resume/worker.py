@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.agent.port import Gateway, connected
@@ -15,6 +15,7 @@ from gateway.resume.advancing import Advancer
 from gateway.resume.announcing import Announcer, Place
 from gateway.resume.leases import under_lease
 from gateway.resume.runner import Runner
+from gateway.resume.runners import Runners
 from gateway.service.agents import AgentService
 from gateway.store.jobs import Delivery, JobKind, JobQueue
 from gateway.store.keys import Keys
@@ -25,7 +26,9 @@ logger = logging.getLogger(__name__)
 BUSY_MS = 100
 """How soon to look again at a thread that another process runs."""
 UNSERVED_MS = 1000
-"""How soon to offer a job again whose agent this process does not run."""
+"""How soon to offer a job again whose thread this process does not run."""
+MAX_UNSERVED = 1000
+"""How many threads that this process does not run are named in its log."""
 BACK_OFF_MS, BACK_OFF_CAP_MS = 500, 60_000
 BLOCK_MS = 500
 """How long one read waits for a job: no longer than a stop may take."""
@@ -54,7 +57,7 @@ class Worker:
         store: where jobs, leases and items are kept.
         gateway: what the agents are connected to, from any event loop.
         agents: the same gateway's service in this event loop.
-        runners: agent name to how it is run; may grow while the worker works.
+        runners: what this process runs; changes while the worker works.
         consumer: name of this process among the readers, unlike any other's.
         tenant: whose agents these are.
         slots: how many threads are run at the same time.
@@ -66,7 +69,7 @@ class Worker:
         store: Store,
         gateway: Gateway,
         agents: AgentService,
-        runners: Mapping[str, Runner],
+        runners: Runners,
         *,
         consumer: str,
         tenant: str = "default",
@@ -82,7 +85,7 @@ class Worker:
         self._slots = asyncio.Semaphore(slots)
         self._at_rest = at_rest
         self._running: set[asyncio.Task[None]] = set()
-        self._unserved: set[str] = set()
+        self._unserved: set[tuple[str, str]] = set()
         self._consumer = consumer
 
     async def run(self, stop: asyncio.Event, *, grace_s: float = GRACE_S) -> None:
@@ -145,7 +148,7 @@ class Worker:
         """Do one job to one of its ends: done, later, again, dead."""
         job = delivery.job
         at = Place(keys, job.tenant, job.agent, job.thread)
-        runner = self._runners.get(job.agent)
+        runner = self._runners.of(job.agent, job.thread)
         try:
             if runner is None or job.tenant != self._tenant:
                 await self._leave(queue, delivery)
@@ -200,12 +203,14 @@ class Worker:
             # the delivery's id tells whether it was.
             and (await runner.probe(at.thread)).taken != key
         )
-        if not is_new:
-            await self._advancer.forward(at, runner)
-            return
-        await self._advancer.begin(
-            at, runner, lambda: runner.start(at.thread, job.input, key=key)
-        )
+        if is_new:
+            state = await self._advancer.begin(
+                at, runner, lambda: runner.start(at.thread, job.input, key=key)
+            )
+        else:
+            state = await self._advancer.forward(at, runner)
+        if state.is_finished:
+            self._runners.release(at.agent, at.thread)
 
     async def _as_far_as_it_got(
         self, at: Place, runner: Runner, delivery: Delivery
@@ -232,11 +237,17 @@ class Worker:
         self._at_rest(Rested(at.agent, at.thread, error))
 
     async def _leave(self, queue: JobQueue, delivery: Delivery) -> None:
-        """Leave a job to a process that runs its agent."""
+        """Leave a job to a process that runs its thread; it is never acknowledged here.
+
+        A program that started again serves a thread once it runs it again.
+        """
         job = delivery.job
-        if job.agent not in self._unserved:
-            self._unserved.add(job.agent)
-            logger.warning("agent.not_run_here agent=%s", job.agent)
+        place = (job.agent, job.thread)
+        if place not in self._unserved and len(self._unserved) < MAX_UNSERVED:
+            self._unserved.add(place)
+            logger.warning(
+                "thread.not_run_here agent=%s thread=%s", job.agent, job.thread
+            )
         await queue.later(delivery, delay_ms=_jittered(UNSERVED_MS))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gateway.approvals.events import Event, EventName
 from gateway.resume.orphans import OrphanFinder
+from gateway.resume.runners import Runners
 from gateway.store.jobs import JobKind
 from tests.resume import shop
 from tests.resume.house import House
@@ -13,7 +14,7 @@ REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
 def finder(house: House) -> OrphanFinder:
     """Return a finder that looks at once."""
-    return OrphanFinder(house.store, house.runners, consumer="test", rest_ms=0)
+    return OrphanFinder(house.store, Runners(house.runners), consumer="test", rest_ms=0)
 
 
 async def lose_the_jobs(house: House) -> None:

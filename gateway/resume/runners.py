@@ -1,0 +1,49 @@
+"""Registry of the runners of one process: which graph brings which thread forward.
+
+A settings file names one graph for all threads of an agent. A program gives its graph
+with each run, and two runs of one agent may be given different graphs: tools that hold
+one user's credentials, another model, another checkpointer. Such a graph serves only
+the thread it was given for, so that no thread is ever run with another user's graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.resume.runner import Runner
+
+
+class Runners:
+    """The runners of agents, and those of single threads, which come first.
+
+    Args:
+        agents: agent name to the runner of all its threads; may change later.
+    """
+
+    def __init__(self, agents: Mapping[str, Runner] | None = None) -> None:
+        self._agents: Mapping[str, Runner] = {} if agents is None else agents
+        self._threads: dict[tuple[str, str], Runner] = {}
+
+    def serve(self, agents: Mapping[str, Runner]) -> None:
+        """Run every thread of these agents, unless it has a runner of its own."""
+        self._agents = {**self._agents, **agents}
+
+    def keep(self, agent: str, thread: str, runner: Runner) -> None:
+        """Run this thread with this runner from now on; the last one given counts.
+
+        The caller holds the thread's lease, here and in `release`: otherwise the end
+        of one turn could release the runner that the next turn was given.
+        """
+        self._threads[agent, thread] = runner
+
+    def release(self, agent: str, thread: str) -> None:
+        """Forget the runner of a thread that has ended."""
+        self._threads.pop((agent, thread), None)
+
+    def of(self, agent: str, thread: str) -> Runner | None:
+        """Return what runs a thread; None when this process does not run it."""
+        return self._threads.get((agent, thread)) or self._agents.get(agent)
+
+    def serves(self, agent: str) -> bool:
+        """Return True if this process runs every thread of an agent."""
+        return agent in self._agents

@@ -1,5 +1,6 @@
 """What runs in the agent's own process: the middleware and its friends."""
 
+from gateway.agent.edited_view import edited_view
 from gateway.agent.grants import Grant, grant, guarded
 from gateway.agent.human_in_the_loop import HumanInTheLoopMiddleware
 from gateway.agent.messages import EditMessage, edit_messages
@@ -25,6 +26,7 @@ __all__ = [
     "arequire_approval",
     "connected",
     "edit_messages",
+    "edited_view",
     "grant",
     "guarded",
     "require_approval",

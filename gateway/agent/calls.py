@@ -202,16 +202,8 @@ class Caller:
         args = strict_json.accept_object(request.tool_call["args"])
         answer = answers.ask(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-            is_error = answer.type is not AnswerKind.RESPOND
-            return _closing(
-                request,
-                words.told(
-                    request.tool_call,
-                    words.ended(answer),
-                    item_id=item_id,
-                    is_error=is_error,
-                ),
-            )
+            told = words.told_answer(request.tool_call, answer, item_id=item_id)
+            return _closing(request, told)
         held = HeldCall(
             ref=ref,
             tool=verdict.tool,

@@ -29,7 +29,9 @@ INSIDE_KEY = "twokey_edits_inside"
 """Where a result carries the records of edits made by an agent inside the tool."""
 ITEM_KEY = "twokey_item"
 """Where the answer to a held call carries the id of its item."""
-OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY)
+ANSWER_KEY = "twokey_answer"
+"""Where the answer to a call that did not run carries what people said, as data."""
+OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY)
 
 MAX_EDITS = 64
 MAX_EDITS_CHARS = 256 * 1024
@@ -64,8 +66,23 @@ class EditMessage(HumanMessage):
 
 
 def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
-    """Return every edit that an agent's state (``get_state(...).values``) knows of."""
-    return [EditMessage.of(record) for record in known_edits(state)]
+    """Return every edit that an agent's state or result names, oldest first.
+
+    Args:
+        state: what ``graph.ainvoke(...)`` or `Twokey.run` returned, or
+            ``get_state(...).values``. The latter also knows of edits whose messages
+            were cleared or summarised.
+    """
+    found = {record.item_id: record for record in known_edits(state)}
+    for message in cast("Sequence[object]", state.get("messages") or ()):
+        if isinstance(message, ToolMessage):
+            for record, _ in records_on(message):
+                found.setdefault(record.item_id, record)
+    return [EditMessage.of(one) for one in sorted(found.values(), key=_when)]
+
+
+def _when(record: EditRecord) -> int:
+    return record.at_ms
 
 
 def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
@@ -122,8 +139,31 @@ def without_lookalikes(message: ToolMessage) -> ToolMessage:
         for key, value in message.additional_kwargs.items()
         if key not in OUR_KEYS
     }
-    content = _each_text(message.content, edits.defuse)
-    return message.model_copy(update={"content": content, "additional_kwargs": kwargs})
+    update: dict[str, object] = {
+        "content": _each_text(message.content, edits.defuse),
+        "additional_kwargs": kwargs,
+    }
+    artifact = cast("object", message.artifact)
+    if isinstance(artifact, dict):
+        members = cast("dict[object, object]", artifact)
+        update["artifact"] = {k: v for k, v in members.items() if k not in OUR_KEYS}
+    return message.model_copy(update=update)
+
+
+def with_data(message: ToolMessage, data: Mapping[str, object]) -> ToolMessage:
+    """Return a message that carries data of ours for programs, beside its text.
+
+    It stands in ``additional_kwargs``, and in ``artifact`` unless the tool put
+    something other than a mapping there.
+    """
+    update: dict[str, object] = {
+        "additional_kwargs": {**message.additional_kwargs, **data}
+    }
+    artifact = cast("object", message.artifact)
+    if artifact is None or isinstance(artifact, dict):
+        members = dict(cast("Mapping[str, object]", artifact or {}))
+        update["artifact"] = members | dict(data)
+    return message.model_copy(update=update)
 
 
 def with_records(
@@ -138,12 +178,12 @@ def with_records(
     ``is_silent`` keeps the content as it is, for a tool whose result a user sees
     directly; the records are there all the same.
     """
-    kwargs = dict(message.additional_kwargs)
+    data: dict[str, object] = {}
     if own is not None:
-        kwargs[EDIT_KEY] = own.model_dump(mode="json")
+        data[EDIT_KEY] = own.model_dump(mode="json")
     if inside:
-        kwargs[INSIDE_KEY] = [record.model_dump(mode="json") for record in inside]
-    told = message.model_copy(update={"additional_kwargs": kwargs})
+        data[INSIDE_KEY] = facts(inside)
+    told = with_data(message, data) if data else message
     if is_silent:
         return told
     texts = ([notice(own)] if own else []) + [notice_inside(r) for r in inside]
@@ -160,21 +200,20 @@ def restated(
     for message in cleaned:
         texts: list[str] = []
         if isinstance(message, ToolMessage):
-            for item_id, is_own in _about(message):
-                record = known.pop(item_id, None)
+            for named, is_own in records_on(message):
+                record = known.pop(named.item_id, None)
                 if record is not None:
                     texts.append(notice(record) if is_own else notice_inside(record))
         placed.append(_prepended(message, texts))
     return _noted(placed, [notice_apart(record) for record in known.values()])
 
 
-def _about(message: ToolMessage) -> list[tuple[str, bool]]:
+def records_on(message: ToolMessage) -> list[tuple[EditRecord, bool]]:
+    """Return the records that a result carries; True marks that of its own call."""
     kwargs = message.additional_kwargs
     own = _records([kwargs.get(EDIT_KEY)])
     inside = _records(cast("list[object]", kwargs.get(INSIDE_KEY) or []))
-    return [(record.item_id, True) for record in own] + [
-        (record.item_id, False) for record in inside
-    ]
+    return [(record, True) for record in own] + [(record, False) for record in inside]
 
 
 def _records(entries: Iterable[object]) -> list[EditRecord]:
@@ -187,25 +226,32 @@ def _records(entries: Iterable[object]) -> list[EditRecord]:
     return found
 
 
+def without_notices(message: ToolMessage) -> ToolMessage:
+    """Return a result without the notices that it carries, for people to read."""
+    named = [record for record, _ in records_on(message)]
+    return _changed(message, lambda text: _without(text, named)) if named else message
+
+
 def _cleaned(message: AnyMessage, records: Iterable[EditRecord]) -> AnyMessage:
     if not isinstance(message, ToolMessage | HumanMessage):
         return message
-    content: Content = message.content
-    if edits.NOTICE_MARK[:8] not in str(content):
+    if edits.NOTICE_MARK[:8] not in str(cast("object", message.content)):
         return message
-    ours = [
-        text
-        for record in records
-        for text in (notice_apart(record), notice_inside(record), notice(record))
-    ]
+    ours = list(records)
+    return _changed(message, lambda text: edits.defuse(_without(text, ours)))
 
-    def clean(text: str) -> str:
-        for known in ours:
+
+def _without(text: str, records: Iterable[EditRecord]) -> str:
+    for record in records:
+        for known in (notice_apart(record), notice_inside(record), notice(record)):
             text = text.replace(f"{known}\n\n", "").replace(f"\n\n{known}", "")
             text = text.replace(known, "")
-        return edits.defuse(text)
+    return text
 
-    cleaned = _each_text(content, clean)
+
+def _changed(message: _M, change: Callable[[str], str]) -> _M:
+    content: Content = message.content
+    cleaned = _each_text(content, change)
     if isinstance(cleaned, list):
         # A block that held nothing but a notice is gone: providers refuse empty text.
         blocks = zip(content, cast("list[object]", cleaned), strict=True)

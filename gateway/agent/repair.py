@@ -32,7 +32,7 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import EditRecord
 from gateway.errors import TwokeyError
 from gateway.failures import log_failure
-from gateway.wire import Answer, AnswerKind, CallOutcome, Verdict, VerdictKind
+from gateway.wire import AnswerKind, CallOutcome, Verdict, VerdictKind
 
 logger = logging.getLogger(__name__)
 
@@ -170,16 +170,7 @@ def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> Tool
     if answer is None or answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         text = words.cut_off(outcome.state)
         return words.told(call, text, item_id=outcome.item_id)
-    return _from_answer(call, outcome.item_id, answer)
-
-
-def _from_answer(call: ToolCall, item_id: str, answer: Answer) -> ToolMessage:
-    return words.told(
-        call,
-        words.ended(answer),
-        item_id=item_id,
-        is_error=answer.type is not AnswerKind.RESPOND,
-    )
+    return words.told_answer(call, answer, item_id=outcome.item_id)
 
 
 def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:

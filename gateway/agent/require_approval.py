@@ -56,11 +56,12 @@ class NotApproved:
 
     ``kind`` is the answer's kind (reject, respond, expired, …), ``deny`` when policy
     or the gateway refused, or ``misfit`` when ``run`` does not take the arguments that
-    a person wrote.
+    a person wrote. ``said`` is the reason or the response of a person as they wrote it.
     """
 
     kind: str
     message: str
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +211,8 @@ async def _held(
 ) -> Outcome[R]:
     answer = answers.ask(verdict, step.args)
     if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-        return NotApproved(str(answer.type), words.ended(answer))
+        said = answer.message if answer.by else ""
+        return NotApproved(str(answer.type), words.ended(answer), said)
     held = HeldCall(
         ref=ref,
         tool=step.tool,

@@ -10,7 +10,7 @@ import json
 
 from langchain_core.messages import ToolCall, ToolMessage
 
-from gateway.agent.messages import ITEM_KEY
+from gateway.agent.messages import ANSWER_KEY, ITEM_KEY, with_data
 from gateway.approvals import edits
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Person, Result
@@ -74,6 +74,17 @@ def told(
         status="error" if is_error else "success",
         additional_kwargs={ITEM_KEY: item_id} if item_id else {},
     )
+
+
+def told_answer(call: ToolCall, answer: Answer, *, item_id: str) -> ToolMessage:
+    """Return the message for a call that people ended without running it.
+
+    Programs find what people said, unquoted, under `ANSWER_KEY`.
+    """
+    is_error = answer.type is not AnswerKind.RESPOND
+    message = told(call, ended(answer), item_id=item_id, is_error=is_error)
+    said = answer.model_dump(mode="json", include={"type", "message", "by"})
+    return with_data(message, {ANSWER_KEY: said})
 
 
 def denied(reason: str) -> str:

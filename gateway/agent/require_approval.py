@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar, cast
 from langgraph.config import get_config
 
 from gateway import wire
-from gateway.agent import answers, homes, port, signatures, turns, words
+from gateway.agent import answers, homes, occurrences, port, signatures, turns, words
 from gateway.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
 from gateway.agent.execution import (
     HeldCall,
@@ -81,10 +81,15 @@ class _Step:
     tool: str
     args: JsonObject
     agent: str
-    key: str
+    given_key: str
     says: str
     schema: JsonObject | None
     gateway: Gateway
+
+    @property
+    def key(self) -> str:
+        """Return the name of the call."""
+        return self.given_key or self.tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,9 @@ def require_approval(
             is kept to be given back after a crash, so it should be plain JSON. `grant`
             works in it, and so do `guarded` tools.
         agent: the name that policy and the card know the asker by.
-        key: tells apart several steps of the same tool in one node.
+        key: names this step within its node. Without one a step is known by its place
+            in the order in which the node asks, which must not change between runs
+            of the node: give keys to steps that threads ask about in any order.
         says: why, in the asker's own words; shown as unverified.
         schema: JSON Schema of the arguments, for the edit form and its checks.
         gateway: the gateway to ask; by default the one `connected`.
@@ -176,7 +183,7 @@ def _step(
             digest.canonical(strict_json.accept_object(args))
         ),
         agent=agent,
-        key=key or tool,
+        given_key=key,
         says=says,
         schema=schema,
         gateway=gateway or port.current(),
@@ -253,6 +260,9 @@ def _place(step: _Step) -> TurnRef:
     metadata = get_config().get("metadata", {})
     node = [metadata.get("langgraph_node"), *metadata.get("langgraph_path", ())]
     name = "|".join([here.ns, *(str(part) for part in node)])
+    # The first step without a key has no suffix: as before there could be several.
+    which = step.given_key or str(occurrences.next_number())
+    name += "" if which == "1" else f"#{which}"
     number = metadata.get("langgraph_step")
     return here.with_(ns=name, message_id=f"{name}@{number}/{step.key}")
 

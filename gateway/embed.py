@@ -32,6 +32,7 @@ from gateway.resume.advancing import Advancer
 from gateway.resume.announcing import Place
 from gateway.resume.answers import asked_items
 from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.classification import ThreadHalted, is_final
 from gateway.resume.every_loop import EveryLoop
 from gateway.resume.graphs import as_graph, attached
 from gateway.resume.langgraph_local import LangGraphLocal, check_config
@@ -298,7 +299,7 @@ class Twokey:
                     "give it an input."
                 )
             if given is None or state.taken == key:
-                return await advancer.forward(at, runner)
+                return await advancer.forward(at, runner, past_limits=True)
             # A copy, because LangGraph writes ids into the messages it is given.
             fresh = copy.deepcopy(given)
             return await advancer.begin(
@@ -359,11 +360,16 @@ async def _next(told: asyncio.Queue[Rested]) -> None:
             rested = await told.get()
     except TimeoutError:
         return
+    if isinstance(rested.error, ThreadHalted):
+        raise rested.error
     if rested.error is not None:
+        how = (
+            "after one attempt" if is_final(rested.error) else "after several attempts"
+        )
         raise GraphError(
-            f"The thread {rested.thread!r} of {rested.agent!r} was given up after "
-            f"several attempts ({type(rested.error).__name__}); mend the cause and "
-            "run it again without input."
+            f"The thread {rested.thread!r} of {rested.agent!r} was given up {how} "
+            f"({type(rested.error).__name__}); mend the cause and run it again "
+            "without input."
         ) from rested.error
 
 

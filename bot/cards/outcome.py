@@ -139,8 +139,8 @@ def unreadable(approval_id: str) -> Message:
 def run_failed(approval: Approval | None = None) -> Message:
     """Return the notice that an agent could not be brought back after a decision."""
     said = template(
-        "⚠️ The agent could not be resumed. The decision is kept, and the gateway "
-        "goes on trying; if this stays, please tell whoever runs the agent."
+        "⚠️ The agent could not be resumed, and the gateway stopped trying. The "
+        "decision is kept; please tell whoever runs the agent."
     )
     about = f"Approval {approval.id}" if approval else "A run"
     return Message(

@@ -5,7 +5,9 @@ read from the thread's own checkpoint and from the store. So any number of jobs 
 thread, in any order, twice or after a crash, come to the same:
 
 1. Questions whose items are settled are answered, all in one map.
-2. A thread with work left and no question open was cut off: it is nudged.
+2. A thread with work left and no question open was cut off: it is nudged. One that
+   stands so after a step that raised nothing was not cut off: it stopped at a
+   breakpoint of a graph inside, and is left there.
 3. Both are repeated until neither applies. What was decided meanwhile is thus taken
    along, and the job that this decision queued finds nothing left to do.
 4. Items that nothing asks about any more are ended, so that no card waits for ever.
@@ -15,7 +17,8 @@ thread, in any order, twice or after a crash, come to the same:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
+from typing import NoReturn
 
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval
@@ -23,6 +26,13 @@ from gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
 from gateway.failures import log_failure
 from gateway.resume.announcing import Announcer, Place
 from gateway.resume.answers import Answers, answers_for, asked_items
+from gateway.resume.classification import (
+    AtBreakpoint,
+    ThreadHalted,
+    at_breakpoint,
+    is_final,
+)
+from gateway.resume.halts import Halts
 from gateway.resume.runner import AnswerRefused, Runner, ThreadState
 from gateway.service.agents import AgentService
 from gateway.store.store import Store
@@ -31,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 MAX_STALE = 8
 """How often a question may vanish between reading and answering it, in one job."""
-MAX_NUDGES = 3
-"""How often a thread may be cut off again right after it was nudged, in one job."""
 
 
 class ThreadStuck(GraphError):
@@ -51,6 +59,7 @@ class Advancer:
         self._store = store
         self._agents = agents
         self._announcer = Announcer(store)
+        self._halts = Halts(store)
 
     async def begin(
         self, at: Place, runner: Runner, give: Callable[[], Awaitable[None]]
@@ -62,18 +71,27 @@ class Advancer:
         """
         await self._finish_before(at, runner)
         await self._announcer.started(at)
-        await give()
-        await self._supersede_dropped(at, await runner.probe(at.thread))
+        before = await self._unfinished(at)
+        await self._step(at, runner, give)
+        state = await runner.probe(at.thread)
+        await self._supersede_dropped(at, state, before)
+        if state.is_cut_off:
+            await self._halt_at_breakpoint(at, state)
         return await self.forward(at, runner)
 
-    async def forward(self, at: Place, runner: Runner) -> ThreadState:
+    async def forward(
+        self, at: Place, runner: Runner, *, past_limits: bool = False
+    ) -> ThreadState:
         """Bring a thread forward until it rests; return where it stands.
 
+        ``past_limits`` goes on with a thread that was stopped by a limit, because its
+        program asks for that.
+
         Raises:
-            ThreadStuck: when an answer is not taken, or the thread stops again and
-                again.
+            ThreadStuck: when an answer is not taken.
+            ThreadHalted: when the thread stands at a limit or a breakpoint.
         """
-        state = await self.settle(at, runner)
+        state = await self.settle(at, runner, past_limits=past_limits)
         if not state.exists:
             logger.warning("thread.unknown agent=%s thread=%s", at.agent, at.thread)
             return state
@@ -82,10 +100,12 @@ class Advancer:
             await self._announcer.finished(at, state.checkpoint, state.last_words)
         return state
 
-    async def settle(self, at: Place, runner: Runner) -> ThreadState:
+    async def settle(
+        self, at: Place, runner: Runner, *, past_limits: bool = False
+    ) -> ThreadState:
         """Answer and nudge until nothing is left that can be done without a person."""
         sent: set[str] = set()
-        stale = nudges = 0
+        stale, has_run = 0, False
         while True:
             state = await runner.probe(at.thread)
             found = await answers_for(self._store, at.agent, at.thread, state.pending)
@@ -93,6 +113,7 @@ class Advancer:
             if fresh.ready:
                 if await self._answer(at, runner, fresh, state.taken):
                     sent.update(fresh.fingerprint.values())
+                    has_run = True
                 elif (stale := stale + 1) > MAX_STALE:
                     raise ThreadStuck(f"Thread {at.thread!r} changes all the time.")
             elif found.ready or found.unfit:
@@ -100,14 +121,43 @@ class Advancer:
                     f"Thread {at.thread!r} of {at.agent!r} does not take the answer "
                     "to a question it asked; see the agent's log."
                 )
+            elif state.is_cut_off and has_run:
+                await self._halt_at_breakpoint(at, state)
             elif state.is_cut_off:
-                if (nudges := nudges + 1) > MAX_NUDGES:
-                    raise ThreadStuck(f"Thread {at.thread!r} stops again and again.")
-                await runner.nudge(at.thread, key=state.taken)
+                await self._nudge(at, runner, state, past_limits=past_limits)
+                has_run = True
             else:
                 return state
 
-    async def _supersede_dropped(self, at: Place, state: ThreadState) -> None:
+    async def _nudge(
+        self, at: Place, runner: Runner, state: ThreadState, *, past_limits: bool
+    ) -> None:
+        halted = await self._halts.at(at, state.checkpoint)
+        if isinstance(halted, AtBreakpoint) or (halted and not past_limits):
+            raise halted
+        await self._step(at, runner, lambda: runner.nudge(at.thread, key=state.taken))
+
+    async def _step(
+        self, at: Place, runner: Runner, step: Callable[[], Awaitable[None]]
+    ) -> None:
+        """Take a step of a thread; mark where it stands when no retry would help."""
+        try:
+            await step()
+        except Exception as error:
+            if is_final(error):
+                state = await runner.probe(at.thread)
+                await self._halts.put(at, state.checkpoint, error)
+            raise
+
+    async def _halt_at_breakpoint(self, at: Place, state: ThreadState) -> NoReturn:
+        """Leave a thread where it stopped; what it asks people goes on waiting."""
+        halted = at_breakpoint(at.thread, is_told=False)
+        await self._halts.put(at, state.checkpoint, halted)
+        raise halted
+
+    async def _supersede_dropped(
+        self, at: Place, state: ThreadState, before: Collection[str]
+    ) -> None:
         """End what waited before a new message came; the card says so.
 
         The middleware does it too; this also holds for a graph that lost it.
@@ -116,7 +166,8 @@ class Advancer:
         dropped = [
             approval.id
             for approval in await self._droppable(at, asked)
-            if not any(item.id in asked for item in approval.items)
+            if approval.id in before
+            and not any(item.id in asked for item in approval.items)
         ]
         await self._agents.supersede_approvals(dropped)
 
@@ -125,7 +176,9 @@ class Advancer:
     ) -> bool:
         """Send answers; False when a question was no longer open."""
         try:
-            await runner.resume(at.thread, answers.ready, key=key)
+            await self._step(
+                at, runner, lambda: runner.resume(at.thread, answers.ready, key=key)
+            )
         except AnswerRefused as refused:
             logger.warning(
                 "answer.refused agent=%s thread=%s stale=%s",
@@ -141,6 +194,8 @@ class Advancer:
             await self.settle(at, runner)
         except (StoreUnavailable, ThreadUnavailable):
             raise
+        except ThreadHalted:
+            return
         except Exception as error:  # noqa: BLE001 - see below
             # A thread that cannot go on must not keep out the message that may
             # bring it back on its way; the middleware repairs the turn.
@@ -183,13 +238,17 @@ class Advancer:
         A task that runs several agents at once shows the question of one; the others
         ask when it is entered again.
         """
-        approvals = self._store.approvals
-        listed = await approvals.of_run(at.keys, at.tenant, at.home)
-        ids = await approvals.unfinished(at.keys, listed)
-        found = [loaded.approval for loaded in await approvals.load_each(ids)]
+        ids = await self._unfinished(at)
+        loaded = await self._store.approvals.load_each(ids)
+        found = [one.approval for one in loaded]
         asking = {one.ns for one in found if any(i.id in asked for i in one.items)}
         paused = {_task(ns) for ns in asking if ns}
         return [one for one in found if one.ns in asking or _task(one.ns) not in paused]
+
+    async def _unfinished(self, at: Place) -> list[str]:
+        approvals = self._store.approvals
+        listed = await approvals.of_run(at.keys, at.tenant, at.home)
+        return await approvals.unfinished(at.keys, listed)
 
 
 def _task(ns: str) -> str:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
@@ -48,12 +49,13 @@ async def as_graph(found: object, ref: str) -> Graph:
             "create_agent(...) or StateGraph(...).compile() returned, or a function "
             "without arguments that returns it."
         )
-    if found.interrupt_before_nodes or found.interrupt_after_nodes:
-        raise GraphError(
-            f"{ref!r} is compiled with interrupt_before or interrupt_after. Such a "
-            "pause cannot be told from a crash, so it would be run through; put the "
-            "tools behind ApprovalMiddleware instead."
-        )
+    for place, graph in _every_graph(found):
+        if graph.interrupt_before_nodes or graph.interrupt_after_nodes:
+            raise GraphError(
+                f"{ref!r}{place} is compiled with interrupt_before or interrupt_after. "
+                "Such a pause cannot be told from a crash, so it would be run "
+                "through; put the tools behind ApprovalMiddleware instead."
+            )
     return found
 
 
@@ -65,6 +67,14 @@ def attached(graph: Graph, saver: BaseCheckpointSaver[Any]) -> Graph:
     """
     strict = saver.with_allowlist(allowed_types(graph))
     return graph.copy(update={"checkpointer": strict})
+
+
+def _every_graph(graph: Graph) -> Iterator[tuple[str, Graph]]:
+    """Return a graph and all that its nodes are known to run, with their places."""
+    yield "", graph
+    inside = cast("Iterable[tuple[str, Graph]]", graph.get_subgraphs(recurse=True))  # pyright: ignore[reportUnknownMemberType] - subgraphs have unknown state types
+    for name, inner in inside:
+        yield f" has a graph at {name!r} that", inner
 
 
 def _is_graph(found: object) -> bool:

@@ -13,6 +13,7 @@ from gateway.errors import StoreUnavailable, ThreadUnavailable, TwokeyError
 from gateway.failures import log_failure
 from gateway.resume.advancing import Advancer
 from gateway.resume.announcing import Announcer, Place
+from gateway.resume.classification import ThreadHalted, is_final
 from gateway.resume.leases import under_lease
 from gateway.resume.runner import Runner
 from gateway.resume.runners import Runners
@@ -228,7 +229,16 @@ class Worker:
     ) -> None:
         delay_ms = min(BACK_OFF_MS * 2**delivery.job.attempt, BACK_OFF_CAP_MS)
         kind = type(error).__name__
-        if await queue.again(delivery, delay_ms=_jittered(delay_ms), error=kind):
+        if isinstance(error, ThreadHalted) and error.is_told:
+            await queue.done(delivery)
+            self._at_rest(Rested(at.agent, at.thread, error))
+            return
+        if await queue.again(
+            delivery,
+            delay_ms=_jittered(delay_ms),
+            error=kind,
+            is_final=is_final(error),
+        ):
             return
         logger.error("job.dead agent=%s thread=%s error=%s", at.agent, at.thread, kind)
         # An error that is not ours may quote arguments: only its name is told.

@@ -160,10 +160,15 @@ class JobQueue:
             ["XDEL", self._keys.jobs, delivery.id],
         )
 
-    async def again(self, delivery: Delivery, *, delay_ms: int, error: str) -> bool:
-        """Put a failed job back for later; False when it is a dead letter now."""
+    async def again(
+        self, delivery: Delivery, *, delay_ms: int, error: str, is_final: bool = False
+    ) -> bool:
+        """Put a failed job back for later; False when it is a dead letter now.
+
+        It is one after `MAX_ATTEMPTS`, or at once when no attempt can help.
+        """
         job = delivery.job.with_(attempt=delivery.job.attempt + 1, error=error)
-        is_dead = job.attempt >= MAX_ATTEMPTS
+        is_dead = is_final or job.attempt >= MAX_ATTEMPTS
         body = job.model_dump_json()
         put: list[Argument] = (
             ["XADD", self._keys.dead, "*", "why", error, "j", body]

@@ -6,12 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
+from langchain.agents.middleware.model_call_limit import ModelCallLimitExceededError
+from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
+from langgraph.errors import GraphRecursionError
 
 from gateway.approvals.decisions import Approve
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.strict_json import JsonObject
-from gateway.resume.advancing import MAX_NUDGES, MAX_STALE, Advancer, ThreadStuck
+from gateway.resume.advancing import MAX_STALE, Advancer, ThreadStuck
 from gateway.resume.announcing import MAX_WORDS, Announcer, Place
+from gateway.resume.classification import AtBreakpoint, ThreadHalted
 from gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 from gateway.store.outbox import announced, audit_entries
 from gateway.store.store import Store
@@ -19,7 +23,7 @@ from gateway.wire import APPROVAL_INTERRUPT, Verdict
 from tests.service.desk import ANA, Desk
 
 FINISHED = ThreadState(exists=True, checkpoint="c1", last_words="done")
-CUT_OFF = ThreadState(exists=True, has_tasks=True)
+CUT_OFF = ThreadState(exists=True, has_tasks=True, checkpoint="c0")
 
 
 @dataclass
@@ -97,15 +101,43 @@ async def test_a_thread_that_does_not_exist_is_never_resumed(
     assert runner.asked == []
 
 
-async def test_a_thread_that_stops_again_and_again_is_stuck(
+async def test_a_thread_that_stops_without_an_error_is_never_nudged_again(
     advancer: Advancer, at: Place
 ) -> None:
     runner = Scripted(CUT_OFF)
 
-    with pytest.raises(ThreadStuck, match="stops again and again"):
+    with pytest.raises(AtBreakpoint, match="stands at a breakpoint"):
         await advancer.forward(at, runner)
+    for past_limits in (False, True):
+        with pytest.raises(AtBreakpoint):
+            await advancer.forward(at, runner, past_limits=past_limits)
 
-    assert runner.asked == ["nudge"] * MAX_NUDGES
+    assert runner.asked == ["nudge"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GraphRecursionError("25 steps"),
+        ModelCallLimitExceededError(1, 1, 1, 1),
+        ToolCallLimitExceededError(1, 1, 1, 1),
+    ],
+)
+async def test_a_limit_is_tried_again_only_by_its_program(
+    advancer: Advancer, at: Place, error: Exception
+) -> None:
+    def fail(runner: Scripted) -> None:
+        raise error
+
+    runner = Scripted(CUT_OFF, react=fail)
+
+    for past_limits in (False, True):
+        with pytest.raises(type(error)):
+            await advancer.forward(at, runner, past_limits=past_limits)
+        with pytest.raises(ThreadHalted, match=type(error).__name__):
+            await advancer.forward(at, runner)
+
+    assert runner.asked == ["nudge"] * 2
 
 
 async def test_an_answer_that_comes_back_as_a_question_is_not_sent_twice(
@@ -187,7 +219,7 @@ async def test_a_stuck_thread_still_takes_a_new_message(
     runner = Scripted(CUT_OFF, react=finish)
     await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"))
 
-    assert runner.asked == ["nudge"] * MAX_NUDGES + ["start"]
+    assert runner.asked == ["nudge", "start"]
 
 
 async def test_last_words_are_told_once_a_checkpoint_and_never_cut_silently(

@@ -1,0 +1,62 @@
+"""Classify the errors of a step of a thread: those that a retry would only repeat.
+
+A limit that was reached counts from zero in the next attempt, so a retry does not
+repeat the error alone: it spends the whole limit on model calls and tools again.
+"""
+
+from __future__ import annotations
+
+from langchain.agents.middleware.model_call_limit import ModelCallLimitExceededError
+from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
+from langgraph.errors import GraphRecursionError
+
+from gateway.errors import GraphError
+
+
+class ThreadHalted(GraphError):
+    """A thread stands where only the program that runs it may bring it forward.
+
+    Attributes:
+        is_told: it was halted before, and those who have to know were told then.
+    """
+
+    def __init__(self, problem: str, *, is_told: bool = False) -> None:
+        self.is_told = is_told
+        super().__init__(problem)
+
+
+class AtBreakpoint(ThreadHalted):
+    """A graph inside the thread's graph stopped at a static breakpoint of its own."""
+
+
+def at_breakpoint(thread: str, *, is_told: bool) -> AtBreakpoint:
+    """Return the error about a thread that stands at a breakpoint."""
+    return AtBreakpoint(
+        f"The thread {thread!r} stands at a breakpoint (interrupt_before or "
+        "interrupt_after) of a graph inside its graph, and is not run through it. Go "
+        "on with the graph's own ainvoke(None, config), or take the breakpoint out "
+        "and put the tools behind ApprovalMiddleware.",
+        is_told=is_told,
+    )
+
+
+def at_limit(thread: str, limit: str) -> ThreadHalted:
+    """Return the error about a thread that a limit stopped before."""
+    return ThreadHalted(
+        f"The thread {thread!r} was stopped by {limit} and is not tried again by "
+        "itself; give it a new message, or run it again with a higher limit.",
+        is_told=True,
+    )
+
+
+_FINAL = (
+    GraphRecursionError,
+    ModelCallLimitExceededError,
+    ToolCallLimitExceededError,
+    ThreadHalted,
+)
+
+
+def is_final(error: BaseException) -> bool:
+    """Return True if the same step ends in the same error however often it is tried."""
+    return isinstance(error, _FINAL)

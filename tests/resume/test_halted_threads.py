@@ -1,0 +1,230 @@
+"""Breakpoints hold wherever they stand, and a limit is reached once."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
+from langchain.agents.middleware import ModelCallLimitMiddleware
+from langchain_core.messages import AIMessage, BaseMessage
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.pregel import Pregel
+
+from gateway.agent import ApprovalMiddleware, guarded
+from gateway.approvals.decisions import Approve, Click
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Home, Item, approval_of
+from gateway.embed import Twokey
+from gateway.errors import GraphError
+from gateway.resume.orphans import OrphanFinder
+from gateway.resume.runners import Runners
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import ANA, RULES
+
+Graph = Pregel[Any, Any, Any, Any]
+REFUND = [("refund", {"order": "1", "amount": 5})]
+HIDDEN: dict[str, Graph] = {}
+LIMIT = 12
+
+
+@pytest.fixture
+async def tk(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Twokey]:
+    """Give a Twokey in which time between attempts is short."""
+    monkeypatch.setattr("gateway.resume.worker.BACK_OFF_MS", 1)
+    async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as one:
+        yield one
+
+
+def danger(_state: object) -> dict[str, Any]:
+    """Do what a person wanted to look at first."""
+    shop.note("danger")
+    return {"messages": [AIMessage("danger done")]}
+
+
+async def hidden(state: MessagesState) -> dict[str, Any]:
+    """Run a graph that nobody can see from outside."""
+    graph = cast("Any", HIDDEN["graph"])
+    return cast("dict[str, Any]", await graph.ainvoke(state))
+
+
+def outer(node: Any) -> Graph:
+    """Make a graph of one node."""
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("inside", node)
+    builder.add_edge(START, "inside")
+    return cast("Graph", builder.compile())
+
+
+def stopping(**options: Any) -> Graph:
+    """Make a graph that stops at its node."""
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("danger", danger)
+    builder.add_edge(START, "danger")
+    return cast("Graph", builder.compile(**options))
+
+
+def agent(*middleware: Any, model: Any = None, **options: Any) -> Graph:
+    """Make a gated agent."""
+    make = cast("Callable[..., Graph]", create_agent)
+    return make(
+        model or shop.Obedient(),
+        tools=[guarded(shop.refund), shop.look_up],
+        middleware=[*middleware, ApprovalMiddleware("shop")],
+        **options,
+    )
+
+
+def saying(text: str) -> dict[str, Any]:
+    """Return an input of one message."""
+    return {"messages": [{"role": "user", "content": text}]}
+
+
+@pytest.mark.parametrize(
+    "node",
+    [
+        stopping(interrupt_before=["danger"]),
+        stopping(interrupt_after=["danger"]),
+        stopping(interrupt_before="*", checkpointer=True),
+        outer(stopping(interrupt_before=["danger"])),
+        agent(interrupt_before=["tools"]),
+    ],
+)
+async def test_a_breakpoint_that_can_be_seen_is_refused_before_anything_runs(
+    tk: Twokey, node: Graph
+) -> None:
+    with pytest.raises(GraphError, match=r"graph at .inside.*interrupt_before"):
+        await tk.run(
+            outer(node), saying(json.dumps(REFUND)), thread_id="t1", agent="shop"
+        )
+
+    assert shop.ledger() == []
+    assert await items(tk) == []
+
+
+async def test_a_breakpoint_that_cannot_be_seen_holds_all_the_same(
+    tk: Twokey, store: Store
+) -> None:
+    HIDDEN["graph"] = stopping(interrupt_before=["danger"])
+    graph = outer(hidden)
+
+    for given in (saying("go"), saying("go"), None):
+        with pytest.raises(GraphError, match="stands at a breakpoint"):
+            await tk.run(graph, given, thread_id="t1", agent="shop")
+    runner = await tk._runner(graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
+    orphans = OrphanFinder(store, Runners({"shop": runner}), consumer="x", rest_ms=0)
+    await orphans.look()
+    await idle(tk)
+
+    assert shop.ledger() == []
+
+
+async def test_the_calls_of_an_agent_at_a_breakpoint_go_on_waiting(tk: Twokey) -> None:
+    HIDDEN["graph"] = agent(interrupt_before=["tools"])
+
+    with pytest.raises(GraphError, match="stands at a breakpoint"):
+        await tk.run(
+            outer(hidden), saying(json.dumps(REFUND)), thread_id="t1", agent="shop"
+        )
+
+    assert [item.state for item in await items(tk)] == [ItemState.PENDING]
+    assert shop.ledger() == []
+
+
+class Restless(shop.Obedient):
+    """A model that calls what it was told, and then looks things up for ever."""
+
+    seen: list[int] = []  # noqa: RUF012 - pydantic copies it
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> Any:
+        self.seen.append(len(messages))
+        if len(self.seen) == 1:
+            return super()._generate(messages, *args, **kwargs)
+        call = {"name": "look_up", "args": {"order": "1"}, "id": f"l{len(self.seen)}"}
+        result = super()._generate(messages, *args, **kwargs)
+        result.generations[0].message = AIMessage("", tool_calls=[call])
+        return result
+
+
+@pytest.mark.parametrize("limit", ["recursion", "model calls"])
+async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
+    tk: Twokey, limit: str
+) -> None:
+    model = Restless(seen=[])
+    middleware = (
+        [ModelCallLimitMiddleware(run_limit=4, exit_behavior="error")]
+        if limit == "model calls"
+        else []
+    )
+    graph = agent(*middleware, model=model)
+    run = asyncio.create_task(
+        tk.run(
+            graph,
+            saying(json.dumps(REFUND)),
+            thread_id="t1",
+            agent="shop",
+            config={"recursion_limit": LIMIT if limit == "recursion" else 1000},
+        )
+    )
+    await approve(tk, await asked(tk))
+    with pytest.raises(GraphError, match=r"after one attempt .*(Recursion|Limit)"):
+        await run
+    calls = len(model.seen)
+    runner = await tk._runner(graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
+    finder = OrphanFinder(tk.store, Runners({"shop": runner}), consumer="x", rest_ms=0)
+    await finder.look()
+    await idle(tk)
+
+    assert calls == len(model.seen) <= LIMIT / 2
+    assert [line.split()[0] for line in shop.ledger()].count("refund") == 1
+
+
+async def items(tk: Twokey) -> list[Item]:
+    """Return the thread's items."""
+    keys = tk.store.keys_of_tenant("default")
+    home = Home(agent="shop", thread="t1")
+    listed = await tk.store.approvals.of_run(keys, "default", home)
+    found = await tk.store.approvals.load_each(one.id for one in listed)
+    return [item for one in found for item in one.approval.items]
+
+
+async def asked(tk: Twokey) -> Item:
+    """Wait for the one pending item, and until the thread rests."""
+    keys = tk.store.keys_of_tenant("default")
+
+    async def is_so() -> bool:
+        if await tk.store.conn.command("EXISTS", keys.lease("default", "shop", "t1")):
+            return False
+        return [item.is_pending for item in await items(tk)] == [True]
+
+    await eventually(is_so)
+    return (await items(tk))[0]
+
+
+async def approve(tk: Twokey, item: Item) -> None:
+    """Approve an item as it was opened."""
+    click = Click(
+        approval=approval_of(item.id)[0],
+        index=item.index,
+        version=1,
+        action_hash=item.action_hash,
+    )
+    await tk.reviews.decide(click, Approve(), ANA)
+
+
+async def idle(tk: Twokey) -> None:
+    """Wait until no job is left."""
+    queue = tk.store.queue(tk.store.keys_of_tenant("default"))
+
+    async def is_so() -> bool:
+        return await queue.depth() == 0
+
+    await eventually(is_so)

@@ -20,6 +20,7 @@ from pydantic import JsonValue
 from gateway.approvals.checking import matches
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy import hours
+from gateway.policy.comparing import Comparisons, MixedTypes, typed
 from gateway.policy.tokens import (
     Kind,
     Token,
@@ -122,6 +123,7 @@ class Scope:
     """The values that an expression reads, converted once for all rules of a call."""
 
     context: cel.Context
+    comparisons: Comparisons
     args: JsonObject
     size: int
 
@@ -144,8 +146,7 @@ def compiled(source: str) -> Expression:
     if depth(row, MACROS) > _MAX_DEPTH:
         raise BadExpression(_TOO_LONG)
     try:
-        program = cel.compile(source)
-        named = frozenset(program.variables())
+        named = frozenset(cel.compile(source).variables())
     except Exception as error:
         raise BadExpression(_no_cel(source, row, error)) from error
     try:
@@ -154,7 +155,7 @@ def compiled(source: str) -> Expression:
         raise BadExpression(str(error)) from error
     expression = Expression(
         source=source,
-        program=_quick(program, row),
+        program=_compiled(row),
         reads=named & ROOTS,
         paths=_paths(row),
         members=_members(row),
@@ -180,6 +181,7 @@ def scope(
         values: the other names of `ROOTS`; a name that is left out is unknown.
         holidays: days on which nobody works.
     """
+    comparisons = Comparisons()
     context = cel.Context(
         {**values, "args": _as_doubles(args)},
         {
@@ -187,9 +189,25 @@ def scope(
             "weekday": hours.weekday,
             "off_hours": partial(hours.off_hours, holidays=holidays),
             _MATCHES: matches,
+            **comparisons.functions,
         },
     )
-    return Scope(context, args, _size(args))
+    return Scope(context, comparisons, args, _size(args))
+
+
+def value_of(expression: Expression, where: Scope) -> object:
+    """Return what an expression comes to.
+
+    Raises:
+        MixedTypes: when it compares values of different types.
+        Exception: whatever else the library fails with.
+    """
+    where.comparisons.mixed = None
+    try:
+        return expression.program.execute(where.context)
+    except RuntimeError as error:
+        # So the library says that a function failed, whatever the function said.
+        raise where.comparisons.mixed or error from error
 
 
 def ask(expression: Expression, where: Scope) -> Answer:
@@ -197,7 +215,7 @@ def ask(expression: Expression, where: Scope) -> Answer:
     if expression.work(where.size) > MAX_WORK:
         return Answer(problem="the call is too large for it")
     try:
-        holds = expression.program.execute(where.context)
+        holds = value_of(expression, where)
     except Exception as error:  # noqa: BLE001 - the library raises what it likes; whatever it is, the rule did not answer
         return Answer(problem=_problem(expression, where.args, error))
     if not isinstance(holds, bool):
@@ -238,6 +256,8 @@ def _problem(expression: Expression, args: JsonObject, error: Exception) -> str:
             return f"args.{'.'.join(missing[0])} is missing"
         case LookupError():
             return "a value that it reads is missing"
+        case MixedTypes():
+            return str(error)
         case TypeError():
             return "a value has another type than it expects"
         case ZeroDivisionError():
@@ -246,14 +266,20 @@ def _problem(expression: Expression, args: JsonObject, error: Exception) -> str:
             return "it failed on these values"
 
 
-def _quick(program: cel.Program, row: tuple[Token, ...]) -> cel.Program:
-    """Return the program with our `matches` instead of the library's."""
+def _compiled(row: tuple[Token, ...]) -> cel.Program:
+    """Compile an expression with our comparisons and our `matches`.
+
+    Raises:
+        BadExpression: when its comparisons make it too deep.
+    """
     places = {call.at for call in calls(row) if call.name == "matches"}
-    if not places:
-        return program
     ours = Token(Kind.NAME, _MATCHES)
-    changed = (ours if at in places else token for at, token in enumerate(row))
-    return cel.compile(written(tuple(changed)))
+    quick = (ours if at in places else token for at, token in enumerate(row))
+    changed = typed(tuple(quick))
+    if depth(changed) > MAX_NESTING:
+        text = f"its comparisons are nested more than {MAX_NESTING} deep; "
+        raise BadExpression(f"{text}write it flatter")
+    return cel.compile(written(changed))
 
 
 def _paths(row: tuple[Token, ...]) -> tuple[tuple[str, ...], ...]:

@@ -14,7 +14,13 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from gateway.approvals.strict_json import JsonObject
-from gateway.policy.expressions import MAX_WORK, Expression, compiled, scope
+from gateway.policy.expressions import (
+    MAX_WORK,
+    Expression,
+    compiled,
+    scope,
+    value_of,
+)
 from gateway.policy.hours import instant
 from gateway.policy.rules import Policy
 from gateway.policy.shapes import Shape, shape_at
@@ -108,7 +114,7 @@ def _type_problem(
         if expression.work(where.size) > MAX_WORK:
             return None
         try:
-            found = expression.program.execute(where.context)
+            found = value_of(expression, where)
         except TypeError:
             problem = (
                 f"{expression.source!r} mixes types that CEL does not mix; numbers of "

@@ -76,7 +76,8 @@ def check_wording(
         if len(path) != 1:
             raise ValueError("'windows' is read by name; write windows.<name>")
     for at, token in enumerate(row[:-1]):
-        if token.kind is Kind.NAME and row[at + 1].text == "{":
+        is_name = token.kind is Kind.NAME and token.text != "in"
+        if is_name and row[at + 1].text == "{":
             raise ValueError(f"there is no type {token.text!r} to make")
 
 

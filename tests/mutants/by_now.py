@@ -107,8 +107,8 @@ BY_NOW_TABLE = (
     Mutant(
         "costly: a rule's pattern is compiled once",
         "gateway/policy/expressions.py",
-        "program=_quick(program, row)",
-        "program=program",
+        "changed = typed(tuple(quick))",
+        "changed = typed(row)",
         COSTLY,
     ),
     Mutant(

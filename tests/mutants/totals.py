@@ -1,10 +1,12 @@
-"""Break what windows count, and how long."""
+"""Break what windows count, and how long, and how rules compare."""
 
 from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
 SUBMITTING = "gateway/service/submitting.py"
+COMPARING = "gateway/policy/comparing.py"
+COMPARISONS = "tests/policy/test_typed_comparisons.py"
 REQUESTS = "tests/service/test_request_windows.py"
 
 TOTALS_TABLE = (
@@ -35,5 +37,33 @@ TOTALS_TABLE = (
         "[one.reserved for one in measured]",
         "[one.uses for one in measured]",
         REQUESTS,
+    ),
+    Mutant(
+        "types: equality tells them apart",
+        COMPARING,
+        "    if len(kinds) > 1:\n",
+        "    if False:\n",
+        COMPARISONS,
+    ),
+    Mutant(
+        "types: so does what stands in brackets",
+        COMPARING,
+        "*typed(row[at + 1 : end])",
+        "*row[at + 1 : end]",
+        COMPARISONS,
+    ),
+    Mutant(
+        "types: a list is looked through to its end",
+        COMPARING,
+        "    if mixed is not None:\n        raise mixed\n",
+        "",
+        COMPARISONS,
+    ),
+    Mutant(
+        "types: a difference hides no other type",
+        COMPARING,
+        "found = [_equal(left, right) for left, right in pairs]",
+        "found = (_equal(left, right) for left, right in pairs)",
+        COMPARISONS,
     ),
 )

@@ -1,0 +1,320 @@
+"""A rule that compares values of different types is not passed over: it raises."""
+
+from __future__ import annotations
+
+import json
+import logging
+from itertools import product
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import JsonValue
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.errors import PolicyError
+from gateway.policy.evaluate import Ruling, evaluate
+from gateway.policy.expressions import Answer, BadExpression, ask, compiled, scope
+from gateway.policy.facts import Facts
+from gateway.policy.load import load_policy
+
+MIXED = "mixed"
+SPELLINGS = {
+    "args.a == args.b": True,
+    "args.b == args.a": True,
+    "args.a != args.b": False,
+    "!(args.a != args.b)": True,
+    "(args.a) == (args.b)": True,
+    "args['a'] == args['b']": True,
+    "[args.a] == [args.b]": True,
+    "{'k': args.a} == {'k': args.b}": True,
+    "args.a in [args.b]": True,
+    "!(args.b in [args.a])": False,
+    "[args.a].exists(one, one == args.b)": True,
+    "[args.a].all(one, one != args.b)": False,
+    "[args.a].exists_one(one, one in [args.b])": True,
+    "size([args.a].filter(one, one == args.b)) == 1": True,
+    "args.a == args.b ? true : false": True,
+    "has(args.a) && args.a == args.b": True,
+    "has(args.nothing) || args.a != args.b": False,
+    "(args.a == args.b) == true": True,
+}
+"""What compares two arguments, and what it says of equal ones."""
+
+LEAVES: st.SearchStrategy[Any] = st.one_of(
+    st.none(), st.booleans(), st.sampled_from([0, 1, 3, 3.0, 1.5, "", "3", "a", "true"])
+)
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=2),
+        st.dictionaries(st.sampled_from(["x", "y"]), inner, max_size=2),
+    ),
+    max_leaves=4,
+)
+
+
+def kind(value: JsonValue) -> str:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return "number"
+    return type(value).__name__
+
+
+def reference(left: JsonValue, right: JsonValue) -> bool | str:
+    """Compare by type, written without a look at the code: True, False or MIXED."""
+    if kind(left) != kind(right):
+        return MIXED
+    if isinstance(left, list) and isinstance(right, list):
+        pairs = [*zip(left, right, strict=False)]
+        same_shape = len(left) == len(right)
+    elif isinstance(left, dict) and isinstance(right, dict):
+        pairs = [(left[name], right[name]) for name in left.keys() & right.keys()]
+        same_shape = left.keys() == right.keys()
+    else:
+        return left == right
+    if not same_shape:
+        return False
+    found = [reference(*pair) for pair in pairs]
+    return MIXED if MIXED in found else all(found)
+
+
+def asked(source: str, args: JsonObject) -> Answer:
+    return ask(compiled(source), scope(args, {}))
+
+
+@settings(max_examples=400, deadline=None)
+@given(VALUES, VALUES, st.sampled_from(sorted(SPELLINGS)))
+def test_every_spelling_compares_by_type(
+    left: JsonValue, right: JsonValue, source: str
+) -> None:
+    answer, expected = asked(source, {"a": left, "b": right}), reference(left, right)
+
+    if expected == MIXED:
+        assert answer.problem.startswith("it compares ")
+    else:
+        assert answer == Answer(holds=(expected is True) is SPELLINGS[source])
+
+
+@settings(max_examples=200, deadline=None)
+@given(VALUES, VALUES)
+def test_a_value_that_is_written_out_compares_like_one_of_the_call(
+    left: JsonValue, right: JsonValue
+) -> None:
+    written = json.dumps(right)
+    if right is None:
+        return  # a null that is written out asks whether there is a value
+
+    found = [
+        asked(f"args.a == {written}", {"a": left}),
+        asked(f"{written} == args.a", {"a": left}),
+    ]
+
+    expected = asked("args.a == args.b", {"a": left, "b": right})
+    for one in found:
+        assert (one.holds, not one.problem) == (expected.holds, not expected.problem)
+
+
+@settings(max_examples=200, deadline=None)
+@given(LEAVES, st.lists(LEAVES, max_size=4))
+def test_a_list_has_a_value_or_not_or_nobody_can_tell(
+    value: JsonValue, values: list[JsonValue]
+) -> None:
+    answer = asked("args.a in args.b", {"a": value, "b": values})
+
+    found = [reference(value, one) for one in values]
+    if True in found:
+        assert answer.holds
+    elif MIXED in found:
+        assert answer.problem.startswith("it compares ")
+    else:
+        assert answer == Answer(holds=False)
+
+
+@pytest.mark.parametrize(
+    ("source", "value"),
+    [
+        ("args.level == 3", "3"),
+        ("3 == args.level", "3"),
+        ("args.level in [1, 2, 3]", "3"),
+        ("[args.level] == [3]", "3"),
+        ("args.level == {'a': 1}", {"a": "1"}),
+        ("args.level != 3", "3"),
+        ("args.level == 'IR'", ["IR"]),
+        ("args.level == 'IR'", None),
+        ("args.level == true", "true"),
+        ("args.level == true", 1),
+        ("args.level in {'a': 1}", 1),
+        ("'a' in args.level", "abc"),
+        ("args.level > 2", "3"),
+        ("args.level <= 2", None),
+    ],
+)
+def test_what_no_rule_can_tell_is_for_two_people(source: str, value: JsonValue) -> None:
+    ruling = ruled(source, {"level": value})
+
+    assert ruling.tier is Tier.ESCALATE
+    (rule,) = ruling.fired
+    assert rule.problem
+    assert "could not be checked, because" in rule.reason
+
+
+def test_the_reason_names_the_types_and_nothing_of_the_call() -> None:
+    ruling = ruled("args.level == 3", {"level": "<!channel>"})
+
+    assert ruling.fired[0].reason == (
+        "Raised to escalate: the rule 'embargo' could not be checked, because it "
+        "compares a number with a text."
+    )
+
+
+def ruled(source: str, args: JsonObject) -> Ruling:
+    rule = {"to": "deny", "when": source, "because": "embargo"}
+    tools = {"ship": {"tier": "auto", "raise": [rule]}}
+    policy = load_policy(json.dumps({"version": 1, "tools": tools}), "p.yml")
+    return evaluate(policy, agent="a", tool="ship", args=args, facts=Facts(now_ms=1))
+
+
+@pytest.mark.parametrize("value", [3, 3.0])
+def test_numbers_compare_as_numbers(value: float) -> None:
+    for source in ("args.a == 3", "args.a == 3.0", "args.a == 3u", "args.a in [3.0]"):
+        assert asked(source, {"a": value}) == Answer(holds=True)
+
+
+@pytest.mark.parametrize(
+    ("value", "is_null"), [(None, True), ("a", False), (0, False), ([], False)]
+)
+def test_a_rule_may_ask_whether_there_is_a_value(
+    value: JsonValue, *, is_null: bool
+) -> None:
+    args: JsonObject = {"a": value}
+
+    assert asked("args.a == null", args) == Answer(holds=is_null)
+    assert asked("null == args.a", args) == Answer(holds=is_null)
+    assert asked("args.a != null", args) == Answer(holds=not is_null)
+    assert asked("args.a in [null]", args).holds is is_null
+    assert asked("args.a != null && args.a == 'x'", {"a": None}) == Answer()
+
+
+def test_a_null_in_a_list_stands_for_no_value() -> None:
+    found = [asked("args.a in ['x', null, 'y']", {"a": a}) for a in (None, "y", "z")]
+
+    assert found == [Answer(holds=True), Answer(holds=True), Answer()]
+    assert asked("args.a in ['x', null]", {"a": 3}).problem
+
+
+def test_what_does_not_matter_raises_nothing() -> None:
+    """CEL's && and || know their answer when one side settles it."""
+    args: JsonObject = {"level": "3", "amount": 1}
+
+    assert asked("args.level == 3 && args.amount > 5", args) == Answer()
+    assert asked("args.amount > 5 && args.level == 3", args) == Answer()
+    assert asked("args.level == 3 || args.amount < 5", args) == Answer(holds=True)
+    assert asked("args.level == 3 || args.amount > 5", args).problem
+
+
+def test_an_earlier_mismatch_is_not_blamed_for_a_later_problem() -> None:
+    where = scope({"level": "3", "amount": 1}, {})
+    ask(compiled("args.level == 3"), where)
+
+    answer = ask(compiled("args.missing > 3"), where)
+
+    assert answer.problem == "args.missing is missing"
+
+
+@pytest.mark.parametrize(
+    ("kind_", "literal"),
+    [("number", "'500'"), ("string", "500"), ("boolean", "'true'"), ("array", "'a'")],
+)
+@pytest.mark.parametrize("relation", ["{0} == {1}", "{1} != {0}", "{0} in [{1}]"])
+def test_a_rule_that_mixes_types_on_every_call_is_refused_at_load(
+    kind_: str, literal: str, relation: str
+) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": kind_}}}
+    when = relation.format("args.a", literal)
+    tool = {
+        "args_schema": schema,
+        "raise": [{"to": "deny", "when": when, "because": "b"}],
+    }
+    text = json.dumps({"version": 1, "tools": {"t": tool}})
+
+    with pytest.raises(PolicyError, match="mixes types that CEL does not mix"):
+        load_policy(text, "p.yml")
+
+
+@pytest.mark.parametrize(
+    "when",
+    [
+        "args.a == timestamp('2026-07-04T02:30:00Z')",
+        "args.a == duration('90m')",
+        "now == '2026-07-04'",
+        "'a' == 3",
+        "requester == 7",
+        "recent.failures_1h == '3'",
+    ],
+)
+def test_what_no_call_can_hold_is_refused_at_load(when: str) -> None:
+    tool = {"raise": [{"to": "deny", "when": when, "because": "b"}]}
+    text = json.dumps({"version": 1, "tools": {"t": tool}})
+
+    with pytest.raises(PolicyError, match="mixes types that CEL does not mix"):
+        load_policy(text, "p.yml")
+
+
+def test_a_chain_of_comparisons_is_bounded() -> None:
+    compiled(" == ".join(["args.a"] * 10))
+
+    with pytest.raises(BadExpression, match="nested more than 24 deep"):
+        compiled(" == ".join(["args.a"] * 60))
+
+
+def test_the_library_writes_no_log_of_what_could_not_be_compared(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.INFO):
+        assert asked("args.a == 3", {"a": "secret"}).problem
+
+    assert not caplog.records
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_what_compiles_still_compiles_and_means_the_same_where_types_agree(
+    data: st.DataObject,
+) -> None:
+    """Comparisons inside other operators keep CEL's precedence."""
+    numbers = ["args.a", "args.b", "1.0", "2.5", "(args.a + 1.0)", "-args.b"]
+    relations = ["==", "!=", "<", ">", "<=", ">="]
+    draw = data.draw
+    clause = st.tuples(
+        st.sampled_from(["", "!"]),
+        st.sampled_from(numbers),
+        st.sampled_from(relations),
+        st.sampled_from(numbers),
+        st.sampled_from([" && ", " || "]),
+    )
+    rows = draw(st.lists(clause, min_size=1, max_size=4))
+    parts: list[str] = []
+    for sign, left, relation, right, joint in rows:
+        text = f"{left} {relation} {right}"
+        parts += [f"!({text})" if sign else text, joint]
+    source = "".join(parts[:-1])
+    args = {"a": draw(st.sampled_from([1.0, 2.5])), "b": draw(st.just(2.0))}
+
+    answer = asked(source, cast("JsonObject", args))
+
+    python = source.replace("&&", " and ").replace("||", " or ")
+    python = python.replace("!(", " not (")
+    for name, value in args.items():
+        python = python.replace(f"args.{name}", str(value))
+    assert answer == Answer(holds=bool(eval(python)))  # noqa: S307 - an expression of ours
+
+
+def test_every_pair_of_types_is_told_apart() -> None:
+    values: list[JsonValue] = [None, True, 1, "1", [1], {"a": 1}]
+
+    for left, right in product(values, values):
+        answer = asked("args.a == args.b", {"a": left, "b": right})
+        is_one_type = kind(left) == kind(right)
+        assert bool(answer.problem) is not is_one_type

@@ -11,44 +11,42 @@ executed again. Cards are shown by a bot, in this program or another, on the sam
 from __future__ import annotations
 
 import asyncio
-import copy
-import hashlib
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.types import Interrupt, StreamMode
 
 from gateway.agent.port import connected
 from gateway.approvals.record import Origin, Person
-from gateway.config import PolicySource, Settings
-from gateway.errors import GraphError, SettingsError, ThreadUnavailable
+from gateway.config import Settings
+from gateway.errors import SettingsError
 from gateway.policy.rules import Policy
-from gateway.policy_file import PolicyFile, followed
-from gateway.resume.advancing import Advancer
+from gateway.policy_file import PolicyFile, followed, policy_of
 from gateway.resume.announcing import Place
-from gateway.resume.answers import asked_items
 from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.classification import ThreadHalted, is_final
 from gateway.resume.every_loop import EveryLoop
-from gateway.resume.graphs import as_graph, attached
-from gateway.resume.langgraph_local import LangGraphLocal, check_config
-from gateway.resume.leases import under_lease
-from gateway.resume.runner import ThreadState
+from gateway.resume.langgraph_local import (
+    STREAM_END,
+    LangGraphLocal,
+    check_config,
+    local_runner,
+)
 from gateway.resume.runners import Runners
-from gateway.resume.strict_state import strict_serializer
-from gateway.resume.worker import Rested
+from gateway.resume.thread_news import ThreadNews
+from gateway.resume.thread_runs import ThreadRuns
 from gateway.running import load_runners, load_triage, running
+from gateway.service.pending_calls import PendingCall, PendingCalls
 from gateway.service.reviews import ReviewService
 from gateway.store.serving import open_store
 from gateway.store.store import Store
 from gateway.triage.port import Triage
 
-POLL_S = 1.0
-"""How often to look at a thread that another process may have brought forward."""
+_CLOSED = "Use Twokey as: async with Twokey(...) as tk: ..."
 
 
 class Twokey:
@@ -92,7 +90,7 @@ class Twokey:
         insecure_dev: bool = False,
     ) -> None:
         self._settings, self._triage = settings, triage
-        self._policy = _policy(settings, policy)
+        self._policy = policy_of(settings, policy)
         if settings is not None:
             data_dir, tenant, slots = (
                 settings.data_dir,
@@ -107,7 +105,6 @@ class Twokey:
         self._tenant, self._slots = tenant, slots
         self._insecure_dev = insecure_dev
         self._runners = Runners()
-        self._waiting: dict[tuple[str, str], set[asyncio.Queue[Rested]]] = {}
         self._saver: BaseCheckpointSaver[Any] | None = None
         self._stack = AsyncExitStack()
 
@@ -134,6 +131,7 @@ class Twokey:
                 await stack.enter_async_context(
                     followed(self._policy, self.store, tenant=self._tenant)
                 )
+            news = ThreadNews(self.store, self.store.keys_of_tenant(self._tenant))
             self.service = await stack.enter_async_context(
                 running(
                     self.store,
@@ -142,10 +140,14 @@ class Twokey:
                     tenant=self._tenant,
                     triage=self._triage,
                     slots=self._slots,
-                    at_rest=self._tell,
+                    at_rest=news.tell,
                 )
             )
             self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
+            home = self.service.home
+            self._calls = PendingCalls(self.store, home, tenant=self._tenant)
+            self._threads = ThreadRuns(self.store, self.service, self._runners, news)
+            stack.push_async_callback(self._threads.close)
             self._stack = stack.pop_all()
         return self
 
@@ -207,7 +209,8 @@ class Twokey:
             agent: the agent's name, as ``ApprovalMiddleware(agent)`` has it.
             requester: who asked; they cannot approve what comes of it.
             origin: where in Slack they asked.
-            timeout_s: how long to wait altogether; None waits as long as it takes.
+            timeout_s: how long to wait altogether; None waits as long as it takes. Only
+                the wait ends then, or when the caller is cancelled: the thread goes on.
             config: a ``RunnableConfig`` for every step of the thread: callbacks, tags,
                 metadata, ``recursion_limit``, ``configurable``.
             context: the context of a graph with a ``context_schema``; approved tools
@@ -225,17 +228,127 @@ class Twokey:
         """
         check_config(config or {}, thread_id)
         runner = await self._runner(graph, agent, config=config, context=context)
-        keys = self.store.keys_of_tenant(self._tenant)
-        at = Place(keys, self._tenant, agent, thread_id)
-        await self._remember(at, requester, origin)
-        async with asyncio.timeout(timeout_s), self._told(at) as told:
-            state = await self._begin_or_go_on(at, runner, input)
-            while not _rests_for_good(state):
-                await _next(told)
-                state = await runner.probe(thread_id)
-            if not state.exists:
-                raise ThreadUnavailable(f"The thread {thread_id!r} was deleted.")
-            return await runner.values(thread_id)
+        at = self._place(agent, thread_id)
+        await self._threads.remember(at, requester, origin)
+        async with asyncio.timeout(timeout_s):
+            return await self._threads.run(at, runner, input)
+
+    async def stream(  # noqa: PLR0913 - what `run` takes, and how to stream
+        self,
+        graph: object,
+        input: object = None,  # noqa: A002 - LangGraph's own word
+        *,
+        thread_id: str,
+        agent: str = "agent",
+        stream_mode: StreamMode | Sequence[StreamMode] = "updates",
+        subgraphs: bool = False,
+        requester: Person | None = None,
+        origin: Origin | None = None,
+        config: RunnableConfig | None = None,
+        context: object = None,
+    ) -> AsyncGenerator[Any]:
+        """Run a graph like `run`, and yield what its steps stream, across every wait.
+
+        The chunks are those of LangGraph's ``astream`` with this ``stream_mode`` and
+        ``subgraphs``. A held call shows as an ``__interrupt__`` of its step; `pending`
+        describes it. The stream ends when the thread is finished; `wait` then returns
+        its state. What another process brings forward is waited for and not streamed.
+        Leaving the stream early ends nothing: the thread goes on.
+        """
+        check_config(config or {}, thread_id)
+        runner = await self._runner(graph, agent, config=config, context=context)
+        at = self._place(agent, thread_id)
+        await self._threads.remember(at, requester, origin)
+        with runner.streaming(stream_mode, subgraphs=subgraphs) as chunks:
+            run = asyncio.create_task(self._threads.run(at, runner, input))
+            run.add_done_callback(lambda _: chunks.put_nowait(STREAM_END))
+            try:
+                while (chunk := await chunks.get()) is not STREAM_END:
+                    yield chunk
+                await run
+            finally:
+                run.cancel()
+                await asyncio.gather(run, return_exceptions=True)
+
+    async def wait(
+        self,
+        graph: object,
+        *,
+        thread_id: str,
+        agent: str = "agent",
+        timeout_s: float | None = None,
+    ) -> dict[str, Any]:
+        """Wait until a thread is finished, without running anything; see `run`.
+
+        For a web application that showed a run, returned its id and came back. After
+        the program started anew, `run` the thread to go on with it.
+
+        Raises:
+            TimeoutError: when it takes longer than ``timeout_s``.
+            GraphError: when the graph cannot be used, or its thread was given up.
+            ThreadUnavailable: when there is no such thread.
+        """
+        runner = await self._runner(graph, agent)
+        async with asyncio.timeout(timeout_s):
+            return await self._threads.wait(self._place(agent, thread_id), runner)
+
+    async def pending(
+        self, *, thread_id: str, agent: str = "agent"
+    ) -> tuple[PendingCall, ...]:
+        """Return the calls of a thread, and inside its tools, that wait for people."""
+        return await self._calls.of(self._place(agent, thread_id).home)
+
+    async def withdraw(
+        self,
+        *,
+        thread_id: str,
+        agent: str = "agent",
+        item_ids: Collection[str] | None = None,
+    ) -> tuple[str, ...]:
+        """End calls that wait, because the program no longer wants them.
+
+        Their cards say that they were withdrawn, and the agent is told that they did
+        not run.
+
+        Args:
+            thread_id: the thread.
+            agent: the agent's name, as for `run`.
+            item_ids: which (`PendingCall.item_id`); None means all that wait.
+
+        Returns:
+            The ids of those that were ended now.
+        """
+        return await self._calls.withdraw(self._place(agent, thread_id).home, item_ids)
+
+    async def answers(
+        self,
+        interrupts: Sequence[Interrupt],
+        *,
+        thread_id: str,
+        agent: str = "agent",
+        timeout_s: float | None = 0.0,
+    ) -> dict[str, Any]:
+        """Return the answers to a graph's open questions, for ``Command(resume=...)``.
+
+        For graphs that a program runs itself, inside `connected`.
+
+        Args:
+            interrupts: ``result["__interrupt__"]``, or the ``interrupts`` of the
+                thread's state.
+            thread_id: the thread.
+            agent: the agent's name.
+            timeout_s: how long to wait for the first answer; None waits as long as it
+                takes.
+
+        Returns:
+            Interrupt id to answer; empty when nobody decided in time.
+
+        Raises:
+            GraphError: when the agent calls itself otherwise, or an answer does not
+                fit its question.
+        """
+        at = self._place(agent, thread_id)
+        return await self._threads.answers(at, interrupts, timeout_s)
 
     async def delete(
         self, graph: object, *, thread_id: str, agent: str = "agent"
@@ -256,65 +369,9 @@ class Twokey:
             ThreadUnavailable: while somebody runs the thread; nothing was deleted.
         """
         runner = await self._runner(graph, agent)
-        keys = self.store.keys_of_tenant(self._tenant)
-        at = Place(keys, self._tenant, agent, thread_id)
+        at = self._place(agent, thread_id)
 
-        async def work() -> None:
-            await self.service.home.supersede_run(at.home)
-            await runner.delete(thread_id)
-            self._runners.release(agent, thread_id)
-
-        await under_lease(self.store, at, work)
-
-    async def _remember(
-        self, at: Place, requester: Person | None, origin: Origin | None
-    ) -> None:
-        given = {"requester": requester, "origin": origin}
-        changes = {name: value for name, value in given.items() if value is not None}
-        if not changes:
-            return
-        known = await self.store.threads.facts(at.keys, at.tenant, at.agent, at.thread)
-        await self.store.threads.remember(
-            at.keys, at.tenant, at.agent, at.thread, known.with_(**changes)
-        )
-
-    async def _begin_or_go_on(
-        self, at: Place, runner: LangGraphLocal, given: object
-    ) -> ThreadState:
-        advancer = Advancer(self.store, self.service.home)
-        key = "" if given is None else _key(given)
-
-        async def work() -> ThreadState:
-            self._runners.keep(at.agent, at.thread, runner)
-            state = await advance()
-            if state.is_finished or not state.exists:
-                self._runners.release(at.agent, at.thread)
-            return state
-
-        async def advance() -> ThreadState:
-            state = await runner.probe(at.thread)
-            if given is None and not state.exists:
-                raise ThreadUnavailable(
-                    f"There is no thread {at.thread!r} of {at.agent!r} to go on with; "
-                    "give it an input."
-                )
-            if given is None or state.taken == key:
-                return await advancer.forward(at, runner, past_limits=True)
-            # A copy, because LangGraph writes ids into the messages it is given.
-            fresh = copy.deepcopy(given)
-            return await advancer.begin(
-                at, runner, lambda: runner.give(at.thread, fresh, key=key)
-            )
-
-        while True:
-            try:
-                with connected(self.service, at.home):
-                    return await under_lease(self.store, at, work)
-            except ThreadUnavailable:
-                state = await runner.probe(at.thread)
-                if not state.exists and given is None:
-                    raise
-            await asyncio.sleep(POLL_S)
+        await self._threads.delete(at, runner)
 
     async def _runner(
         self,
@@ -325,76 +382,14 @@ class Twokey:
         context: object = None,
     ) -> LangGraphLocal:
         if self._saver is None:
-            raise SettingsError("Use Twokey as: async with Twokey(...) as tk: ...")
-        compiled = await as_graph(graph, f"the graph of {agent!r}")
-        has_own = isinstance(
-            getattr(compiled, "checkpointer", None), BaseCheckpointSaver
-        )
-        return LangGraphLocal(
-            compiled if has_own else attached(compiled, self._saver),
-            config=config,
-            context=context,
+            raise SettingsError(_CLOSED)
+        ref = f"the graph of {agent!r}"
+        return await local_runner(
+            graph, ref, self._saver, config=config, context=context
         )
 
-    def _tell(self, rested: Rested) -> None:
-        for queue in self._waiting.get((rested.agent, rested.thread), ()):
-            queue.put_nowait(rested)
-
-    @asynccontextmanager
-    async def _told(self, at: Place) -> AsyncGenerator[asyncio.Queue[Rested]]:
-        queue: asyncio.Queue[Rested] = asyncio.Queue()
-        who = (at.agent, at.thread)
-        self._waiting.setdefault(who, set()).add(queue)
-        try:
-            yield queue
-        finally:
-            self._waiting[who].discard(queue)
-            if not self._waiting[who]:
-                del self._waiting[who]
-
-
-async def _next(told: asyncio.Queue[Rested]) -> None:
-    """Wait until the thread may have come forward."""
-    try:
-        async with asyncio.timeout(POLL_S):
-            rested = await told.get()
-    except TimeoutError:
-        return
-    if isinstance(rested.error, ThreadHalted):
-        raise rested.error
-    if rested.error is not None:
-        how = (
-            "after one attempt" if is_final(rested.error) else "after several attempts"
-        )
-        raise GraphError(
-            f"The thread {rested.thread!r} of {rested.agent!r} was given up {how} "
-            f"({type(rested.error).__name__}); mend the cause and run it again "
-            "without input."
-        ) from rested.error
-
-
-def _rests_for_good(state: ThreadState) -> bool:
-    """Say whether nothing of ours will bring this thread forward."""
-    if state.is_finished or not state.exists:
-        return True
-    return bool(state.pending) and not asked_items(state.pending)
-
-
-def _key(given: object) -> str:
-    kind, body = strict_serializer().dumps_typed(given)
-    return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}"
-
-
-def _policy(
-    settings: Settings | None, policy: Policy | Path | None
-) -> Callable[[], Policy]:
-    if settings is not None and policy is None:
-        return PolicyFile(settings.policy)
-    if settings is not None or policy is None:
-        raise SettingsError(
-            "Twokey needs either settings or a policy: Twokey(settings), or "
-            "Twokey(policy=Path('policy.yml'))."
-        )
-    if isinstance(policy, Policy):
-        return lambda: policy
-    return PolicyFile(PolicySource(path=policy))
+    def _place(self, agent: str, thread: str) -> Place:
+        if self._saver is None:
+            raise SettingsError(_CLOSED)
+        keys = self.store.keys_of_tenant(self._tenant)
+        return Place(keys, self._tenant, agent, thread)

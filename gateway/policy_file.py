@@ -13,13 +13,14 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from gateway.approvals.events import Event, EventName
-from gateway.config import PolicySource
+from gateway.config import PolicySource, Settings
 from gateway.errors import PolicyError, SettingsError
 from gateway.policy.load import load_policy
 from gateway.policy.rules import Policy
@@ -112,6 +113,27 @@ class PolicyFile:
         change = Change(was, policy.digest)
         self._policy = policy
         return change
+
+
+def policy_of(
+    settings: Settings | None, policy: Policy | Path | None
+) -> Callable[[], Policy]:
+    """Return what gives the policy in force: of the settings, a file, or as given.
+
+    Raises:
+        SettingsError: when there is not exactly one of the two, or no such file.
+        PolicyError: when it is no policy.
+    """
+    if settings is not None and policy is None:
+        return PolicyFile(settings.policy)
+    if settings is not None or policy is None:
+        raise SettingsError(
+            "Twokey needs either settings or a policy: Twokey(settings), or "
+            "Twokey(policy=Path('policy.yml'))."
+        )
+    if isinstance(policy, Policy):
+        return lambda: policy
+    return PolicyFile(PolicySource(path=policy))
 
 
 @asynccontextmanager

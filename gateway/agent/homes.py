@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 
 from gateway.approvals.record import Home
+from gateway.errors import GraphError
 
 _home: ContextVar[Home | None] = ContextVar("twokey_home", default=None)
 
@@ -23,6 +24,24 @@ def at_home(home: Home | None) -> Generator[None]:
         yield
     finally:
         _home.reset(token)
+
+
+def check_name(agent: str, thread: str, ns: str) -> None:
+    """Refuse an outermost agent that calls itself otherwise than who runs its thread.
+
+    Its approvals would belong to another run, which nobody brings back.
+
+    Raises:
+        GraphError: names both names; nobody was asked.
+    """
+    home = _home.get()
+    if home is None or ns or home.thread != thread or home.agent == agent:
+        return
+    raise GraphError(
+        f"The graph of the agent {home.agent!r} calls itself {agent!r}; write "
+        f"ApprovalMiddleware({home.agent!r}), or run it as agent={agent!r}. Nobody "
+        "was asked."
+    )
 
 
 def outer_of(agent: str, thread: str, ns: str) -> Home | None:

@@ -81,6 +81,9 @@ def place(agent: str, message_id: str) -> TurnRef | None:
     The namespace is the agent's own: that of the running task without its last part,
     so that every node of one agent gives the same. A fork or a step back in time stays
     in its thread; a copy of it is another thread. None without a thread.
+
+    Raises:
+        GraphError: when an outermost agent calls itself otherwise than its run does.
     """
     configurable: dict[str, Any] = get_config().get("configurable", {})
     given = configurable.get("thread_id")
@@ -88,6 +91,7 @@ def place(agent: str, message_id: str) -> TurnRef | None:
     if not thread:
         return None
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
+    homes.check_name(agent, thread, own)
     return TurnRef(
         agent=agent,
         thread=thread,

@@ -7,18 +7,21 @@ each superstep is on disk before the next begins (``durability="sync"``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
-from langgraph.types import Command, Interrupt, StateSnapshot
+from langgraph.types import Command, Interrupt, StateSnapshot, StreamMode
 
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import GraphError
-from gateway.resume.graphs import Graph
+from gateway.resume.graphs import Graph, as_graph, attached
 from gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 
 INPUT_KEY = "twokey_input"
@@ -43,6 +46,30 @@ class _Invoked(Protocol):
         durability: str,
     ) -> object: ...
 
+    def astream(
+        self,
+        given: object,
+        config: RunnableConfig,
+        *,
+        context: object,
+        stream_mode: object,
+        subgraphs: bool,
+        durability: str,
+    ) -> AsyncIterator[object]: ...
+
+
+STREAM_END = object()
+"""Ends the queue of `LangGraphLocal.streaming`; put there by whoever reads it."""
+
+
+@dataclass(frozen=True)
+class _Sink:
+    """Where the chunks of a thread's steps go, and which are wanted."""
+
+    chunks: asyncio.Queue[object]
+    modes: StreamMode | Sequence[StreamMode]
+    subgraphs: bool
+
 
 class LangGraphLocal:
     """One agent's graph, with a checkpointer; see `gateway.resume.runner.Runner`.
@@ -65,6 +92,19 @@ class LangGraphLocal:
         self._graph = graph
         self._given: RunnableConfig = config or {}
         self._context = context
+        self._sink: _Sink | None = None
+
+    @contextmanager
+    def streaming(
+        self, modes: StreamMode | Sequence[StreamMode], *, subgraphs: bool
+    ) -> Generator[asyncio.Queue[object]]:
+        """Give what the steps stream that this runner takes inside the block."""
+        chunks: asyncio.Queue[object] = asyncio.Queue()
+        self._sink = _Sink(chunks, modes, subgraphs)
+        try:
+            yield chunks
+        finally:
+            self._sink = None
 
     async def probe(self, thread: str) -> ThreadState:
         """Read where a thread stands."""
@@ -136,8 +176,40 @@ class LangGraphLocal:
             },
             "metadata": {**mine.get("metadata", {}), INPUT_KEY: key},
         }
-        graph = cast("_Invoked", self._graph)
-        await graph.ainvoke(given, config, context=self._context, durability="sync")
+        graph, sink = cast("_Invoked", self._graph), self._sink
+        if sink is None:
+            await graph.ainvoke(given, config, context=self._context, durability="sync")
+            return
+        async for chunk in graph.astream(
+            given,
+            config,
+            context=self._context,
+            stream_mode=sink.modes,
+            subgraphs=sink.subgraphs,
+            durability="sync",
+        ):
+            sink.chunks.put_nowait(chunk)
+
+
+async def local_runner(
+    graph: object,
+    ref: str,
+    saver: BaseCheckpointSaver[Any],
+    *,
+    config: RunnableConfig | None = None,
+    context: object = None,
+) -> LangGraphLocal:
+    """Return a runner of a graph that a program gave.
+
+    The graph keeps its own checkpointer when it has one; otherwise it gets ``saver``.
+
+    Raises:
+        GraphError: when it is no graph that can be used; ``ref`` names it.
+    """
+    compiled = await as_graph(graph, ref)
+    has_own = isinstance(getattr(compiled, "checkpointer", None), BaseCheckpointSaver)
+    kept = compiled if has_own else attached(compiled, saver)
+    return LangGraphLocal(kept, config=config, context=context)
 
 
 def check_config(config: RunnableConfig, thread: str) -> None:
@@ -175,7 +247,7 @@ def _state(snapshot: StateSnapshot) -> ThreadState:
     configurable = snapshot.config.get("configurable", {})
     return ThreadState(
         exists=True,
-        pending=tuple(_pending(one) for one in snapshot.interrupts),
+        pending=tuple(pending_of(one) for one in snapshot.interrupts),
         has_tasks=bool(snapshot.tasks),
         checkpoint=str(configurable.get("checkpoint_id", "")),
         taken=str(metadata.get(INPUT_KEY, "")),
@@ -183,7 +255,8 @@ def _state(snapshot: StateSnapshot) -> ThreadState:
     )
 
 
-def _pending(interrupt: Interrupt) -> PendingInterrupt:
+def pending_of(interrupt: Interrupt) -> PendingInterrupt:
+    """Return an open question as the worker reads it."""
     schema: object = interrupt.response_schema
     return PendingInterrupt(
         id=interrupt.id,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from typing import cast
 
 from redis.exceptions import ResponseError
@@ -77,6 +78,33 @@ class Outbox:
             "BLOCK", block_ms, "STREAMS", self._keys.outbox, ">",
         )  # fmt: skip
         return await self._readable(first_stream(reply))
+
+    async def newest(self) -> str:
+        """Return the place of the newest event, for `tail`."""
+        reply = await self._conn.command(
+            "XREVRANGE", self._keys.outbox, "+", "-", "COUNT", 1
+        )
+        found = entries(reply)
+        return found[0].id if found else "0-0"
+
+    async def tail(
+        self, after: str, *, block_ms: int, limit: int = 500
+    ) -> tuple[list[Event], str]:
+        """Return what was announced after a place, and the place that was read to.
+
+        Waits up to ``block_ms`` for the first event. Nothing is taken or acknowledged;
+        what is no event is left out.
+        """
+        reply = await self._conn.command(
+            "XREAD", "COUNT", limit, "BLOCK", block_ms,
+            "STREAMS", self._keys.outbox, after,
+        )  # fmt: skip
+        found = first_stream(reply)
+        read: list[Event] = []
+        for entry in found:
+            with suppress(KeyError, ValueError):
+                read.append(_event(entry))
+        return read, found[-1].id if found else after
 
     async def _readable(self, found: list[Entry]) -> list[Event]:
         read: list[Event] = []

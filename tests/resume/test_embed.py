@@ -184,6 +184,8 @@ async def test_an_agent_that_calls_itself_otherwise_is_named(opened: Open) -> No
     async with opened() as tk:
         with pytest.raises(GraphError, match=r"ApprovalMiddleware\('store'\)"):
             await tk.run(shop.graph, refund(), thread_id="t1", agent="store")
+        for name in ("store", "shop"):
+            assert await tk.pending(thread_id="t1", agent=name) == ()
 
 
 async def test_without_thread_and_input_there_is_nothing_to_wait_for(
@@ -254,7 +256,7 @@ async def test_without_an_address_the_store_is_in_the_data_folder(
 async def test_a_thread_that_another_process_runs_is_waited_for(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.embed.POLL_S", 0.02)
+    monkeypatch.setattr("gateway.resume.thread_runs.BUSY_S", 0.02)
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     async with opened() as tk:
         keys = tk.store.keys_of_tenant("default")

@@ -1,0 +1,104 @@
+"""Wake who waits for a thread when an event says that it may have moved.
+
+A wait may last for days, so it costs no polling: this process's worker tells of its
+own threads, and one blocking read of the outbox, shared by all who wait, tells of
+those that another process brings forward. The outbox is read beside its readers'
+groups; nothing is acknowledged here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+from gateway.errors import StoreUnavailable
+from gateway.resume.worker import Rested
+from gateway.store.keys import Keys
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+BLOCK_MS = 5000
+"""How long one read waits for an event; less than a connection's time-out."""
+LOOK_S = 60.0
+"""After how long without news a thread is looked at all the same: an event can be lost
+when the outbox is trimmed or the store is restored."""
+PAUSE_S = 1.0
+"""How long to wait before a store that did not answer is read again."""
+
+News = asyncio.Queue[Rested]
+
+
+class ThreadNews:
+    """Everybody in this process who waits for threads of one shard."""
+
+    def __init__(self, store: Store, keys: Keys) -> None:
+        self._outbox = store.outbox(keys, reader="")
+        self._waiting: dict[tuple[str, str], set[News]] = {}
+        self._follower: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+
+    def tell(self, rested: Rested) -> None:
+        """Wake who waits for a thread; an error ends their wait."""
+        for queue in self._waiting.get((rested.agent, rested.thread), ()):
+            queue.put_nowait(rested)
+
+    @asynccontextmanager
+    async def of(self, agent: str, thread: str) -> AsyncGenerator[News]:
+        """Give a queue that gets something after each change, from now on.
+
+        Read the thread after this was entered, or a change in between is missed.
+
+        Raises:
+            StoreUnavailable: when nothing can be read.
+        """
+        queue: News = asyncio.Queue()
+        who = (agent, thread)
+        self._waiting.setdefault(who, set()).add(queue)
+        try:
+            await self._follow()
+            yield queue
+        finally:
+            self._waiting[who].discard(queue)
+            if not self._waiting[who]:
+                del self._waiting[who]
+            if not self._waiting:
+                await self.close()
+
+    async def close(self) -> None:
+        """Stop reading."""
+        follower, self._follower = self._follower, None
+        if follower is not None:
+            follower.cancel()
+            with suppress(asyncio.CancelledError):
+                await follower
+
+    async def _follow(self) -> None:
+        async with self._lock:
+            if self._follower is None or self._follower.done():
+                # The place is read before the caller reads its thread.
+                newest = await self._outbox.newest()
+                self._follower = asyncio.create_task(self._read(newest))
+
+    async def _read(self, after: str) -> None:
+        while True:
+            try:
+                events, after = await self._outbox.tail(after, block_ms=BLOCK_MS)
+            except StoreUnavailable as error:
+                logger.warning("threads.unheard error=%s", error)
+                await asyncio.sleep(PAUSE_S)
+                continue
+            for event in events:
+                self.tell(Rested(event.agent, event.thread))
+                if event.outer is not None:
+                    self.tell(Rested(event.outer.agent, event.outer.thread))
+
+
+async def next_news(news: News) -> Rested | None:
+    """Wait until a thread may have moved; None when nothing was heard for long."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(LOOK_S):
+            return await news.get()
+    return None

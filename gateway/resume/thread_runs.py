@@ -1,0 +1,252 @@
+"""Run threads for a program, and wait for them; what runs outlives the wait.
+
+A wait can be bounded or given up at any time: only the wait ends then. The step that
+runs is a task of its own, because a step that is stopped in the middle leaves its
+thread to be repaired. It is stopped when the program ends, after a grace.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any, cast
+
+from langgraph.types import Interrupt
+
+from gateway.agent.port import connected
+from gateway.approvals.record import Origin, Person
+from gateway.errors import GraphError, ThreadUnavailable
+from gateway.failures import log_failure
+from gateway.resume.advancing import Advancer
+from gateway.resume.announcing import Place
+from gateway.resume.answers import answers_for, asked_items
+from gateway.resume.classification import ThreadHalted, is_final
+from gateway.resume.every_loop import EveryLoop
+from gateway.resume.langgraph_local import LangGraphLocal, pending_of
+from gateway.resume.leases import under_lease
+from gateway.resume.runner import PendingInterrupt, ThreadState
+from gateway.resume.runners import Runners
+from gateway.resume.strict_state import strict_serializer
+from gateway.resume.thread_news import News, ThreadNews, next_news
+from gateway.resume.worker import GRACE_S, Rested
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+BUSY_S = 1.0
+"""How soon to try again for a thread that another process runs at the moment."""
+
+
+class ThreadRuns:
+    """The threads that a program runs itself.
+
+    Args:
+        store: where leases and events are kept.
+        gateway: what the agents are connected to.
+        runners: keeps the runner of a thread until the thread has ended.
+        news: wakes who waits.
+    """
+
+    def __init__(
+        self, store: Store, gateway: EveryLoop, runners: Runners, news: ThreadNews
+    ) -> None:
+        self._store = store
+        self._gateway = gateway
+        self._runners = runners
+        self._news = news
+        self._steps: set[asyncio.Task[ThreadState]] = set()
+        self._is_closing = False
+
+    async def run(
+        self, at: Place, runner: LangGraphLocal, given: object
+    ) -> dict[str, Any]:
+        """Give a thread its input, unless it has it, and wait until it rests for good.
+
+        Raises:
+            GraphError: when the thread was given up.
+            ThreadUnavailable: when there is no thread and no input, or it was deleted.
+        """
+        # First of all, so that a wait that is over at once has begun the step as well.
+        step = asyncio.create_task(self._step(at, runner, given))
+        self._steps.add(step)
+        step.add_done_callback(partial(self._ended, at))
+        async with self._news.of(at.agent, at.thread) as news:
+            await asyncio.shield(step)
+            return await self._rest(at, runner, news)
+
+    async def wait(self, at: Place, runner: LangGraphLocal) -> dict[str, Any]:
+        """Wait until a thread rests for good, whoever brings it forward.
+
+        Raises:
+            GraphError: when the thread was given up.
+            ThreadUnavailable: when there is no such thread.
+        """
+        async with self._news.of(at.agent, at.thread) as news:
+            return await self._rest(at, runner, news)
+
+    async def answers(
+        self, at: Place, interrupts: Sequence[Interrupt], timeout_s: float | None
+    ) -> dict[str, Any]:
+        """Return the answers to questions of a thread, waiting for the first one.
+
+        Raises:
+            GraphError: when an answer does not fit its question.
+        """
+        asked = [pending_of(one) for one in interrupts]
+        if not asked_items(asked):
+            return {}
+        async with self._news.of(at.agent, at.thread) as news:
+            found = await self._ready(at, asked)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout_s if timeout_s != 0 else None):
+                    while not found and timeout_s != 0:
+                        await next_news(news)
+                        found = await self._ready(at, asked)
+            return found
+
+    async def _ready(
+        self, at: Place, asked: Sequence[PendingInterrupt]
+    ) -> dict[str, Any]:
+        found = await answers_for(self._store, at.agent, at.thread, asked)
+        if found.unfit:
+            raise GraphError(
+                f"The answer to {found.unfit[0]!r} does not fit the question that the "
+                f"thread {at.thread!r} asked; see the agent's log."
+            )
+        return cast("dict[str, Any]", found.ready)
+
+    async def remember(
+        self, at: Place, requester: Person | None, origin: Origin | None
+    ) -> None:
+        """Keep who asked and where, as far as they are given."""
+        given = {"requester": requester, "origin": origin}
+        changes = {name: value for name, value in given.items() if value is not None}
+        if changes:
+            threads = self._store.threads
+            known = await threads.facts(at.keys, at.tenant, at.agent, at.thread)
+            facts = known.with_(**changes)
+            await threads.remember(at.keys, at.tenant, at.agent, at.thread, facts)
+
+    async def delete(self, at: Place, runner: LangGraphLocal) -> None:
+        """End what waits in a thread, and forget its checkpoints.
+
+        Raises:
+            ThreadUnavailable: while somebody runs the thread; nothing was deleted.
+        """
+
+        async def work() -> None:
+            await self._gateway.home.supersede_run(at.home)
+            await runner.delete(at.thread)
+            self._runners.release(at.agent, at.thread)
+
+        await under_lease(self._store, at, work)
+
+    async def close(self, *, grace_s: float = GRACE_S) -> None:
+        """Let running steps rest, then stop them."""
+        self._is_closing = True
+        if self._steps:
+            _, late = await asyncio.wait(self._steps, timeout=grace_s)
+            for step in late:
+                step.cancel()
+            if late:
+                await asyncio.wait(late)
+        await self._news.close()
+
+    async def _rest(
+        self, at: Place, runner: LangGraphLocal, news: News
+    ) -> dict[str, Any]:
+        state = await runner.probe(at.thread)
+        while not _rests_for_good(state):
+            _raise_if_given_up(await next_news(news))
+            state = await runner.probe(at.thread)
+        if not state.exists:
+            raise ThreadUnavailable(
+                f"There is no thread {at.thread!r} of {at.agent!r}, or it was deleted."
+            )
+        return await runner.values(at.thread)
+
+    async def _step(
+        self, at: Place, runner: LangGraphLocal, given: object
+    ) -> ThreadState:
+        while True:
+            try:
+                with connected(self._gateway, at.home):
+                    return await under_lease(
+                        self._store, at, lambda: self._advance(at, runner, given)
+                    )
+            except ThreadUnavailable:
+                state = await runner.probe(at.thread)
+                if self._is_closing or (not state.exists and given is None):
+                    raise
+            await asyncio.sleep(BUSY_S)
+
+    async def _advance(
+        self, at: Place, runner: LangGraphLocal, given: object
+    ) -> ThreadState:
+        self._runners.keep(at.agent, at.thread, runner)
+        state = await self._begin_or_go_on(at, runner, given)
+        if state.is_finished or not state.exists:
+            self._runners.release(at.agent, at.thread)
+        return state
+
+    async def _begin_or_go_on(
+        self, at: Place, runner: LangGraphLocal, given: object
+    ) -> ThreadState:
+        advancer = Advancer(self._store, self._gateway.home)
+        key = "" if given is None else _key(given)
+        state = await runner.probe(at.thread)
+        if given is None and not state.exists:
+            raise ThreadUnavailable(
+                f"There is no thread {at.thread!r} of {at.agent!r} to go on with; "
+                "give it an input."
+            )
+        if given is None or state.taken == key:
+            return await advancer.forward(at, runner, past_limits=True)
+        # A copy, because LangGraph writes ids into the messages it is given.
+        fresh = copy.deepcopy(given)
+        return await advancer.begin(
+            at, runner, lambda: runner.give(at.thread, fresh, key=key)
+        )
+
+    def _ended(self, at: Place, step: asyncio.Task[ThreadState]) -> None:
+        self._steps.discard(step)
+        if step.cancelled():
+            return
+        error = step.exception()
+        if error is not None:
+            # Who gave the input may not wait any more, and others may wait as well.
+            log_failure(
+                logger, error, "run.failed agent=%s thread=%s", at.agent, at.thread
+            )
+            if not isinstance(error, ThreadUnavailable):
+                self._news.tell(Rested(at.agent, at.thread, error))
+
+
+def _raise_if_given_up(rested: Rested | None) -> None:
+    if rested is None or rested.error is None:
+        return
+    if isinstance(rested.error, ThreadHalted):
+        raise rested.error
+    how = "after one attempt" if is_final(rested.error) else "after several attempts"
+    raise GraphError(
+        f"The thread {rested.thread!r} of {rested.agent!r} was given up {how} "
+        f"({type(rested.error).__name__}); mend the cause and run it again "
+        "without input."
+    ) from rested.error
+
+
+def _rests_for_good(state: ThreadState) -> bool:
+    """Return True if nothing of ours will bring this thread forward."""
+    if state.is_finished or not state.exists:
+        return True
+    return bool(state.pending) and not asked_items(state.pending)
+
+
+def _key(given: object) -> str:
+    kind, body = strict_serializer().dumps_typed(given)
+    return f"run-{hashlib.sha256(kind.encode() + body).hexdigest()[:32]}"

@@ -1,0 +1,114 @@
+"""Show a program the calls of a run that wait for people, and let it withdraw them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import UTC, datetime
+
+from gateway.approvals.evidence import redacted
+from gateway.approvals.record import Approval, Home, Item, Record
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.service.agents import AgentService
+from gateway.store.jobs import Job, JobKind
+from gateway.store.store import Store
+
+
+class PendingCall(Record):
+    """One call that waits for people, as a reviewer may see it.
+
+    Attributes:
+        item_id: names the call, also to `Twokey.withdraw`.
+        tool: what would run.
+        args: with which arguments; what the policy redacts is hidden.
+        description: what the policy says of it; "" for nothing.
+        agent: who asks, which may be an agent inside another one's tool.
+        tier: what the call needs.
+        channel: where its card is.
+        opened_at: since when it waits (UTC).
+        expires_at: until when people can decide (UTC); then it does not run.
+    """
+
+    item_id: str
+    tool: str
+    args: JsonObject
+    description: str
+    agent: str
+    tier: Tier
+    channel: str
+    opened_at: datetime
+    expires_at: datetime
+
+
+class PendingCalls:
+    """What waits in the runs of a tenant.
+
+    Args:
+        store: where approvals are kept.
+        agents: ends calls that are withdrawn.
+        tenant: whose runs these are.
+    """
+
+    def __init__(self, store: Store, agents: AgentService, *, tenant: str) -> None:
+        self._store = store
+        self._agents = agents
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
+
+    async def of(self, home: Home) -> tuple[PendingCall, ...]:
+        """Return the calls of a run that wait for people, oldest first."""
+        approvals = self._store.approvals
+        listed = await approvals.of_run(self._keys, self._tenant, home)
+        ids = await approvals.unfinished(self._keys, listed)
+        return tuple(
+            _shown(loaded.approval, item)
+            for loaded in await approvals.load_each(ids)
+            for item in loaded.approval.items
+            if item.is_pending and loaded.now_ms < loaded.approval.expires_at_ms
+        )
+
+    async def withdraw(
+        self, home: Home, item_ids: Collection[str] | None = None
+    ) -> tuple[str, ...]:
+        """End calls of a run that still wait, and bring its agent back.
+
+        The agent is told that they were withdrawn and did not run.
+
+        Args:
+            home: the run.
+            item_ids: which; None means all. One that is not among the run's waiting
+                calls is left alone.
+
+        Returns:
+            The ids of those that were ended now.
+        """
+        waiting = [call.item_id for call in await self.of(home)]
+        chosen = frozenset(
+            one for one in waiting if item_ids is None or one in item_ids
+        )
+        if not chosen:
+            return ()
+        await self._agents.withdraw(chosen)
+        job = Job(
+            kind=JobKind.RESUME,
+            tenant=self._tenant,
+            agent=home.agent,
+            thread=home.thread,
+        )
+        await self._store.queue(self._keys).put(job)
+        left = {call.item_id for call in await self.of(home)}
+        return tuple(one for one in waiting if one in chosen and one not in left)
+
+
+def _shown(approval: Approval, item: Item) -> PendingCall:
+    return PendingCall(
+        item_id=item.id,
+        tool=item.tool,
+        args=redacted(item.args, item.redact),
+        description=item.description,
+        agent=approval.agent,
+        tier=item.tier,
+        channel=approval.channel,
+        opened_at=datetime.fromtimestamp(approval.created_at_ms / 1000, UTC),
+        expires_at=datetime.fromtimestamp(approval.expires_at_ms / 1000, UTC),
+    )

@@ -1,0 +1,259 @@
+"""A program shows a run, gives out its id, and comes back: stream, wait, withdraw."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+
+from gateway.approvals.decisions import Edit, Reject, Respond
+from gateway.embed import Twokey
+from gateway.errors import GraphError, ThreadUnavailable
+from gateway.policy.load import load_policy
+from gateway.resume.graphs import attached
+from gateway.service.pending_calls import PendingCall
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import POLICY
+from tests.resume.test_embed import Open, asked, decide, opened, refund
+
+__all__ = ["opened"]
+HELLO: Any = {"messages": [{"role": "user", "content": "hello"}]}
+PLACE: Any = {"thread_id": "t1", "agent": "shop"}
+
+
+async def test_a_stream_goes_on_across_the_wait_and_ends_with_the_thread(
+    opened: Open,
+) -> None:
+    async with opened() as tk:
+        seen: list[Any] = []
+
+        async def show() -> None:
+            chunks = tk.stream(shop.graph, refund(), **PLACE)
+            seen.extend([chunk async for chunk in chunks])
+
+        page = asyncio.create_task(show())
+        await decide(tk, await asked(tk))
+        await page
+        final = await tk.wait(shop.graph, **PLACE)
+
+    steps = [name for chunk in seen for name in chunk]
+    assert steps.count("__interrupt__") == 1
+    assert steps.index("__interrupt__") < steps.index("tools")
+    said = [chunk["model"]["messages"][0].text for chunk in seen if "model" in chunk]
+    assert said[-1] == final["messages"][-1].text
+
+
+async def test_a_stream_takes_the_modes_of_langgraph(opened: Open) -> None:
+    async with opened() as tk:
+        stream = tk.stream(
+            shop.graph, HELLO, **PLACE, stream_mode=["values", "updates"]
+        )
+        modes = {mode async for mode, _ in stream}
+
+    assert modes == {"values", "updates"}
+
+
+async def test_who_leaves_a_stream_leaves_the_run_alone(opened: Open) -> None:
+    async with opened() as tk:
+        stream = tk.stream(shop.graph, refund(), **PLACE)
+        await anext(stream)
+        await stream.aclose()
+        await decide(tk, await asked(tk))
+        final = await tk.wait(shop.graph, **PLACE)
+
+    assert final["messages"][-1].text == "refunded 78291 899"
+
+
+async def test_a_stream_of_a_graph_that_fails_raises_what_it_raised(
+    opened: Open,
+) -> None:
+    broken: Any = {"messages": [{"role": "user", "content": "break"}]}
+    async with opened() as tk:
+        with pytest.raises(RuntimeError, match="the model is down"):
+            _ = [chunk async for chunk in tk.stream(shop.graph, broken, **PLACE)]
+
+
+async def test_what_waits_is_described_as_a_reviewer_may_see_it(
+    store: Store, tmp_path: Path
+) -> None:
+    rules = load_policy(
+        POLICY.replace(
+            "refund: {tier: approve}",
+            "refund: {tier: approve, description: Pay back, redact: [args.order]}",
+        ),
+        "policy.yml",
+    )
+    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+        assert await tk.pending(**PLACE) == ()
+        run = asyncio.create_task(tk.run(shop.graph, refund(), **PLACE))
+        item = await asked(tk)
+        (call,) = await tk.pending(**PLACE)
+        await decide(tk, item)
+        await run
+        after = await tk.pending(**PLACE)
+
+    assert (call.item_id, call.tool, call.agent) == (item.id, "refund", "shop")
+    assert call.args["amount"] == 899
+    assert "78291" not in str(call)
+    assert call.description == "Pay back"
+    assert call.expires_at - call.opened_at == timedelta(hours=1)
+    assert call.expires_at.tzinfo is not None
+    assert after == ()
+    assert PendingCall.model_validate_json(call.model_dump_json()) == call
+
+
+async def test_a_withdrawn_call_ends_and_the_agent_is_told(opened: Open) -> None:
+    async with opened() as tk:
+        run = asyncio.create_task(tk.run(shop.graph, refund(), **PLACE))
+        item = await asked(tk)
+        ended = await tk.withdraw(**PLACE, item_ids=["ap_other.0", item.id])
+        final = await run
+        again = await tk.withdraw(**PLACE)
+
+    assert ended == (item.id,)
+    assert "withdrawn" in final["messages"][-1].text
+    assert again == ()
+    assert shop.ledger() == []
+
+
+async def test_a_wait_without_a_thread_says_so(opened: Open) -> None:
+    async with opened() as tk:
+        with pytest.raises(ThreadUnavailable, match="no thread 't1'"):
+            await tk.wait(shop.graph, **PLACE)
+
+
+async def test_a_wait_can_be_bounded_and_sees_the_failure_of_a_run_it_did_not_start(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.resume.worker.BACK_OFF_MS", 1)
+
+    def down(_results: list[str]) -> str:
+        raise RuntimeError("the model is down")
+
+    monkeypatch.setattr(shop, "after_tools", down)
+    async with opened() as tk:
+        with pytest.raises(TimeoutError):
+            await tk.run(shop.graph, refund(), **PLACE, timeout_s=0.01)
+        item = await asked(tk)
+        with pytest.raises(TimeoutError):
+            await tk.wait(shop.graph, **PLACE, timeout_s=0.01)
+        waiting = asyncio.create_task(tk.wait(shop.graph, **PLACE))
+        await decide(tk, item)
+
+        with pytest.raises(GraphError, match="was given up"):
+            await waiting
+
+
+async def test_a_program_that_resumes_its_own_graphs_gets_the_answers(
+    opened: Open,
+) -> None:
+    graph = cast("Any", attached(shop.graph(), InMemorySaver()))
+    config: Any = {"configurable": {"thread_id": "t1"}}
+
+    async with opened() as tk:
+        with tk.connected():
+            paused = await graph.ainvoke(refund(), config, durability="sync")
+        questions = paused["__interrupt__"]
+        none_yet = await tk.answers(questions, **PLACE)
+        bounded = await tk.answers(questions, **PLACE, timeout_s=0.01)
+        waiting = asyncio.create_task(tk.answers(questions, **PLACE, timeout_s=None))
+        edit = Edit(args={"order": "78291", "amount": 5}, reason="less")
+        await decide(tk, await asked(tk), edit)
+        answers = await waiting
+        with tk.connected():
+            final = await graph.ainvoke(
+                Command(resume=answers), config, durability="sync"
+            )
+
+    assert (none_yet, bounded) == ({}, {})
+    assert list(answers) == [questions[0].id]
+    assert final["messages"][-1].text.endswith("refunded 78291 5")
+
+
+@pytest.mark.parametrize(
+    ("decision", "said"),
+    [(Reject(reason="no"), "no"), (Respond(message="use the form"), "use the form")],
+)
+async def test_an_answer_that_does_not_run_anything_is_given_too(
+    opened: Open, decision: Any, said: str
+) -> None:
+    graph = cast("Any", attached(shop.graph(), InMemorySaver()))
+    config: Any = {"configurable": {"thread_id": "t1"}}
+
+    async with opened() as tk:
+        with tk.connected():
+            paused = await graph.ainvoke(refund(), config, durability="sync")
+        await decide(tk, await asked(tk), decision)
+        (answer,) = (await tk.answers(paused["__interrupt__"], **PLACE)).values()
+
+    assert answer["message"] == said
+
+
+async def test_questions_of_others_have_no_answers_here(opened: Open) -> None:
+    async with opened() as tk:
+        assert await tk.answers([], **PLACE, timeout_s=None) == {}
+
+
+async def test_a_wait_costs_no_command_until_something_happens(
+    opened: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with opened() as tk:
+        run = asyncio.create_task(tk.run(shop.graph, refund(), **PLACE))
+        item = await asked(tk)
+        probes = 0
+        runner = cast("Any", tk)._runners.of("shop", "t1")
+        assert runner is not None
+        probe = runner.probe
+
+        async def counted(thread: str) -> Any:
+            nonlocal probes
+            probes += 1
+            return await probe(thread)
+
+        monkeypatch.setattr(runner, "probe", counted)
+        (follower,) = [
+            task
+            for task in asyncio.all_tasks()
+            if "ThreadNews._read" in str(task.get_coro())
+        ]
+        # More waiters share the one reader of events.
+        others = [asyncio.create_task(tk.wait(shop.graph, **PLACE)) for _ in range(20)]
+        await eventually(_all_wait(tk, 21))
+        assert probes == 0
+        assert not follower.done()
+        await decide(tk, item)
+        for final in await asyncio.gather(run, *others):
+            assert final["messages"][-1].text == "refunded 78291 899"
+
+
+def _all_wait(tk: Twokey, count: int) -> Any:
+    async def they_do() -> bool:
+        waiting = cast("Any", tk)._threads._news._waiting
+        return len(waiting.get(("shop", "t1"), ())) == count
+
+    return they_do
+
+
+async def test_a_thread_that_another_process_brings_forward_is_heard_of(
+    opened: Open,
+) -> None:
+    async with opened() as first, opened() as second:
+        run = asyncio.create_task(first.run(shop.graph, refund(), **PLACE))
+        item = await asked(first)
+        # Only the second one works from now on.
+        cast("Any", first)._runners.release("shop", "t1")
+        other = asyncio.create_task(second.run(shop.graph, **PLACE))
+        await eventually(_all_wait(second, 1))
+        await decide(first, item)
+
+        finals = await asyncio.gather(run, other)
+
+    assert finals[0]["messages"][-1].text == "refunded 78291 899"
+    assert len(shop.ledger()) == 1

@@ -35,6 +35,7 @@ _NEEDS_PEOPLE = {
     EventName.ITEM_EDITED,
     EventName.ITEM_VOTED,
     EventName.ITEM_IN_DOUBT,
+    EventName.ITEM_REOPENED,
 }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bot.blocks import code, section, template
 from bot.board import Line, Topic, Urgency
-from bot.cards.calling import escalation, reminder, told_elsewhere
+from bot.cards.calling import asked_again, escalation, reminder, told_elsewhere
 from bot.cards.history import thread_note
 from bot.cards.message import Message
 from bot.cards.notice import many_ran, report_line
@@ -301,12 +301,15 @@ def _lines(event: Event, record: Shown, place: tuple[str, str]) -> list[Line]:
 def _lines_of_approval(
     event: Event, approval: Approval, place: tuple[str, str]
 ) -> list[Line]:
+    urgency = Urgency.NEEDS_PEOPLE
+    is_open = approval.state is ApprovalState.OPEN
+    if event.name is EventName.ITEM_REOPENED and is_open:
+        return [Line(asked_again(approval, event.reason), event.seq, *place, urgency)]
     if event.name not in {EventName.APPROVAL_REMINDED, EventName.APPROVAL_ESCALATED}:
         note = thread_note(event, approval)
         return [Line(note, event.seq, *place)] if note else []
-    if approval.state is not ApprovalState.OPEN:
+    if not is_open:
         return []
-    urgency = Urgency.NEEDS_PEOPLE
     if event.name is EventName.APPROVAL_REMINDED:
         return [Line(reminder(approval), event.seq, *place, urgency)]
     told = told_elsewhere(approval, place[0])

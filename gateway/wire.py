@@ -150,6 +150,7 @@ class Answer(Record):
     ``action_hash`` is that of the request and binds the answer to its question.
     ``args`` are the executed arguments of an edit. ``message`` is the reason of a
     rejection, the text of a response, or the sentence for any other end.
+    ``has_started`` says that the call was started before it went back to people.
     """
 
     type: AnswerKind
@@ -158,6 +159,7 @@ class Answer(Record):
     args: JsonObject | None = None
     message: str = ""
     by: Person | None = None
+    has_started: bool = False
 
 
 class ReconcileAnswer(Record):
@@ -229,8 +231,18 @@ class Refused(Record):
     state: ItemState | None = None
 
 
+class Reopened(Record):
+    """It went back to people and waits for them; ask about it again.
+
+    ``reason`` is a sentence of ours that says why.
+    """
+
+    kind: Literal["reopened"] = "reopened"
+    reason: str
+
+
 ClaimReply = Annotated[
-    Claimed | Done | Busy | InDoubt | Refused, Field(discriminator="kind")
+    Claimed | Done | Busy | InDoubt | Refused | Reopened, Field(discriminator="kind")
 ]
 
 
@@ -269,21 +281,25 @@ class AgentNote(Record):
 _ENDINGS = {
     ItemState.EXPIRED: (
         AnswerKind.EXPIRED,
-        "Nobody decided in time, so the call did not run.",
+        "Nobody decided in time",
     ),
     ItemState.SUPERSEDED: (
         AnswerKind.SUPERSEDED,
-        "The conversation moved on, so the call did not run.",
+        "The conversation moved on",
     ),
     ItemState.WITHDRAWN: (
         AnswerKind.WITHDRAWN,
-        "The request was withdrawn, so the call did not run.",
+        "The request was withdrawn",
     ),
     ItemState.LAPSED: (
         AnswerKind.LAPSED,
-        "The authorization was not used in time, so the call did not run.",
+        "The authorization was not used in time",
     ),
 }
+
+
+UNASKED_ENDS: frozenset[ItemState] = frozenset(_ENDINGS)
+"""The states in which a call ended without the word of a person."""
 
 
 def answer_for(item: Item) -> Answer | None:
@@ -295,8 +311,8 @@ def answer_for(item: Item) -> Answer | None:
     if item.state is ItemState.PENDING:
         return None
     if item.state in _ENDINGS:
-        kind, message = _ENDINGS[item.state]
-        return _answer(item, kind, message=message)
+        kind, _ = _ENDINGS[item.state]
+        return _answer(item, kind, message=ended(item))
     text = item.settlement.text if item.settlement else ""
     if item.state is ItemState.REJECTED:
         return _answer(item, AnswerKind.REJECT, message=text)
@@ -305,6 +321,16 @@ def answer_for(item: Item) -> Answer | None:
     if item.edit is not None:
         return _answer(item, AnswerKind.EDIT, message=item.edit.reason, args=item.args)
     return _answer(item, AnswerKind.APPROVE)
+
+
+def ended(item: Item) -> str:
+    """Say why a call that nobody rejected does not run, as a sentence for the model."""
+    _, why = _ENDINGS[item.state]
+    if item.revoked is not None and item.revoked.is_final:
+        why = item.revoked.reason.removesuffix(".")
+    if item.fence:
+        return f"{why}, so the call does not go on. What it did before that stays."
+    return f"{why}, so the call did not run."
 
 
 def unknown_answer(item_id: str, action_hash: str) -> Answer:
@@ -330,4 +356,5 @@ def _answer(
         args=args,
         message=message,
         by=item.settlement.by if item.settlement else None,
+        has_started=item.fence > 0,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from bot.blockkit import JSON
 from bot.blocks import (
     Block,
+    Label,
     Template,
     actions,
     bold,
@@ -21,7 +22,7 @@ from bot.cards import buttons
 from bot.cards.diff import diff
 from bot.cards.frame import Frame, room, rows_of
 from bot.cards.listing import Listing, all_text, fits, listing, summary
-from bot.cards.refs import hash_ref, who
+from bot.cards.refs import hash_ref, when, who
 from bot.cards.rich import box, line, stacked
 from bot.cards.states import BECAUSE, TIERS, TRIAGE, WORDS, reasons_line, sentence
 from bot.cards.votes import lacking
@@ -170,7 +171,18 @@ def _why(frame: Frame, item: Item) -> Block:
     lack = lacking(item) if item.is_pending else ""
     parts = [untrusted(fit(text, frame.room.note))] if text else []
     need = [label(fit(f"Needs {lack}", frame.room.note))] if lack else []
-    return context(tier, *parts, *need, block_id=frame.block_id(f"{item.index}.why"))
+    back = _taken_back(frame, item)
+    name = f"{item.index}.why"
+    return context(tier, *parts, *need, *back, block_id=frame.block_id(name))
+
+
+def _taken_back(frame: Frame, item: Item) -> list[Template | Label]:
+    """Say why an approval of this call does not count any more."""
+    revoked = item.revoked
+    if revoked is None or not (item.is_pending or revoked.is_final):
+        return []
+    said = template("↩ *The approval was taken back* {at}:", at=when(revoked.at_ms))
+    return [said, label(fit(revoked.reason, frame.room.note))]
 
 
 def _standing(frame: Frame, item: Item, shown: Listing) -> Template:

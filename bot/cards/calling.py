@@ -42,6 +42,21 @@ def reminder(approval: Approval) -> Message:
     return Message((section(joined(" ", [*whom, said])),), text)
 
 
+def asked_again(approval: Approval, reason: str) -> Message:
+    """Return the line under a card whose call went back to people, and why."""
+    roles = [role for item in _waiting(approval) for role in item.demand.roles]
+    said = template(
+        "↩ An approval was taken back before the call ran, so this waits for you. It "
+        "expires {at}, and then nothing more runs.",
+        at=when(approval.expires_at_ms),
+    )
+    blocks: list[Block] = [section(joined(" ", [*_mentions(approval, roles), said]))]
+    if reason:
+        blocks.append(context(label(fit(reason, _NAMES))))
+    text = f"Approval {approval.id} waits for a person again."
+    return Message(tuple(blocks), text)
+
+
 def escalation(approval: Approval) -> Message:
     """Return the line under a card that calls those whom the policy calls later."""
     said = template(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from bot.blocks import Block, Template, joined, section, template
+from bot.blocks import Block, Template, context, joined, label, section, template
 from bot.cards.diff import diff
 from bot.cards.message import Message
 from bot.cards.refs import when, who
@@ -28,10 +28,14 @@ _NAMED: dict[EventName, LiteralString] = {
     EventName.ITEM_SUPERSEDED: "⏩ The conversation moved on. Nothing ran.",
     EventName.ITEM_WITHDRAWN: "↩ The agent withdrew this. Nothing ran.",
     EventName.ITEM_LAPSED: "⌛ Approved, but it never ran: the approval lapsed.",
+    EventName.ITEM_REOPENED: "↩ The approval was taken back.",
     EventName.ITEM_EXECUTED: "✅ It ran.",
     EventName.ITEM_FAILED: "❌ It ran and failed.",
     EventName.ITEM_IN_DOUBT: "❓ The worker stopped while this ran. Please check.",
 }
+_EXPLAINED = {EventName.ITEM_LAPSED, EventName.ITEM_REOPENED}
+"""Events whose reason is a sentence of ours."""
+
 _BY_SOMEBODY: dict[EventName, LiteralString] = {
     EventName.ITEM_AUTHORIZED: "🔑 Approved",
     EventName.ITEM_REJECTED: "🚫 Rejected",
@@ -60,6 +64,8 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     if approval.is_batch:
         said = joined(" ", [template("*Call {n}:*", n=item.index + 1), said])
     blocks: list[Block] = [section(said)]
+    if event.name in _EXPLAINED and event.reason:
+        blocks.append(context(label(event.reason)))
     quotes = [box(text) for text in _quotes(event.name, item) if text]
     if quotes:
         blocks.append(stacked(*quotes, block_id=f"{approval.id}:{event.name}"))

@@ -84,7 +84,7 @@ def explained(outcome: Outcome, *, now_ms: int) -> Template | Label:
             said = _stale(outcome)
         case Changed():
             said = template(
-                "Somebody edited this after you opened it: you saw version {seen}, it "
+                "This changed after you opened it: you saw version {seen}, it "
                 "is version {now} now. Nothing was recorded; please look at the card "
                 "again.",
                 seen=outcome.seen_version,

@@ -98,6 +98,18 @@ _TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
 }
 """What is said of a state before and after the names of who brought it there."""
 
+_STARTED: dict[ItemState, LiteralString] = {
+    _S.REJECTED: ", {at}. It had been started, and does not go on.",
+    _S.ANSWERED: ", {at}. It had been started, and does not go on.",
+    _S.EXPIRED: " {at}. It had been started, and does not go on.",
+    _S.SUPERSEDED: (
+        " {at}, because the conversation moved on. It had been started before."
+    ),
+    _S.WITHDRAWN: " {at}. It had been started before.",
+    _S.LAPSED: ", but it did not go on; the approval lapsed {at}.",
+}
+"""The same of a call that was started before it came there."""
+
 _DECIDED = frozenset(
     {
         _S.AUTHORIZED,
@@ -134,6 +146,8 @@ def _one(item: Item) -> Label:
     if item.is_pending and need > 1:
         return label(f"⏳ Approval needed from {need} people")
     head = HEADLINES[item.state]
+    if item.state is _S.LAPSED and item.fence:
+        head = "⌛ Approved, but it did not go on"
     if item.edit is not None:
         head = head.replace("Approved", "Approved with changes")
     return label(head)
@@ -157,6 +171,8 @@ def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     if item.is_pending:
         return _pending(approval, item, now_ms=now_ms)
     head, tail = _TOLD[item.state]
+    if item.fence:
+        tail = _STARTED.get(item.state, tail)
     told = template(tail, at=when(item.changed_at_ms))
     by = approvers(item)
     if item.state in _DECIDED and by:

@@ -36,13 +36,17 @@ _DECISIONS = {
 _ENDINGS = tuple(kind for kind in AnswerKind if kind not in _DECISIONS.values())
 
 
-def ask(verdict: Verdict, args: JsonObject) -> Answer:
+def ask(verdict: Verdict, args: JsonObject, *, is_again: bool = False) -> Answer:
     """Pause until somebody settled this call; return what they said.
 
     Everything here is pure up to the pause, because LangGraph runs it again whenever
     a sibling is answered. A bad answer is refused before it is saved (the model is
     the interrupt's schema); one that comes through all the same is asked for again,
     in the order in which LangGraph replays answers.
+
+    When it ``is_again`` asked, because the call went back to people, what the tool
+    itself was answered before may stand in between. That is no answer of ours, and it
+    must stay where it is: so LangGraph is not given our model to refuse it by.
     """
     model = answer_model(verdict)
     question: JsonObject = {
@@ -55,9 +59,9 @@ def ask(verdict: Verdict, args: JsonObject) -> Answer:
         "action_hash": verdict.action_hash,
         "allow": [str(verb) for verb in verdict.allow],
     }
-    answer = _until_good(question, model)
-    _forget_repeats(model)
-    return answer
+    schema = model.model_json_schema() if is_again else model
+    answer = _until_good(question, model, schema)
+    return _latest(answer, model)
 
 
 def ask_what_happened(item_id: str, action_hash: str, tool: str) -> ReconcileAnswer:
@@ -70,7 +74,8 @@ def ask_what_happened(item_id: str, action_hash: str, tool: str) -> ReconcileAns
         "action_hash": action_hash,
         "allow": ["executed", "rerun", "skip"],
     }
-    return _until_good(question, _reconcile_model(item_id, action_hash))
+    model = _reconcile_model(item_id, action_hash)
+    return _until_good(question, model, model)
 
 
 def answer_model(verdict: Verdict) -> type[Answer]:
@@ -84,11 +89,13 @@ def answer_model(verdict: Verdict) -> type[Answer]:
     )
 
 
-def _until_good(question: JsonObject, model: type[_A]) -> _A:
+def _until_good(
+    question: JsonObject, model: type[_A], schema: type[_A] | dict[str, Any]
+) -> _A:
     errors: list[str] = []
     while True:
         answer: object = interrupt(
-            {**question, "errors": list(errors)}, response_schema=model
+            {**question, "errors": list(errors)}, response_schema=schema
         )
         try:
             return model.model_validate(answer)
@@ -96,23 +103,28 @@ def _until_good(question: JsonObject, model: type[_A]) -> _A:
             errors = [str(problem["msg"])[:300] for problem in error.errors()]
 
 
-def _forget_repeats(model: type[Answer]) -> None:
-    """Let no second copy of this answer answer what is asked next.
+def _latest(answer: Answer, model: type[Answer]) -> Answer:
+    """Return the last answer to this question, and leave no other one behind.
 
     LangGraph saves what a task was answered, also when the task then fails or is
     cancelled. It goes on showing the question, so the answer is sent again, and
     LangGraph appends it to the one it saved (`langgraph.pregel._algo._scratchpad`,
     1.2). The next question in this task would be given it: ours after an execution
-    that is in doubt, or one that the tool itself asks.
+    that is in doubt, or one that the tool itself asks. A call that went back to people
+    is asked about twice; then the last answer is what they said in the end.
     """
     scratchpad = get_config().get("configurable", {}).get(_SCRATCHPAD)
     resume: object = getattr(scratchpad, "resume", None)
     if not isinstance(resume, list):
-        return
+        return answer
     given = cast("list[object]", resume)
-    places = [at for at, answer in enumerate(given) if _is_good(answer, model)]
+    places = [at for at, each in enumerate(given) if _is_good(each, model)]
+    if not places:
+        return answer
+    given[places[0]] = given[places[-1]]
     for at in reversed(places[1:]):
         del given[at]
+    return model.model_validate(given[places[0]])
 
 
 def _is_good(answer: object, model: type[Answer]) -> bool:

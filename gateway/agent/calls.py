@@ -18,6 +18,7 @@ from gateway.agent import answers, messages, results, turns, words
 from gateway.agent.book import Book
 from gateway.agent.bridge import Shell, insistently
 from gateway.agent.execution import (
+    Closed,
     HeldCall,
     NotRun,
     Ran,
@@ -211,6 +212,7 @@ class Caller:
             args=args,
             item_id=item_id,
             action_hash=verdict.action_hash,
+            ask_again=lambda: answers.ask(verdict, args, is_again=True),
         )
         return await self._execute(request, run, held)
 
@@ -233,6 +235,11 @@ class Caller:
         end = await execute(
             held, gateway, self.shell, Work(run_with, results.stored, failure)
         )
+        if isinstance(end, Closed):
+            told = words.told_answer(
+                request.tool_call, end.answer, item_id=held.item_id
+            )
+            return _closing(request, told)
         if isinstance(end, NotRun | Reconciled):
             text = (
                 end.reason if isinstance(end, NotRun) else words.reconciled(end.finding)

@@ -32,6 +32,8 @@ from gateway.approvals.strict_json import JsonObject
 from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
 from gateway.failures import log_failure
 from gateway.wire import (
+    Answer,
+    AnswerKind,
     Busy,
     Claimed,
     ClaimReply,
@@ -40,6 +42,7 @@ from gateway.wire import (
     InDoubt,
     ReconcileAnswer,
     Refused,
+    Reopened,
     TurnRef,
 )
 
@@ -54,7 +57,10 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """One held call as this agent knows it; ``args`` are those the model asked for."""
+    """One held call as this agent knows it; ``args`` are those the model asked for.
+
+    ``ask_again`` pauses until people decided about it anew.
+    """
 
     ref: TurnRef
     tool: str
@@ -62,6 +68,7 @@ class HeldCall:
     args: JsonObject
     item_id: str
     action_hash: str
+    ask_again: Callable[[], Answer]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +110,13 @@ class NotRun:
 
 
 @dataclass(frozen=True, slots=True)
+class Closed:
+    """It went back to people, who ended it; ``answer`` is what they said."""
+
+    answer: Answer
+
+
+@dataclass(frozen=True, slots=True)
 class Reconciled:
     """It was cut off while it ran; a person found out what happened, or let it be."""
 
@@ -138,7 +152,7 @@ def report(records: list[EditRecord]) -> None:
 
 async def execute(
     held: HeldCall, gateway: Gateway, shell: Shell, work: Work[R]
-) -> Ran[R] | RanBefore | Reconciled | NotRun:
+) -> Ran[R] | RanBefore | Reconciled | Closed | NotRun:
     """Execute a call that was answered with approve or edit, at most once.
 
     Raises:
@@ -162,6 +176,10 @@ async def execute(
                 return RanBefore(reply.result, reply.edit)
             case Refused():
                 return NotRun(words.denied(reply.reason))
+            case Reopened():
+                answer = held.ask_again()
+                if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
+                    return Closed(answer)
             case InDoubt():
                 finding = ask_what_happened(held.item_id, held.action_hash, held.tool)
                 if finding.type != "rerun":
@@ -172,7 +190,7 @@ async def execute(
 
 async def _settled_claim(
     request: ClaimRequest, gateway: Gateway, shell: Shell
-) -> Claimed | Done | InDoubt | Refused:
+) -> Claimed | Done | InDoubt | Refused | Reopened:
     deadline = time.monotonic() + BUSY_DEADLINE_S
     while True:
         reply = await _claim(request, gateway, shell)

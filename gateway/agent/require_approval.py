@@ -22,6 +22,7 @@ from gateway import wire
 from gateway.agent import answers, homes, occurrences, port, signatures, turns, words
 from gateway.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
 from gateway.agent.execution import (
+    Closed,
     HeldCall,
     NotRun,
     Ran,
@@ -227,6 +228,7 @@ async def _held(
         args=step.args,
         item_id=verdict.item_id,
         action_hash=verdict.action_hash,
+        ask_again=lambda: answers.ask(verdict, step.args, is_again=True),
     )
 
     async def once(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
@@ -238,6 +240,8 @@ async def _held(
     end = await execute(held, step.gateway, shell, Work(once, _kept, Unsure))
     if isinstance(end, Ran):
         return _with_edit(end.result, end.edit)
+    if isinstance(end, Closed):
+        return NotApproved(str(end.answer.type), words.ended(end.answer))
     if isinstance(end, NotRun):
         return NotApproved("deny", end.reason)
     if isinstance(end, Reconciled):

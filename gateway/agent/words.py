@@ -95,16 +95,19 @@ def denied(reason: str) -> str:
 def ended(answer: Answer) -> str:
     """Word the end of a wait in which the call did not run."""
     who = _name(answer.by)
+    ran = "did not run"
+    if answer.has_started:
+        ran = "does not go on; what it did before that stays"
     if answer.type is AnswerKind.REJECT:
         why = f"Their reason: {_quoted(answer.message)}." if answer.message else ""
         why = why or "They gave no reason."
         return (
-            f"{who} said no to this call, so it did not run. {why} {NOT_AGAIN} Tell "
+            f"{who} said no to this call, so it {ran}. {why} {NOT_AGAIN} Tell "
             "the user, and go on only in a way that respects this decision."
         )
     if answer.type is AnswerKind.RESPOND:
         return (
-            f"This call did not run. {who} answered it instead: "
+            f"This call {ran}. {who} answered it instead: "
             f"{_quoted(answer.message)}. Take this as the answer. {NOT_AGAIN}"
         )
     reason = answer.message or "This call did not run."

@@ -10,13 +10,14 @@ from gateway.approvals.decisions import Click, Reviewer, Voted
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.record import Approval, Demand, Item, Person, Record, Verb
 from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
+from gateway.approvals.tiers import Tier, join
 
 
 class Judgement(Record):
     """What the policy says now of the arguments that would run.
 
-    ``ttl_ms`` is how long a call of this tier may wait; 0 when nobody says.
+    ``ttl_ms`` is how long a call of this tier may wait, ``authorization_ms`` how long
+    it may then wait to run; 0 when nobody says.
     ``args_schema`` is the policy's own; the agent's is frozen in the item.
     ``stopped`` says that somebody froze this, as a sentence for a person; empty when
     the call could start.
@@ -28,6 +29,7 @@ class Judgement(Record):
     policy_digest: str
     allow: tuple[Verb, ...] = tuple(Verb)
     ttl_ms: int = 0
+    authorization_ms: int = 0
     requires_reason: bool = False
     args_schema: JsonObject | None = None
     stopped: str = ""
@@ -63,6 +65,17 @@ class Frame:
         """Say whether a rejection or a change has to say why, then or now."""
         now = self.judged is not None and self.judged.requires_reason
         return self.item.requires_reason or now
+
+
+def raised_item(item: Item, judged: Judgement | None) -> Item:
+    """Return an item that needs what it needed and what the policy of now asks for."""
+    if judged is None:
+        return item
+    tier = join(item.tier, judged.tier)
+    reasons = tuple(dict.fromkeys((*item.reasons, *judged.reasons)))
+    return item.with_(
+        tier=tier, reasons=reasons, demand=quorum.stricter(item.demand, judged.demand)
+    )
 
 
 def for_whom(frame: Frame) -> tuple[Person, ...]:

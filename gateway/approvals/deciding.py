@@ -18,6 +18,7 @@ from gateway.approvals.changes import (
     following,
     for_whom,
     listed,
+    raised_item,
     reopened,
 )
 from gateway.approvals.decisions import (
@@ -47,7 +48,7 @@ from gateway.approvals.record import (
     Verb,
     Vote,
 )
-from gateway.approvals.tiers import Tier, join
+from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson
 
 MAX_TEXT = 3000
@@ -177,7 +178,7 @@ def _not_permitted(
 
 
 def _approve(frame: Frame) -> Change | Refusal:
-    item = _raised(frame.item, frame.judged)
+    item = raised_item(frame.item, frame.judged)
     if item.tier is Tier.DENY:
         return Forbidden(reason="The policy no longer allows this call at all.")
     if item.tier is Tier.ESCALATE and frame.click.is_shared:
@@ -218,7 +219,7 @@ def _changed(frame: Frame, document: str, reason: str) -> Change | Refusal:
         reason=reason,
     )
     edited = frame.item.with_(action=document, edit=record, votes=())
-    raised = _raised(edited, frame.judged)
+    raised = raised_item(edited, frame.judged)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})
     if raised.tier is frame.item.tier:
@@ -232,16 +233,6 @@ def _unchanged(frame: Frame) -> Change | Refusal:
     if is_forbidden is None:
         return _approve(frame)
     return Invalid(errors={"": "Nothing was changed, and approve is not allowed."})
-
-
-def _raised(item: Item, judged: Judgement | None) -> Item:
-    if judged is None:
-        return item
-    tier = join(item.tier, judged.tier)
-    reasons = tuple(dict.fromkeys((*item.reasons, *judged.reasons)))
-    return item.with_(
-        tier=tier, reasons=reasons, demand=quorum.stricter(item.demand, judged.demand)
-    )
 
 
 def _reopened(frame: Frame, item: Item) -> Change:

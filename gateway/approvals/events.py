@@ -33,6 +33,7 @@ class EventName(StrEnum):
     ITEM_SUPERSEDED = "item.superseded"
     ITEM_WITHDRAWN = "item.withdrawn"
     ITEM_LAPSED = "item.lapsed"
+    ITEM_REOPENED = "item.reopened"
     ITEM_EXECUTING = "item.executing"
     ITEM_EXECUTED = "item.executed"
     ITEM_FAILED = "item.failed"

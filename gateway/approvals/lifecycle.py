@@ -47,6 +47,7 @@ class Move(StrEnum):
     FAIL = "fail"
     DOUBT = "doubt"
     RETRY = "retry"
+    REOPEN = "reopen"
 
 
 _S = ItemState
@@ -59,6 +60,8 @@ TRANSITIONS: dict[tuple[ItemState, Move], ItemState] = {
     (_S.PENDING, Move.WITHDRAW): _S.WITHDRAWN,
     (_S.AUTHORIZED, Move.CLAIM): _S.EXECUTING,
     (_S.AUTHORIZED, Move.LAPSE): _S.LAPSED,
+    # The policy of the claim needs more than the votes that there are.
+    (_S.AUTHORIZED, Move.REOPEN): _S.PENDING,
     (_S.EXECUTING, Move.EXECUTE): _S.EXECUTED,
     (_S.EXECUTING, Move.FAIL): _S.FAILED,
     (_S.EXECUTING, Move.DOUBT): _S.IN_DOUBT,

@@ -168,6 +168,19 @@ class Settlement(Record):
     on_behalf_of: tuple[Person, ...] = ()
 
 
+class Revocation(Record):
+    """Why an authorization was taken back before it was used.
+
+    ``reason`` is a sentence of ours. ``times`` counts how often it was.
+    ``is_final`` says that the call ended by it; else it went back to people.
+    """
+
+    reason: str
+    at_ms: int
+    times: int = 1
+    is_final: bool = False
+
+
 class Result(Record):
     """What the executor reported.
 
@@ -197,9 +210,15 @@ class Opinion(Record):
 class Item(Record):
     """One call inside an approval.
 
-    ``requests_before`` is what each window that counts requests held before this call,
-    in millionths by the store's key of the window: a request keeps its place in the
-    row, however many come later.
+    Attributes:
+        authorization_ms: how long an authorization may wait by the policy that judged
+            the call; 0: as long as any may.
+        revoked: why an authorization was taken back; kept when it was given anew.
+        lapses_at_ms: when the authorization ends by itself, by the store's clock.
+        fence: how often the call was started.
+        requests_before: what each window that counts requests held before this call, in
+            millionths by the store's key of the window: a request keeps its place in
+            the row, however many come later.
     """
 
     id: str
@@ -219,12 +238,15 @@ class Item(Record):
     redact: tuple[str, ...] = ()
     requires_reason: bool = False
     idempotent: bool = False
+    authorization_ms: int = 0
     triage: Opinion | None = None
     requests_before: dict[str, int] = Field(default_factory=dict)
     principals: tuple[Person, ...] = ()
     votes: tuple[Vote, ...] = ()
     edit: EditRecord | None = None
     settlement: Settlement | None = None
+    revoked: Revocation | None = None
+    lapses_at_ms: int = 0
     fence: int = 0
     claimed_until_ms: int = 0
     result: Result | None = None

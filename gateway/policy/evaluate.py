@@ -30,6 +30,7 @@ class Ruling(Record):
             may hold nobody, so that nobody can approve.
         ttl_ms: how long people may take.
         channel: where the card goes, ``#name`` or an id.
+        authorization_ms: how long an approved call may wait to run.
         description: the filled template; holds values of the agent's: untrusted.
         args_schema: what an edit is checked against; None: only strict JSON.
         redact: dotted paths that cards hide.
@@ -50,6 +51,7 @@ class Ruling(Record):
     demand: Demand
     ttl_ms: int
     channel: str
+    authorization_ms: int = 0
     description: str = ""
     args_schema: JsonObject | None = None
     redact: tuple[str, ...] = ()
@@ -125,6 +127,7 @@ def evaluate(
         allow=_allowed(rules.allow(), is_editable=not schema_reasons),
         demand=rules.demand(tier),
         ttl_ms=rules.ttl_ms(tier),
+        authorization_ms=rules.authorization_ms(tier),
         channel=rules.channel(tier),
         description=_describe(rules.first.description or "", args, redact),
         args_schema=schema,

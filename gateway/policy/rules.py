@@ -194,6 +194,7 @@ class ToolRule(Record):
     idempotent: Switch | None = None
     redact: tuple[ArgsPath, ...] = ()
     expires_in: Duration | None = None
+    authorization: Duration | None = None
     channel: ChannelRef | None = None
     overridable: Switch | None = None
     triage: TriageRule | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import TypeVar
 
 from gateway.approvals.record import Demand, Role, Verb
@@ -11,6 +12,9 @@ from gateway.policy.overrides import Override
 from gateway.policy.rules import AgentRule, Policy, RaiseRule, ToolRule
 from gateway.policy.tier_rules import WaitingRule
 from gateway.policy.triage_rules import TriageRule
+
+AUTHORIZATION_LIFETIME = timedelta(hours=24)
+"""How long an authorization may wait where the policy does not say."""
 
 T = TypeVar("T")
 _SILENT = ToolRule()
@@ -126,6 +130,15 @@ class Selection:
             otherwise=self._policy.defaults.expires_in.of(tier),
         )
         return int(ttl.total_seconds() * 1000)
+
+    def authorization_ms(self, tier: Tier) -> int:
+        """Return how long an authorization may wait for its execution."""
+        age = _first(
+            self.first.authorization,
+            self.waiting(tier).authorization,
+            otherwise=AUTHORIZATION_LIFETIME,
+        )
+        return int(age.total_seconds() * 1000)
 
     def share_ms(self, tier: Tier, percent: int | None) -> int:
         """Return a share of that time; 0 for None."""

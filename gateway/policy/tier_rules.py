@@ -31,11 +31,13 @@ class NotifyRule(Record):
 class WaitingRule(Record):
     """How a tier that waits for people passes its time.
 
+    ``authorization`` is how long an approved call may wait to run.
     ``remind_at`` and ``escalate_at`` are shares of the time that people have; at the
     second, ``escalate_to`` is called: a role, a person or a channel.
     """
 
     expires_in: Duration | None = None
+    authorization: Duration | None = None
     remind_at: Percent | None = None
     escalate_at: Percent | None = None
     escalate_to: Called | None = None

@@ -68,9 +68,10 @@ class Answers:
     fingerprint: dict[str, str] = field(default_factory=dict[str, str])
     unfit: list[str] = field(default_factory=list[str])
 
-    def add(self, question: Question, answer: JsonObject) -> None:
-        """Add an answer."""
-        body = json.dumps([question.kind, question.item_id, answer], sort_keys=True)
+    def add(self, question: Question, answer: JsonObject, *, times: int = 0) -> None:
+        """Add an answer; ``times`` counts how often the question was asked before."""
+        about = [question.kind, question.item_id, times]
+        body = json.dumps([*about, answer], sort_keys=True)
         self.ready[question.interrupt] = answer
         self.fingerprint[question.interrupt] = body
 
@@ -145,7 +146,8 @@ async def answers_for(
         if answer is None:
             continue
         if _fits(answer, one.schema):
-            answers.add(question, answer)
+            times = item.revoked.times if item.revoked else 0
+            answers.add(question, answer, times=times)
         else:
             answers.unfit.append(item.id)
     return answers
@@ -172,7 +174,11 @@ def _answer(question: Question, item: Item) -> JsonObject | None:
         found = _reconciled(item)
         return None if found is None else _json(found.model_dump(mode="json"))
     answer = answer_for(item)
-    return None if answer is None else _json(answer.model_dump(mode="json"))
+    if answer is None:
+        return None
+    # An agent that waits since before an upgrade does not know this member.
+    news = set[str]() if answer.has_started else {"has_started"}
+    return _json(answer.model_dump(mode="json", exclude=news))
 
 
 def _unknown(question: Question) -> JsonObject:

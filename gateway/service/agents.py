@@ -24,6 +24,7 @@ from gateway.errors import UnreadableRecord
 from gateway.failures import log_failure
 from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
+from gateway.service.claiming import Claiming
 from gateway.service.facts import item_event
 from gateway.service.noticing import NoticeService
 from gateway.service.refusing import stopped
@@ -33,6 +34,7 @@ from gateway.store.opening import Listed
 from gateway.store.store import Store
 from gateway.triage.port import Triage
 from gateway.wire import (
+    UNASKED_ENDS,
     AgentNote,
     Busy,
     CallEnd,
@@ -47,6 +49,7 @@ from gateway.wire import (
     TurnRef,
     Verdict,
     answer_for,
+    ended,
 )
 
 logger = logging.getLogger(__name__)
@@ -80,6 +83,7 @@ class AgentService:
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
         self._notices = NoticeService(store, tenant=tenant)
+        self._claiming = Claiming(store, policy)
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
@@ -97,18 +101,28 @@ class AgentService:
         approval, item = found
         if not _is_same_call(request, item):
             return Refused(reason=_NOT_OURS, state=item.state)
-        if item.state is ItemState.PENDING:
-            return Refused(reason=_NOT_AUTHORIZED, state=item.state)
+        if item.state in _WAITING:
+            back = await self._claiming.objection(approval.id, item.index)
+            if back is not None or item.is_pending:
+                return back or Refused(reason=_NOT_AUTHORIZED, state=item.state)
+        is_repeatable = item.idempotent and await self._may_repeat(approval, item)
         answer = await self._store.claims.claim(
             approval,
             item.index,
             owner=request.owner,
+            is_repeatable=is_repeatable,
             events=ClaimEvents(
                 started=item_event(approval, item, EventName.ITEM_EXECUTING),
                 doubtful=item_event(approval, item, EventName.ITEM_IN_DOUBT),
             ),
         )
         return await self._reply(item, answer)
+
+    async def _may_repeat(self, approval: Approval, item: Item) -> bool:
+        """Say whether a dead owner's attempt may be repeated unasked, by now too."""
+        if item.state is not ItemState.EXECUTING:
+            return True
+        return await self._claiming.is_allowed(approval, item)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""
@@ -227,7 +241,7 @@ class AgentService:
             case "done":
                 reply = await self._stored_result(item)
             case "refused":
-                reply = _refused(answer.state)
+                reply = _refused(item, answer.state)
             case "frozen":
                 reason = stopped(answer.freeze) if answer.freeze else _NOT_AUTHORIZED
                 reply = Refused(reason=reason, state=item.state)
@@ -321,10 +335,13 @@ def _is_at(one: Listed, ref: TurnRef) -> bool:
     return one.ns == ref.ns or is_inside(one.ns, ref.ns)
 
 
-def _refused(state: str) -> Refused:
-    if state == "changed":
+def _refused(item: Item, word: str) -> Refused:
+    if word == "changed":
         return Refused(reason="The call changed just now, so this must not run.")
-    return Refused(reason=_NOT_AUTHORIZED, state=ItemState(state))
+    state = ItemState(word)
+    if state in UNASKED_ENDS:
+        return Refused(reason=ended(item.with_(state=state)), state=state)
+    return Refused(reason=_NOT_AUTHORIZED, state=state)
 
 
 def _is_same_call(request: ClaimRequest, item: Item) -> bool:

@@ -9,10 +9,21 @@ from gateway.approvals.record import Approval, Item
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy.evaluate import evaluate
 from gateway.policy.rules import Policy
+from gateway.policy.selection import AUTHORIZATION_LIFETIME
 from gateway.service.measuring import facts_of, measure, totals_now
 from gateway.service.refusing import freeze_of, unstartable
 from gateway.store.approvals import Judged
 from gateway.store.store import Store
+
+
+def lapse_ms(item: Item, judgement: Judgement | None) -> int:
+    """Return how long an authorization may wait to be used, then or by the policy now.
+
+    The shorter of the two wins.
+    """
+    ages = (item.authorization_ms, judgement.authorization_ms if judgement else 0)
+    longest = int(AUTHORIZATION_LIFETIME.total_seconds() * 1000)
+    return min((age for age in ages if age), default=longest)
 
 
 @dataclass(frozen=True)
@@ -64,6 +75,7 @@ async def judge_now(
         policy_digest=policy.digest,
         allow=ruling.allow,
         ttl_ms=ruling.ttl_ms,
+        authorization_ms=ruling.authorization_ms,
         requires_reason=ruling.requires_reason,
         args_schema=ruling.args_schema,
         stopped=unstartable(freeze) if freeze else "",

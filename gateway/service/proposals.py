@@ -239,6 +239,7 @@ def _item(
         redact=ruling.redact,
         requires_reason=ruling.requires_reason,
         idempotent=ruling.idempotent,
+        authorization_ms=ruling.authorization_ms,
         triage=one.opinion,
         requests_before=dict(one.requests_before),
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
-from datetime import timedelta
 
 from gateway.approvals import deciding
 from gateway.approvals.changes import Change, Judgement
@@ -31,7 +30,7 @@ from gateway.policy.selection import Selection
 from gateway.service.delegating import DelegationService
 from gateway.service.facts import aftermath
 from gateway.service.freezing import FreezeService
-from gateway.service.judging import JudgedNow, judge_now
+from gateway.service.judging import JudgedNow, judge_now, lapse_ms
 from gateway.service.noticing import NoticeService
 from gateway.service.stopping import StopService
 from gateway.service.sweep import Sweeper
@@ -41,9 +40,6 @@ from gateway.store.attention import Aftermath
 from gateway.store.jobs import Job, JobKind
 from gateway.store.store import Store
 from gateway.store.threads import ThreadFacts
-
-AUTHORIZATION_LIFETIME = timedelta(hours=24)
-"""How long an authorization may wait for its execution before it lapses."""
 
 MAX_WAITING = 100
 """Approvals that one look at the queue reads at most."""
@@ -55,7 +51,6 @@ Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
 """Resolves, now, those who voted for an item before."""
 
 _ATTEMPTS = 16
-_LAPSE_MS = int(AUTHORIZATION_LIFETIME.total_seconds() * 1000)
 
 
 class ReviewService:
@@ -150,7 +145,7 @@ class ReviewService:
                 approval,
                 result,
                 job=None if result.voted else _resume(approval),
-                lapse_ms=_LAPSE_MS,
+                lapse_ms=lapse_ms(result.item, judged.judgement if judged else None),
                 judged=judged.used if judged and _may_run(result.item) else None,
                 aftermath=self._aftermath(result),
             )

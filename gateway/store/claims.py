@@ -48,9 +48,23 @@ class ClaimStore:
         self.lease_ms = lease_ms
 
     async def claim(
-        self, approval: Approval, index: int, *, owner: str, events: ClaimEvents
+        self,
+        approval: Approval,
+        index: int,
+        *,
+        owner: str,
+        is_repeatable: bool,
+        events: ClaimEvents,
     ) -> ClaimAnswer:
-        """Ask for the right to run one item; ``owner`` is unique to this attempt."""
+        """Ask for the right to run one item.
+
+        Args:
+            approval: the record.
+            index: the item.
+            owner: unique to this attempt.
+            is_repeatable: whether a dead owner's attempt may simply be repeated.
+            events: what to announce.
+        """
         keys, item = _keys(approval.id), approval.items[index]
         reply = await scripts.claim(
             self._conn,
@@ -64,7 +78,7 @@ class ClaimStore:
             hash=digest.to_raw(item.action_hash),
             owner=owner,
             lease_ms=self.lease_ms,
-            idempotent=item.idempotent,
+            idempotent=is_repeatable,
             started=json.dumps([events.started.model_dump_json()]),
             doubtful=json.dumps([events.doubtful.model_dump_json()]),
             names=json.dumps(names_of(approval.agent, item.tool)),

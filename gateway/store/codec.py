@@ -27,7 +27,14 @@ from gateway.approvals.strict_json import JsonObject, parse_object
 from gateway.errors import BadJson, UnreadableRecord
 from gateway.store.connection import number
 
-_IN_HEAD = {"state", "changed_at_ms", "fence", "claimed_until_ms", "result"}
+_IN_HEAD = {
+    "state",
+    "changed_at_ms",
+    "lapses_at_ms",
+    "fence",
+    "claimed_until_ms",
+    "result",
+}
 _IN_DETAIL = {
     "tier",
     "reasons",
@@ -37,6 +44,7 @@ _IN_DETAIL = {
     "votes",
     "edit",
     "settlement",
+    "revoked",
 }
 _APPROVAL_IN_HEAD = {
     "version",
@@ -139,6 +147,7 @@ def _item(
             **_object(blobs[f"{index}:d"]),
             "state": ItemState(head[f"{index}:s"].decode()),
             "changed_at_ms": number(head.get(f"{index}:t")),
+            "lapses_at_ms": number(head.get(f"{index}:l")),
             "fence": number(head.get(f"{index}:f")),
             "claimed_until_ms": number(head.get(f"{index}:u")),
             "result": Result.model_validate_json(result) if result else None,

@@ -22,6 +22,7 @@ from gateway.approvals.record import (
     Item,
     Person,
     Result,
+    Revocation,
     Settlement,
     Verb,
     is_inside,
@@ -46,6 +47,7 @@ from gateway.wire import (
     ProposedCall,
     ReconcileAnswer,
     Refused,
+    Reopened,
     Turn,
     TurnRef,
     Verdict,
@@ -101,20 +103,25 @@ class FakeGateway:
             item = self.items.get(request.item_id)
             if item is None or not _is_of(item, request):
                 return Refused(reason="This call is not the one that was authorized.")
-            match item.state:
-                case ItemState.AUTHORIZED:
-                    return self._claimed(item)
-                case ItemState.EXECUTING:
-                    return Busy(retry_after_s=0.01)
-                case ItemState.IN_DOUBT:
-                    return InDoubt()
-                case ItemState.EXECUTED | ItemState.FAILED:
-                    return Done(result=item.result or Result(ok=True), edit=item.edit)
-                case _:
-                    return Refused(
-                        reason=f"This call is {item.state} and does not run.",
-                        state=item.state,
-                    )
+            return self._replied(item)
+
+    def _replied(self, item: Item) -> ClaimReply:
+        if item.is_pending and item.revoked:
+            return Reopened(reason=item.revoked.reason)
+        match item.state:
+            case ItemState.AUTHORIZED:
+                return self._claimed(item)
+            case ItemState.EXECUTING:
+                return Busy(retry_after_s=0.01)
+            case ItemState.IN_DOUBT:
+                return InDoubt()
+            case ItemState.EXECUTED | ItemState.FAILED:
+                return Done(result=item.result or Result(ok=True), edit=item.edit)
+            case _:
+                return Refused(
+                    reason=f"This call is {item.state} and does not run.",
+                    state=item.state,
+                )
 
     async def ended(self, end: CallEnd) -> None:
         with self._entered("ended"):
@@ -213,6 +220,13 @@ class FakeGateway:
 
     def end(self, item_id: str, move: Move) -> None:
         self._move(item_id, move)
+
+    def take_back(self, item_id: str) -> None:
+        """Let the policy of now need more people than have approved."""
+        revoked = self.items[item_id].revoked
+        times = revoked.times + 1 if revoked else 1
+        why = Revocation(reason="More people are needed.", at_ms=1, times=times)
+        self._move(item_id, Move.REOPEN, revoked=why, settlement=None)
 
     def lose_owner(self, item_id: str) -> None:
         """Let the lease of a dead owner run out."""

@@ -70,7 +70,11 @@ async def test_the_claim_script_itself_grants_only_what_is_authorized(
     approval = await desk.approval(claim.item_id)
 
     answer = await desk.store.claims.claim(
-        approval, 0, owner="me", events=events_of(approval)
+        approval,
+        0,
+        owner="me",
+        is_repeatable=False,
+        events=events_of(approval),
     )
 
     assert answer.word != "new"

@@ -56,13 +56,14 @@ class House:
         self.runner = runner
         self.runners: dict[str, Runner] = {"shop": runner}
         self.keys = store.keys_of_tenant("default")
-        self.reviews = ReviewService(store, lambda: RULES)
+        self.policy = RULES
+        self.reviews = ReviewService(store, lambda: self.policy)
 
     @asynccontextmanager
     async def working(self, **options: Any) -> AsyncGenerator[EveryLoop]:
         """Run a worker and the clock."""
         async with running(
-            self.store, lambda: RULES, self.runners, **options
+            self.store, lambda: self.policy, self.runners, **options
         ) as gateway:
             yield gateway
 

@@ -93,8 +93,11 @@ class Desk:
 
     async def click(self, verdict: Verdict) -> Click:
         """Return a click on a held call as its item stands now."""
-        item, approval = await self.item(verdict.item_id), None
-        approval = await self.approval(verdict.item_id)
+        return await self.click_on(verdict.item_id)
+
+    async def click_on(self, item_id: str) -> Click:
+        """Return a click on an item as it stands now."""
+        item, approval = await self.item(item_id), await self.approval(item_id)
         return Click(
             approval=approval.id,
             index=item.index,
@@ -136,6 +139,13 @@ class Desk:
             ["HSET", keys.head(approval_id), f"{index}:u", 1],
             ["ZADD", keys.expiry, 1, approval_id],
         )
+
+    async def authorized_ago(self, item_id: str, ms: int) -> None:
+        """Move the clock: let an authorization have been given that long ago."""
+        approval_id, index = approval_of(item_id)
+        head = self.store.keys_of_tenant("default").head(approval_id)
+        for field_ in ("t", "l"):
+            await self.store.conn.command("HINCRBY", head, f"{index}:{field_}", -ms)
 
     async def lapsed(self, item_id: str) -> None:
         """Move the clock: let an authorization be too old to be used."""

@@ -1,5 +1,6 @@
 #!lua
--- Write one reviewer's decision on one item, if nothing moved since it was read.
+-- Write one decision on one item, if nothing moved since it was read: a reviewer's,
+-- or that of the policy which takes an authorization back.
 -- KEYS[1] head       hash    small fields of the approval
 -- KEYS[2] blobs      hash    large fields of the approval
 -- KEYS[3] expiry     zset    deadlines of the shard
@@ -14,7 +15,7 @@
 -- ARGV[1] id         text    the approval
 -- ARGV[2] index      int     the item
 -- ARGV[3] rev        int     what was read
--- ARGV[4] state_seen text    pending, or in_doubt for a reconciliation
+-- ARGV[4] state_seen text    pending, in_doubt for a reconciliation, or authorized
 -- ARGV[5] hash_seen  bytes   32 raw bytes of the action hash that was seen
 -- ARGV[6] version    int     the version from now on
 -- ARGV[7] state      text    the item's state from now on
@@ -71,7 +72,7 @@ if ARGV[7] == 'authorized' then
   redis.call('HSET', KEYS[1], i .. ':l', now + tonumber(ARGV[10]))
 end
 if redis.call('HGET', KEYS[1], 'expires') ~= ARGV[18] then
-  -- Its tier was raised: from now on it waits as the stricter one lets it.
+  -- Its tier was raised, or it waits anew: it waits as the stricter one lets it.
   for n = 0, tonumber(redis.call('HGET', KEYS[1], 'n')) - 1 do
     redis.call('ZADD', KEYS[7], 'XX', ARGV[18], ARGV[1] .. '.' .. n)
   end
@@ -88,6 +89,10 @@ settle(KEYS[2], i, ARGV[7], now)
 announce(KEYS[4], KEYS[5], ARGV[12], now)
 if ARGV[7] ~= 'pending' then
   redis.call('ZREM', KEYS[7], ARGV[1] .. '.' .. i)
+elseif state ~= 'pending' then
+  -- An authorization was taken back: people have to decide again.
+  redis.call('ZADD', KEYS[7], ARGV[18], ARGV[1] .. '.' .. i)
+  redis.call('PEXPIRE', KEYS[7], ARGV[11])
 end
 if ARGV[7] == 'authorized' and state == 'pending' then
   redis.call('DEL', KEYS[8])

@@ -295,7 +295,7 @@ async def test_a_batch_that_changed_is_not_approved_as_it_was(house: House) -> N
 
         await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
 
-        await house.told("U0ANA", "Somebody edited this")
+        await house.told("U0ANA", "This changed after you opened it")
         assert (await house.approval(first)).rev == 1
 
 

@@ -1,0 +1,162 @@
+"""Take an authorization back when the policy of the claim asks for more.
+
+Time passes between a decision and the execution. The claim asks the policy again; it
+may only be stricter. What it forbids ends; what needs more people goes back to them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.approvals import quorum
+from gateway.approvals.changes import Judgement, following, raised_item
+from gateway.approvals.lifecycle import Move, advance
+from gateway.approvals.record import (
+    Approval,
+    Demand,
+    Item,
+    Person,
+    Revocation,
+    Role,
+    Verb,
+    Vote,
+)
+from gateway.approvals.tiers import Tier
+from gateway.approvals.timing import LONGEST
+
+FORBIDDEN = "The policy changed after this call was approved and no longer allows it."
+TOO_OLD = (
+    "The policy changed after this call was approved, and an approval as old as this "
+    "one may no longer be used."
+)
+NOBODY = (
+    "The policy changed after this call was approved, and nobody may approve it by "
+    "both the policy of then and of now."
+)
+NEEDS_MORE = (
+    "The policy changed, or its rules ask for more now, after this call was approved: "
+    "what was said so far is not enough any more."
+)
+
+_CAN_APPROVE = frozenset({Verb.APPROVE, Verb.EDIT})
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """An approval in which one authorization was taken back."""
+
+    approval: Approval
+    item: Item
+
+
+def revoked(
+    approval: Approval, item: Item, judged: Judgement, *, now_ms: int
+) -> Revoked | None:
+    """Return what becomes of an authorized item; None when it may run.
+
+    Args:
+        approval: the record as it stands.
+        item: an authorized item of it.
+        judged: what the policy of now says of what would run.
+        now_ms: the store's clock.
+    """
+    if judged.tier is Tier.DENY or not _CAN_APPROVE & set(judged.allow):
+        return _ended(approval, item, FORBIDDEN, now_ms)
+    if _is_too_old(item, judged, now_ms):
+        return _ended(approval, item, TOO_OLD, now_ms)
+    demand = quorum.stricter(item.demand, judged.demand)
+    votes = _still_counting(item, demand)
+    if quorum.tally(demand, votes, item.action_hash).is_met:
+        return None
+    if not _has_people(demand):
+        return _ended(approval, item, NOBODY, now_ms)
+    return _asked_anew(approval, item.with_(votes=votes), judged, now_ms)
+
+
+def _has_people(demand: Demand) -> bool:
+    """Say whether somebody is named for each part of a demand."""
+    return all(
+        any(role.users or role.usergroups for role in part.of) for part in demand.parts
+    )
+
+
+def _is_too_old(item: Item, judged: Judgement, now_ms: int) -> bool:
+    """Say whether the policy of now lets nobody use an authorization of this age.
+
+    A call that was started before goes by the end that its authorization was given.
+    """
+    if item.fence or not judged.authorization_ms:
+        return False
+    return now_ms >= item.changed_at_ms + judged.authorization_ms
+
+
+def _ended(approval: Approval, item: Item, reason: str, now_ms: int) -> Revoked:
+    ended = item.with_(
+        state=advance(item.state, Move.LAPSE),
+        changed_at_ms=now_ms,
+        revoked=_revocation(item, reason, now_ms).with_(is_final=True),
+    )
+    return Revoked(following(approval, ended), ended)
+
+
+def _asked_anew(
+    approval: Approval, item: Item, judged: Judgement, now_ms: int
+) -> Revoked:
+    """Put a call to people again: with its own time, and a version of its own.
+
+    The version makes every click on an older card count for nothing.
+    """
+    waiting = raised_item(item, judged).with_(
+        state=advance(item.state, Move.REOPEN),
+        changed_at_ms=now_ms,
+        settlement=None,
+        revoked=_revocation(item, NEEDS_MORE, now_ms),
+    )
+    ttl_ms = judged.ttl_ms or approval.ttl_ms
+    # Calls beside it that wait already lose no time by it.
+    is_alone = not any(other.is_pending for other in approval.items)
+    ends_ms = now_ms + ttl_ms
+    reopened = following(
+        approval,
+        waiting,
+        version=approval.version + 1,
+        expires_at_ms=ends_ms if is_alone else max(ends_ms, approval.expires_at_ms),
+        latest_at_ms=now_ms + LONGEST * ttl_ms,
+    )
+    return Revoked(reopened, waiting)
+
+
+def _revocation(item: Item, reason: str, now_ms: int) -> Revocation:
+    times = item.revoked.times if item.revoked else 0
+    return Revocation(reason=reason, at_ms=now_ms, times=times + 1)
+
+
+def _still_counting(item: Item, demand: Demand) -> tuple[Vote, ...]:
+    """Return the votes for what would run, with the roles that the policy still gives.
+
+    Memberships of Slack's user groups are not known here: who held a role by a group
+    keeps it while the policy names a group for that role.
+    """
+    then = {role.name: role for role in item.demand.roles}
+    kept = [
+        vote.with_(
+            roles=tuple(
+                role.name
+                for role in demand.roles
+                if _holds(vote, role, then.get(role.name))
+            )
+        )
+        for vote in item.votes
+        if vote.action_hash == item.action_hash
+    ]
+    return tuple(vote for vote in kept if vote.roles)
+
+
+def _holds(vote: Vote, role: Role, then: Role | None) -> bool:
+    hands: tuple[Person, ...] = (vote.by, *vote.on_behalf_of)
+    if any(hand.user in role.users for hand in hands):
+        return True
+    if role.name not in vote.roles or not role.usergroups:
+        return False
+    # Who was listed by id and is listed no more has lost the role.
+    return then is None or any(hand.user not in then.users for hand in hands)

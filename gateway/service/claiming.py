@@ -1,0 +1,102 @@
+"""Ask the policy of now before an authorized call runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.approvals.changes import Change
+from gateway.approvals.events import EventName, named_after
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Item
+from gateway.approvals.revoking import Revoked, revoked
+from gateway.errors import StoreUnavailable
+from gateway.policy.rules import Policy
+from gateway.service.facts import GATEWAY, item_event
+from gateway.service.judging import JudgedNow, judge_now, lapse_ms
+from gateway.store.store import Store
+from gateway.wire import Refused, Reopened, ended
+
+_ATTEMPTS = 16
+
+
+class Claiming:
+    """Take authorizations back that the policy of now does not give.
+
+    Args:
+        store: where everything is kept.
+        policy: returns the policy in force now.
+    """
+
+    def __init__(self, store: Store, policy: Callable[[], Policy]) -> None:
+        self._store = store
+        self._policy = policy
+
+    async def objection(
+        self, approval_id: str, index: int
+    ) -> Refused | Reopened | None:
+        """Return why an item must not start now; None when the policy lets it.
+
+        Only an authorized item is judged here; of any other the claim itself says how
+        it stands. What is taken back is written before this returns.
+
+        Raises:
+            StoreUnavailable: when it changes all the time.
+            UnreadableRecord: when the record is not what we wrote.
+        """
+        for _ in range(_ATTEMPTS):
+            loaded = await self._store.approvals.load(approval_id)
+            if loaded is None:
+                return None
+            approval, item = loaded.approval, loaded.approval.items[index]
+            if item.state is not ItemState.AUTHORIZED:
+                return waiting_again(item)
+            judged = await judge_now(
+                self._store, self._policy(), approval, item, item.args
+            )
+            back = None
+            if judged is not None:
+                back = revoked(approval, item, judged.judgement, now_ms=loaded.now_ms)
+            if judged is None or back is None:
+                return None
+            if await self._is_written(approval, back, judged):
+                return _told(back.item)
+        raise StoreUnavailable(
+            "This call changed all the time, so it was not started; try again."
+        )
+
+    async def is_allowed(self, approval: Approval, item: Item) -> bool:
+        """Say whether the policy of now lets an attempt of this call be repeated."""
+        judged = await judge_now(self._store, self._policy(), approval, item, item.args)
+        if judged is None:
+            return False
+        authorized = item.with_(state=ItemState.AUTHORIZED)
+        return revoked(approval, authorized, judged.judgement, now_ms=0) is None
+
+    async def _is_written(
+        self, before: Approval, back: Revoked, judged: JudgedNow
+    ) -> bool:
+        is_pending = back.item.is_pending
+        name = EventName.ITEM_REOPENED if is_pending else named_after(back.item.state)
+        reason = back.item.revoked.reason if back.item.revoked else ""
+        event = item_event(back.approval, back.item, name, reason=reason).with_(
+            actor=GATEWAY, policy_digest=judged.judgement.policy_digest
+        )
+        word = await self._store.approvals.commit(
+            before,
+            Change(back.approval, back.item, (event,)),
+            job=None,
+            lapse_ms=lapse_ms(back.item, None),
+            judged=judged.used if is_pending else None,
+        )
+        return word == "done"
+
+
+def waiting_again(item: Item) -> Reopened | None:
+    """Return the answer to a claim of a call that went back to people."""
+    if item.is_pending and item.revoked is not None:
+        return Reopened(reason=item.revoked.reason)
+    return None
+
+
+def _told(item: Item) -> Refused | Reopened:
+    return waiting_again(item) or Refused(reason=ended(item), state=item.state)

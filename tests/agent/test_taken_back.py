@@ -1,0 +1,126 @@
+"""A claim that went back to people is asked about again, in every kind of run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command, interrupt
+
+from gateway.approvals.lifecycle import ItemState, Move
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import (
+    CONFIG,
+    STRICT,
+    Effects,
+    Runner,
+    build,
+    calling,
+    pay,
+    results,
+)
+
+
+async def went_back(
+    runner: Runner, memory: InMemorySaver, times: int = 1
+) -> tuple[Any, FakeGateway, Effects, str]:
+    """Ask for a payment that is approved and taken back, so often."""
+    gateway, effects = FakeGateway(), Effects()
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay ada")
+    item_id = gateway.only().id
+    for _ in range(times):
+        gateway.approve(item_id)
+        answers = await runner.answers(graph, gateway)
+        gateway.take_back(item_id)
+        await runner.run(graph, Command(resume=answers), STRICT)
+    return graph, gateway, effects, item_id
+
+
+@pytest.mark.parametrize("times", [1, 3])
+async def test_it_is_asked_again_and_runs_once(
+    runner: Runner, memory: InMemorySaver, times: int
+) -> None:
+    graph, gateway, effects, item_id = await went_back(runner, memory, times)
+    snapshot = await runner.state(graph)
+    [asked] = snapshot.interrupts
+    assert asked.value["item_id"] == item_id
+    assert effects.paid == []
+
+    gateway.approve(item_id)
+    state = await runner.resume(graph, gateway)
+
+    assert effects.paid == [(10, "ada")]
+    assert results(state)[0].text == "paid 10.0 to ada"
+
+
+async def test_what_people_say_the_second_time_is_what_counts(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    graph, gateway, effects, item_id = await went_back(runner, memory)
+
+    gateway.reject(item_id, "too much after all")
+    state = await runner.resume(graph, gateway)
+
+    assert effects.paid == []
+    assert "too much after all" in results(state)[0].text
+
+
+async def test_an_edit_the_second_time_is_what_runs(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    graph, gateway, effects, item_id = await went_back(runner, memory)
+
+    gateway.edit(item_id, {"amount": 5, "to": "ada"}, "half")
+    state = await runner.resume(graph, gateway)
+
+    assert effects.paid == [(5, "ada")]
+    assert "half" in results(state)[0].text
+
+
+async def test_the_end_of_the_second_wait_is_told(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    graph, gateway, effects, item_id = await went_back(runner, memory)
+
+    gateway.end(item_id, Move.EXPIRE)
+    state = await runner.resume(graph, gateway)
+
+    assert effects.paid == []
+    assert "Nobody decided in time" in results(state)[0].text
+
+
+async def test_a_tool_that_paused_is_given_its_own_answer_after_it_went_back(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    """The tool's question and ours share a task: each gets its own answer."""
+    gateway, said = FakeGateway(), list[str]()
+
+    @tool
+    def order(what: str) -> str:
+        """Order something."""
+        said.append(str(interrupt(f"how many {what}?")))
+        return f"ordered {said[-1]} {what}"
+
+    graph = build(gateway, [order], calling(("order", {"what": "pens"}, "c1")),
+                  saver=memory)  # fmt: skip
+    await runner.say(graph, "order pens")
+    item_id = gateway.only().id
+    gateway.approve(item_id)
+    await runner.resume(graph, gateway)
+    [inner] = (await runner.state(graph)).interrupts
+    assert inner.value == "how many pens?"
+    gateway.take_back(item_id)
+
+    await runner.run(graph, Command(resume={inner.id: "seven"}), CONFIG)
+    [again] = (await runner.state(graph)).interrupts
+    assert again.value["item_id"] == item_id
+    assert said == []
+    gateway.approve(item_id)
+    state = await runner.resume(graph, gateway)
+
+    assert said == ["seven"]
+    assert results(state)[0].text == "ordered seven pens"
+    assert gateway.only().state is ItemState.EXECUTED

@@ -6,6 +6,7 @@ import asyncio
 import errno
 import logging
 import time
+from collections.abc import Callable
 from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
@@ -14,6 +15,7 @@ import aiohttp
 from aiohttp import web
 
 from bot.bolt import Dispatch, bolt_app, hush_slack_loggers
+from bot.bot_token import BotToken
 from bot.config import BotConfig
 from bot.desk import Desk
 from bot.identity import identify, no_slack
@@ -21,6 +23,7 @@ from bot.ingress import EVENTS_PATH, Ingress
 from bot.limits import Limits
 from bot.listeners import LISTENERS
 from bot.listeners.doors import Doors
+from bot.membership import Membership
 from bot.posting import Wall
 from bot.publisher import Publisher
 from bot.reviewers import Reviewers
@@ -48,15 +51,24 @@ class SlackBot:
     Args:
         config: what it was set up with.
         service: what decides.
+        clock: seconds, never going backwards.
 
     Attributes:
         url: the request URL for Slack in HTTP mode; health endpoints are beside it.
         team_id: the workspace that is served.
     """
 
-    def __init__(self, config: BotConfig, service: ReviewService) -> None:
+    def __init__(
+        self,
+        config: BotConfig,
+        service: ReviewService,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._config = config
         self._service = service
+        self._clock = clock
+        self._token: BotToken | None = None
         self._open = AsyncExitStack()
         self._tasks = Tasks()
         self._sockets: Sockets | None = None
@@ -91,8 +103,12 @@ class SlackBot:
         slack = Slack(config.bot_token, api_url=config.api_url, session=session)
         me = await identify(slack, config)
         self.team_id = me.team
+        token = self._token = BotToken(slack, clock=self._clock)
+        membership = Membership(
+            slack, team=me.team, enterprise=me.enterprise, clock=self._clock
+        )
         reviewers = Reviewers(
-            slack, team=me.team, enterprise=me.enterprise, clock=time.monotonic
+            membership, team=me.team, enterprise=me.enterprise, clock=self._clock
         )
         await self._publish(opening, slack, reviewers)
         opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
@@ -103,6 +119,7 @@ class SlackBot:
                 service=self._service,
                 slack=slack,
                 reviewers=reviewers,
+                token=token,
                 tasks=self._tasks,
                 config=config,
                 team=me.team,
@@ -123,7 +140,7 @@ class SlackBot:
         config, store = self._config, self._service.store
         wall = Wall(
             slack=slack,
-            limits=Limits(time.monotonic),
+            limits=Limits(self._clock),
             cards=store.cards,
             team=self.team_id,
             seal_key=config.seal_key,
@@ -145,7 +162,7 @@ class SlackBot:
             store.keys_of_tenant(config.tenant),
             tenant=config.tenant,
             saying=saying,
-            clock=time.monotonic,
+            clock=self._clock,
         )
         stop = asyncio.Event()
         running = asyncio.create_task(publisher.run(stop), name="publisher")
@@ -210,6 +227,8 @@ class SlackBot:
             await self._service.store.conn.command("PING")
         except StoreUnavailable:
             problems.append("The store does not answer.")
+        if self._token is not None and (problem := await self._token.problem()):
+            problems.append(problem)
         if self._sockets is not None and not await self._sockets.connected():
             problems.append("No Socket Mode connection is open.")
         return problems

@@ -7,6 +7,7 @@ import logging
 from dataclasses import dataclass
 
 from bot.blocks import Block, Label, Template, label
+from bot.bot_token import BotToken
 from bot.config import BotConfig
 from bot.gestures import Clicked
 from bot.modals.message import notice
@@ -53,6 +54,7 @@ class Desk:
         service: decides.
         slack: Slack's Web API.
         reviewers: who people are.
+        token: whether the bot's token works.
         tasks: for what comes after the answer.
         config: what the bot was set up with.
         team: the one workspace that is served.
@@ -62,6 +64,7 @@ class Desk:
     service: ReviewService
     slack: Slack
     reviewers: Reviewers
+    token: BotToken
     tasks: Tasks
     config: BotConfig
     team: str
@@ -78,11 +81,11 @@ class Desk:
         """Return who somebody is with regard to these items, and for whom they act.
 
         What Slack said within a minute is good enough, except for who decides on
-        something that is escalated.
+        something that several people decide.
         """
         wanted = (self.service.usergroups(item) for item in items)
         groups = frozenset[str]().union(*wanted)
-        fresh = decides and any(item.tier is Tier.ESCALATE for item in items)
+        fresh = decides and any(_takes_several(item) for item in items)
         return await self._resolved(user, user_team, groups, fresh=fresh)
 
     async def stopper_of(self, user: str, user_team: str, scope: Scope) -> Reviewer:
@@ -164,3 +167,8 @@ class Desk:
         else:
             view_id = click.action.view_id
             await self.slack.call("views.update", view_id=view_id, view=view)
+
+
+def _takes_several(item: Item) -> bool:
+    most = max(part.approvals for part in item.demand.parts)
+    return most > 1 or item.tier is Tier.ESCALATE or bool(item.votes)

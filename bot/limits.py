@@ -14,21 +14,32 @@ from typing import Final
 
 POST: Final = "chat.postMessage"
 UPDATE: Final = "chat.update"
+GROUP_USERS: Final = "usergroups.users.list"
+USER: Final = "users.info"
 
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """At most ``burst`` calls at once, and ``per_minute`` in the long run."""
+    """At most ``burst`` calls at once, and ``per_minute`` in the long run.
+
+    ``after_refusal`` calls may go out at once when a Retry-After is over.
+    """
 
     per_minute: float
     burst: int
+    after_refusal: int = 1
 
 
 # In the worst window a burst comes on top of what flows back: 6 + 44 updates in a
-# minute, 3 + 7 posts in ten seconds. That is what Slack promises to take.
+# minute, 3 + 7 posts in ten seconds, 6 + 14 user groups in a minute. That is what
+# Slack promises to take.
 RATES: Final = {
     POST: Rate(42, 3),
     UPDATE: Rate(44, 6),
+    # One click asks about several people and groups; after a Retry-After it has to
+    # learn all of them, or the next click would only get one step further.
+    GROUP_USERS: Rate(14, 6, after_refusal=6),
+    USER: Rate(80, 20, after_refusal=20),
 }
 OTHERS: Final = Rate(80, 20)
 _PER_CHANNEL: Final = frozenset({POST})
@@ -61,7 +72,7 @@ class Limits:
         return wait_s
 
     def refused(self, method: str, channel: str, retry_after_s: float) -> None:
-        """Stand still after a 429; the bucket starts again with one token."""
+        """Stand still after a 429; the bucket then starts again with few tokens."""
         now = self._clock()
         key = _key(method, channel)
         until = now + max(0.0, retry_after_s)
@@ -91,7 +102,7 @@ class _Bucket:
         self._tokens, self._at = self._filled(now) - 1.0, now
 
     def empty(self, until: float) -> None:
-        self._tokens, self._at = 1.0, until
+        self._tokens, self._at = float(self._rate.after_refusal), until
 
     def _filled(self, now: float) -> float:
         passed = max(0.0, now - self._at)

@@ -31,7 +31,7 @@ SCOPES = (
 )
 """The bot scopes that our calls need, and no other."""
 
-EVENTS = ("app_home_opened", "app_mention")
+EVENTS = ("app_home_opened", "app_mention", "app_uninstalled", "tokens_revoked")
 """The events that a listener of ours handles."""
 
 COMMANDS = (ids.COMMAND,)

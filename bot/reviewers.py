@@ -1,65 +1,42 @@
-"""Find out who clicked: what account it is, and which user groups it is in.
+"""Resolve who clicked: what account it is, and which roles' groups it is in.
 
-A decision waits for this, and Slack waits three seconds for the decision. So answers
-are kept for a minute, all questions of one click are asked at once, and all of it has
-a second and a half. What Slack does not say in time is unknown, and what is unknown
-decides nothing.
+A decision waits for this, and Slack waits three seconds for the decision: all questions
+of one click are asked at once. What Slack leaves open is said in the result, group by
+group, and what is open decides nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass
-from typing import Generic, TypeVar, cast
+from collections.abc import Callable, Iterable
 
-from bot.web import Reply, Slack, SlackError, SlackRefused
+from bot.membership import Account, Membership, NoAnswer, Snapshot
 from gateway.approvals.decisions import Reviewer, Standing
 from gateway.approvals.record import Approval, Demand
 
-logger = logging.getLogger(__name__)
-
-KEPT_S = 60.0
-PATIENCE_S = 1.5
-_MAX_KEPT = 10_000
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What Slack says of a person."""
-
-    standing: Standing
-    name: str = ""
-
 
 class Reviewers:
-    """The people of one workspace, as Slack knows them now.
+    """The people of one workspace, as reviewers.
 
     Args:
-        slack: to ask.
+        membership: what Slack says of them.
         team: the workspace's id.
         enterprise: the organization above it, "" for none; its people are members.
-        clock: seconds, never going backwards.
+        clock: that of the membership.
     """
 
     def __init__(
         self,
-        slack: Slack,
+        membership: Membership,
         *,
         team: str,
         enterprise: str = "",
         clock: Callable[[], float],
     ) -> None:
-        self._slack = slack
+        self._membership = membership
         self._team = team
         self._enterprise = enterprise
         self._clock = clock
-        self._accounts = _Kept[Account](self._ask_account, clock)
-        self._groups = _Kept[frozenset[str]](self._ask_group, clock)
 
     async def resolve(
         self,
@@ -69,99 +46,77 @@ class Reviewers:
         groups: Iterable[str] = (),
         fresh: bool = False,
     ) -> Reviewer:
-        """Return who somebody is; never raises, and takes at most `PATIENCE_S`.
+        """Return who somebody is; never raises.
 
         Args:
             user: Slack id of whoever clicked.
             user_team: home of their account, from the payload.
             groups: the user groups that matter; no others are asked about.
-            fresh: ask Slack anew, for decisions in which a minute is too old. Whoever
-                was in none of the groups within that minute costs no question.
+            fresh: for decisions in which a minute is too old; see `bot.membership`.
+                Who is in none of the groups is looked up freshly in any case: nobody
+                is refused for a role that they were given within that minute.
         """
-        now = self._clock()
-        since = now if fresh else now - KEPT_S
-        account, member_of = await asyncio.gather(
-            self._accounts.in_time(user, since),
-            self._groups_of(user, frozenset(groups), since),
-        )
-        known = account or Account(Standing.UNKNOWN)
-        is_elsewhere = not self._enterprise and user_team != self._team
-        is_guest_here = known.standing is Standing.MEMBER and is_elsewhere
-        return Reviewer(
-            team=self._team,
-            user=user,
-            name=known.name,
-            usergroups=member_of,
-            standing=Standing.STRANGER if is_guest_here else known.standing,
-        )
+        wanted = sorted(set(groups))
+        found = await self._found(user, wanted, user_team, fresh=fresh)
+        is_nobody = bool(wanted) and not (found.usergroups or found.unknown_groups)
+        if is_nobody and not fresh and found.standing is Standing.MEMBER:
+            return await self._found(user, wanted, user_team, fresh=True)
+        return found
 
     async def warm(self, approval: Approval) -> None:
         """Ask about the people who may decide this, so that a click need not."""
         demands = [item.demand for item in approval.items]
         users = {user for demand in demands for user in users_of(demand)}
         groups = {group for demand in demands for group in groups_of(demand)}
-        since = self._clock() - KEPT_S
         await asyncio.gather(
-            *(self._accounts.in_time(user, since) for user in sorted(users)),
-            *(self._groups.in_time(group, since) for group in sorted(groups)),
+            *(self._membership.account(user) for user in sorted(users)),
+            *(self._membership.group(group) for group in sorted(groups)),
         )
 
-    async def _groups_of(
-        self, user: str, groups: frozenset[str], since: float
-    ) -> frozenset[str] | None:
-        """Return the groups somebody is in; None when Slack left one open.
+    async def _found(
+        self, user: str, groups: list[str], user_team: str, *, fresh: bool
+    ) -> Reviewer:
+        account, told = await asyncio.gather(
+            self._membership.account(user, fresh=fresh), self._told(groups, fresh=fresh)
+        )
+        snapshots = {
+            group: one for group, one in told.items() if isinstance(one, Snapshot)
+        }
+        known = (
+            account.value
+            if isinstance(account, Snapshot)
+            else Account(Standing.UNKNOWN)
+        )
+        answers = [account, *told.values()]
+        asked = [one.asked_at for one in answers if isinstance(one, Snapshot)]
+        waits = [one.retry_in_s for one in answers if isinstance(one, NoAnswer)]
+        age_s = self._clock() - min(asked, default=self._clock())
+        return Reviewer(
+            team=self._team,
+            user=user,
+            name=known.name,
+            usergroups=frozenset(
+                group for group, people in snapshots.items() if user in people.value
+            ),
+            unknown_groups=frozenset(told.keys() - snapshots.keys()),
+            standing=self._standing(known, user_team),
+            membership_age_ms=int(1000 * max(0.0, age_s)),
+            retry_in_s=max(waits, default=0),
+        )
 
-        Slack answers 20 such questions a minute (tier 2). So only a membership is
-        asked about again, not its absence: an outsider who clicks uses nothing up.
-        """
-        held = await self._groups_since(user, groups, self._clock() - KEPT_S)
-        return await self._groups_since(user, groups, since) if held else held
-
-    async def _groups_since(
-        self, user: str, groups: frozenset[str], since: float
-    ) -> frozenset[str] | None:
-        wanted = sorted(groups)
+    async def _told(
+        self, groups: list[str], *, fresh: bool
+    ) -> dict[str, Snapshot[frozenset[str]] | NoAnswer]:
         found = await asyncio.gather(
-            *(self._groups.in_time(group, since) for group in wanted)
+            *(self._membership.group(group, fresh=fresh) for group in groups)
         )
-        members = [people for people in found if people is not None]
-        if len(members) < len(wanted):
-            return None
-        pairs = zip(wanted, members, strict=True)
-        return frozenset(group for group, people in pairs if user in people)
+        return dict(zip(groups, found, strict=True))
 
-    async def _ask_account(self, user: str) -> Account:
-        try:
-            reply = await self._slack.ask("users.info", user=user)
-        except SlackRefused as error:
-            if error.error in {"user_not_found", "user_not_visible"}:
-                return Account(Standing.STRANGER)
-            raise
-        return self._account(cast("Reply", reply.get("user") or {}))
-
-    def _account(self, user: Reply) -> Account:
-        profile = cast("Mapping[str, object]", user.get("profile") or {})
-        names = (profile.get("display_name"), user.get("real_name"), user.get("name"))
-        name = next((str(each) for each in names if each), "")
-        return Account(self._standing(user), name)
-
-    def _standing(self, user: Reply) -> Standing:
-        above = cast("Mapping[str, object]", user.get("enterprise_user") or {})
-        is_colleague = user.get("team_id") == self._team or bool(
-            self._enterprise and above.get("enterprise_id") == self._enterprise
-        )
-        flags = (
-            (bool(user.get("deleted")), Standing.DEACTIVATED),
-            (_is_bot(user), Standing.BOT),
-            (bool(user.get("is_stranger")), Standing.STRANGER),
-            (_is_guest(user), Standing.GUEST),
-            (not is_colleague, Standing.STRANGER),
-        )
-        return next((what for is_so, what in flags if is_so), Standing.MEMBER)
-
-    async def _ask_group(self, group: str) -> frozenset[str]:
-        reply = await self._slack.ask("usergroups.users.list", usergroup=group)
-        return frozenset(cast("list[str]", reply.get("users") or []))
+    def _standing(self, known: Account, user_team: str) -> Standing:
+        is_elsewhere = not self._enterprise and user_team != self._team
+        if known.standing is Standing.MEMBER and is_elsewhere:
+            return Standing.STRANGER
+        return known.standing
 
 
 def groups_of(demand: Demand) -> frozenset[str]:
@@ -172,62 +127,3 @@ def groups_of(demand: Demand) -> frozenset[str]:
 def users_of(demand: Demand) -> frozenset[str]:
     """Return the people a demand lists by id."""
     return frozenset(user for role in demand.roles for user in role.users)
-
-
-class _Kept(Generic[T]):
-    """Answers that are kept for a minute; one question at a time for each key."""
-
-    def __init__(
-        self, ask: Callable[[str], Awaitable[T]], clock: Callable[[], float]
-    ) -> None:
-        self._ask = ask
-        self._clock = clock
-        self._answers: dict[str, tuple[float, T]] = {}
-        self._asking: dict[str, tuple[float, asyncio.Task[T]]] = {}
-
-    async def get(self, key: str, since: float) -> T:
-        """Return an answer to a question that was put at this time or later."""
-        kept = self._answers.get(key)
-        if kept is not None and kept[0] >= since:
-            return kept[1]
-        asked_at, asking = self._asking.get(key, (since, None))
-        if asking is None or asked_at < since:
-            asked_at = self._clock()
-            asking = asyncio.create_task(self._ask_now(key, asked_at))
-            self._asking[key] = (asked_at, asking)
-            asking.add_done_callback(lambda task: self._asked(key, task))
-        # Who stops waiting must not stop the question for the others.
-        return await asyncio.shield(asking)
-
-    async def in_time(self, key: str, since: float) -> T | None:
-        """Return such an answer, or None when Slack does not give it in time."""
-        try:
-            async with asyncio.timeout(PATIENCE_S):
-                return await self.get(key, since)
-        except (SlackError, TimeoutError) as error:
-            logger.warning("reviewer.unresolved why=%s", type(error).__name__)
-            return None
-
-    async def _ask_now(self, key: str, asked_at: float) -> T:
-        answer = await self._ask(key)
-        if len(self._answers) >= _MAX_KEPT:
-            self._answers.clear()
-        if self._answers.get(key, (asked_at, answer))[0] <= asked_at:
-            self._answers[key] = (asked_at, answer)
-        return answer
-
-    def _asked(self, key: str, task: asyncio.Task[T]) -> None:
-        if self._asking.get(key, (0.0, None))[1] is task:
-            del self._asking[key]
-        with suppress(asyncio.CancelledError):
-            task.exception()  # whoever still waits gets it; nobody may be waiting
-
-
-def _is_bot(user: Reply) -> bool:
-    return bool(user.get("is_bot") or user.get("is_workflow_bot")) or (
-        user.get("id") == "USLACKBOT"
-    )
-
-
-def _is_guest(user: Reply) -> bool:
-    return bool(user.get("is_restricted") or user.get("is_ultra_restricted"))

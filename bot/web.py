@@ -24,6 +24,20 @@ _TROUBLE = frozenset(
 )
 
 
+_TOKEN_ERRORS = frozenset(
+    {
+        "account_inactive",
+        "invalid_auth",
+        "not_authed",
+        "org_login_required",
+        "team_access_not_granted",
+        "token_expired",
+        "token_revoked",
+    }
+)
+"""Refusals that mean the token itself: no call with it succeeds any more."""
+
+
 class _Response(Protocol):
     """What we use of the SDK's response, with types (its own are partial)."""
 
@@ -98,6 +112,9 @@ class Slack:
         token: the bot's.
         api_url: with a slash at its end.
         session: closed by whoever opened it.
+
+    Attributes:
+        token_error: Slack's name for why it refused the token last; "" when it works.
     """
 
     def __init__(
@@ -112,6 +129,7 @@ class Slack:
         )
         self._sdk = cast("_Sdk", self.client)
         self._session = session
+        self.token_error = ""
 
     async def call(self, method: str, **arguments: object) -> Reply:
         """Call a method that takes JSON.
@@ -179,7 +197,7 @@ class Slack:
     ) -> _Response:
         try:
             async with asyncio.timeout(TIMEOUT_S):
-                return await self._sdk.api_call(
+                response = await self._sdk.api_call(
                     method,
                     http_verb="GET" if params is not None else "POST",
                     json=json,
@@ -187,9 +205,17 @@ class Slack:
                     headers=headers,
                 )
         except SlackApiError as error:
-            raise _said(method, error) from error
+            said = _said(method, error)
+            if headers is None and isinstance(said, SlackRefused):
+                # Any other refusal shows that the token works.
+                is_token = said.error in _TOKEN_ERRORS
+                self.token_error = said.error if is_token else ""
+            raise said from error
         except (aiohttp.ClientError, SlackClientError, OSError, TimeoutError) as error:
             raise SlackSilent(method, f"no answer ({type(error).__name__})") from error
+        if headers is None:
+            self.token_error = ""
+        return response
 
 
 def text_at(reply: Reply, *path: str) -> str:

@@ -23,6 +23,7 @@ from bot.listeners import (
     respond,
     respond_submit,
     take,
+    uninstalled,
     unknown,
 )
 from bot.listeners.doors import Doors
@@ -47,6 +48,7 @@ LISTENERS: Final[tuple[Callable[[Doors], None], ...]] = (
     respond.register,
     respond_submit.register,
     take.register,
+    uninstalled.register,
     unknown.register,
 )
 """In the order in which they are asked; `unknown` takes what nobody took."""

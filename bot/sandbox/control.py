@@ -5,12 +5,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import cast
 
+from bot.sandbox import payloads
 from bot.sandbox.delivery import Ack, Delivery
 from bot.sandbox.json_types import JsonObject
 from bot.sandbox.refusals import Refused
 from bot.sandbox.signed_http import Forgery, Received, SignedHttp
 from bot.sandbox.socket_mode import Sockets
 from bot.sandbox.stand_in import StandIn
+from bot.sandbox.tokens import Kind
 
 
 @dataclass(slots=True)
@@ -64,10 +66,15 @@ class Control:
             self.slack.rates.scale = scale
 
     def fault(
-        self, fault: str, method: str = "*", calls: int = 1, seconds: float = 1.0
+        self,
+        fault: str,
+        method: str = "*",
+        calls: int = 1,
+        seconds: float = 1.0,
+        after: int = 0,
     ) -> None:
         """Plan a fault for coming calls; see `Faults.plan`."""
-        self.slack.faults.plan(fault, method, calls=calls, seconds=seconds)
+        self.slack.faults.plan(fault, method, calls=calls, seconds=seconds, after=after)
 
     def twist(
         self,
@@ -176,9 +183,26 @@ class Control:
         """Let installations from now on get tokens that expire and rotate."""
         self.slack.installer.rotation = enabled
 
-    def revoke_bot_token(self) -> None:
-        """Revoke the bot's token."""
+    async def revoke_bot_token(self) -> None:
+        """Revoke the bot's token, and send `tokens_revoked`."""
         self.slack.tokens.revoke(self.slack.bot_token)
+        bot = self.slack.workspace.app.bot_user
+        await self.announce("tokens_revoked", tokens={"oauth": [], "bot": [bot]})
+
+    async def uninstall_app(self) -> None:
+        """Remove the app from the workspace, and send the events that follow."""
+        await self.revoke_bot_token()
+        await self.announce("app_uninstalled")
+
+    def restore_bot_token(self) -> None:
+        """Accept the bot's token again."""
+        self.slack.tokens.add(self.slack.bot_token, Kind.BOT)
+
+    async def announce(self, kind: str, **members: object) -> None:
+        """Send an event that concerns the app, if the app subscribed to it."""
+        if kind in self.slack.workspace.events:
+            event = payloads.event(self.slack, {"type": kind, **members})
+            await self.delivery.deliver(event)
 
 
 COMMANDS = frozenset(

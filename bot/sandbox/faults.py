@@ -19,6 +19,12 @@ class Fault(StrEnum):
     """Nothing happens; the connection closes without an answer."""
     RATE_LIMIT = "rate_limit"
     """Nothing happens; the answer is status 429 with Retry-After."""
+    REFUSE = "refuse"
+    """Nothing happens; the answer is `ok: false` with `access_denied`."""
+    MALFORMED = "malformed"
+    """Nothing happens; the answer is `ok: true` and nothing else."""
+    NO_JSON = "no_json"
+    """Nothing happens; the answer is a page of HTML, as from a proxy."""
 
 
 class Twist(StrEnum):
@@ -32,12 +38,16 @@ class Twist(StrEnum):
 
 @dataclass(slots=True)
 class PlannedFault:
-    """A fault that waits for its calls; `seconds` is the delay or Retry-After."""
+    """A fault that waits for its calls; `seconds` is the delay or Retry-After.
+
+    `spared` calls pass before it begins.
+    """
 
     fault: Fault
     method: str = ANY
     left: int = 1
     seconds: float = 1.0
+    spared: int = 0
 
 
 @dataclass(slots=True)
@@ -64,9 +74,14 @@ class Faults:
         *,
         calls: int = 1,
         seconds: float = 1.0,
+        after: int = 0,
     ) -> None:
-        """Let `fault` befall the next `calls` calls of `method` (any by default)."""
-        self._faults.append(PlannedFault(Fault(fault), method, calls, seconds))
+        """Let `fault` befall the next `calls` calls of `method` (any by default).
+
+        The first `after` of them pass unharmed.
+        """
+        planned = PlannedFault(Fault(fault), method, calls, seconds, after)
+        self._faults.append(planned)
 
     def twist(
         self,
@@ -88,7 +103,9 @@ class Faults:
     def next_fault(self, method: str) -> PlannedFault | None:
         """Return the fault for a call of this method, and count it as used."""
         for planned in self._faults:
-            if planned.method in (ANY, method):
+            if planned.method in (ANY, method) and planned.spared > 0:
+                planned.spared -= 1
+            elif planned.method in (ANY, method):
                 planned.left -= 1
                 if planned.left <= 0:
                     self._faults.remove(planned)

@@ -142,6 +142,8 @@ class WebApi:
                 await self.slack.clock.sleep(fault.seconds)
             case Fault.LOST_RESPONSE:
                 pass
+            case _:
+                return odd_answer(fault.fault)
         return None
 
     def _log(self, name: str, arguments: JsonObject, error: str | None) -> None:
@@ -166,6 +168,15 @@ async def read_arguments(request: web.Request) -> JsonObject:
         form = await request.post()
         arguments |= {key: str(value) for key, value in form.items()}
     return arguments
+
+
+def odd_answer(fault: Fault) -> web.Response:
+    """Return an answer that Slack, or a proxy before it, gives now and then."""
+    if fault is Fault.NO_JSON:
+        return web.Response(text="<html>", content_type="text/html")
+    if fault is Fault.REFUSE:
+        return web.json_response(Refused("access_denied").answer())
+    return web.json_response({"ok": True})
 
 
 def too_many_requests(seconds: int) -> web.Response:

@@ -28,7 +28,13 @@ DEFAULT_BOT_SCOPES = (
     "users:read",
     "usergroups:read",
 )
-EVENTS = ("app_mention", "app_home_opened", "message.im")
+EVENTS = (
+    "app_home_opened",
+    "app_mention",
+    "app_uninstalled",
+    "message.im",
+    "tokens_revoked",
+)
 MAX_NOTICES = 20
 
 

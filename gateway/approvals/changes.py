@@ -50,7 +50,11 @@ class Change:
 
 @dataclass(frozen=True)
 class Frame:
-    """What a decision is made over: the record, the click, the person, the time."""
+    """What a decision is made over: the record, the click, the person, the time.
+
+    ``reviewer`` stands in for those alone whose roles count here; ``resolved`` is the
+    same person with everybody who handed their queue to them.
+    """
 
     approval: Approval
     item: Item
@@ -59,6 +63,7 @@ class Frame:
     now_ms: int
     judged: Judgement | None
     voters: tuple[Reviewer, ...]
+    resolved: Reviewer
 
     @property
     def requires_reason(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from gateway.approvals import edits, quorum, timing
+from gateway.approvals import edits, membership, quorum, timing
 from gateway.approvals.changes import (
     Change,
     Frame,
@@ -44,6 +44,7 @@ from gateway.approvals.reconciling import reconcile
 from gateway.approvals.record import (
     Approval,
     Item,
+    Person,
     Settlement,
     Verb,
     Vote,
@@ -53,11 +54,6 @@ from gateway.errors import BadJson
 
 MAX_TEXT = 3000
 """Longest reason or response: what one Slack text input can hold."""
-
-_VOTERS_UNKNOWN = (
-    "Slack did not say whether those who approved before you still may, so nothing was "
-    "recorded. Please try again in a moment."
-)
 
 _OWN_DECISION = (
     "One of these calls is escalated by now, so it needs a decision of its own; "
@@ -102,8 +98,10 @@ def decide(
     item = _item_at(approval, click.index)
     if item is None:
         return Changed(seen_version=click.version, version=approval.version)
-    reviewer = _hands(approval, item, reviewer, judged)
-    frame = Frame(approval, item, click, reviewer, now_ms, judged, tuple(voters))
+    acting = _hands(approval, item, reviewer, judged)
+    frame = Frame(
+        approval, item, click, acting, now_ms, judged, tuple(voters), reviewer
+    )
     if isinstance(decision, Reconcile):
         return reconcile(frame, decision)
     return (
@@ -120,8 +118,9 @@ def _hands(
 ) -> Reviewer:
     demand = quorum.stricter(item.demand, judged.demand) if judged else item.demand
     principals = (*approval.principals, *item.principals)
+    others = _votes_of_others(item, reviewer.person)
     return quorum.standing_in(
-        reviewer, demand.roles, principals, item.votes, item.action_hash
+        reviewer, demand.roles, principals, others, item.action_hash
     )
 
 
@@ -183,11 +182,35 @@ def _approve(frame: Frame) -> Change | Refusal:
         return Forbidden(reason="The policy no longer allows this call at all.")
     if item.tier is Tier.ESCALATE and frame.click.is_shared:
         return Forbidden(reason=_OWN_DECISION)
-    if quorum.has_voted(item.votes, frame.reviewer.person, item.action_hash):
+    if _is_counted(frame, item):
         return Forbidden(
             reason="Your approval is already counted; somebody else is needed too."
         )
     return _vote(frame, item, Verb.APPROVE, text="")
+
+
+def _is_counted(frame: Frame, item: Item) -> bool:
+    """Return True if this person's vote stands and would count for no more now.
+
+    Who was given another role since, or whose role Slack did not know at the time, may
+    vote again: the new vote takes the place of the old one.
+    """
+    person, action_hash = frame.reviewer.person, item.action_hash
+    if not quorum.has_voted(item.votes, person, action_hash):
+        return False
+    if quorum.has_voted(_votes_of_others(item, person), person, action_hash):
+        return True
+    counted = {
+        name
+        for vote in item.votes
+        if vote.action_hash == action_hash and vote.by.is_same(person)
+        for name in vote.roles
+    }
+    return counted.issuperset(quorum.roles_of(frame.reviewer, item.demand.roles))
+
+
+def _votes_of_others(item: Item, person: Person) -> tuple[Vote, ...]:
+    return tuple(vote for vote in item.votes if not vote.by.is_same(person))
 
 
 def _edit(frame: Frame, edit: Edit) -> Change | Refusal:
@@ -250,25 +273,30 @@ def _reopened(frame: Frame, item: Item) -> Change:
 def _vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
     if _has_outlived(frame):
         return Forbidden(reason=_OUTLIVED)
+    roles = item.demand.roles
+    if left_open := membership.open_roles(frame.resolved, roles):
+        return Forbidden(reason=membership.not_told(left_open, [frame.resolved]))
     is_edited = item.action != frame.item.action
     version = frame.approval.version + (1 if is_edited else 0)
     vote = Vote(
         by=frame.reviewer.person,
-        roles=quorum.roles_of(frame.reviewer, item.demand.roles),
+        roles=quorum.roles_of(frame.reviewer, roles),
         action_hash=item.action_hash,
         at_ms=frame.now_ms,
         on_behalf_of=for_whom(frame),
+        membership_at_ms=frame.now_ms - membership.age_ms(frame.reviewer),
     )
-    earlier = item.votes
+    before = earlier = _votes_of_others(item, vote.by)
     count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
     if count.is_met:
-        earlier = quorum.asked_again(earlier, frame.voters, item.demand.roles)
+        doubtful = quorum.doubtful_roles(before, frame.voters, roles)
+        if doubtful:
+            return Forbidden(reason=membership.not_told(doubtful, frame.voters))
+        earlier = quorum.asked_again(before, frame.voters, roles)
         count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
-        if not count.is_met and quorum.is_in_doubt(item.votes, frame.voters):
-            return Forbidden(reason=_VOTERS_UNKNOWN)
     lost = [
         one.by
-        for one in item.votes
+        for one in before
         if not quorum.has_voted(earlier, one.by, one.action_hash)
     ]
     item = item.with_(votes=(*earlier, vote))

@@ -30,16 +30,23 @@ class Standing(StrEnum):
 class Reviewer(Record):
     """A person who clicked, as the bot resolved them just now.
 
-    ``usergroups`` holds ids of the Slack user groups they are in; it is None when
-    Slack could not say, and then nothing that needs a group can be approved.
-    ``stands_in_for`` holds those who handed their queue to this person.
+    Attributes:
+        usergroups: ids of the Slack user groups that they are in.
+        unknown_groups: ids of those that Slack said nothing about; while a role rests
+            on one of them, no vote is recorded.
+        membership_age_ms: how old the oldest of Slack's answers is.
+        retry_in_s: when Slack can be asked again about what it left open.
+        stands_in_for: those who handed their queue to this person.
     """
 
     team: str
     user: str
     name: str = ""
-    usergroups: frozenset[str] | None = frozenset()
+    usergroups: frozenset[str] = frozenset()
+    unknown_groups: frozenset[str] = frozenset()
     standing: Standing = Standing.UNKNOWN
+    membership_age_ms: int = 0
+    retry_in_s: int = 0
     stands_in_for: tuple[Reviewer, ...] = ()
 
     @property

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gateway.approvals.decisions import Reviewer, Standing
+from gateway.approvals.membership import click_again, holds, not_told, open_roles
 from gateway.approvals.record import Demand, Person, Record, Role, Vote
 
 _STANDING_REASONS = {
@@ -13,8 +14,6 @@ _STANDING_REASONS = {
     Standing.STRANGER: "People from other organizations cannot decide approvals.",
     Standing.BOT: "Bots and workflows cannot decide approvals.",
     Standing.DEACTIVATED: "This account is deactivated and cannot decide approvals.",
-    Standing.UNKNOWN: "Slack did not say who you are, so nothing was recorded. "
-    "Please try again in a moment.",
 }
 
 
@@ -41,7 +40,7 @@ def roles_of(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
     """
     hands = (reviewer, *reviewer.stands_in_for)
     return tuple(
-        role.name for role in roles if any(_holds(hand, role) for hand in hands)
+        role.name for role in roles if any(holds(hand, role) for hand in hands)
     )
 
 
@@ -81,25 +80,28 @@ def objection(
     The sentence is for the person: calm, without the names of others.
     """
     if reviewer.standing is not Standing.MEMBER:
-        return _STANDING_REASONS[reviewer.standing]
+        return _no_member(reviewer)
     if any(principal.is_same(reviewer.person) for principal in principals):
         return (
             "You asked for this one yourself (or your edit raised what it needs), "
             "so somebody else has to decide it."
         )
     roles = demand.roles
-    reviewer = standing_in(reviewer, roles, principals)
     if not any(role.users or role.usergroups for role in roles):
         return "No reviewers are set for this call, so nobody can approve it."
-    if roles_of(reviewer, roles):
+    if roles_of(standing_in(reviewer, roles, principals), roles):
         return None
-    if reviewer.usergroups is None and any(role.usergroups for role in roles):
-        return (
-            "Slack did not say which user groups you are in, so nothing was "
-            "recorded. Please try again in a moment."
-        )
+    if left_open := open_roles(reviewer, roles):
+        return not_told(left_open, [reviewer])
     names = " or ".join(role.name for role in roles)
     return f"Only {names} can decide this, and you are not on that list."
+
+
+def _no_member(reviewer: Reviewer) -> str:
+    if reviewer.standing is not Standing.UNKNOWN:
+        return _STANDING_REASONS[reviewer.standing]
+    again = click_again([reviewer])
+    return f"Slack did not say who you are, so nothing was recorded. {again}"
 
 
 def tally(demand: Demand, votes: Sequence[Vote], action_hash: str) -> Tally:
@@ -131,7 +133,7 @@ def asked_again(
 ) -> tuple[Vote, ...]:
     """Return the votes that count now too, with the roles held then and still.
 
-    Of a role that Slack cannot confirm nothing is left; see `is_in_doubt`.
+    Of a role that Slack cannot confirm nothing is left; see `doubtful_roles`.
 
     Args:
         votes: of one action.
@@ -146,14 +148,17 @@ def asked_again(
     return tuple(vote for vote in kept if vote.roles)
 
 
-def is_in_doubt(votes: Sequence[Vote], people: Sequence[Reviewer]) -> bool:
-    """Say whether Slack left open if one of these people may still vote."""
-    return any(
-        hand.standing is Standing.UNKNOWN
-        or (hand.standing is Standing.MEMBER and hand.usergroups is None)
-        for vote in votes
-        for hand in _hands(vote, people)
-    )
+def doubtful_roles(
+    votes: Sequence[Vote], people: Sequence[Reviewer], roles: Sequence[Role]
+) -> tuple[str, ...]:
+    """Return the roles of these votes that Slack left open when it was asked again."""
+    found: dict[str, None] = {}
+    for vote in votes:
+        voter, *others = _hands(vote, people)
+        hands = voter.with_(stands_in_for=tuple(others))
+        left_open = open_roles(hands, roles)
+        found |= dict.fromkeys(name for name in vote.roles if name in left_open)
+    return tuple(found)
 
 
 def stricter(first: Demand, second: Demand) -> Demand:
@@ -261,9 +266,3 @@ def _joined(one: Demand, other: Demand) -> Demand:
             for name in one.at_least.keys() | other.at_least.keys()
         },
     )
-
-
-def _holds(reviewer: Reviewer, role: Role) -> bool:
-    if reviewer.user in role.users:
-        return True
-    return bool(reviewer.usergroups and reviewer.usergroups & set(role.usergroups))

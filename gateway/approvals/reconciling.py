@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.approvals import quorum
+from gateway.approvals import membership, quorum
 from gateway.approvals.changes import Change, Frame, event_of, following
 from gateway.approvals.decisions import (
     Changed,
@@ -66,6 +66,8 @@ def _no_rerun(frame: Frame) -> str | None:
         at_ms=frame.now_ms,
     )
     if not quorum.tally(demand, (alone,), item.action_hash).is_met:
+        if left_open := membership.open_roles(frame.resolved, demand.roles):
+            return membership.not_told(left_open, [frame.resolved])
         return (
             "This call needs more than one person, so one alone cannot have it run "
             "again. Say that it ran or leave it; the agent can ask anew."

@@ -128,6 +128,7 @@ class Vote(Record):
     """One person's approve; it counts for this action hash and no other.
 
     ``on_behalf_of`` names those whose roles it uses up as well: they vote no more.
+    ``membership_at_ms`` is when Slack was asked for the roles; 0 in older records.
     """
 
     by: Person
@@ -135,6 +136,7 @@ class Vote(Record):
     action_hash: str
     at_ms: int
     on_behalf_of: tuple[Person, ...] = ()
+    membership_at_ms: int = 0
 
 
 class EditRecord(Record):

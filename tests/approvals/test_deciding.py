@@ -190,11 +190,13 @@ def test_unresolved_user_groups_approve_nothing() -> None:
     approval = an_approval(an_item(demand=group))
     ana = reviewer(ANA)
 
-    unresolved = say(approval, Approve(), ana.with_(usergroups=None))
+    unresolved = say(
+        approval, Approve(), ana.with_(unknown_groups=frozenset({"S0SUPPORT"}))
+    )
     resolved = say(approval, Approve(), ana.with_(usergroups=frozenset({"S0SUPPORT"})))
 
     assert isinstance(unresolved, Forbidden)
-    assert "try again" in unresolved.reason
+    assert "who is in support" in unresolved.reason
     assert isinstance(resolved, Change)
 
 

@@ -83,7 +83,11 @@ def test_each_extension_adds_half_of_the_time_until_there_is_no_more() -> None:
         (EVE, NOW, "forbidden"),
         (DAN, NOW, "forbidden"),
         (ANA.with_(standing=Standing.GUEST), NOW, "forbidden"),
-        (ANA.with_(usergroups=None), NOW, "forbidden"),
+        (
+            ANA.with_(usergroups=NO_GROUPS, unknown_groups=ANA.usergroups),
+            NOW,
+            "forbidden",
+        ),
         (ANA, LATER, "expired"),
     ],
 )

@@ -54,7 +54,9 @@ class Step:
 STEPS = st.builds(
     Step,
     what=st.sampled_from(
-        ["approve"] * 6 + ["edit"] * 3 + ["reject", "leave", "demote", "hide", "tick"]
+        ["approve"] * 6
+        + ["edit"] * 3
+        + ["reject", "leave", "demote", "promote", "hide", "blur", "tick"]
     ),
     who=st.sampled_from(NAMES),
     amount=st.sampled_from([100, 200, 900, 1000]),
@@ -71,29 +73,47 @@ class People:
     )
     gone: set[str] = field(default_factory=set[str])
     hidden: set[str] = field(default_factory=set[str])
+    blurred: set[str] = field(default_factory=set[str])
 
     def reviewer(self, name: str) -> Reviewer:
         """Return a person as the bot would resolve them."""
-        standing = Standing.DEACTIVATED if name in self.gone else Standing.MEMBER
         if name in self.hidden:
-            return Reviewer(team="T0", user=user(name), usergroups=None)
+            return Reviewer(team="T0", user=user(name))
+        standing = Standing.DEACTIVATED if name in self.gone else Standing.MEMBER
+        unknown = {"S0SENIOR"} if name in self.blurred else set[str]()
         groups = frozenset(GROUPS[role] for role in self.roles[name])
         return Reviewer(
-            team="T0", user=user(name), usergroups=groups, standing=standing
+            team="T0",
+            user=user(name),
+            usergroups=groups - unknown,
+            unknown_groups=frozenset(unknown),
+            standing=standing,
         )
 
     def change(self, step: Step) -> None:
-        """Let somebody leave, lose their roles' senior part, or be unknown a while."""
+        """Let somebody leave, lose or get a role, or be unknown for a while."""
         if step.what == "leave":
             self.gone.add(step.who)
         elif step.what == "demote":
             self.roles[step.who] -= {"senior"}
-        else:
+        elif step.what == "promote":
+            self.roles[step.who] |= {"senior"}
+        elif step.what == "hide":
             self.hidden ^= {step.who}
+        else:
+            self.blurred ^= {step.who}
 
     def held(self, name: str) -> set[str]:
-        """Return the roles of somebody who is here and known."""
-        return set() if name in self.gone | self.hidden else self.roles[name]
+        """Return the roles that somebody is known to hold."""
+        if name in self.gone | self.hidden:
+            return set()
+        return self.roles[name] - self.open(name)
+
+    def open(self, name: str) -> set[str]:
+        """Return the roles that Slack does not tell of somebody."""
+        if name in self.hidden:
+            return {"support", "senior"}
+        return {"senior"} if name in self.blurred - self.gone else set()
 
 
 class Model:
@@ -114,20 +134,18 @@ class Model:
 
     def approve(self, name: str, people: People) -> str:
         """Count a vote, and look again at the earlier ones when it is the last."""
-        if name in self.votes:
+        asked = {"support", "senior"} if self.is_escalated else {"support"}
+        known = people.held(name) & asked
+        if known <= self.votes.get(name, set()) or people.open(name) & asked:
             return "refused"
-        mine = {name: set(people.held(name))}
-        votes = self.votes | mine
+        mine = {name: known}
+        others = {who: held for who, held in self.votes.items() if who != name}
+        votes = others | mine
         if self.is_enough(votes):
-            sure = {
-                who: roles & people.held(who)
-                for who, roles in self.votes.items()
-                if roles & people.held(who)
-            } | mine
-            unsure = set(self.votes) & people.hidden
-            if not self.is_enough(sure) and unsure:
+            if any(roles & people.open(who) for who, roles in others.items()):
                 return "refused"
-            votes = sure
+            still = {who: roles & people.held(who) for who, roles in others.items()}
+            votes = {who: roles for who, roles in still.items() if roles} | mine
         self.votes = votes
         if self.is_enough(votes):
             self.state = "authorized"
@@ -137,8 +155,12 @@ class Model:
         """Change the amount: new votes, and a higher bar if it needs one."""
         if amount == self.amount:
             return self.approve(name, people)
+        is_raising = amount > 500 and not self.is_escalated
+        asked = {"support", "senior"} if self.is_escalated else {"support"}
+        if not is_raising and people.open(name) & asked:
+            return "refused"
         self.amount, self.votes, self.version = amount, {}, self.version + 1
-        if amount > 500 and not self.is_escalated:
+        if is_raising:
             self.is_escalated = self.is_raised = True
             self.barred.add(name)
             return "counted"
@@ -229,7 +251,7 @@ def test_ten_thousand_orders_of_votes_end_as_the_policy_says(
     for step in steps:
         if step.what == "tick":
             now_ms += LIFETIME_MS // 2
-        elif step.what in {"leave", "demote", "hide"}:
+        elif step.what in {"leave", "demote", "promote", "hide", "blur"}:
             people.change(step)
         else:
             is_over = now_ms >= approval.expires_at_ms

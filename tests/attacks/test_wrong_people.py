@@ -9,6 +9,7 @@ import pytest
 
 from bot.app import SlackBot
 from bot.ids import Action, Input, View
+from bot.membership import FRESH_S
 from bot.sandbox.json_types import as_object
 from gateway.approvals.decisions import (
     Approve,
@@ -127,6 +128,8 @@ async def test_who_lost_the_role_with_the_form_open_is_refused(
             control.fault(fault, "users.info", calls=99, seconds=9)
             control.fault(fault, "usergroups.users.list", calls=99, seconds=9)
 
+        control.advance(2 * FRESH_S + 1)
+
         status, _ = await deliver(house, form)
 
         assert (status, await trace(house, verdict)) == (200, before)
@@ -190,6 +193,7 @@ async def test_the_vote_of_somebody_who_left_does_not_complete_a_quorum(
         await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
         await eventually(lambda: has_votes(house, verdict, 1))
         house.sandbox.control.deactivate("U0ANA")
+        house.sandbox.control.advance(FRESH_S + 1)
 
         await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
 

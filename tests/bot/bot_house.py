@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -94,9 +95,10 @@ class House:
 
     @asynccontextmanager
     async def running(self, **changes: Any) -> AsyncGenerator[SlackBot]:
-        """Run the bot, and let the sandbox deliver to it."""
+        """Run the bot by the sandbox's clock, and let the sandbox deliver to it."""
         config = replace(self.config, **changes)
-        async with SlackBot(config, self.reviews) as bot:
+        clock = self.sandbox.clock.now
+        async with SlackBot(config, self.reviews, clock=clock) as bot:
             self.bot = bot
             if config.mode is SlackMode.HTTP:
                 self.sandbox.deliver_http(bot.url)
@@ -170,6 +172,13 @@ class House:
             channel, lambda m: m["ephemeral"] and words in str(m["text"])
         )
         return str(found["text"])
+
+    async def bot_is_quiet(self) -> None:
+        """Wait until the bot has told everybody what it had to tell."""
+        assert self.bot
+        tasks = self.bot._tasks
+        while tasks._running:
+            await asyncio.wait(tasks._running)
 
     async def execute(self, verdict: Verdict, *, ok: bool = True) -> None:
         """Let an agent claim and run an authorized call."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
@@ -52,8 +52,8 @@ def test_secrets_are_not_in_the_settings_repr() -> None:
     assert config.seal_key != BotConfig(bot_token="xoxb-2", app_token="xapp-").seal_key
 
 
-def revoke(house: House) -> None:
-    house.sandbox.control.revoke_bot_token()
+async def revoke(house: House) -> None:
+    await house.sandbox.control.revoke_bot_token()
 
 
 @pytest.mark.parametrize(
@@ -72,12 +72,12 @@ def revoke(house: House) -> None:
 )
 async def test_a_start_that_cannot_work_says_what_to_do(
     house: House,
-    harm: Callable[[House], None] | None,
+    harm: Callable[[House], Awaitable[None]] | None,
     changes: dict[str, Any],
     words: str,
 ) -> None:
     if harm is not None:
-        harm(house)
+        await harm(house)
 
     with pytest.raises(SettingsError, match=words):
         async with house.running(**changes):

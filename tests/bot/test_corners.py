@@ -19,6 +19,7 @@ from bot.cards.message import Message
 from bot.ids import Action
 from bot.ingress import Answer
 from bot.limits import Limits
+from bot.membership import Membership
 from bot.posting import Wall
 from bot.reviewers import Reviewers
 from bot.sandbox.server import Sandbox
@@ -210,10 +211,15 @@ async def test_an_envelope_is_handled_until_it_is_kept_and_then_acknowledged(
     assert len(client.sent) == answered
 
 
+def reviewers_of(slack: Slack) -> Reviewers:
+    membership = Membership(slack, team=TEAM, clock=lambda: 0.0)
+    return Reviewers(membership, team=TEAM, clock=lambda: 0.0)
+
+
 async def test_a_refusal_that_is_not_about_the_person_leaves_them_unknown() -> None:
     async with Sandbox() as sandbox, slack_of(sandbox) as slack:
         sandbox.control.scopes(["chat:write"])
-        reviewers = Reviewers(slack, team=TEAM, clock=lambda: 0.0)
+        reviewers = reviewers_of(slack)
 
         reviewer = await reviewers.resolve("U0ANA", user_team=TEAM)
 
@@ -222,7 +228,7 @@ async def test_a_refusal_that_is_not_about_the_person_leaves_them_unknown() -> N
 
 async def test_two_fresh_questions_at_once_are_both_answered() -> None:
     async with Sandbox() as sandbox, slack_of(sandbox) as slack:
-        reviewers = Reviewers(slack, team=TEAM, clock=lambda: 0.0)
+        reviewers = reviewers_of(slack)
 
         found = await asyncio.gather(
             *(reviewers.resolve("U0ANA", user_team=TEAM, fresh=True) for _ in range(3))

@@ -161,6 +161,8 @@ def test_a_listener_without_its_entry_is_named() -> None:
         "The scope 'x' is missing; the bot needs it.",
         "The event 'app_home_opened' is too much: no listener handles it; remove it.",
         "The event 'app_mention' is too much: no listener handles it; remove it.",
+        "The event 'app_uninstalled' is too much: no listener handles it; remove it.",
+        "The event 'tokens_revoked' is too much: no listener handles it; remove it.",
         "The command '/other' is missing; the bot needs it.",
     ]
 

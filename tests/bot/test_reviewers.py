@@ -11,7 +11,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot import reviewers as reviewers_module
+from bot import membership as membership_module
+from bot.membership import FRESH_S, Membership
 from bot.reviewers import Reviewers
 from bot.sandbox.server import Sandbox
 from bot.web import Slack
@@ -20,6 +21,7 @@ from tests.bot.bot_house import REFUND, TEAM, House
 
 SUPPORT, SENIOR = "S0SUPPORT", "S0SENIOR"
 MINE: frozenset[str] = frozenset({SUPPORT})
+NONE: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -37,9 +39,12 @@ async def opened(*, enterprise: str = "") -> AsyncGenerator[Desk]:
     async with Sandbox() as sandbox, aiohttp.ClientSession() as session:
         slack = Slack(sandbox.bot_token, api_url=sandbox.api_url, session=session)
         times = [0.0]
-        reviewers = Reviewers(
-            slack, team=TEAM, enterprise=enterprise, clock=lambda: times[0]
-        )
+
+        def clock() -> float:
+            return times[0]
+
+        membership = Membership(slack, team=TEAM, enterprise=enterprise, clock=clock)
+        reviewers = Reviewers(membership, team=TEAM, enterprise=enterprise, clock=clock)
         yield Desk(sandbox, reviewers, times)
 
 
@@ -128,40 +133,69 @@ async def test_answers_are_kept_for_a_minute_and_then_asked_again() -> None:
         assert (desk.calls(), asked.usergroups) == (first + 2, frozenset())
 
 
-async def test_a_fresh_answer_is_always_asked_for() -> None:
+async def test_a_fresh_answer_is_at_most_a_few_seconds_old() -> None:
     async with opened() as desk:
         await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
         desk.sandbox.control.set_group(SUPPORT, [])
         desk.sandbox.control.deactivate("U0ANA")
-        desk.times[0] = 0.001
+        desk.times[0] = FRESH_S
 
-        reviewer = await desk.reviewers.resolve(
+        shared = await desk.reviewers.resolve(
+            "U0ANA", user_team=TEAM, groups=[SUPPORT], fresh=True
+        )
+        desk.times[0] = FRESH_S + 0.001
+        asked = await desk.reviewers.resolve(
             "U0ANA", user_team=TEAM, groups=[SUPPORT], fresh=True
         )
 
-        assert reviewer.standing is Standing.DEACTIVATED
-        assert reviewer.usergroups == frozenset()
+        assert (shared.usergroups, shared.membership_age_ms) == (MINE, 5_000)
+        assert asked.standing is Standing.DEACTIVATED
+        assert (asked.usergroups, asked.membership_age_ms) == (frozenset(), 0)
 
 
-async def test_who_is_in_no_group_uses_up_no_fresh_question() -> None:
+async def test_more_groups_in_use_are_asked_about_less_often_each() -> None:
+    async with opened() as desk:
+        both = [SUPPORT, SENIOR]
+        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=both)
+        desk.times[0] = 2 * FRESH_S
+        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=both, fresh=True)
+        assert desk.calls("usergroups.users.list") == 2
+
+        desk.times[0] = 2 * FRESH_S + 0.001
+        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=both, fresh=True)
+
+        assert desk.calls("usergroups.users.list") == 4
+
+
+async def test_who_was_given_a_role_just_now_is_not_told_that_they_lack_it() -> None:
     async with opened() as desk:
         await desk.reviewers.resolve("U0EVE", user_team=TEAM, groups=[SUPPORT])
-        asked = desk.calls("usergroups.users.list")
-        desk.times[0] = 1.0
+        desk.sandbox.control.set_group(SUPPORT, ["U0EVE"])
+        desk.times[0] = FRESH_S + 1
 
-        for _ in range(30):
+        reviewer = await desk.reviewers.resolve(
+            "U0EVE", user_team=TEAM, groups=[SUPPORT]
+        )
+
+        assert reviewer.usergroups == MINE
+
+
+async def test_an_outsider_who_clicks_on_and_on_uses_up_no_questions() -> None:
+    async with opened() as desk:
+        for second in range(60):
+            desk.times[0] = float(second)
             reviewer = await desk.reviewers.resolve(
                 "U0EVE", user_team=TEAM, groups=[SUPPORT], fresh=True
             )
-            assert reviewer.usergroups == frozenset()
+            assert (reviewer.usergroups, reviewer.unknown_groups) == (NONE, NONE)
 
-        assert desk.calls("usergroups.users.list") == asked == 1
+        assert desk.calls("usergroups.users.list") <= 60 / FRESH_S
 
 
 async def test_all_who_are_asked_about_at_once_share_one_fresh_answer() -> None:
     async with opened() as desk:
         await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
-        desk.times[0] = 1.0
+        desk.times[0] = FRESH_S + 1
 
         await asyncio.gather(
             *(
@@ -175,6 +209,50 @@ async def test_all_who_are_asked_about_at_once_share_one_fresh_answer() -> None:
         assert desk.calls("usergroups.users.list") == 2
 
 
+async def test_after_a_429_nothing_is_asked_until_retry_after_is_over() -> None:
+    async with opened() as desk:
+        desk.sandbox.faults.plan("rate_limit", "usergroups.users.list", seconds=30)
+        first = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        desk.times[0] = 29.0
+        second = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SENIOR])
+        assert (first.retry_in_s, second.retry_in_s) == (30, 1)
+        assert desk.calls("usergroups.users.list") == 1
+
+        desk.times[0] = 30.0
+        known = await desk.reviewers.resolve(
+            "U0ANA", user_team=TEAM, groups=[SUPPORT, SENIOR]
+        )
+
+        assert (known.usergroups, known.unknown_groups) == (MINE, NONE)
+
+
+async def test_a_group_that_does_not_exist_has_nobody_in_it() -> None:
+    async with opened() as desk:
+        reviewer = await desk.reviewers.resolve(
+            "U0ANA", user_team=TEAM, groups=[SUPPORT, "S0NONE"]
+        )
+
+        assert (reviewer.usergroups, reviewer.unknown_groups) == (MINE, NONE)
+
+
+@pytest.mark.parametrize("method", ["users.info", "usergroups.users.list"])
+@pytest.mark.parametrize("fault", ["malformed", "no_json", "refuse"])
+async def test_an_answer_without_the_answer_means_nobody_is_known(
+    fault: str, method: str
+) -> None:
+    async with opened() as desk:
+        desk.sandbox.faults.plan(fault, method)
+
+        unknown = await desk.reviewers.resolve(
+            "U0ANA", user_team=TEAM, groups=[SUPPORT]
+        )
+        known = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+
+        is_open = unknown.standing is Standing.UNKNOWN or unknown.unknown_groups == MINE
+        assert is_open
+        assert (known.standing, known.usergroups) == (Standing.MEMBER, MINE)
+
+
 @pytest.mark.parametrize("fault", ["http_500", "reset", "rate_limit"])
 async def test_what_slack_does_not_say_is_unknown_and_not_kept(fault: str) -> None:
     async with opened() as desk:
@@ -184,33 +262,40 @@ async def test_what_slack_does_not_say_is_unknown_and_not_kept(fault: str) -> No
             "U0ANA", user_team=TEAM, groups=[SUPPORT]
         )
         desk.sandbox.faults.clear()
+        desk.times[0] += unknown.retry_in_s
         known = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
 
-        assert (unknown.standing, unknown.usergroups) == (Standing.UNKNOWN, None)
+        assert (unknown.standing, unknown.unknown_groups) == (Standing.UNKNOWN, MINE)
         assert (known.standing, known.usergroups) == (Standing.MEMBER, MINE)
 
 
-async def test_one_group_that_stays_unknown_leaves_all_of_them_open() -> None:
+async def test_one_group_that_stays_unknown_leaves_the_others_known() -> None:
     async with opened() as desk:
+        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        desk.sandbox.faults.plan("http_500", "usergroups.users.list")
+
         reviewer = await desk.reviewers.resolve(
-            "U0ANA", user_team=TEAM, groups=[SUPPORT, "S0NONE"]
+            "U0ANA", user_team=TEAM, groups=[SUPPORT, SENIOR]
         )
 
-        assert reviewer.usergroups is None
+        assert reviewer.usergroups == MINE
+        assert reviewer.unknown_groups == {SENIOR}
 
 
 async def test_a_slow_slack_costs_the_answer_and_not_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reviewers_module, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(membership_module, "PATIENCE_S", 0.5)
     async with opened() as desk:
-        desk.sandbox.faults.plan("slow", calls=2, seconds=0.3)
+        desk.sandbox.faults.plan("slow", calls=2, seconds=9)
 
-        reviewer = await desk.reviewers.resolve(
+        unknown = await desk.reviewers.resolve(
             "U0ANA", user_team=TEAM, groups=[SUPPORT]
         )
+        again = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
 
-        assert (reviewer.standing, reviewer.usergroups) == (Standing.UNKNOWN, None)
+        assert (unknown.standing, unknown.unknown_groups) == (Standing.UNKNOWN, MINE)
+        assert (again.standing, again.usergroups) == (Standing.MEMBER, MINE)
 
 
 async def test_a_storm_of_clicks_asks_once() -> None:
@@ -228,7 +313,7 @@ async def test_a_storm_of_clicks_asks_once() -> None:
 async def test_the_kept_answers_do_not_grow_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(reviewers_module, "_MAX_KEPT", 1)
+    monkeypatch.setattr(membership_module, "_MAX_KEPT", 1)
     async with opened() as desk:
         for user in ("U0ANA", "U0BEN"):
             await desk.reviewers.resolve(user, user_team=TEAM)

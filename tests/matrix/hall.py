@@ -138,7 +138,7 @@ async def open_hall(cells: Sequence[Cell]) -> AsyncGenerator[Hall]:
     config.write_text(json.dumps({"policy": _policy(len(cells))}), encoding="utf-8")
     try:
         with pytest.MonkeyPatch.context() as patch:
-            for method in (limits.POST, limits.UPDATE):
+            for method in (limits.POST, limits.UPDATE, limits.GROUP_USERS, limits.USER):
                 patch.setitem(limits.RATES, method, limits.Rate(1e6, 1_000_000))
             async with open_world(
                 config, folder / "data", mode=SlackMode.HTTP, is_kept=False

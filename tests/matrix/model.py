@@ -127,7 +127,6 @@ _ASKED = {
 _ESCALATED = {"support", "listed", "senior"}
 _RAISED = {Demand.RAISED, Demand.RAISED_BY_SELF}
 _VOID = {Demand.AFTER_DEACTIVATED, Demand.AFTER_REVOKED}
-_SENIOR_VOTED = {Demand.AFTER_SENIOR, Demand.AFTER_REVOKED, Demand.AFTER_DEMOTED}
 _NO_GROUPS = {Kind.NO_GROUPS, Kind.NO_GROUPS_BY_ID}
 _RECORDED = "is recorded"
 
@@ -172,19 +171,19 @@ def refusal(cell: Cell) -> str:
 def _stranger_to_it(cell: Cell) -> str:
     """Refuse who holds no role that is asked for, as far as Slack tells."""
     is_asking = cell.demand is not Demand.BY_LIST and cell.kind in _NO_GROUPS
-    if is_asking or cell.demand is Demand.MISSING:
-        return "Slack did not say which user groups"
+    if is_asking:
+        return "Slack did not say who is in"
     return "you are not on that list"
 
 
 def _doubt(cell: Cell) -> str:
-    """Refuse a second vote, and a last one while the first may not count any more."""
-    if cell.verb is not Verb.APPROVE:
+    """Refuse a second vote, and any vote while a role that is asked for is open."""
+    if cell.verb in {Verb.REJECT, Verb.RESPOND}:
         return ""
-    if cell.demand is Demand.AFTER_SELF:
+    if cell.demand is Demand.AFTER_SELF and cell.verb is Verb.APPROVE:
         return "already counted"
-    is_unknown = cell.kind is Kind.NO_GROUPS_BY_ID and cell.demand in _SENIOR_VOTED
-    return "Slack did not say" if is_unknown else ""
+    is_open = cell.kind is Kind.NO_GROUPS_BY_ID and cell.demand.is_escalated
+    return "Slack did not say who is in" if is_open else ""
 
 
 def _roles(cell: Cell) -> set[str]:

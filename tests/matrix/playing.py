@@ -11,7 +11,7 @@ from enum import StrEnum
 
 import pytest
 
-from bot import reviewers
+from bot import membership
 from bot.sandbox.client import GestureFailed
 from bot.sandbox.faults import Fault
 from bot.sandbox.records import Message
@@ -209,7 +209,8 @@ def _during(hall: Hall, hour: Hour) -> Generator[None]:
         sandbox.faults.plan(Fault.HTTP_500, _FAULTS[hour], calls=1_000_000)
     is_young = hour in {Hour.APPROVING, Hour.ESCALATING}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reviewers, "KEPT_S", FOR_EVER_S if is_young else 0.0)
+        patch.setattr(membership, "KEPT_S", FOR_EVER_S if is_young else 0.0)
+        patch.setattr(membership, "FRESH_S", 0.0)
         yield
     sandbox.faults.clear()
 

@@ -456,8 +456,15 @@ TABLE = (
     Mutant(
         "whom Slack does not know completes nothing",
         DECIDING,
-        "if not count.is_met and quorum.is_in_doubt(",
-        "if False and quorum.is_in_doubt(",
+        "        if doubtful:",
+        "        if False:",
+        "tests/approvals",
+    ),
+    Mutant(
+        "no vote is recorded while Slack leaves a role of it open",
+        DECIDING,
+        "if left_open := membership.open_roles(frame.resolved, roles):",
+        "if left_open := ():",
         "tests/approvals",
     ),
     Mutant(

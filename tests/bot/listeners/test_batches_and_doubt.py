@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from bot.ids import Action, seal
+from bot.membership import FRESH_S
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import approval_of
 from gateway.approvals.strict_json import JsonObject
@@ -130,12 +131,13 @@ async def test_two_of_two_people_authorize_an_escalated_call(house: House) -> No
         assert item.state is ItemState.AUTHORIZED
 
 
-async def test_membership_is_asked_anew_for_an_escalated_call(house: House) -> None:
+async def test_who_left_a_group_counts_for_a_few_seconds_at_most(house: House) -> None:
     async with house.running():
         (verdict,) = await house.submit(("wire_money", {"n": 1}))
         ts = str((await house.card(verdict))["ts"])
         await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
         house.sandbox.control.set_group("S0SENIOR", [])
+        house.sandbox.control.advance(2 * FRESH_S + 1)
 
         await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
 

@@ -93,7 +93,7 @@ async def test_a_slack_that_does_not_say_who_is_in_a_group_lets_nobody_approve(
 
         await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0ANA", "Slack did not say which user groups")
+        await house.told("U0ANA", "Slack did not say who is in support")
         assert await is_untouched(house, verdict)
 
 

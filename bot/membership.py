@@ -1,0 +1,258 @@
+"""Cache what Slack says of people and user groups, within Slack's rate limits.
+
+Slack answers ``usergroups.users.list`` 20 times a minute for a whole workspace, and a
+click has to be answered within three seconds. So every answer is a snapshot that all
+clicks share: one question at a time for each person and group, asked again only when
+the snapshot is older than the decision allows. A limit is kept here before Slack has
+to refuse, and after a 429 nothing is asked until Retry-After is over.
+
+An answer that is missing, late or malformed is no answer. It says when it is worth
+asking again, and it is never taken for "nobody".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Generic, TypeVar, cast
+
+from bot.limits import GROUP_USERS, USER, Limits
+from bot.web import RateLimited, Reply, Slack, SlackError, SlackRefused, SlackSilent
+from gateway.approvals.decisions import Standing
+
+logger = logging.getLogger(__name__)
+
+KEPT_S = 60.0
+"""Age of a snapshot that serves a decision of one person, and whatever is only read."""
+
+FRESH_S = 5.0
+"""Age that serves a decision of several people, for each user group in use.
+
+Together the groups are asked about 12 times a minute, which leaves room for others.
+"""
+
+PATIENCE_S = 1.5
+_MAX_KEPT = 10_000
+_NO_SUCH_USER = frozenset({"user_not_found", "user_not_visible"})
+_NO_SUCH_GROUP = frozenset({"no_such_subteam", "subteam_not_found"})
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What Slack says of a person."""
+
+    standing: Standing
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot(Generic[T]):
+    """An answer of Slack, and when it was asked for (seconds of the clock)."""
+
+    value: T
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class NoAnswer:
+    """Slack left it open; ``retry_in_s`` is when to ask again, 0 for at once."""
+
+    retry_in_s: int = 0
+
+
+class Membership:
+    """The people and user groups of one workspace, as snapshots.
+
+    Args:
+        slack: to ask.
+        team: the workspace's id.
+        enterprise: the organization above it, "" for none; its people are members.
+        clock: seconds, never going backwards.
+    """
+
+    def __init__(
+        self,
+        slack: Slack,
+        *,
+        team: str,
+        enterprise: str = "",
+        clock: Callable[[], float],
+    ) -> None:
+        self._slack = slack
+        self._team = team
+        self._enterprise = enterprise
+        self._clock = clock
+        limits = Limits(clock)
+        self._accounts = _Snapshots(USER, self._ask_account, limits, clock)
+        self._groups = _Snapshots(GROUP_USERS, self._ask_group, limits, clock)
+
+    @property
+    def fresh_group_s(self) -> float:
+        """Return how old a group may be in a decision of several people."""
+        return min(KEPT_S, FRESH_S * max(1, self._groups.in_use(KEPT_S)))
+
+    async def account(
+        self, user: str, *, fresh: bool = False
+    ) -> Snapshot[Account] | NoAnswer:
+        """Return what account this is; never raises, and takes `PATIENCE_S` at most."""
+        return await self._accounts.get(user, FRESH_S if fresh else KEPT_S)
+
+    async def group(
+        self, group: str, *, fresh: bool = False
+    ) -> Snapshot[frozenset[str]] | NoAnswer:
+        """Return the ids of a group's people; never raises, as `account`."""
+        return await self._groups.get(group, self.fresh_group_s if fresh else KEPT_S)
+
+    async def _ask_account(self, user: str) -> Account:
+        try:
+            reply = await self._slack.ask(USER, user=user)
+        except SlackRefused as error:
+            if error.error in _NO_SUCH_USER:
+                return Account(Standing.STRANGER)
+            raise
+        found = reply.get("user")
+        if not isinstance(found, Mapping) or "id" not in found:
+            raise SlackSilent(USER, "an answer without a user")
+        return self._account(cast("Reply", found))
+
+    def _account(self, user: Reply) -> Account:
+        profile = cast("Mapping[str, object]", user.get("profile") or {})
+        names = (profile.get("display_name"), user.get("real_name"), user.get("name"))
+        name = next((str(each) for each in names if each), "")
+        return Account(self._standing(user), name)
+
+    def _standing(self, user: Reply) -> Standing:
+        above = cast("Mapping[str, object]", user.get("enterprise_user") or {})
+        is_colleague = user.get("team_id") == self._team or bool(
+            self._enterprise and above.get("enterprise_id") == self._enterprise
+        )
+        flags = (
+            (bool(user.get("deleted")), Standing.DEACTIVATED),
+            (_is_bot(user), Standing.BOT),
+            (bool(user.get("is_stranger")), Standing.STRANGER),
+            (_is_guest(user), Standing.GUEST),
+            (not is_colleague, Standing.STRANGER),
+        )
+        return next((what for is_so, what in flags if is_so), Standing.MEMBER)
+
+    async def _ask_group(self, group: str) -> frozenset[str]:
+        try:
+            reply = await self._slack.ask(GROUP_USERS, usergroup=group)
+        except SlackRefused as error:
+            if error.error in _NO_SUCH_GROUP:
+                logger.error("membership.no_such_group group=%s", group)  # noqa: TRY400 - the name says it all
+                return frozenset()
+            raise
+        users = reply.get("users")
+        if not isinstance(users, list):
+            raise SlackSilent(GROUP_USERS, "an answer without users")
+        return frozenset(str(user) for user in cast("list[object]", users))
+
+
+class _Snapshots(Generic[T]):
+    """The newest answer for each key, and one question at a time for each."""
+
+    def __init__(
+        self,
+        method: str,
+        ask: Callable[[str], Awaitable[T]],
+        limits: Limits,
+        clock: Callable[[], float],
+    ) -> None:
+        self._method = method
+        self._ask = ask
+        self._limits = limits
+        self._clock = clock
+        self._newest: dict[str, Snapshot[T]] = {}
+        self._asking: dict[str, tuple[float, asyncio.Task[Snapshot[T]]]] = {}
+
+    def in_use(self, within_s: float) -> int:
+        """Return how many keys were asked about within this time."""
+        since = self._clock() - within_s
+        recent = {key for key, one in self._newest.items() if one.asked_at >= since}
+        return len(recent | self._asking.keys())
+
+    async def get(self, key: str, max_age_s: float) -> Snapshot[T] | NoAnswer:
+        """Return an answer that is no older than this, or when to ask again."""
+        since = self._clock() - max_age_s
+        newest = self._newest.get(key)
+        if newest is not None and newest.asked_at >= since:
+            return newest
+        asked_at, task = self._asking.get(key, (since, None))
+        if task is None or asked_at < since:
+            wait_s = self._limits.take(self._method)
+            if wait_s:
+                return self._open(math.ceil(wait_s), "rate_limit")
+            task = self._start(key)
+        return await self._answer(key, task)
+
+    def _start(self, key: str) -> asyncio.Task[Snapshot[T]]:
+        asked_at = self._clock()
+        task = asyncio.create_task(self._asked(key, asked_at))
+        self._asking[key] = (asked_at, task)
+        task.add_done_callback(lambda done: self._ended(key, done))
+        return task
+
+    async def _answer(
+        self, key: str, task: asyncio.Task[Snapshot[T]]
+    ) -> Snapshot[T] | NoAnswer:
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                # Who stops waiting must not stop the question for the others.
+                return await asyncio.shield(task)
+        except TimeoutError:
+            # A late answer still counts for later clicks; they need not wait for it.
+            self._forget(key, task)
+            return self._open(0, "slow")
+        except RateLimited as error:
+            return self._open(math.ceil(error.retry_after_s), "rate_limited")
+        except SlackError as error:
+            why = error.error if isinstance(error, SlackRefused) else "silent"
+            return self._open(0, why)
+
+    async def _asked(self, key: str, asked_at: float) -> Snapshot[T]:
+        try:
+            snapshot = Snapshot(await self._ask(key), asked_at)
+        except RateLimited as error:
+            self._limits.refused(self._method, "", error.retry_after_s)
+            raise
+        if len(self._newest) >= _MAX_KEPT:
+            self._newest.clear()
+        newest = self._newest.get(key, snapshot)
+        if newest.asked_at <= asked_at:
+            self._newest[key] = snapshot
+        return snapshot
+
+    def _ended(self, key: str, task: asyncio.Task[Snapshot[T]]) -> None:
+        self._forget(key, task)
+        with suppress(asyncio.CancelledError):
+            task.exception()  # whoever still waits gets it; nobody may be waiting
+
+    def _forget(self, key: str, task: asyncio.Task[Snapshot[T]]) -> None:
+        if self._asking.get(key, (0.0, None))[1] is task:
+            del self._asking[key]
+
+    def _open(self, retry_in_s: int, why: str) -> NoAnswer:
+        logger.warning(
+            "membership.unknown method=%s why=%s retry_in_s=%d",
+            self._method,
+            why,
+            retry_in_s,
+        )
+        return NoAnswer(retry_in_s)
+
+
+def _is_bot(user: Reply) -> bool:
+    return bool(user.get("is_bot") or user.get("is_workflow_bot")) or (
+        user.get("id") == "USLACKBOT"
+    )
+
+
+def _is_guest(user: Reply) -> bool:
+    return bool(user.get("is_restricted") or user.get("is_ultra_restricted"))

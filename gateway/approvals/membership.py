@@ -1,0 +1,72 @@
+"""Which roles a person holds, and which Slack left open.
+
+A vote records the roles of its person. Recorded while one of them is open, it would
+count for too little, and the same person could not vote again; so nothing is recorded
+until Slack has answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from gateway.approvals.decisions import Reviewer, Standing
+from gateway.approvals.record import Role
+
+
+def holds(reviewer: Reviewer, role: Role) -> bool:
+    """Return True if this person holds a role by id or by a group Slack named."""
+    return reviewer.user in role.users or not reviewer.usergroups.isdisjoint(
+        role.usergroups
+    )
+
+
+def open_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
+    """Return the names of the roles that Slack left open.
+
+    A role is open when Slack did not say whether this person, or one whom they stand
+    in for, holds it, and nothing else shows that one of them does.
+    """
+    hands = (reviewer, *reviewer.stands_in_for)
+    # While the person is unknown, what others handed to them counts for nothing.
+    is_known = reviewer.standing is not Standing.UNKNOWN
+    return tuple(
+        role.name
+        for role in roles
+        if any(_may_hold(hand, role) for hand in hands)
+        and not (is_known and any(_surely_holds(hand, role) for hand in hands))
+    )
+
+
+def not_told(names: Iterable[str], people: Sequence[Reviewer]) -> str:
+    """Return what to tell a person whose click needs an answer that is missing."""
+    who = " or ".join(names)
+    return (
+        f"Slack did not say who is in {who}, so nothing was recorded. "
+        f"{click_again(people)}"
+    )
+
+
+def click_again(people: Sequence[Reviewer]) -> str:
+    """Return when a click is worth repeating, as a sentence."""
+    hands = [hand for one in people for hand in (one, *one.stands_in_for)]
+    wait_s = max((hand.retry_in_s for hand in hands), default=0)
+    if wait_s > 1:
+        return f"Please click again in {wait_s} seconds."
+    return "Please click again in a moment."
+
+
+def age_ms(reviewer: Reviewer) -> int:
+    """Return how old the oldest answer is that this person's roles rest on."""
+    hands = (reviewer, *reviewer.stands_in_for)
+    return max(hand.membership_age_ms for hand in hands)
+
+
+def _surely_holds(hand: Reviewer, role: Role) -> bool:
+    return hand.standing is Standing.MEMBER and holds(hand, role)
+
+
+def _may_hold(hand: Reviewer, role: Role) -> bool:
+    if hand.standing is Standing.UNKNOWN:
+        return hand.user in role.users or bool(role.usergroups)
+    is_open = not hand.unknown_groups.isdisjoint(role.usergroups)
+    return hand.standing is Standing.MEMBER and (holds(hand, role) or is_open)

@@ -1,0 +1,161 @@
+"""While Slack leaves open who holds a role, nothing rests on it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.changes import Change
+from gateway.approvals.deciding import decide
+from gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Edit,
+    Forbidden,
+    Reject,
+    Reviewer,
+    Standing,
+)
+from gateway.approvals.membership import open_roles
+from gateway.approvals.record import Approval, Demand, Person, Role
+from gateway.approvals.tiers import Tier
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    NOW_MS,
+    an_approval,
+    an_item,
+    click_on,
+)
+
+SUPPORT = Role(name="support", users=("U0ANA",), usergroups=("S0SUPPORT",))
+SENIOR = Role(name="senior", usergroups=("S0SENIOR",))
+TWO = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+ARGS = {"order_id": "78291", "amount": 5}
+
+
+def person(
+    who: Person,
+    *groups: str,
+    unknown: tuple[str, ...] = (),
+    standing: Standing = Standing.MEMBER,
+    **more: object,
+) -> Reviewer:
+    return Reviewer(
+        team=who.team,
+        user=who.user,
+        usergroups=frozenset(groups),
+        unknown_groups=frozenset(unknown),
+        standing=standing,
+    ).with_(**more)
+
+
+def say(
+    approval: Approval, decision: Decision, by: Reviewer, *voters: Reviewer
+) -> Change | Forbidden:
+    result = decide(
+        approval, click_on(approval), decision, by, now_ms=NOW_MS, voters=voters
+    )
+    assert isinstance(result, Change | Forbidden), result
+    return result
+
+
+def two_people() -> Approval:
+    return an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+
+
+@pytest.mark.parametrize("decision", [Approve(), Edit(args=ARGS)])
+def test_no_vote_is_recorded_while_one_of_its_roles_is_open(decision: Decision) -> None:
+    # Ana holds support by id; whether she is a senior as well, Slack does not say.
+    ana = person(ANA, unknown=("S0SENIOR",), retry_in_s=20)
+
+    result = say(two_people(), decision, ana)
+
+    assert result == Forbidden(
+        reason="Slack did not say who is in senior, so nothing was recorded. "
+        "Please click again in 20 seconds."
+    )
+
+
+def test_an_open_role_keeps_nobody_from_rejecting_by_another() -> None:
+    ana = person(ANA, unknown=("S0SENIOR",))
+
+    assert isinstance(say(two_people(), Reject(), ana), Change)
+
+
+def test_a_group_that_the_requirement_does_not_name_may_stay_open() -> None:
+    ana = person(ANA, "S0SENIOR", unknown=("S0OTHER", "S0SUPPORT"))
+
+    assert isinstance(say(two_people(), Approve(), ana), Change)
+
+
+def test_whoever_hands_over_a_queue_unknown_to_slack_leaves_their_roles_open() -> None:
+    nobody = person(CHLOE, standing=Standing.UNKNOWN)
+    ana = person(ANA, stands_in_for=(nobody,))
+
+    result = say(two_people(), Approve(), ana)
+
+    assert isinstance(result, Forbidden)
+    assert "who is in senior" in result.reason
+
+
+def test_an_unknown_person_holds_nothing_by_those_they_stand_in_for() -> None:
+    ben = person(
+        BEN, standing=Standing.UNKNOWN, stands_in_for=(person(CHLOE, "S0SENIOR"),)
+    )
+
+    assert open_roles(ben, [SUPPORT, SENIOR]) == ("support", "senior")
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        person(ANA, standing=Standing.UNKNOWN, retry_in_s=7),
+        person(BEN, unknown=("S0SUPPORT",), retry_in_s=7),
+    ],
+)
+def test_the_last_vote_waits_until_slack_knows_the_earlier_ones(
+    again: Reviewer,
+) -> None:
+    first = say(two_people(), Approve(), person(again.person, "S0SUPPORT"))
+    assert isinstance(first, Change)
+    chloe = person(CHLOE, "S0SENIOR")
+
+    doubted = say(first.approval, Approve(), chloe, again)
+    settled = say(first.approval, Approve(), chloe, person(again.person, "S0SUPPORT"))
+
+    assert doubted == Forbidden(
+        reason="Slack did not say who is in support, so nothing was recorded. "
+        "Please click again in 7 seconds."
+    )
+    assert isinstance(settled, Change)
+    assert settled.voted is None
+
+
+def test_a_second_click_adds_a_role_that_was_given_since_and_counts_once() -> None:
+    first = say(two_people(), Approve(), person(ANA))
+    assert isinstance(first, Change)
+    second = say(first.approval, Approve(), person(BEN, "S0SUPPORT"), person(ANA))
+    assert isinstance(second, Change)
+    assert second.voted
+
+    same = say(second.approval, Approve(), person(ANA), person(BEN, "S0SUPPORT"))
+    more = say(
+        second.approval, Approve(), person(ANA, "S0SENIOR"), person(BEN, "S0SUPPORT")
+    )
+
+    assert isinstance(same, Forbidden)
+    assert "already counted" in same.reason
+    assert isinstance(more, Change)
+    assert more.voted is None
+    assert [vote.by.user for vote in more.item.votes] == [BEN.user, ANA.user]
+
+
+def test_a_vote_carries_the_age_of_the_oldest_answer_it_rests_on() -> None:
+    chloe = person(CHLOE, "S0SENIOR", membership_age_ms=9_000)
+    ana = person(ANA, membership_age_ms=2_000, stands_in_for=(chloe,))
+
+    result = say(two_people(), Approve(), ana)
+
+    assert isinstance(result, Change)
+    assert result.item.votes[0].membership_at_ms == NOW_MS - 9_000

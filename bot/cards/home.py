@@ -31,11 +31,22 @@ from gateway.approvals.record import Approval, Item
 MAX_ROWS = 20
 """How many approvals the tab lists; each takes three blocks of Slack's 100."""
 
+_INCOMPLETE = template(
+    "There may be more: Slack did not say which user groups you are in. Please open "
+    "this tab again in a moment."
+)
 _LINE = 200
 _AGENT = 60
 
 
-def home(queue: Sequence[Approval], *, key: bytes, team: str, now_ms: int) -> Block:
+def home(
+    queue: Sequence[Approval],
+    *,
+    key: bytes,
+    team: str,
+    now_ms: int,
+    is_complete: bool = True,
+) -> Block:
     """Return the Home tab.
 
     Args:
@@ -43,6 +54,7 @@ def home(queue: Sequence[Approval], *, key: bytes, team: str, now_ms: int) -> Bl
         key: the bot's sealing key.
         team: the workspace.
         now_ms: the time, in Unix milliseconds; what is past its time is left out.
+        is_complete: False when Slack left open what the person may decide.
     """
     waiting = sorted(
         (one for one in queue if _waits(one) and now_ms < one.expires_at_ms),
@@ -52,7 +64,9 @@ def home(queue: Sequence[Approval], *, key: bytes, team: str, now_ms: int) -> Bl
     blocks = [header(label(f"Waiting for you: {len(waiting)}"))]
     for place, approval in enumerate(shown):
         blocks += _row(approval, place, key=key, team=team)
-    if not waiting:
+    if not is_complete:
+        blocks.append(section(_INCOMPLETE))
+    elif not waiting:
         blocks.append(section(template("Nothing waits for you. Enjoy the quiet.")))
     if len(waiting) > len(shown):
         more = len(waiting) - len(shown)

@@ -8,25 +8,37 @@ from typing import Final
 
 from bot.blocks import Label, joined, section, template
 from bot.cards.approval import fallback
-from bot.cards.outcome import explained
 from bot.desk import Calm, Desk, Said, spoken
 from bot.ids import COMMAND
 from bot.listeners.delegate import delegated
 from bot.listeners.doors import Doors, Reply
+from bot.listeners.readable import Reader, access_to, member_reading
 from bot.listeners.stopping import frozen_now, lifted_now, listed_now
 from bot.payload import Command
-from gateway.approvals.decisions import Unknown
 
 logger = logging.getLogger(__name__)
 
 _MAX_LISTED = 20
 
+_NOTHING = template(
+    "Nothing waits that you may decide, asked for, or can read in this channel."
+)
+_NOT_FOUND = template(
+    "I know no such approval that you may decide, asked for, or can read in this "
+    "channel. Try it in the channel of its card."
+)
+_MAYBE_MORE = template(
+    "There may be more: Slack did not say which user groups you are in. Please ask "
+    "again in a moment."
+)
 _UNKNOWN = template("I do not know that command. These I know:")
 _HELP = template(
     "*What I do:* I show what an AI agent wants to do, and it happens only if one of "
     "you approves it.\n"
-    "• `/approvals list` says what waits.\n"
-    "• `/approvals show ap_…` says where an approval stands; its id is on the card.\n"
+    "• `/approvals list` says what waits that you may decide, asked for, or can read "
+    "in this channel.\n"
+    "• `/approvals show ap_…` says where such an approval stands; its id is on the "
+    "card.\n"
     "• `/approvals delegate @colleague 4h` lets somebody decide in your place for a "
     "while; `/approvals delegate off` ends that.\n"
     "• `/approvals freeze tool NAME why` stops a tool at once, also what was approved "
@@ -62,9 +74,9 @@ async def _command(desk: Desk, command: Command) -> Reply:
     if verb == "frozen":
         return await listed_now(desk, command)
     if verb == "show" and rest:
-        return {"text": await _shown(desk, rest.strip("`"))}
+        return {"text": await _shown(desk, _reader(command), rest.strip("`"))}
     if verb == "list":
-        return {"text": await _listed(desk)}
+        return {"text": await _listed(desk, _reader(command))}
     if verb not in {"", "help"}:
         return _answer(joined("\n", [_UNKNOWN, _HELP]))
     return _answer(_HELP)
@@ -76,17 +88,33 @@ def _answer(said: Said) -> Reply:
     return {"text": spoken(said), **shown}
 
 
-async def _shown(desk: Desk, approval_id: str) -> str:
+def _reader(command: Command) -> Reader:
+    return Reader(command.user, command.user_team, command.channel)
+
+
+async def _shown(desk: Desk, reader: Reader, approval_id: str) -> str:
+    await member_reading(desk, reader)
     loaded = await desk.service.read(approval_id)
     if loaded is None:
-        return spoken(explained(Unknown(), now_ms=0))
-    return fallback(loaded.approval)
+        return spoken(_NOT_FOUND)
+    access = await access_to(desk, reader, loaded.approval)
+    if access.is_given:
+        return fallback(loaded.approval)
+    return spoken(_MAYBE_MORE if access.is_open else _NOT_FOUND)
 
 
-async def _listed(desk: Desk) -> str:
-    waiting = [loaded.approval for loaded in await desk.service.waiting()]
-    if not waiting:
-        return spoken(template("Nothing waits for anybody."))
-    shown = "\n".join(f"• {fallback(approval)}" for approval in waiting[:_MAX_LISTED])
-    more = len(waiting) - _MAX_LISTED
-    return f"{shown}\n… and {more} more." if more > 0 else shown
+async def _listed(desk: Desk, reader: Reader) -> str:
+    await member_reading(desk, reader)
+    shown: list[str] = []
+    is_open = False
+    for loaded in await desk.service.waiting():
+        access = await access_to(desk, reader, loaded.approval)
+        is_open = is_open or (access.is_open and not access.is_given)
+        if access.is_given:
+            shown.append(f"• {fallback(loaded.approval)}")
+    lines = shown[:_MAX_LISTED] or [spoken(_NOTHING)]
+    if len(shown) > _MAX_LISTED:
+        lines.append(f"… and {len(shown) - _MAX_LISTED} more.")
+    if is_open:
+        lines.append(spoken(_MAYBE_MORE))
+    return "\n".join(lines)

@@ -20,9 +20,9 @@ from bot.blocks import (
 from bot.cards import home
 from bot.desk import Desk
 from bot.listeners.doors import Doors
+from bot.listeners.readable import Access, may_decide
 from bot.payload import HomeOpened, Json
 from bot.web import SlackError
-from gateway.approvals.quorum import objection
 from gateway.approvals.record import Approval, Item
 from gateway.errors import StoreUnavailable
 
@@ -56,23 +56,34 @@ async def _view(desk: Desk, opened: HomeOpened) -> Block:
     """Return the person's queue, and below it how this works."""
     mine: list[Approval] = []
     now_ms = 0
+    is_complete = True
     for loaded in await desk.service.waiting():
         now_ms = loaded.now_ms
-        if await _may_decide(desk, opened.user, loaded.approval):
+        access = await _access(desk, opened.user, loaded.approval)
+        is_complete = is_complete and not access.is_open
+        if access.is_given:
             mine.append(loaded.approval)
-    view = home.home(mine, key=desk.config.seal_key, team=desk.team, now_ms=now_ms)
+    view = home.home(
+        mine,
+        key=desk.config.seal_key,
+        team=desk.team,
+        now_ms=now_ms,
+        is_complete=is_complete,
+    )
     return {**view, "blocks": [*as_blocks(view["blocks"]), *_manual(desk)]}
 
 
-async def _may_decide(desk: Desk, user: str, approval: Approval) -> bool:
+async def _access(desk: Desk, user: str, approval: Approval) -> Access:
+    """Return whether something of this waits for a person."""
+    is_open = False
     for item in approval.items:
         if not item.is_pending or _has_voted(user, item):
             continue
-        reviewer = await desk.reviewer_of(user, desk.team, item)
-        principals = (*approval.principals, *item.principals)
-        if objection(reviewer, item.demand, principals) is None:
-            return True
-    return False
+        access = await may_decide(desk, user, desk.team, approval, item)
+        if access.is_given:
+            return access
+        is_open = is_open or access.is_open
+    return Access(is_given=False, is_open=is_open)
 
 
 def _has_voted(user: str, item: Item) -> bool:

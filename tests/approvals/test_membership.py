@@ -17,6 +17,7 @@ from gateway.approvals.decisions import (
 )
 from gateway.approvals.membership import open_roles
 from gateway.approvals.record import Approval, Demand, Person, Role
+from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 from tests.approvals.builders import (
     ANA,
@@ -31,7 +32,7 @@ from tests.approvals.builders import (
 SUPPORT = Role(name="support", users=("U0ANA",), usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))
 TWO = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
-ARGS = {"order_id": "78291", "amount": 5}
+ARGS: JsonObject = {"order_id": "78291", "amount": 5}
 
 
 def person(

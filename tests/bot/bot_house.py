@@ -175,10 +175,9 @@ class House:
 
     async def bot_is_quiet(self) -> None:
         """Wait until the bot has told everybody what it had to tell."""
-        assert self.bot
-        tasks = self.bot._tasks
-        while tasks._running:
-            await asyncio.wait(tasks._running)
+        running = cast("Any", self.bot)._tasks._running
+        while running:
+            await asyncio.wait(running)
 
     async def execute(self, verdict: Verdict, *, ok: bool = True) -> None:
         """Let an agent claim and run an authorized call."""

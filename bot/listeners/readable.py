@@ -1,0 +1,90 @@
+"""Which approvals a person may read: to decide them, as requester, or in a channel.
+
+The bot knows the members of no channel. But whoever types a command in a channel can
+read it, so what has its card there may be told there, and about other channels nothing
+is said but what a person may decide or asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bot.blocks import label, template
+from bot.desk import Calm, Desk
+from gateway.approvals.decisions import Reviewer, Standing
+from gateway.approvals.membership import click_again, open_roles
+from gateway.approvals.quorum import objection
+from gateway.approvals.record import Approval, Item
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """Somebody who asks, from where.
+
+    Attributes:
+        user: Slack id.
+        user_team: home of their account.
+        channel: where they typed the command.
+    """
+
+    user: str
+    user_team: str
+    channel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Whether somebody may read or decide; ``is_open`` when Slack did not say."""
+
+    is_given: bool
+    is_open: bool = False
+
+
+async def member_reading(desk: Desk, reader: Reader) -> None:
+    """Refuse everybody but members of the workspace; raises `Calm`."""
+    found = await desk.reviewers.resolve(reader.user, user_team=reader.user_team)
+    if found.standing is Standing.UNKNOWN:
+        again = click_again([found]).replace("click", "try")
+        raise Calm(label(f"Slack did not say who you are. {again}"))
+    if found.standing is not Standing.MEMBER:
+        raise Calm(template("Only members of this workspace can see what waits."))
+
+
+async def access_to(desk: Desk, reader: Reader, approval: Approval) -> Access:
+    """Return whether a member may read an approval."""
+    asked = approval.requester
+    if asked and (asked.team, asked.user) == (desk.team, reader.user):
+        return Access(is_given=True)
+    if await _channel_of(desk, approval) == reader.channel:
+        return Access(is_given=True)
+    found = [
+        await may_decide(desk, reader.user, reader.user_team, approval, item)
+        for item in approval.items
+    ]
+    return Access(
+        is_given=any(one.is_given for one in found),
+        is_open=any(one.is_open for one in found),
+    )
+
+
+async def may_decide(
+    desk: Desk, user: str, user_team: str, approval: Approval, item: Item
+) -> Access:
+    """Return whether somebody may decide an item."""
+    reviewer = await desk.reviewer_of(user, user_team, item)
+    principals = (*approval.principals, *item.principals)
+    if objection(reviewer, item.demand, principals) is None:
+        return Access(is_given=True)
+    return Access(is_given=False, is_open=_is_open(reviewer, item))
+
+
+def _is_open(reviewer: Reviewer, item: Item) -> bool:
+    return reviewer.standing in {Standing.MEMBER, Standing.UNKNOWN} and bool(
+        open_roles(reviewer, item.demand.roles)
+    )
+
+
+async def _channel_of(desk: Desk, approval: Approval) -> str:
+    keys = desk.service.store.keys_of_approval(approval.id)
+    place = await desk.service.store.cards.place(keys, approval.id) if keys else None
+    return place.channel if place else approval.channel

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import cast
 
 import aiohttp
@@ -15,6 +17,7 @@ from bot.cards.message import Message
 from bot.ids import Action
 from bot.limits import Limits
 from bot.posting import Wall
+from bot.publisher import Publisher
 from bot.sandbox.json_types import JsonObject
 from bot.web import Slack
 from gateway.approvals.events import Event, EventName
@@ -350,13 +353,31 @@ async def test_two_bots_post_one_card(house: House) -> None:
         assert len(await house.cards(verdict)) == 1
 
 
-async def test_when_the_leading_bot_stops_the_other_takes_over(house: House) -> None:
-    async with house.running():
-        async with house.running():
-            pass
-        verdict = await house.refund()
+async def test_when_the_leading_bot_stops_the_other_takes_over(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publishers: list[Publisher] = []
 
-        await house.card(verdict)
+    class Noted(Publisher):
+        async def run(self, stop: asyncio.Event) -> None:
+            publishers.append(self)
+            await super().run(stop)
+
+    monkeypatch.setattr("bot.app.Publisher", Noted)
+
+    async def leads(place: int) -> bool:
+        return len(publishers) > place and publishers[place].is_leading
+
+    async with AsyncExitStack() as standing_by:
+        async with house.running():
+            await eventually(lambda: leads(0))
+            await standing_by.enter_async_context(house.running())
+            await eventually(lambda: asyncio.sleep(0, len(publishers) == 2))
+            assert not await leads(1)
+
+        await house.card(await house.refund())
+
+        assert await leads(1)
 
 
 async def put(house: House, name: EventName, **data: object) -> None:

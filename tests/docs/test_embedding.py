@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import io
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp.test_utils import TestClient, TestServer
 
 from gateway.approvals.record import Home
 from gateway.embed import Twokey
 from gateway.policy.load import load_policy
 from gateway.store.store import Store
+from tests.conftest import eventually
 from tests.docs.reviewing import HEAD, approve_all
 from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
 CODE = blocks("python", PAGE)
+PROGRAM, WEB, OWN, NODE, SANDBOX = CODE
 
 
 def test_the_program_runs_an_agent_to_its_last_words(
@@ -29,7 +33,7 @@ def test_the_program_runs_an_agent_to_its_last_words(
     said = io.StringIO()
 
     with contextlib.redirect_stdout(said):
-        exec(compile(CODE[0], "embedding.md", "exec"), {"__name__": "page"})  # noqa: S102 - the page's own code
+        exec(compile(PROGRAM, "embedding.md", "exec"), {"__name__": "page"})  # noqa: S102 - the page's own code
 
     assert "Order 78377 is a desk chair for 312.50." in said.getvalue()
 
@@ -39,7 +43,7 @@ async def test_the_plain_node_wires_the_money_once_it_may(
     store: Store, tmp_path: Path, *, is_asked: bool
 ) -> None:
     names: dict[str, Any] = {"__name__": "page"}
-    exec(compile(CODE[1], "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
+    exec(compile(NODE, "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
     listed = "tools: {}" if is_asked else "tools: {wire_money: {tier: auto}}"
     rules = load_policy(HEAD + listed, "policy.yml")
 
@@ -59,10 +63,62 @@ async def test_the_plain_node_wires_the_money_once_it_may(
     assert final["said"] == "sent 90 to ada"
 
 
+async def test_a_web_application_gives_out_an_id_and_comes_back(
+    store: Store, tmp_path: Path
+) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(WEB, "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
+    rules = load_policy(HEAD, "policy.yml")
+
+    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+        server = TestServer(names["make_app"](tk))
+        async with TestClient(server) as client:
+
+            async def shown() -> dict[str, Any]:
+                reply = await client.get("/orders/7")
+                found: dict[str, Any] = await reply.json()
+                return found
+
+            words = {"text": "look up order 78377"}
+            first = await (await client.post("/orders/7", json=words)).json()
+            await eventually(lambda: _says_tools(shown, ["look_up_order"]))
+            await approve_all(tk, Home(agent="support", thread="7"))
+            await eventually(lambda: _has_ended(shown))
+            last = await shown()
+
+    assert first["said"] is None
+    assert last["waiting"] == []
+    assert "desk chair" in last["said"]
+
+
+async def _says_tools(
+    shown: Callable[[], Awaitable[dict[str, Any]]], tools: list[str]
+) -> bool:
+    return [call["tool"] for call in (await shown())["waiting"]] == tools
+
+
+async def _has_ended(shown: Callable[[], Awaitable[dict[str, Any]]]) -> bool:
+    return (await shown())["said"] is not None
+
+
+async def test_a_program_resumes_its_own_graph_with_the_answers(
+    store: Store, tmp_path: Path
+) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(OWN, "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
+    rules = load_policy(HEAD, "policy.yml")
+
+    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+        said = asyncio.create_task(names["ask_on_my_own"](tk, "look up order 78377"))
+        await approve_all(tk, Home(agent="support", thread="order-1"))
+
+        assert "desk chair" in await said
+
+
 async def test_the_sandbox_is_a_fixture_of_pytest(
     pytester: pytest.Pytester,
 ) -> None:
-    pytester.makepyfile(CODE[2])
+    pytester.makepyfile(SANDBOX)
     pytester.makeini("[pytest]\nasyncio_mode = auto")
 
     result = pytester.runpytest_subprocess("-q")

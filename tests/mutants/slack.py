@@ -57,4 +57,11 @@ SLACK_TABLE = (
         "return False",
         NOTICES,
     ),
+    Mutant(
+        "a bot that stands by takes over",
+        "bot/publisher.py",
+        'logger.debug("publisher.standby shard=%s", self._keys.shard)',
+        "return",
+        "tests/bot/test_publisher.py",
+    ),
 )

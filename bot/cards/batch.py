@@ -26,8 +26,8 @@ from bot.cards.refs import hash_ref, when, who
 from bot.cards.rich import box, line, stacked
 from bot.cards.states import BECAUSE, TIERS, TRIAGE, WORDS, reasons_line, sentence
 from bot.cards.votes import lacking
-from bot.hidden import has_hidden
 from bot.text import excerpt, fit, mixed_script_warnings
+from gateway.approvals.hidden import has_hidden
 from gateway.approvals.record import Approval, Item, Person, Verb
 from gateway.approvals.tiers import Tier
 

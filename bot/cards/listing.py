@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from bot.hidden import mark
 from bot.text import excerpt, has_hidden, mixed_script_warnings, reveal
 from gateway.approvals.evidence import Argument, arguments, as_text, redacted
+from gateway.approvals.hidden import mark
 from gateway.approvals.record import Item
 from gateway.approvals.strict_json import JsonObject
 

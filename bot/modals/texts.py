@@ -9,9 +9,9 @@ from decimal import Decimal
 
 from pydantic import JsonValue
 
-from bot.hidden import has_hidden, mark
 from bot.text import reveal
 from gateway.approvals.evidence import as_text
+from gateway.approvals.hidden import has_hidden, mark
 
 PATH_MARK = " \u203a "
 

@@ -127,6 +127,7 @@ def explain(
         tool=proposed.tool,
         args=proposed.args,
         requester=proposed.requester,
+        declared_schema=proposed.args_schema,
         when=when,
         said=(*(windows or ()), *(f"recent.{one}" for one in recent or ())),
     )

@@ -46,6 +46,7 @@ def facts_of(
     tool: str,
     args: JsonObject,
     requester: str,
+    declared_schema: JsonObject | None = None,
     when: datetime,
     said: Iterable[str],
 ) -> Facts:
@@ -57,13 +58,21 @@ def facts_of(
         tool: of the call.
         args: of the call.
         requester: Slack id of the person who asked.
+        declared_schema: of the arguments, where the policy has none.
         when: the time.
         said: ``name=value`` for a window, ``recent.name=count`` for the rest.
 
     Raises:
         SettingsError: for a name that is not known, or a value that is no number.
     """
-    found = window_uses(policy, agent=agent, tool=tool, args=args, requester=requester)
+    found = window_uses(
+        policy,
+        agent=agent,
+        tool=tool,
+        args=args,
+        requester=requester,
+        declared_schema=declared_schema,
+    )
     windows = {use.window: use.amount_micro for use in found.uses}
     recent: dict[str, int] = {}
     for text in said:

@@ -77,10 +77,22 @@ def _resolved(root: JsonObject, node: JsonValue) -> JsonObject | None:
         if not isinstance(node, dict):
             return None
         reference = node.get("$ref")
-        if not isinstance(reference, str):
+        if isinstance(reference, str):
+            node = pointed(root, reference)
+        elif (only := _optional(node)) is not None:
+            node = only
+        else:
             return node
-        node = pointed(root, reference)
     return None
+
+
+def _optional(node: JsonObject) -> JsonValue:
+    """Return what stands beside null, where that is all there is: ``int | None``."""
+    choices = node.get("anyOf", node.get("oneOf"))
+    if not isinstance(choices, list) or {"type", "properties", "items"} & node.keys():
+        return None
+    others = [one for one in choices if one != {"type": "null"}]
+    return others[0] if len(others) == 1 else None
 
 
 def _kinds(node: JsonObject) -> frozenset[str]:

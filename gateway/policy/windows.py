@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from pydantic import JsonValue
 
-from gateway.approvals import digest
 from gateway.approvals.record import Record
 from gateway.approvals.strict_json import MAX_INTEGER, JsonObject
-from gateway.errors import BadJson
 from gateway.policy.expressions import value_at
+from gateway.policy.resources import resource_key
 from gateway.policy.rules import Policy, WindowRule
+from gateway.policy.selection import Selection
 
 MICRO = 1_000_000
 """Millionths in one: what a count adds."""
 
 MAX_MICRO = MAX_INTEGER
 """The largest share that a store can add up without losing digits (2^53-1)."""
-
-_UNSEEN = frozenset({"Cf"})
-"""Unicode's category of characters without a shape, such as a zero-width space."""
 
 _AMOUNT = re.compile(r"[0-9]{1,16}(?:\.[0-9]{1,30})?", re.ASCII)
 
@@ -56,7 +52,13 @@ class WindowUses(Record):
 
 
 def window_uses(
-    policy: Policy, *, agent: str, tool: str, args: JsonObject, requester: str = ""
+    policy: Policy,
+    *,
+    agent: str,
+    tool: str,
+    args: JsonObject,
+    requester: str = "",
+    declared_schema: JsonObject | None = None,
 ) -> WindowUses:
     """Return what a call adds to the windows of a policy; never raises.
 
@@ -66,7 +68,10 @@ def window_uses(
         tool: name of the tool.
         args: the arguments that would run.
         requester: Slack id of the person who asked the agent.
+        declared_schema: JSON Schema of the arguments as the agent declares it; the
+            policy's own wins.
     """
+    schema = Selection(policy, agent, tool).first.args_schema or declared_schema
     uses: list[WindowUse] = []
     problems: list[str] = []
     values: JsonObject = {
@@ -80,7 +85,7 @@ def window_uses(
         try:
             use = WindowUse(
                 window=name,
-                key=_key(rule, values),
+                key=_key(rule, values, schema),
                 amount_micro=_amount(rule, values),
                 within_ms=int(rule.within.total_seconds() * 1000),
                 is_request=rule.counts == "requests",
@@ -90,25 +95,6 @@ def window_uses(
         else:
             uses.append(use)
     return WindowUses(uses=tuple(uses), problems=tuple(problems))
-
-
-def resource_key(value: JsonValue) -> str:
-    """Return a resource as the text under which its uses are added up.
-
-    Spellings of one resource share a key: 7, ``"7"`` and ``" 7 "`` do, and so do
-    upper and lower case, with invisible characters and without, also inside a list or
-    an object. Two resources that share a key by that are only counted
-    together, which can raise a call and never lowers one.
-
-    Raises:
-        ValueError: when the value names nothing.
-    """
-    if value is None or isinstance(value, bool) or value in ("", [], {}):
-        raise ValueError("names nobody")
-    folded = _folded(value)
-    if folded == "":
-        raise ValueError("names nobody")
-    return _canonical(folded)
 
 
 def micro(value: JsonValue) -> int:
@@ -136,35 +122,14 @@ def micro(value: JsonValue) -> int:
     return int((amount * MICRO).to_integral_value(ROUND_HALF_UP))
 
 
-def _folded(value: JsonValue) -> JsonValue:
-    match value:
-        case bool() | None:
-            return value
-        case int() | float():
-            return _folded(_canonical(value))
-        case str():
-            folded = unicodedata.normalize("NFKC", value).casefold()
-            text = unicodedata.normalize("NFKC", folded)
-            seen = (one for one in text if unicodedata.category(one) not in _UNSEEN)
-            return " ".join("".join(seen).split())
-        case list():
-            return [_folded(element) for element in value]
-        case dict():
-            return {name: _folded(member) for name, member in value.items()}
-
-
-def _canonical(value: JsonValue) -> str:
-    try:
-        return digest.canonical(value).decode()
-    except BadJson as error:
-        raise ValueError("is no strict JSON") from error
-
-
-def _key(rule: WindowRule, values: JsonObject) -> str:
+def _key(rule: WindowRule, values: JsonObject, schema: JsonObject | None) -> str:
     if rule.by is None:
         return ""
     try:
-        return resource_key(_at(rule.by, values))
+        root, *path = rule.by.split(".")
+        return resource_key(
+            _at(rule.by, values), schema if root == "args" else None, path
+        )
     except ValueError as error:
         raise ValueError(f"{rule.by} {error}") from error
 

@@ -46,7 +46,15 @@ async def judge_now(
     if keys is None:
         return None
     requester = approval.requester.user if approval.requester else ""
-    one = measure(policy, keys, item.ctx, item.tool, args, requester=requester)
+    one = measure(
+        policy,
+        keys,
+        item.ctx,
+        item.tool,
+        args,
+        requester=requester,
+        declared_schema=item.args_schema,
+    )
     totals = await totals_now(store, approval, item, one)
     standing = await store.attention.standing(
         keys,

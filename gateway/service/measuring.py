@@ -49,13 +49,19 @@ def measure(
     args: JsonObject,
     *,
     requester: str,
+    declared_schema: JsonObject | None,
 ) -> Measured:
     """Return what a call with these arguments uses.
 
     The same call has the same uses each time, so that nothing counts it twice.
     """
     found = window_uses(
-        policy, agent=ctx.agent, tool=tool, args=args, requester=requester
+        policy,
+        agent=ctx.agent,
+        tool=tool,
+        args=args,
+        requester=requester,
+        declared_schema=declared_schema,
     )
     call = digest.tagged_hash(USE_TAG, digest.canonical({**ctx.as_dict()}))
     uses: dict[bool, list[Use]] = {False: [], True: []}

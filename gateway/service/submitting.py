@@ -108,6 +108,7 @@ class Submitter:
                 call.tool,
                 call.args,
                 requester=requester,
+                declared_schema=turn.schemas.get(call.tool),
             )
             for call in turn.calls
         ]

@@ -10,7 +10,7 @@ from gateway.approvals.edits import edit_hash
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Home
 from gateway.policy.load import load_policy
-from gateway.policy.windows import resource_key
+from gateway.policy.resources import resource_key
 from gateway.store.store import Store
 from gateway.wire import ProposedCall, Turn, TurnRef
 from tests.service.desk import ANA, BEN, POLICY, Desk

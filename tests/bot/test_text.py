@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.hidden import DEFAULT_IGNORABLE
 from bot.text import (
     EMPTY,
     escape_mrkdwn,
@@ -19,6 +18,7 @@ from bot.text import (
     mixed_script_warnings,
     reveal,
 )
+from gateway.approvals.hidden import DEFAULT_IGNORABLE
 
 EVERY = [chr(point) for point in range(0x110000)]
 IGNORABLE = {

@@ -98,13 +98,6 @@ BY_NOW_TABLE = (
         RUNS,
     ),
     Mutant(
-        "an invisible character makes no second customer",
-        "gateway/policy/windows.py",
-        'frozenset({"Cf"})',
-        "frozenset[str]()",
-        RUNS,
-    ),
-    Mutant(
         "costly: a rule's pattern is compiled once",
         "gateway/policy/expressions.py",
         "changed = typed(tuple(quick))",

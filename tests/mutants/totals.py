@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 SUBMITTING = "gateway/service/submitting.py"
 COMPARING = "gateway/policy/comparing.py"
 COMPARISONS = "tests/policy/test_typed_comparisons.py"
+RESOURCES = "gateway/policy/resources.py"
 REQUESTS = "tests/service/test_request_windows.py"
 
 TOTALS_TABLE = (
@@ -37,6 +38,20 @@ TOTALS_TABLE = (
         "[one.reserved for one in measured]",
         "[one.uses for one in measured]",
         REQUESTS,
+    ),
+    Mutant(
+        "keys: nothing invisible makes another customer",
+        RESOURCES,
+        "if not is_hidden(one)",
+        "if unicodedata.category(one) != 'Cf'",
+        "tests/policy/test_resources.py",
+    ),
+    Mutant(
+        "keys: a number is one however it is spelled",
+        RESOURCES,
+        "_number(_text(value)) if is_number",
+        "_text(value) if is_number",
+        "tests/policy/test_resources.py",
     ),
     Mutant(
         "types: equality tells them apart",

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from gateway.policy.load import load_policy
+from gateway.policy.resources import resource_key
 from gateway.policy.windows import (
     MAX_MICRO,
     WindowUse,
     micro,
-    resource_key,
     window_uses,
 )
 

@@ -20,7 +20,8 @@ from gateway.approvals.decisions import (
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 from gateway.policy.load import load_policy
-from gateway.policy.windows import MICRO, resource_key
+from gateway.policy.resources import resource_key
+from gateway.policy.windows import MICRO
 from gateway.store.store import Store
 from gateway.wire import TurnRef, Verdict, VerdictKind
 from tests.races.turnstile import Choose, Turnstile, every_order

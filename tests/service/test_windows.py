@@ -21,7 +21,7 @@ from gateway.approvals.decisions import (
 from gateway.approvals.record import Result
 from gateway.approvals.tiers import Tier
 from gateway.policy.load import load_policy
-from gateway.policy.windows import resource_key
+from gateway.policy.resources import resource_key
 from gateway.store.store import Store
 from gateway.wire import Claimed, VerdictKind
 from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, claim_of, still_members

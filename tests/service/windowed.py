@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy.load import load_policy
+from gateway.policy.resources import resource_key
 from gateway.policy.rules import Policy
-from gateway.policy.windows import MICRO, resource_key
+from gateway.policy.windows import MICRO
 from gateway.store.store import Store
 from tests.service.desk import POLICY, Desk
 

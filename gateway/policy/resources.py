@@ -1,0 +1,109 @@
+"""Name a resource by one key, however an agent spells it.
+
+The key is what totals are kept under. Two resources that share a key by mistake are
+only counted together, which can raise a call and never lowers one.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from decimal import Decimal
+
+from pydantic import JsonValue
+
+from gateway.approvals import digest
+from gateway.approvals.hidden import is_hidden
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import BadJson
+from gateway.policy.shapes import Shape, shape_at
+
+_NUMERIC = frozenset({"integer", "number"})
+
+# What pydantic reads as a number when a text stands in its place: with a sign, with
+# zeros, with underscores between digits.
+# https://docs.pydantic.dev/latest/concepts/conversion_table/
+_NUMBER = re.compile(
+    r"[+-]?(?=\.?[0-9])[0-9_]*(?:\.[0-9_]*)?(?:e[+-]?[0-9]{1,3})?", re.ASCII
+)
+_MAX_DIGITS = 300
+"""A longer text stays a text."""
+
+
+def resource_key(
+    value: JsonValue, schema: JsonObject | None = None, path: Sequence[str] = ()
+) -> str:
+    """Return a resource as the text under which its uses are added up.
+
+    Spellings of one resource share a key: 7, ``"7"`` and ``" 7 "`` do, and so do
+    upper and lower case, with invisible characters and without, also inside a list or
+    an object. Where a number is declared, ``"07"``, ``"+7"`` and ``"7.0"`` do, too.
+
+    Args:
+        value: what names the resource.
+        schema: JSON Schema of the arguments; None when nobody declares them.
+        path: where the value stands below the arguments.
+
+    Raises:
+        ValueError: when the value names nothing.
+    """
+    if value is None or isinstance(value, bool) or value in ("", [], {}):
+        raise ValueError("names nobody")
+    folded = _folded(value, schema, tuple(path))
+    if folded == "":
+        raise ValueError("names nobody")
+    return _canonical(folded)
+
+
+def _folded(
+    value: JsonValue, schema: JsonObject | None, path: tuple[str, ...]
+) -> JsonValue:
+    match value:
+        case bool() | None:
+            return value
+        case int() | float():
+            return _text(_canonical(value))
+        case str():
+            shape = Shape() if schema is None else shape_at(schema, path)
+            is_number = bool(shape.kinds) and shape.kinds <= _NUMERIC | {"null"}
+            return _number(_text(value)) if is_number else _text(value)
+        case list():
+            return [
+                _folded(one, schema, (*path, str(index)))
+                for index, one in enumerate(value)
+            ]
+        case dict():
+            return {
+                name: _folded(one, schema, (*path, name)) for name, one in value.items()
+            }
+
+
+def _text(value: str) -> str:
+    """Fold a text; one that is folded stays as it is."""
+    # What is invisible goes first: it would keep apart what belongs together.
+    text = unicodedata.normalize("NFKC", _seen(value)).casefold()
+    text = unicodedata.normalize("NFKC", _seen(unicodedata.normalize("NFKC", text)))
+    return " ".join(text.split())
+
+
+def _seen(text: str) -> str:
+    spaced = (" " if one.isspace() else one for one in text)
+    return "".join(one for one in spaced if not is_hidden(one))
+
+
+def _number(text: str) -> str:
+    """Return the number that a folded text spells; the text when it spells none."""
+    if len(text) > _MAX_DIGITS or not _NUMBER.fullmatch(text):
+        return text
+    number = Decimal(text.replace("_", ""))
+    if number == number.to_integral_value():
+        return str(int(number))
+    return _text(_canonical(float(number)))
+
+
+def _canonical(value: JsonValue) -> str:
+    try:
+        return digest.canonical(value).decode()
+    except BadJson as error:
+        raise ValueError("is no strict JSON") from error

@@ -1,0 +1,197 @@
+"""One resource has one key, however it is spelled, and no total is split by a trick."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import JsonValue, TypeAdapter, ValidationError
+
+from gateway.approvals.hidden import is_hidden
+from gateway.approvals.strict_json import JsonObject
+from gateway.policy.load import load_policy
+from gateway.policy.resources import resource_key
+from gateway.policy.windows import window_uses
+
+SCHEMA: JsonObject = {
+    "type": "object",
+    "properties": {
+        "id": {"type": "integer"},
+        "maybe": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        "share": {"type": ["number", "null"]},
+        "name": {"type": "string"},
+        "order": {"$ref": "#/$defs/Order"},
+        "ids": {"type": "array", "items": {"type": "integer"}},
+    },
+    "$defs": {
+        "Order": {"type": "object", "properties": {"customer": {"type": "integer"}}}
+    },
+}
+SEVEN: list[JsonValue] = [
+    7,
+    7.0,
+    "7",
+    "07",
+    "+7",
+    "7.0",
+    "007",
+    " 7 ",
+    "0_7",
+    "7\u200b",
+]
+NOT_YET_ASSIGNED = {"Cn", "Co", "Cs"}
+"""Almost all of Unicode, and nothing of it is drawn: left out for the time it takes."""
+
+INVISIBLE = [
+    one
+    for one in map(chr, range(sys.maxunicode + 1))
+    if unicodedata.category(one) not in NOT_YET_ASSIGNED
+    and is_hidden(one)
+    and not one.isspace()
+]
+
+
+@pytest.mark.parametrize("spelling", SEVEN)
+def test_a_number_that_is_declared_has_one_key(spelling: JsonValue) -> None:
+    for path in (("id",), ("maybe",), ("share",), ("order", "customer"), ("ids", "0")):
+        assert resource_key(spelling, SCHEMA, path) == resource_key(7)
+    listed = resource_key([spelling, 8], SCHEMA, ("ids",))
+    assert listed == resource_key([7, 8])
+    order = resource_key({"customer": spelling}, SCHEMA, ("order",))
+    assert order == resource_key({"customer": 7})
+
+
+def test_texts_stay_apart() -> None:
+    keys = {resource_key(one, SCHEMA, ("name",)) for one in ("7", "07", "+7", "7.0")}
+
+    assert len(keys) == 4
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.from_regex(r"\A[ +-]?[0-9_]{1,6}(\.[0-9]{0,2})?(e[0-9])? ?\Z"))
+def test_what_a_tool_reads_as_one_integer_has_one_key(text: str) -> None:
+    try:
+        read = TypeAdapter(int).validate_python(text)
+    except ValidationError:
+        return
+
+    assert resource_key(text, SCHEMA, ("id",)) == resource_key(read)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8),
+    st.sampled_from(INVISIBLE),
+    st.integers(0, 8),
+)
+def test_no_invisible_character_makes_another_resource(
+    text: str, invisible: str, place: int
+) -> None:
+    split = text[:place] + invisible + text[place:]
+
+    assert key_of(split) == key_of(text)
+
+
+def test_no_invisible_character_at_all_makes_another_resource() -> None:
+    plain = resource_key("C1")
+
+    assert [one for one in INVISIBLE if resource_key(f"C{one}1") != plain] == []
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text(max_size=8))
+def test_what_is_folded_stays_as_it_is(text: str) -> None:
+    key = key_of(text)
+
+    if key is not None:
+        assert key_of(key[1:-1].replace('\\"', '"').replace("\\\\", "\\")) == key
+
+
+def key_of(text: str) -> str | None:
+    """Return the key of a text; None when it names nobody or is no strict JSON."""
+    try:
+        return resource_key(text)
+    except ValueError:
+        return None
+
+
+POLICY = """
+version: 1
+windows:
+  refunded: {tools: [refund], by: args.customer, sum: args.amount, within: 24h}
+tools:
+  refund: TOOL
+agents:
+  careful:
+    tools:
+      refund:
+        args_schema:
+          type: object
+          properties: {customer: {type: integer}, amount: {type: number}}
+"""
+DECLARED: JsonObject = {
+    "type": "object",
+    "properties": {"customer": {"type": "integer"}, "amount": {"type": "number"}},
+}
+TYPED = """{args_schema:
+    {type: object, properties: {customer: {type: integer}, amount: {type: number}}}}"""
+
+
+@pytest.mark.parametrize(
+    ("tool", "agent", "declared", "is_one"),
+    [
+        (TYPED, "a", None, True),
+        ("{}", "a", DECLARED, True),
+        ("{}", "careful", None, True),
+        ("{}", "a", None, False),
+        (TYPED.replace("integer", "string"), "a", DECLARED, False),
+    ],
+)
+def test_the_type_comes_from_the_policy_and_then_from_the_agent(
+    tool: str, agent: str, declared: JsonObject | None, *, is_one: bool
+) -> None:
+    policy = load_policy(POLICY.replace("TOOL", tool), "p.yml")
+
+    keys = {
+        window_uses(
+            policy,
+            agent=agent,
+            tool="refund",
+            args={"customer": one, "amount": 49},
+            declared_schema=declared,
+        )
+        .uses[0]
+        .key
+        for one in ("7", "07", "+7", "7.0")
+    }
+
+    assert (len(keys) == 1) is is_one
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"properties": []},
+        {"properties": {"customer": {"$ref": "#/nowhere"}}},
+        {"properties": {"customer": {"$ref": "#/properties/customer"}}},
+        {"properties": {"customer": {"anyOf": [{"type": "null"}, 7]}}},
+        {"properties": {"customer": {"type": [["integer"]]}}},
+        {"$ref": "#"},
+        {"type": 7, "properties": {"customer": True}},
+    ],
+)
+def test_a_schema_that_says_nonsense_changes_no_key(schema: JsonObject) -> None:
+    policy = load_policy(POLICY.replace("TOOL", "{}"), "p.yml")
+
+    found = window_uses(
+        policy,
+        agent="a",
+        tool="refund",
+        args={"customer": "07", "amount": 1},
+        declared_schema=schema,
+    )
+
+    assert [use.key for use in found.uses] == ['"07"']

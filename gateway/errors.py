@@ -83,6 +83,25 @@ class NotAllowed(TwokeyError):
     """The gateway refuses this: the tool must not run."""
 
 
+class UngatedTool(NotAllowed):
+    """A tool was started below a gated agent and no gate cleared it; it did not run.
+
+    Attributes:
+        agent: the gated agent.
+        tool: the tool's name.
+    """
+
+    def __init__(self, agent: str, tool: str) -> None:
+        self.agent = agent
+        self.tool = tool
+        super().__init__(
+            f"The tool {tool!r} did not run: it was started inside the agent "
+            f"{agent!r} where no approval gate cleared it. Do not try it again that "
+            "way; the agent's developer can give the agent that calls it "
+            "`ApprovalMiddleware`, or name the tool under `ungated`."
+        )
+
+
 class GraphError(TwokeyError):
     """An agent's graph cannot be imported or is not a compiled graph."""
 

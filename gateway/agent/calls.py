@@ -35,7 +35,13 @@ from gateway.agent.results import ToolResult
 from gateway.approvals import digest, edits, strict_json
 from gateway.approvals.record import EditRecord, Home, Result
 from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
+from gateway.errors import (
+    BadJson,
+    NotAllowed,
+    ThreadUnavailable,
+    TwokeyError,
+    UngatedTool,
+)
 from gateway.wire import AnswerKind, CallHint, TurnRef, Verdict, VerdictKind
 
 Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
@@ -178,7 +184,11 @@ class Caller:
         )
 
         async def cleaned() -> ToolResult:
-            return _cleaned(await run(request))
+            try:
+                return _cleaned(await run(request))
+            except UngatedTool as error:
+                # Raised on, it would end the run, again on each later resume.
+                return words.told(request.tool_call, str(error))
 
         with collecting(ref.home) as inside, granted(grant):
             result = await watched(

@@ -14,6 +14,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
+from uuid import UUID
 
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as make_tool
@@ -48,6 +49,7 @@ class _Ticket:
     grant: Grant
     is_open: bool = True
     is_taken: bool = False
+    started: UUID | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
@@ -79,6 +81,23 @@ def grant() -> Grant:
             "`ApprovalMiddleware` has one."
         )
     return ticket.grant
+
+
+def starts(tool: str, args: object, run_id: UUID) -> bool:
+    """Say whether a run of a tool is the first that the grant of this context is for.
+
+    Args:
+        tool: the name of the tool that starts.
+        args: its arguments, without injected ones.
+        run_id: LangChain's id of the run; the same run may be asked about again.
+    """
+    ticket = _ticket.get()
+    if ticket is None or not ticket.is_open or not _fits(ticket.grant, tool, args):
+        return False
+    with ticket.lock:
+        if ticket.started is None:
+            ticket.started = run_id
+        return ticket.started == run_id
 
 
 def guarded(tool: BaseTool | Callable[..., Any]) -> BaseTool:
@@ -143,13 +162,17 @@ class _Guarded(BaseTool):
             ticket.is_taken = True
 
     def _is_for(self, given: Grant, tool_input: str | dict[str, Any]) -> bool:
-        if given.tool != self.name or isinstance(tool_input, str):
+        if isinstance(tool_input, str):
             return False
-        visible = self._filter_injected_args(tool_input)
-        try:
-            return wire.args_hash(strict_json.accept_object(visible)) == given.args_hash
-        except BadJson:
-            return False
+        return _fits(given, self.name, self._filter_injected_args(tool_input))
+
+
+def _fits(given: Grant, tool: str, args: object) -> bool:
+    try:
+        args_hash = wire.args_hash(strict_json.accept_object(args))
+    except BadJson:
+        return False
+    return given.tool == tool and args_hash == given.args_hash
 
 
 @lru_cache(maxsize=256)

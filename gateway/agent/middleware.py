@@ -8,7 +8,8 @@ reports them to an agent outside. The synchronous and asynchronous hooks share o
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, cast
 
 from langchain.agents.middleware import AgentMiddleware
@@ -31,6 +32,7 @@ from gateway.agent import (
     overrides,
     port,
     repair,
+    tool_starts,
     turns,
 )
 from gateway.agent.book import Book
@@ -151,7 +153,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         async def run(changed: ToolCallRequest) -> ToolResult:
             return handler(changed)
 
-        with overrides.passed_on(request.state.get(overrides.STATE)):
+        with self._around(request):
             return _as_hook(drive(self._caller(Blocking()).call(request, run)))
 
     async def awrap_tool_call(
@@ -164,7 +166,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         async def run(changed: ToolCallRequest) -> ToolResult:
             return await handler(changed)
 
-        with overrides.passed_on(request.state.get(overrides.STATE)):
+        with self._around(request):
             return _as_hook(await self._caller(Awaiting()).call(request, run))
 
     def wrap_model_call(
@@ -174,7 +176,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> ModelResponse[Any]:
         """State every edit exactly once, and which tools need a person."""
         self._check_order(handler)
-        return handler(drive(self._model_request(Blocking(), request)))
+        told = drive(self._model_request(Blocking(), request))
+        with tool_starts.checked(self.agent):
+            return handler(told)
 
     async def awrap_model_call(
         self,
@@ -183,7 +187,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> ModelResponse[Any]:
         """State every edit exactly once, and which tools need a person."""
         self._check_order(handler)
-        return await handler(await self._model_request(Awaiting(), request))
+        told = await self._model_request(Awaiting(), request)
+        with tool_starts.checked(self.agent):
+            return await handler(told)
 
     def after_agent(
         self,
@@ -200,6 +206,13 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> None:
         """Report the edits of this run to an agent whose tool this agent is."""
         await self._after_agent(Awaiting(), state)
+
+    @contextmanager
+    def _around(self, request: ToolCallRequest) -> Generator[None]:
+        """Surround the run of a tool with what holds for everything inside it."""
+        wishes = overrides.passed_on(request.state.get(overrides.STATE))
+        with wishes, tool_starts.checked(self.agent):
+            yield
 
     def _caller(self, shell: Shell) -> Caller:
         schemas = self._gates.schemas if self._gates else {}

@@ -1,0 +1,392 @@
+"""Below a gated agent no tool starts that no gate has cleared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnableParallel
+from langchain_core.runnables.config import ContextThreadPoolExecutor
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.config import get_config
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Send
+
+from gateway.agent import ApprovalMiddleware, require_approval, tool_starts
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.tiers import Tier
+from gateway.errors import UngatedTool
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import (
+    CONFIG,
+    Effects,
+    Runner,
+    Script,
+    by_call,
+    calling,
+    item_of,
+    pay,
+)
+
+TIERS = {"delegate": Tier.AUTO, "task": Tier.AUTO, "look_up": Tier.AUTO}
+DELEGATE = calling(("delegate", {"job": "pay ada"}, "d1"))
+REFUSED = "The tool 'pay' did not run: it was started inside the agent 'boss'"
+
+Below = Callable[[Any, Any], Any]
+"""Runs something below a tool: gets an ungated agent that pays, and the tool itself."""
+
+
+def _ungated(model: Script, tools: list[BaseTool]) -> Any:
+    return cast("Any", create_agent)(model, tools)
+
+
+def _inner(effects: Effects, *replies: AIMessage) -> Any:
+    script = Script(replies=list(replies or (pay(1), AIMessage("ada is paid"))))
+    return _ungated(script, effects.tools(is_guarded=False))
+
+
+def _boss(gateway: FakeGateway, delegate: BaseTool, *replies: AIMessage) -> Any:
+    made: Any = create_agent(
+        Script(replies=list(replies or (DELEGATE, AIMessage("over")))),
+        [delegate],
+        middleware=[ApprovalMiddleware("boss", gateway=gateway)],
+        checkpointer=InMemorySaver(),
+    )
+    return made
+
+
+def _delegate(work: Callable[[str], Any], awork: Callable[[str], Any]) -> BaseTool:
+    async def run_async(job: str) -> str:
+        """Let somebody else do it."""
+        return str(await awork(job))
+
+    def run(job: str) -> str:
+        """Let somebody else do it."""
+        return str(work(job))
+
+    made = tool("delegate")(run)
+    cast("Any", made).coroutine = run_async
+    return made
+
+
+def _given(job: str) -> dict[str, Any]:
+    return {"messages": [("user", job)]}
+
+
+@pytest.mark.parametrize("options", [None, {"callbacks": []}])
+async def test_an_agent_without_a_gate_starts_no_tool_and_the_parent_is_told(
+    runner: Runner, effects: Effects, options: RunnableConfig | None
+) -> None:
+    inner = _inner(effects)
+    delegate = _delegate(
+        lambda job: inner.invoke(_given(job), options),
+        lambda job: inner.ainvoke(_given(job), options),
+    )
+    graph = _boss(FakeGateway(TIERS), delegate)
+
+    end = await runner.say(graph, "pay ada")
+    again = await runner.say(graph, "are you there?")
+
+    told = by_call(end)["d1"]
+    assert effects.paid == []
+    assert told.text.startswith(REFUSED)
+    assert told.status == "error"
+    assert end["messages"][-1].text == "over"
+    assert again["messages"][-1].text == "done"
+
+
+async def test_the_subagent_that_deepagents_adds_starts_no_tool(
+    runner: Runner, effects: Effects
+) -> None:
+    args = {"description": "pay ada", "subagent_type": "general-purpose"}
+    # One model serves both: the parent delegates, the subagent pays.
+    model = Script(replies=[calling(("task", args, "t1")), pay(9), AIMessage("over")])
+    graph: Any = create_deep_agent(
+        model=model,
+        tools=effects.tools(is_guarded=False),
+        middleware=[
+            ApprovalMiddleware("boss", gateway=FakeGateway({**TIERS, "pay": Tier.DENY}))
+        ],
+        checkpointer=InMemorySaver(),
+    )
+
+    end = await runner.say(graph, "pay ada")
+
+    assert effects.paid == []
+    assert by_call(end)["t1"].text.startswith(REFUSED)
+    assert end["messages"][-1].text == "over"
+
+
+async def test_a_tool_that_policy_lets_run_unasked_needs_a_gate_too(
+    runner: Runner, effects: Effects
+) -> None:
+    inner = _inner(effects, calling(("look_up", {"query": "ada"}, "c1")))
+    delegate = _delegate(
+        lambda job: inner.invoke(_given(job)), lambda job: inner.ainvoke(_given(job))
+    )
+
+    end = await runner.say(_boss(FakeGateway(TIERS), delegate), "look ada up")
+
+    assert effects.looked == []
+    assert "'look_up' did not run" in by_call(end)["d1"].text
+
+
+async def test_an_approved_call_with_an_ungated_agent_inside_ends_as_failed(
+    runner: Runner, effects: Effects
+) -> None:
+    inner = _inner(effects)
+    gateway = FakeGateway()
+    delegate = _delegate(
+        lambda job: inner.invoke(_given(job)), lambda job: inner.ainvoke(_given(job))
+    )
+    graph = _boss(gateway, delegate)
+    await runner.say(graph, "pay ada")
+    gateway.approve(item_of(gateway, "d1").id)
+
+    end = await runner.resume(graph, gateway)
+
+    assert effects.paid == []
+    assert by_call(end)["d1"].text.startswith(REFUSED)
+    assert item_of(gateway, "d1").state is ItemState.FAILED
+    assert end["messages"][-1].text == "over"
+
+
+async def test_an_agent_that_handles_errors_of_tools_reads_why_its_call_did_not_run(
+    runner: Runner, effects: Effects
+) -> None:
+    model = Script(replies=[pay(1), AIMessage("I could not pay")])
+    inner = _ungated(model, effects.tools(is_guarded=False))
+    inner.nodes["tools"].bound._handle_tool_errors = True
+    delegate = _delegate(
+        lambda job: _last(inner.invoke(_given(job))), lambda job: _alast(inner, job)
+    )
+
+    end = await runner.say(_boss(FakeGateway(TIERS), delegate), "pay ada")
+
+    assert effects.paid == []
+    assert "The tool 'pay' did not run" in model.seen[-1][-1].text
+    assert by_call(end)["d1"].text == "I could not pay"
+
+
+PAYMENTS = [{"amount": 1, "to": "ada"}, {"amount": 2, "to": "bob"}]
+
+
+def _in_a_copying_pool(inner: Any, pays: BaseTool) -> Any:
+    with ContextThreadPoolExecutor(1) as pool:
+        return pool.submit(inner.invoke, _given("pay")).result()
+
+
+def _in_a_pool_with_the_configuration(inner: Any, pays: BaseTool) -> Any:
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(inner.invoke, _given("pay"), get_config()).result()
+
+
+def _two_agents_deep(inner: Any, pays: BaseTool) -> Any:
+    delegate = _delegate(lambda job: inner.invoke(_given(job)), _never)
+    middle = _ungated(Script(replies=[DELEGATE]), [delegate])
+    return middle.invoke(_given("pay"))
+
+
+def _sent(inner: Any, pays: BaseTool) -> Any:
+    def run(state: MessagesState) -> MessagesState:
+        inner.invoke(_given("pay"))
+        return state
+
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("run", run)
+
+    def three(state: MessagesState) -> list[Send]:
+        return [Send("run", state)] * 3
+
+    builder.add_conditional_edges(START, three, path_map=["run"])
+    return builder.compile().invoke(_given("pay"))
+
+
+async def _never(job: str) -> str:
+    raise AssertionError(job)
+
+
+WAYS: dict[str, Below] = {
+    "the tool": lambda _, pays: pays.invoke(PAYMENTS[0]),
+    "a copying pool": _in_a_copying_pool,
+    "a pool with the configuration": _in_a_pool_with_the_configuration,
+    "a batch": lambda _, pays: pays.batch(cast("Any", PAYMENTS)),
+    "parallel branches": lambda _, pays: RunnableParallel(a=pays, b=pays).invoke(
+        PAYMENTS[0]
+    ),
+    "a lambda": lambda inner, _: cast("Any", RunnableLambda)(inner.invoke).invoke(
+        _given("pay")
+    ),
+    "a stream": lambda inner, _: list(inner.stream(_given("pay"))),
+    "two agents deep": _two_agents_deep,
+    "sent": _sent,
+}
+ASYNC_WAYS: dict[str, Below] = {
+    "the tool": lambda _, pays: pays.ainvoke(PAYMENTS[0]),
+    "a thread": lambda inner, _: asyncio.to_thread(inner.invoke, _given("pay")),
+    "a task": lambda inner, _: cast("Any", asyncio.ensure_future)(
+        inner.ainvoke(_given("pay"))
+    ),
+    "a batch": lambda _, pays: pays.abatch(cast("Any", PAYMENTS)),
+    "parallel branches": lambda _, pays: RunnableParallel(a=pays, b=pays).ainvoke(
+        PAYMENTS[0]
+    ),
+    "a gathering": lambda inner, pays: asyncio.gather(
+        inner.ainvoke(_given("pay")), pays.ainvoke(PAYMENTS[0])
+    ),
+    "a synchronous graph": lambda inner, _: asyncio.to_thread(_sent, inner, _),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_no_way_of_running_below_gets_around_the_check(
+    way: str, effects: Effects
+) -> None:
+    pays = effects.tools(is_guarded=False)[0]
+    inner = _inner(effects)
+    delegate = _delegate(lambda _: WAYS[way](inner, pays), _never)
+    graph = _boss(FakeGateway(TIERS), delegate)
+
+    with tool_starts.excepting(["delegate"]):
+        end = graph.invoke(_given("pay ada"), CONFIG)
+
+    assert effects.paid == []
+    assert by_call(end)["d1"].text.startswith(REFUSED)
+
+
+@pytest.mark.parametrize("way", ASYNC_WAYS)
+async def test_no_asynchronous_way_of_running_below_gets_around_the_check(
+    way: str, effects: Effects
+) -> None:
+    pays = effects.tools(is_guarded=False)[0]
+    inner = _inner(effects)
+
+    async def work(_: str) -> Any:
+        return await ASYNC_WAYS[way](inner, pays)
+
+    graph = _boss(FakeGateway(TIERS), _delegate(str, work))
+
+    end = await graph.ainvoke(_given("pay ada"), CONFIG)
+
+    assert effects.paid == []
+    assert by_call(end)["d1"].text.startswith(REFUSED)
+
+
+async def test_a_named_exception_starts_ungated_and_nothing_else_does(
+    runner: Runner, effects: Effects
+) -> None:
+    both = calling(("look_up", {"query": "ada"}, "c1")), pay(1, call_id="c2")
+    inner = _inner(effects, *both)
+    delegate = _delegate(
+        lambda job: inner.invoke(_given(job)), lambda job: inner.ainvoke(_given(job))
+    )
+
+    with tool_starts.excepting(["look_up"]):
+        end = await runner.say(_boss(FakeGateway(TIERS), delegate), "pay ada")
+
+    assert effects.looked == ["ada"]
+    assert effects.paid == []
+    assert by_call(end)["d1"].text.startswith(REFUSED)
+
+
+async def test_a_tool_may_put_a_step_of_its_own_behind_the_gateway(
+    effects: Effects,
+) -> None:
+    gateway = FakeGateway({**TIERS, "pay": Tier.AUTO})
+    pays = effects.tools(is_guarded=False)[0]
+
+    def step(_: str) -> object:
+        args = dict(PAYMENTS[0])
+        return require_approval(
+            "pay", args, run=pays.invoke, agent="boss", gateway=gateway
+        )
+
+    graph = _boss(gateway, _delegate(step, _never))
+
+    end = graph.invoke(_given("pay ada"), CONFIG)
+
+    assert effects.paid == [(1, "ada")]
+    assert "paid 1.0 to ada" in by_call(end)["d1"].text
+
+
+async def test_one_grant_starts_one_tool_once(effects: Effects) -> None:
+    pays = effects.tools(is_guarded=False)[0]
+    gateway = FakeGateway({**TIERS, "pay": Tier.AUTO})
+
+    class Twice(AgentMiddleware[Any, Any, Any]):
+        """Runs each call twice."""
+
+        def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+            handler(request)
+            return handler(request)
+
+    graph: Any = create_agent(
+        Script(replies=[pay(1), AIMessage("over")]),
+        [pays],
+        middleware=[ApprovalMiddleware("boss", gateway=gateway), Twice()],
+        checkpointer=InMemorySaver(),
+    )
+
+    end = graph.invoke(_given("pay ada"), CONFIG)
+
+    assert effects.paid == [(1, "ada")]
+    assert by_call(end)["c1"].text.startswith(REFUSED)
+
+
+async def test_a_model_that_starts_tools_by_itself_is_stopped(
+    runner: Runner, effects: Effects
+) -> None:
+    pays = effects.tools(is_guarded=False)[0]
+
+    class Paying(Script):
+        """A model that is an agent inside."""
+
+        def _generate(self, messages: list[Any], *rest: Any, **options: Any) -> Any:
+            pays.invoke(PAYMENTS[0])
+            return super()._generate(messages, *rest, **options)
+
+    graph: Any = create_agent(
+        Paying(replies=[]),
+        [],
+        middleware=[ApprovalMiddleware("boss", gateway=FakeGateway(TIERS))],
+        checkpointer=InMemorySaver(),
+    )
+
+    with pytest.raises(UngatedTool, match="'pay' did not run"):
+        await runner.say(graph, "pay ada")
+
+    assert effects.paid == []
+
+
+async def test_tools_outside_of_gated_agents_are_left_alone(
+    runner: Runner, effects: Effects
+) -> None:
+    pays = effects.tools(is_guarded=False)[0]
+    delegate = _delegate(str, _done)
+    graph = _boss(FakeGateway(TIERS), delegate)
+
+    await runner.say(graph, "hello")
+    pays.invoke(PAYMENTS[0])
+    await pays.ainvoke(PAYMENTS[1])
+
+    assert effects.paid == [(1, "ada"), (2, "bob")]
+
+
+async def _done(job: str) -> str:
+    return job
+
+
+def _last(state: dict[str, Any]) -> str:
+    return str(state["messages"][-1].text)
+
+
+async def _alast(graph: Any, job: str) -> str:
+    return _last(await graph.ainvoke(_given(job)))

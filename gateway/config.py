@@ -128,9 +128,10 @@ class SlackMode(StrEnum):
 
 
 class AgentSettings(_Model):
-    """One agent: where its compiled graph is, as ``file.py:name``."""
+    """One agent: its graph as ``file.py:name``, and tools that need no gate in it."""
 
     graph: GraphRef
+    ungated: tuple[str, ...] = ()
 
 
 class SlackSettings(_Model):
@@ -355,14 +356,14 @@ def _resolved(
             f"{source}: agent {doubled[0]!r} is in both 'agents' and 'graphs'; "
             "keep one of them."
         )
-    refs = {name: agent.graph for name, agent in settings.agents.items()}
+    short = {name: AgentSettings(graph=ref) for name, ref in settings.graphs.items()}
     data_dir = base / settings.data_dir.expanduser()
     return Settings(
         folder=base,
         tenant=settings.tenant,
         agents={
-            name: AgentSettings(graph=_absolute(ref, base))
-            for name, ref in {**refs, **settings.graphs}.items()
+            name: agent.model_copy(update={"graph": _absolute(agent.graph, base)})
+            for name, agent in {**settings.agents, **short}.items()
         },
         triage=_absolute(settings.triage, base) if settings.triage else None,
         policy=_policy_source(settings.policy, source),

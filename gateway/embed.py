@@ -11,7 +11,7 @@ executed again. Cards are shown by a bot, in this program or another, on the sam
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
 from types import TracebackType
@@ -64,6 +64,7 @@ class Twokey:
         checkpoints: a SQLite file or ``postgresql://`` URL instead of that.
         tenant: whose approvals these are.
         slots: how many threads are brought forward at the same time.
+        ungated: agent to names of tools that may start ungated; `connected`: them all.
         insecure_dev: accept a store that would lose acknowledged decisions.
 
     Attributes:
@@ -87,23 +88,22 @@ class Twokey:
         checkpoints: str | None = None,
         tenant: str = "default",
         slots: int = 8,
+        ungated: Mapping[str, Collection[str]] | None = None,
         insecure_dev: bool = False,
     ) -> None:
         self._settings, self._triage = settings, triage
         self._policy = policy_of(settings, policy)
         if settings is not None:
-            data_dir, tenant, slots = (
-                settings.data_dir,
-                settings.tenant,
-                settings.workers,
-            )
+            data_dir, tenant = settings.data_dir, settings.tenant
+            slots = settings.workers
+            ungated = {name: one.ungated for name, one in settings.agents.items()}
             secret_url = settings.redis_url
             url = None if secret_url is None else secret_url.get_secret_value()
             checkpoints = settings.checkpoints.get_secret_value()
         self._url, self._data_dir = url, data_dir
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
         self._tenant, self._slots = tenant, slots
-        self._insecure_dev = insecure_dev
+        self._insecure_dev, self._ungated = insecure_dev, ungated or {}
         self._runners = Runners()
         self._saver: BaseCheckpointSaver[Any] | None = None
         self._stack = AsyncExitStack()
@@ -173,7 +173,8 @@ class Twokey:
 
         Their threads are not resumed by Twokey: whoever runs them does that.
         """
-        return connected(self.service)
+        ungated = {tool for tools in self._ungated.values() for tool in tools}
+        return connected(self.service, ungated=ungated)
 
     async def run(  # noqa: PLR0913 - what a program may say of a run, by name
         self,
@@ -383,9 +384,13 @@ class Twokey:
     ) -> LangGraphLocal:
         if self._saver is None:
             raise SettingsError(_CLOSED)
-        ref = f"the graph of {agent!r}"
         return await local_runner(
-            graph, ref, self._saver, config=config, context=context
+            graph,
+            f"the graph of {agent!r}",
+            self._saver,
+            config=config,
+            context=context,
+            ungated=self._ungated.get(agent, ()),
         )
 
     def _place(self, agent: str, thread: str) -> Place:

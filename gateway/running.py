@@ -38,12 +38,11 @@ async def load_runners(
     Raises:
         GraphError: one sentence about the first that cannot be used.
     """
-    return {
-        name: LangGraphLocal(
-            attached(await load_graph(agent.graph, settings.folder), saver)
-        )
-        for name, agent in settings.agents.items()
-    }
+    runners: dict[str, Runner] = {}
+    for name, agent in settings.agents.items():
+        graph = await load_graph(agent.graph, settings.folder, agent.ungated)
+        runners[name] = LangGraphLocal(attached(graph, saver), ungated=agent.ungated)
+    return runners
 
 
 async def load_triage(settings: Settings) -> Triage | None:

@@ -1,5 +1,6 @@
 """What runs in the agent's own process: the middleware and its friends."""
 
+from gateway.agent.deep_agents import gated_subagents
 from gateway.agent.edited_view import edited_view
 from gateway.agent.grants import Grant, grant, guarded
 from gateway.agent.human_in_the_loop import HumanInTheLoopMiddleware
@@ -27,6 +28,7 @@ __all__ = [
     "connected",
     "edit_messages",
     "edited_view",
+    "gated_subagents",
     "grant",
     "guarded",
     "require_approval",

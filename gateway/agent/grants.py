@@ -92,7 +92,10 @@ def starts(tool: str, args: object, run_id: UUID) -> bool:
         run_id: LangChain's id of the run; the same run may be asked about again.
     """
     ticket = _ticket.get()
-    if ticket is None or not ticket.is_open or not _fits(ticket.grant, tool, args):
+    if ticket is None or not ticket.is_open or ticket.grant.tool != tool:
+        return False
+    # A guarded tool has compared its arguments itself, right before it starts.
+    if not ticket.is_taken and not _has_args(ticket.grant, args):
         return False
     with ticket.lock:
         if ticket.started is None:
@@ -162,17 +165,16 @@ class _Guarded(BaseTool):
             ticket.is_taken = True
 
     def _is_for(self, given: Grant, tool_input: str | dict[str, Any]) -> bool:
-        if isinstance(tool_input, str):
+        if given.tool != self.name or isinstance(tool_input, str):
             return False
-        return _fits(given, self.name, self._filter_injected_args(tool_input))
+        return _has_args(given, self._filter_injected_args(tool_input))
 
 
-def _fits(given: Grant, tool: str, args: object) -> bool:
+def _has_args(given: Grant, args: object) -> bool:
     try:
-        args_hash = wire.args_hash(strict_json.accept_object(args))
+        return wire.args_hash(strict_json.accept_object(args)) == given.args_hash
     except BadJson:
         return False
-    return given.tool == tool and args_hash == given.args_hash
 
 
 @lru_cache(maxsize=256)

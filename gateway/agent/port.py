@@ -6,12 +6,13 @@ today, an HTTP client can tomorrow. Every method may be called from any event lo
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
 from gateway.agent import homes
+from gateway.agent.tool_starts import excepting
 from gateway.approvals.record import Home, Result
 from gateway.errors import NotAllowed
 from gateway.wire import (
@@ -93,14 +94,17 @@ _current: ContextVar[Gateway | None] = ContextVar("twokey_gateway", default=None
 
 
 @contextmanager
-def connected(gateway: Gateway, home: Home | None = None) -> Generator[None]:
+def connected(
+    gateway: Gateway, home: Home | None = None, *, ungated: Collection[str] = ()
+) -> Generator[None]:
     """Make a gateway the one that middleware without its own finds in this context.
 
     ``home`` is the run that all agents in it belong to; None: each finds its own.
+    ``ungated`` names the tools that may start in them where no gate clears them.
     """
     token = _current.set(gateway)
     try:
-        with homes.at_home(home):
+        with homes.at_home(home), excepting(ungated):
             yield
     finally:
         _current.reset(token)

@@ -16,10 +16,11 @@ import aiohttp
 from bot.manifest import SCOPES
 from bot.web import Slack, SlackError, SlackRefused, text_at
 from gateway.commands.session import Session
-from gateway.config import Settings, SlackMode
+from gateway.config import AgentSettings, Settings, SlackMode
 from gateway.errors import SettingsError, TwokeyError
 from gateway.policy.rules import Policy
 from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.graph_audit import described
 from gateway.resume.graphs import load_graph
 from gateway.running import load_triage
 from gateway.store.connection import Connection
@@ -86,7 +87,7 @@ async def examine(session: Session, *, post: bool) -> AsyncGenerator[Check]:
     yield await _tried("store", _store(settings))
     yield await _tried("checkpoints", _checkpoints(settings))
     for name, agent in settings.agents.items():
-        yield await _tried(f"agent {name}", _graph(settings, agent.graph))
+        yield await _tried(f"agent {name}", _graph(settings, agent, policy))
     if settings.triage or (policy and policy.asks_triage):
         yield await _tried("triage", _triage(settings, policy))
     channels = policy.channels if policy else ()
@@ -162,9 +163,12 @@ async def _checkpoints(settings: Settings) -> str:
         return type(saver).__name__
 
 
-async def _graph(settings: Settings, ref: str) -> str:
-    graph = await load_graph(ref, settings.folder)
-    return f"{ref} is a graph of {len(graph.nodes)} nodes"
+async def _graph(
+    settings: Settings, agent: AgentSettings, policy: Policy | None
+) -> str:
+    graph = await load_graph(agent.graph, settings.folder, agent.ungated)
+    tools = described(graph, agent.ungated, policy)
+    return f"{agent.graph} is a graph of {len(graph.nodes)} nodes; {tools}"
 
 
 async def _triage(settings: Settings, policy: Policy | None) -> str:

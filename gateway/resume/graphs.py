@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeGuard, cast
 
@@ -11,13 +11,14 @@ from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
 from gateway.errors import GraphError
+from gateway.resume.graph_audit import check_gates
 from gateway.resume.imports import made_by, named
 from gateway.resume.strict_state import allowed_types
 
 Graph = Pregel[Any, Any, Any, Any]
 
 
-async def load_graph(ref: str, base: Path) -> Graph:
+async def load_graph(ref: str, base: Path, ungated: Collection[str] = ()) -> Graph:
     """Import the graph behind ``path/to/file.py:name`` or ``package.module:name``.
 
     The name may be a compiled graph, a `StateGraph`, or a function without arguments
@@ -26,19 +27,21 @@ async def load_graph(ref: str, base: Path) -> Graph:
     Args:
         ref: what the settings say.
         base: the folder that a relative path starts from.
+        ungated: names of the tools that may start where no gate clears them.
 
     Raises:
         GraphError: one sentence that says what is missing or went wrong.
     """
-    return await as_graph(named(ref, base), ref)
+    return await as_graph(named(ref, base), ref, ungated)
 
 
-async def as_graph(found: object, ref: str) -> Graph:
+async def as_graph(found: object, ref: str, ungated: Collection[str] = ()) -> Graph:
     """Turn what a name stands for into a compiled graph.
 
     Raises:
-        GraphError: when it is no graph, or pauses in a way that cannot be told from
-            a crash.
+        GraphError: when it is no graph, pauses in a way that cannot be told from a
+            crash, or can start a tool that no gate clears and ``ungated`` does not
+            name.
     """
     if callable(found) and not _is_graph(found):
         found = await made_by(found, ref)
@@ -56,6 +59,7 @@ async def as_graph(found: object, ref: str) -> Graph:
                 "Such a pause cannot be told from a crash, so it would be run "
                 "through; put the tools behind ApprovalMiddleware instead."
             )
+    check_gates(found, ref, ungated)
     return found
 
 

@@ -8,7 +8,7 @@ each superstep is on disk before the next begins (``durability="sync"``).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
@@ -19,6 +19,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import Command, Interrupt, StateSnapshot, StreamMode
 
+from gateway.agent.tool_starts import excepting
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import GraphError
 from gateway.resume.graphs import Graph, as_graph, attached
@@ -80,6 +81,7 @@ class LangGraphLocal:
             tags, metadata, a recursion limit, ``configurable``.
             `check_config` says what it must not hold.
         context: the run's context, for a graph with a ``context_schema``.
+        ungated: names of the tools that may start where no gate clears them.
     """
 
     def __init__(
@@ -88,8 +90,10 @@ class LangGraphLocal:
         *,
         config: RunnableConfig | None = None,
         context: object = None,
+        ungated: Collection[str] = (),
     ) -> None:
         self._graph = graph
+        self._ungated = ungated
         self._given: RunnableConfig = config or {}
         self._context = context
         self._sink: _Sink | None = None
@@ -176,6 +180,10 @@ class LangGraphLocal:
             },
             "metadata": {**mine.get("metadata", {}), INPUT_KEY: key},
         }
+        with excepting(self._ungated):
+            await self._invoke(given, config)
+
+    async def _invoke(self, given: object, config: RunnableConfig) -> None:
         graph, sink = cast("_Invoked", self._graph), self._sink
         if sink is None:
             await graph.ainvoke(given, config, context=self._context, durability="sync")
@@ -198,6 +206,7 @@ async def local_runner(
     *,
     config: RunnableConfig | None = None,
     context: object = None,
+    ungated: Collection[str] = (),
 ) -> LangGraphLocal:
     """Return a runner of a graph that a program gave.
 
@@ -206,10 +215,10 @@ async def local_runner(
     Raises:
         GraphError: when it is no graph that can be used; ``ref`` names it.
     """
-    compiled = await as_graph(graph, ref)
+    compiled = await as_graph(graph, ref, ungated)
     has_own = isinstance(getattr(compiled, "checkpointer", None), BaseCheckpointSaver)
     kept = compiled if has_own else attached(compiled, saver)
-    return LangGraphLocal(kept, config=config, context=context)
+    return LangGraphLocal(kept, config=config, context=context, ungated=ungated)
 
 
 def check_config(config: RunnableConfig, thread: str) -> None:

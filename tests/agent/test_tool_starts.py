@@ -239,7 +239,7 @@ ASYNC_WAYS: dict[str, Below] = {
     "parallel branches": lambda _, pays: RunnableParallel(a=pays, b=pays).ainvoke(
         PAYMENTS[0]
     ),
-    "a gathering": lambda inner, pays: asyncio.gather(
+    "a gathering": lambda inner, pays: cast("Any", asyncio.gather)(
         inner.ainvoke(_given("pay")), pays.ainvoke(PAYMENTS[0])
     ),
     "a synchronous graph": lambda inner, _: asyncio.to_thread(_sent, inner, _),
@@ -305,9 +305,11 @@ async def test_a_tool_may_put_a_step_of_its_own_behind_the_gateway(
 
     def step(_: str) -> object:
         args = dict(PAYMENTS[0])
-        return require_approval(
-            "pay", args, run=pays.invoke, agent="boss", gateway=gateway
-        )
+
+        def run(**given: Any) -> Any:
+            return pays.invoke(given)
+
+        return require_approval("pay", args, run=run, agent="boss", gateway=gateway)
 
     graph = _boss(gateway, _delegate(step, _never))
 

@@ -1,0 +1,88 @@
+"""Put the gate into every subagent of a deepagent, the one it adds by itself included.
+
+    gated = gated_subagents([researcher, payer], agent="billing")
+    graph = create_deep_agent(
+        model=model, tools=tools, subagents=gated,
+        middleware=[ApprovalMiddleware("billing")],
+    )
+
+deepagents gives no subagent the middleware of its parent, and adds one that is called
+``general-purpose``, with all tools of the parent, unless one of that name is listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any, cast
+
+from gateway.agent.middleware import ApprovalMiddleware
+from gateway.agent.port import Gateway
+from gateway.agent.reachable import reachable
+from gateway.errors import GraphError
+
+_GENERAL_PURPOSE = "general-purpose"
+
+
+def gated_subagents(
+    subagents: Sequence[Mapping[str, Any]] = (),
+    *,
+    agent: str = "agent",
+    gateway: Gateway | None = None,
+    general_purpose: bool = True,
+) -> list[Any]:
+    """Return subagents for ``create_deep_agent`` whose calls are all gated.
+
+    Each declared subagent gets an `ApprovalMiddleware` as its last middleware, unless
+    it has one. Its ``interrupt_on`` is taken over by that middleware, because LangChain
+    would otherwise pause each call a second time.
+
+    Args:
+        subagents: as ``create_deep_agent`` takes them.
+        agent: the name by which policy and cards know the calls of these subagents.
+        gateway: the gateway to ask; by default the one `connected`.
+        general_purpose: whether to list the subagent that deepagents would add by
+            itself. Say False only where a profile switches it off; list one of that
+            name to give it skills or another prompt.
+
+    Raises:
+        GraphError: when a compiled subagent can start tools that no gate clears:
+            nothing can be put into it any more.
+    """
+    listed = [_gated(spec, agent, gateway) for spec in subagents]
+    names = {str(spec.get("name")) for spec in subagents}
+    if general_purpose and _GENERAL_PURPOSE not in names:
+        deepagents = import_module("deepagents.middleware.subagents")
+        spec = cast("Mapping[str, Any]", deepagents.GENERAL_PURPOSE_SUBAGENT)
+        listed.insert(0, _gated(spec, agent, gateway))
+    return listed
+
+
+def _gated(
+    spec: Mapping[str, Any], agent: str, gateway: Gateway | None
+) -> Mapping[str, Any]:
+    if "graph_id" in spec:
+        # It runs elsewhere; the tools that start it are the parent's, and gated there.
+        return spec
+    if "runnable" in spec:
+        _check_compiled(spec)
+        return spec
+    middleware: list[Any] = list(spec.get("middleware", ()))
+    if any(isinstance(one, ApprovalMiddleware) for one in middleware):
+        return spec
+    gate = ApprovalMiddleware(
+        agent, gateway=gateway, interrupt_on=spec.get("interrupt_on")
+    )
+    # An empty mapping also keeps deepagents from handing down that of the parent.
+    return {**spec, "middleware": [*middleware, gate], "interrupt_on": {}}
+
+
+def _check_compiled(spec: Mapping[str, Any]) -> None:
+    found = reachable(spec["runnable"])
+    names = sorted({repr(tool.name) for tool in found.tools if tool.is_ungated})
+    if names:
+        raise GraphError(
+            f"The compiled subagent {spec.get('name')!r} can start tools that no gate "
+            f"clears: {', '.join(names)}. Give it ApprovalMiddleware as the last of "
+            "its middleware before it is compiled."
+        )

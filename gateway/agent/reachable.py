@@ -1,0 +1,248 @@
+"""List the tools that a graph can start, and which gate clears each of them.
+
+The graph is read, not run: its nodes, the graphs that stand in them or that their
+functions refer to, and the graphs that the code of tools refers to, such as the
+subagents inside deepagents' ``task`` tool. A graph that is made while a function runs
+cannot be found here. So this answers for what it finds only; below a gated agent
+`gateway.agent.tool_starts` stops whatever it missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
+from types import FunctionType, MethodType
+from typing import Any, cast
+
+from langchain.agents.middleware import AgentMiddleware
+from langchain_core.runnables import Runnable, RunnableLambda, RunnableParallel
+from langchain_core.runnables.base import RunnableBindingBase, RunnableSequence
+from langchain_core.tools import BaseTool
+from langgraph._internal._runnable import RunnableCallable, RunnableSeq
+from langgraph.prebuilt import ToolNode
+from langgraph.pregel import Pregel
+from langgraph.pregel._utils import (
+    get_function_nonlocals,  # pyright: ignore[reportUnknownVariableType] - partly typed
+)
+
+from gateway.agent.grants import is_guarded
+from gateway.agent.middleware import ApprovalMiddleware
+
+_LIBRARIES = frozenset(
+    {"deepagents", "langchain", "langchain_core", "langgraph", "langsmith"}
+)
+_HANDOFFS = frozenset({"langgraph_supervisor", "langgraph_swarm"})
+"""Their tools do nothing but choose the next agent of the same graph."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachableTool:
+    """A tool that a graph can start.
+
+    Attributes:
+        name: its name.
+        place: the nodes, tools and agents on the way to it, outermost first.
+        gate: the name of the gated agent that calls it; "" for none.
+        is_safe: whether it does no harm ungated: it refuses to run without a grant, or
+            only hands over to another agent.
+    """
+
+    name: str
+    place: tuple[str, ...]
+    gate: str
+    is_safe: bool
+
+    @property
+    def is_ungated(self) -> bool:
+        """Say whether it runs without anybody having cleared its call."""
+        return not self.gate and not self.is_safe
+
+
+@dataclass(slots=True)
+class Reachable:
+    """What a graph can start, as far as it can be read.
+
+    Attributes:
+        tools: the tools, each place once.
+        unseen: places of functions whose inside cannot be read.
+    """
+
+    tools: list[ReachableTool] = field(default_factory=list[ReachableTool])
+    unseen: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
+    _visited: set[int] = field(default_factory=set[int])
+
+    def add_graph(self, graph: object, place: tuple[str, ...], gate: str = "") -> None:
+        """Add what a compiled graph can start; ``gate`` is around the whole graph."""
+        if not self._is_new(graph):
+            return
+        nodes: Mapping[str, Any] = cast("Any", graph).nodes
+        for name, node in nodes.items():
+            for part in _parts(node.bound):
+                self._add_part(part, (*place, name), gate)
+
+    def _add_part(self, part: object, place: tuple[str, ...], gate: str) -> None:
+        if isinstance(part, ToolNode):
+            self._add_tools(part, place, gate)
+        elif isinstance(part, Pregel):
+            inner = cast("object", part)
+            self.add_graph(inner, _named(inner, place), gate)
+        else:
+            self._add_functions(_functions(part), place, gate)
+
+    def _add_tools(self, node: ToolNode, place: tuple[str, ...], gate: str) -> None:
+        own = gate_of(node)
+        for tool in node.tools_by_name.values():
+            is_handoff = not gate and _root(tool) in _HANDOFFS
+            is_safe = is_guarded(tool) or is_handoff
+            self.tools.append(ReachableTool(tool.name, place, own, is_safe))
+            if self._is_new(tool):
+                self._add_found(vars(tool).values(), (*place, tool.name), own or gate)
+
+    def _add_functions(
+        self, functions: Iterable[Callable[..., Any]], place: tuple[str, ...], gate: str
+    ) -> None:
+        own = [one for one in functions if _is_users(one)]
+        is_hook = any(isinstance(_owner(one), AgentMiddleware) for one in own)
+        if own and not is_hook and place not in self.unseen:
+            self.unseen.append(place)
+        self._add_found(own, place, gate)
+
+    def _add_found(
+        self, values: Iterable[object], place: tuple[str, ...], gate: str
+    ) -> None:
+        """Add the graphs in these values, or that these functions refer to."""
+        waiting = list(values)
+        while waiting:
+            value = waiting.pop(0)
+            if isinstance(value, Pregel):
+                inner = cast("object", value)
+                self.add_graph(inner, _named(inner, place), gate)
+            elif isinstance(value, ToolNode):
+                if self._is_new(value):
+                    self._add_tools(value, place, gate)
+            elif self._is_new(value):
+                waiting.extend(_held(value))
+
+    def _is_new(self, value: object) -> bool:
+        """Say whether a value was not seen before, so that nothing is read twice."""
+        if id(value) in self._visited:
+            return False
+        self._visited.add(id(value))
+        return True
+
+
+def reachable(graph: object) -> Reachable:
+    """Return what a compiled graph can start."""
+    found = Reachable()
+    found.add_graph(graph, ())
+    return found
+
+
+def gate_of(node: ToolNode) -> str:
+    """Return the name of the agent whose middleware gates a tool node; "" for none."""
+    wrappers = cast("Any", node)
+    waiting: list[Any] = [wrappers._wrap_tool_call, wrappers._awrap_tool_call]  # noqa: SLF001 - it has no public name
+    seen: set[int] = set()
+    while waiting:
+        value = waiting.pop()
+        owner = _owner(value)
+        for candidate in (owner, *_values(owner)):
+            if isinstance(candidate, ApprovalMiddleware):
+                return candidate.agent
+        if id(value) not in seen and callable(value):
+            seen.add(id(value))
+            waiting.extend(_cells(value))
+    return ""
+
+
+def _parts(runnable: object) -> Iterator[object]:
+    """Return the runnables that a node is made of."""
+    if isinstance(runnable, RunnableSeq | RunnableSequence):
+        steps = cast("Iterable[object]", cast("Any", runnable).steps)
+    elif isinstance(runnable, RunnableParallel):
+        steps = cast("Iterable[object]", cast("Any", runnable).steps__.values())
+    elif isinstance(runnable, RunnableBindingBase):
+        steps = (cast("Any", runnable).bound,)
+    else:
+        yield runnable
+        return
+    for step in steps:
+        yield from _parts(step)
+
+
+def _functions(part: object) -> list[Callable[..., Any]]:
+    if not isinstance(part, RunnableCallable | RunnableLambda):
+        return []
+    made = cast("Any", part)
+    found = (getattr(made, "func", None), getattr(made, "afunc", None))
+    return [_unwrapped(one) for one in found if callable(one)]
+
+
+def _unwrapped(function: Any) -> Callable[..., Any]:  # noqa: ANN401 - any callable
+    """Return the user's function in what LangGraph made of it for its other mode."""
+    while isinstance(function, partial):
+        inner = [one for one in function.args if callable(one)]
+        function = inner[0] if inner else function.func
+    return cast("Callable[..., Any]", function)
+
+
+def _held(value: object) -> Iterable[object]:
+    """Return the values in which a graph may stand that this one can use."""
+    if isinstance(value, FunctionType):
+        return get_function_nonlocals(value) if _is_users(value) else _cells(value)
+    if isinstance(value, MethodType):
+        return (value.__func__, value.__self__, *_values(value.__self__))
+    if isinstance(value, partial):
+        return (value.func, *value.args, *value.keywords.values())
+    return _contained(value)
+
+
+def _contained(value: object) -> Iterable[object]:
+    if isinstance(value, Mapping):
+        return cast("Mapping[object, object]", value).values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return cast("Iterable[object]", value)
+    if isinstance(value, Runnable) and not isinstance(value, BaseTool):
+        parts = [one for one in _parts(cast("object", value)) if one is not value]
+        return [*parts, *_functions(cast("object", value))]
+    return ()
+
+
+def _owner(method: object) -> object:
+    return getattr(method, "__self__", None)
+
+
+def _values(owner: object) -> list[object]:
+    return list(vars(owner).values()) if hasattr(owner, "__dict__") else []
+
+
+def _cells(function: object) -> list[Any]:
+    wrapped = getattr(function, "__wrapped__", None)
+    cells: tuple[Any, ...] = getattr(function, "__closure__", None) or ()
+    return [one for one in chain([wrapped], map(_content, cells)) if one is not None]
+
+
+def _content(cell: Any) -> Any:  # noqa: ANN401 - a closure cell has no public type
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+def _is_users(function: object) -> bool:
+    return _root(function) not in _LIBRARIES
+
+
+def _root(value: object) -> str:
+    """Return the package that a function, or the function of a tool, is from."""
+    function = getattr(value, "func", None) or getattr(value, "coroutine", None)
+    module = getattr(function or value, "__module__", "") or ""
+    return str(module).partition(".")[0]
+
+
+def _named(graph: object, place: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a graph's place: with its own name, when it has one."""
+    name = str(getattr(graph, "name", "") or "")
+    return place if name in {"", "LangGraph", place[-1]} else (*place, name)

@@ -1,0 +1,100 @@
+"""Audit a graph: which tools it can start, and whether a gate clears each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from gateway.agent.reachable import ReachableTool, reachable
+from gateway.approvals.tiers import Tier
+from gateway.errors import GraphError
+from gateway.policy.evaluate import listed_tier
+from gateway.policy.rules import Policy
+
+_FREE = frozenset({Tier.AUTO, Tier.NOTIFY})
+_SHOWN = 20
+"""How many tools of one place a refusal names."""
+
+
+def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
+    """Check that everything that a graph can be seen to start is gated.
+
+    Args:
+        graph: the compiled graph.
+        ref: what the settings call it.
+        ungated: names of the tools that may start without a gate.
+
+    Raises:
+        GraphError: when another tool can; the text says where, and what to do.
+    """
+    open_tools = [
+        tool
+        for tool in reachable(graph).tools
+        if tool.is_ungated and tool.name not in ungated
+    ]
+    if open_tools:
+        raise GraphError(
+            f"{ref!r} can start tools that no gate clears: {_listed(open_tools)}. Give "
+            "the agent that calls them ApprovalMiddleware as the last of its "
+            "middleware (for subagents of deepagents: gated_subagents), or name the "
+            "tools under 'ungated' of this agent."
+        )
+
+
+def described(
+    graph: object, ungated: Collection[str], policy: Policy | None = None
+) -> str:
+    """Return what a graph can start, for people: each tool, and who clears it.
+
+    Args:
+        graph: the compiled graph.
+        ungated: names of the tools that may start without a gate.
+        policy: says which gated tools run unasked; None leaves that open.
+    """
+    found = reachable(graph)
+    groups: dict[str, list[str]] = {}
+    for tool in found.tools:
+        names = groups.setdefault(_status(tool, ungated, policy), [])
+        name = (
+            tool.name if len(tool.place) == 1 else f"{tool.name} ({shown(tool.place)})"
+        )
+        if name not in names:
+            names.append(name)
+    unseen = [shown(place) for place in found.unseen]
+    if unseen:
+        groups["cannot be seen, so what these functions start is unknown"] = unseen
+    listed = [f"{status}: {', '.join(names)}" for status, names in groups.items()]
+    return "; ".join(listed) or "no tools"
+
+
+def _status(
+    tool: ReachableTool, ungated: Collection[str], policy: Policy | None
+) -> str:
+    if tool.gate:
+        is_free = (
+            policy is not None
+            and listed_tier(policy, agent=tool.gate, tool=tool.name) in _FREE
+        )
+        return "free by policy unless a rule raises it" if is_free else "gated"
+    if tool.is_safe:
+        return "safe without a gate"
+    return "ungated as the settings say" if tool.name in ungated else "ungated"
+
+
+def shown(place: tuple[str, ...]) -> str:
+    """Return a place in a graph as people read it."""
+    return " > ".join(place)
+
+
+def _listed(tools: list[ReachableTool]) -> str:
+    by_place: dict[tuple[str, ...], list[str]] = {}
+    for tool in tools:
+        by_place.setdefault(tool.place, []).append(repr(tool.name))
+    return "; ".join(
+        f"{_some(names)} in {shown(place)!r}" for place, names in by_place.items()
+    )
+
+
+def _some(names: list[str]) -> str:
+    more = len(names) - _SHOWN
+    text = ", ".join(names[:_SHOWN])
+    return f"{text} and {more} more" if more > 0 else text

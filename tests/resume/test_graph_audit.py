@@ -1,0 +1,368 @@
+"""A graph that can start tools without a gate is refused when it is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.prebuilt import ToolNode
+
+from gateway.agent import ApprovalMiddleware, gated_subagents, guarded
+from gateway.cli import run
+from gateway.config import Settings
+from gateway.embed import Twokey
+from gateway.errors import GraphError
+from gateway.policy.load import load_policy
+from gateway.resume.graph_audit import described
+from gateway.resume.graphs import as_graph
+from gateway.store.store import Store
+from tests.agent.world import Script, calling
+
+ASK = cast("Any", create_agent)
+RAN: list[str] = []
+POLICY = """\
+version: 1
+defaults: {tier: approve, reviewers: U0ANA, channel: "#x"}
+tools:
+  task: {tier: auto}
+  ask: {tier: auto}
+  look_up: {tier: auto}
+  wire: {tier: deny}
+"""
+
+
+@pytest.fixture(autouse=True)
+def nothing_ran() -> None:
+    RAN.clear()
+
+
+@tool
+def wire(to: str) -> str:
+    """Send money."""
+    RAN.append(to)
+    return "sent"
+
+
+@tool
+def look_up(query: str) -> str:
+    """Look something up."""
+    RAN.append(query)
+    return "found"
+
+
+def gate(agent: str = "billing") -> ApprovalMiddleware:
+    return ApprovalMiddleware(agent)
+
+
+def plain(name: str | None = None) -> Any:
+    return ASK(Script(replies=[]), [wire], name=name)
+
+
+def nodes(*named: tuple[str, Any]) -> Any:
+    builder: Any = StateGraph(MessagesState)
+    for name, node in named:
+        builder.add_node(name, node)
+        builder.add_edge(START, name)
+    return builder.compile()
+
+
+def asking(inner: Any) -> BaseTool:
+    """Return a tool whose code asks another agent."""
+
+    @tool
+    def ask(question: str) -> str:
+        """Ask somebody."""
+        return str(inner.invoke({"messages": [("user", question)]}))
+
+    return ask
+
+
+RESEARCHER = plain("researcher")
+
+
+def _helper(question: str) -> object:
+    return RESEARCHER.invoke({"messages": [("user", question)]})
+
+
+@tool
+def research(question: str) -> str:
+    """Ask the researcher of this module."""
+    return str(_helper(question))
+
+
+def _same(state: MessagesState) -> MessagesState:
+    return state
+
+
+def node_with_an_agent(state: MessagesState) -> MessagesState:
+    return cast("MessagesState", RESEARCHER.invoke(state))
+
+
+class Asking(BaseTool):
+    """A tool that holds its agent."""
+
+    name: str = "ask"
+    description: str = "Ask."
+    inner: Any
+
+    def _run(self, question: str) -> str:
+        return str(self.inner.invoke({"messages": [("user", question)]}))
+
+
+def gated(*tools: BaseTool, agent: str = "billing") -> Any:
+    return ASK(Script(replies=[]), list(tools), middleware=[gate(agent)])
+
+
+def deep(**options: Any) -> Any:
+    return cast("Any", create_deep_agent)(
+        model=Script(replies=[]), tools=[wire], middleware=[gate()], **options
+    )
+
+
+UNGATED: dict[str, tuple[Callable[[], Any], str]] = {
+    "an agent without middleware": (plain, "'tools'"),
+    "a plain tool node": (lambda: nodes(("act", ToolNode([wire]))), "'act'"),
+    "an agent as a node": (
+        lambda: nodes(("pay", gated(wire)), ("other", plain())),
+        "'other > tools'",
+    ),
+    "an agent in a node's function": (
+        lambda: nodes(("ask", node_with_an_agent)),
+        "'ask > researcher > tools'",
+    ),
+    "an agent in a tool": (
+        lambda: gated(asking(plain("inner"))),
+        "'tools > ask > inner > tools'",
+    ),
+    "an agent in a helper of a tool": (
+        lambda: gated(research),
+        "'tools > research > researcher > tools'",
+    ),
+    "an agent held by a tool": (
+        lambda: gated(Asking(inner=plain())),
+        "'tools > ask > tools'",
+    ),
+    "an agent in a bound method": (
+        lambda: gated(asking(plain().with_config({"tags": ["x"]}))),
+        "'tools > ask > tools'",
+    ),
+    "three agents deep": (
+        lambda: gated(asking(gated(asking(plain()), agent="middle"))),
+        "'tools > ask > tools > ask > tools'",
+    ),
+    "deepagents' own subagent": (
+        deep,
+        "'tools > task > general-purpose > tools'",
+    ),
+    "a listed subagent": (
+        lambda: deep(
+            subagents=[
+                *gated_subagents(agent="billing"),
+                {"name": "payer", "description": "Pays.", "system_prompt": "Pay."},
+            ]
+        ),
+        "'tools > task > payer > tools'",
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", UNGATED)
+async def test_a_graph_with_an_ungated_tool_is_refused_with_its_place(
+    shape: str,
+) -> None:
+    make, place = UNGATED[shape]
+
+    with pytest.raises(GraphError, match="can start tools that no gate clears") as told:
+        await as_graph(make(), "billing.py:graph")
+
+    assert "'wire'" in str(told.value)
+    assert f"in {place}" in str(told.value)
+    assert "ApprovalMiddleware" in str(told.value)
+
+
+class Wrapping(ApprovalMiddleware):
+    """A gate of somebody's own."""
+
+
+GATED: dict[str, Callable[[], Any]] = {
+    "a gated agent": lambda: gated(wire),
+    "a gate of somebody's own": lambda: ASK(
+        Script(replies=[]), [wire], middleware=[Wrapping("billing")]
+    ),
+    "many middlewares": lambda: ASK(
+        Script(replies=[]), [wire], middleware=[*_idle(12), gate()]
+    ),
+    "a gated agent as a node": lambda: nodes(("pay", gated(wire))),
+    "a gated agent in a tool": lambda: gated(asking(gated(wire, agent="inner"))),
+    "guarded tools": lambda: nodes(("act", ToolNode([guarded(wire)]))),
+    "a node that only computes": lambda: nodes(("compute", _same)),
+    "gated subagents": lambda: deep(subagents=gated_subagents(agent="billing")),
+}
+
+
+def _idle(count: int) -> list[Any]:
+    def same(self: object, request: Any, handler: Any) -> Any:
+        return handler(request)
+
+    base: Any = ApprovalMiddleware.__mro__[1]
+    return [
+        type(f"Idle{number}", (base,), {"wrap_tool_call": same})()
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("shape", GATED)
+async def test_a_graph_whose_tools_are_gated_is_taken(shape: str) -> None:
+    graph = GATED[shape]()
+
+    assert await as_graph(graph, "billing.py:graph") is graph
+
+
+async def test_a_named_exception_is_taken_and_another_tool_is_not() -> None:
+    graph = ASK(Script(replies=[]), [wire, look_up])
+
+    with pytest.raises(GraphError) as told:
+        await as_graph(graph, "billing.py:graph", ["look_up"])
+
+    assert await as_graph(graph, "billing.py:graph", ["look_up", "wire"]) is graph
+    assert "look_up" not in str(told.value)
+
+
+def test_people_read_of_each_tool_who_clears_it_and_what_cannot_be_seen() -> None:
+    graph = nodes(
+        ("pay", gated(wire, look_up)),
+        ("act", ToolNode([guarded(research)])),
+        ("other", node_with_an_agent),
+    )
+
+    text = described(graph, ["wire"], load_policy(POLICY, "policy.yml"))
+
+    assert text == (
+        "gated: wire (pay > tools); "
+        "free by policy unless a rule raises it: look_up (pay > tools); "
+        "safe without a gate: research; "
+        "ungated as the settings say: wire (act > research > researcher > tools); "
+        "cannot be seen, so what these functions start is unknown: other"
+    )
+
+
+AGENT = """\
+from tests.resume.test_graph_audit import gated, plain, wire, look_up
+
+graph = gated(wire, look_up)
+bare = plain()
+"""
+
+
+def test_the_doctor_lists_the_tools_of_each_agent(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "agent.py").write_text(AGENT)
+    (tmp_path / "policy.yml").write_text(POLICY)
+    (tmp_path / "twokey.yml").write_text(
+        "agents:\n"
+        "  billing: {graph: 'agent.py:graph'}\n"
+        "  bare: {graph: 'agent.py:bare'}\n"
+        "  known: {graph: 'agent.py:bare', ungated: [wire]}\n"
+    )
+
+    run(
+        ["--config", str(tmp_path / "twokey.yml"), "doctor"],
+        {"TWOKEY_REDIS_URL": "redis://127.0.0.1:1/0"},
+    )
+
+    lines = {
+        line.partition(": ")[0]: line for line in capsys.readouterr().out.splitlines()
+    }
+    free = "free by policy unless a rule raises it: look_up"
+    assert lines["✔ agent billing"].endswith(f"gated: wire; {free}")
+    assert "can start tools that no gate clears: 'wire'" in lines["✖ agent bare"]
+    assert lines["✔ agent known"].endswith("ungated as the settings say: wire")
+
+
+def test_the_settings_name_the_tools_that_need_no_gate(tmp_path: Path) -> None:
+    (tmp_path / "twokey.yml").write_text(
+        "agents: {billing: {graph: 'a.py:graph', ungated: [look_up]}}\n"
+        "graphs: {other: 'b.py:graph'}\n"
+    )
+
+    settings = Settings.load(tmp_path / "twokey.yml", {})
+
+    assert settings.agents["billing"].ungated == ("look_up",)
+    assert settings.agents["billing"].graph == f"{tmp_path}/a.py:graph"
+    assert settings.agents["other"].ungated == ()
+
+
+GO = {"messages": [("user", "go")]}
+DELEGATE = calling(
+    ("task", {"description": "wire", "subagent_type": "general-purpose"}, "t1")
+)
+WIRE = calling(("wire", {"to": "eve"}, "w1"))
+
+
+def delegating() -> Any:
+    """Return a deepagent whose gate is on the parent only; one model serves both."""
+    return cast("Any", create_deep_agent)(
+        model=Script(replies=[DELEGATE, WIRE, AIMessage("over")]),
+        tools=[wire],
+        middleware=[gate("a")],
+    )
+
+
+async def test_a_run_with_a_tool_in_an_unlisted_subagent_does_not_start(
+    store: Store, tmp_path: Path
+) -> None:
+    (tmp_path / "p.yml").write_text(POLICY)
+    async with Twokey(
+        policy=tmp_path / "p.yml", url=store.conn.url, data_dir=tmp_path
+    ) as tk:
+        with pytest.raises(GraphError, match="general-purpose"):
+            await tk.run(delegating(), GO, thread_id="t", agent="a")
+
+    assert RAN == []
+
+
+async def test_a_subagent_that_cannot_be_seen_starts_no_tool_either(
+    store: Store, tmp_path: Path
+) -> None:
+    @tool
+    async def ask(question: str) -> str:
+        """Ask an agent that is made only now."""
+        made = ASK(Script(replies=[look, WIRE, AIMessage("over")]), [wire, look_up])
+        return str((await made.ainvoke(GO))["messages"][-1].text)
+
+    look = calling(("look_up", {"query": "eve"}, "l1"))
+    replies = [calling(("ask", {"question": "?"}, "a1")), AIMessage("over")]
+    graph = ASK(Script(replies=replies), [ask], middleware=[gate("a")])
+    (tmp_path / "p.yml").write_text(POLICY)
+
+    async with Twokey(
+        policy=tmp_path / "p.yml",
+        url=store.conn.url,
+        data_dir=tmp_path,
+        ungated={"a": ["look_up"]},
+    ) as tk:
+        end = await tk.run(graph, GO, thread_id="t", agent="a", timeout_s=20)
+        own = ASK(
+            Script(replies=replies),
+            [ask],
+            middleware=[gate("a")],
+            checkpointer=InMemorySaver(),
+        )
+        config: RunnableConfig = {"configurable": {"thread_id": "u"}}
+        with tk.connected():
+            same = await own.ainvoke(GO, config)
+
+    assert RAN == ["eve", "eve"]
+    for state in (end, same):
+        assert "The tool 'wire' did not run" in state["messages"][-2].text
+        assert state["messages"][-1].text == "over"

@@ -12,6 +12,10 @@ from collections.abc import Mapping
 
 from gateway.resume.runner import Runner
 
+MAX_LEFT = 100_000
+"""Threads that are remembered as resumed by the program; the oldest are forgotten, and
+jobs about them are then put back instead of acknowledged."""
+
 
 class Runners:
     """The runners of agents, and those of single threads, which come first.
@@ -23,6 +27,7 @@ class Runners:
     def __init__(self, agents: Mapping[str, Runner] | None = None) -> None:
         self._agents: Mapping[str, Runner] = {} if agents is None else agents
         self._threads: dict[tuple[str, str], Runner] = {}
+        self._left: dict[tuple[str, str], None] = {}
 
     def serve(self, agents: Mapping[str, Runner]) -> None:
         """Run every thread of these agents, unless it has a runner of its own."""
@@ -39,6 +44,17 @@ class Runners:
     def release(self, agent: str, thread: str) -> None:
         """Forget the runner of a thread that has ended."""
         self._threads.pop((agent, thread), None)
+
+    def leave(self, agent: str, thread: str) -> None:
+        """Leave a thread to the program that resumes it by itself."""
+        self._left.pop((agent, thread), None)
+        self._left[agent, thread] = None
+        if len(self._left) > MAX_LEFT:
+            del self._left[next(iter(self._left))]
+
+    def is_left(self, agent: str, thread: str) -> bool:
+        """Return True if the program resumes this thread by itself."""
+        return (agent, thread) in self._left and self.of(agent, thread) is None
 
     def of(self, agent: str, thread: str) -> Runner | None:
         """Return what runs a thread; None when this process does not run it."""

@@ -100,6 +100,8 @@ class ThreadRuns:
         asked = [pending_of(one) for one in interrupts]
         if not asked_items(asked):
             return {}
+        # Otherwise the job of each decision would be offered again, for ever.
+        self._runners.leave(at.agent, at.thread)
         async with self._news.of(at.agent, at.thread) as news:
             found = await self._ready(at, asked)
             with suppress(TimeoutError):

@@ -150,8 +150,13 @@ class Worker:
         job = delivery.job
         at = Place(keys, job.tenant, job.agent, job.thread)
         runner = self._runners.of(job.agent, job.thread)
+        is_ours = job.tenant == self._tenant
+        is_resume = job.kind is JobKind.RESUME
         try:
-            if runner is None or job.tenant != self._tenant:
+            if is_ours and is_resume and self._runners.is_left(job.agent, job.thread):
+                await queue.done(delivery)
+                return
+            if runner is None or not is_ours:
                 await self._leave(queue, delivery)
                 return
             async with queue.holding(self._consumer, delivery):

@@ -172,6 +172,8 @@ async def test_a_program_that_resumes_its_own_graphs_gets_the_answers(
                 Command(resume=answers), config, durability="sync"
             )
 
+        await eventually(lambda: _has_no_job(tk))
+
     assert (none_yet, bounded) == ({}, {})
     assert list(answers) == [questions[0].id]
     assert final["messages"][-1].text.endswith("refunded 78291 5")
@@ -231,6 +233,15 @@ async def test_a_wait_costs_no_command_until_something_happens(
         await decide(tk, item)
         for final in await asyncio.gather(run, *others):
             assert final["messages"][-1].text == "refunded 78291 899"
+
+
+async def _has_no_job(tk: Twokey) -> bool:
+    keys = tk.store.keys_of_tenant("default")
+    counts = [
+        await tk.store.conn.command("XLEN", keys.jobs),
+        await tk.store.conn.command("ZCARD", keys.retry),
+    ]
+    return counts == [0, 0]
 
 
 def _all_wait(tk: Twokey, count: int) -> Any:

@@ -50,12 +50,10 @@ class Gestures:
         if request.get("view_id"):
             return await self._act_in_view(user, request)
         message = self._message(user, request)
-        placed = _placed(list(message.blocks or ()), request)
+        blocks, placed = self._pressed(message, request)
         key = (user.id, message.channel, message.ts)
         remembered = self._slack.workspace.message_values
-        values = inputs.merged(
-            message.blocks or (), remembered.get(key, {}), request.get("values")
-        )
+        values = inputs.merged(blocks, remembered.get(key, {}), request.get("values"))
         action = self._action(placed, as_object(request.get("chosen")), values)
         remembered[key] = values
         if not _dispatches(placed):
@@ -229,6 +227,22 @@ class Gestures:
         ts = as_text(request.get("ts"))
         return self._slack.workspace.message(channel.id, ts, user.id)
 
+    def _pressed(
+        self, message: Message, request: JsonObject
+    ) -> tuple[list[JsonObject], Placed]:
+        """Return what the person pressed, and the blocks that it stood in.
+
+        A message may change between a click and its confirmation, or on its way to
+        the person. Slack then delivers what they pressed, as they saw it.
+        """
+        shown = self._slack.workspace.shown_blocks(message)
+        former = shown if request.get("block_id") is not None else shown[:1]
+        for blocks in former:
+            placed = _found(list(blocks), request)
+            if placed is not None:
+                return list(blocks), placed
+        raise Refused("action_not_found")
+
     def _view(self, user: User, request: JsonObject) -> View:
         workspace, view_id = self._slack.workspace, request.get("view_id")
         stack, home = workspace.modals[user.id], workspace.homes.get(user.id)
@@ -280,15 +294,19 @@ class Gestures:
 
 
 def _placed(blocks: list[JsonObject], request: JsonObject) -> Placed:
+    placed = _found(blocks, request)
+    if placed is None:
+        raise Refused("action_not_found")
+    return placed
+
+
+def _found(blocks: list[JsonObject], request: JsonObject) -> Placed | None:
     block_id = request.get("block_id")
-    placed = find(
+    return find(
         blocks,
         as_text(request.get("action_id")),
         None if block_id is None else str(block_id),
     )
-    if placed is None:
-        raise Refused("action_not_found")
-    return placed
 
 
 def _dispatches(placed: Placed) -> bool:

@@ -17,6 +17,7 @@ from bot.sandbox.records import (
 )
 from bot.sandbox.refusals import Refused
 
+Blocks: TypeAlias = tuple[JsonObject, ...]
 Watcher: TypeAlias = Callable[[frozenset[str]], None]
 """Called after a change with the ids of everyone who can see it."""
 
@@ -36,6 +37,7 @@ EVENTS = (
     "tokens_revoked",
 )
 MAX_NOTICES = 20
+MAX_FORMER = 20
 
 
 @dataclass(slots=True)
@@ -70,6 +72,9 @@ class Workspace:
     )
     message_values: dict[tuple[str, str, str], JsonObject] = field(
         default_factory=dict[tuple[str, str, str], JsonObject]
+    )
+    former_blocks: dict[tuple[str, str], list[Blocks]] = field(
+        default_factory=lambda: defaultdict[tuple[str, str], list[Blocks]](list)
     )
     watchers: list[Watcher] = field(default_factory=list[Watcher])
 
@@ -141,6 +146,11 @@ class Workspace:
         shown = [*self.messages[channel.id].values(), *own]
         return sorted(shown, key=lambda message: message.ts)
 
+    def shown_blocks(self, message: Message) -> list[Blocks]:
+        """Return what a message shows and what it showed before, newest first."""
+        former = self.former_blocks.get((message.channel, message.ts), [])
+        return [message.blocks or (), *reversed(former)]
+
     # Changing
 
     def changed(self, seen_by: Iterable[str]) -> None:
@@ -151,7 +161,13 @@ class Workspace:
             watcher(audience)
 
     def put_message(self, message: Message) -> None:
-        """Store a message, new or changed."""
+        """Store a message, new or changed; what it showed before is remembered."""
+        place = (message.channel, message.ts)
+        before = self.messages[message.channel].get(message.ts)
+        before = before or self.ephemerals.get(message.ts)
+        if before is not None and before.blocks and before.blocks != message.blocks:
+            self.former_blocks[place].append(before.blocks)
+            del self.former_blocks[place][:-MAX_FORMER]
         if message.ephemeral_to is not None:
             self.ephemerals[message.ts] = message
             self.changed({message.ephemeral_to})

@@ -7,7 +7,7 @@ import pytest
 from bot.sandbox.client import GestureFailed, Person
 from bot.sandbox.json_types import JsonObject
 from bot.sandbox.server import Sandbox
-from tests.sandbox.blocks import card, field, home, modal, options, plain
+from tests.sandbox.blocks import button, card, field, home, modal, options, plain
 from tests.sandbox.bolt_app import RunningApp
 
 APPROVALS = "C0APPROVALS"
@@ -55,6 +55,39 @@ async def test_an_impossible_click_is_refused(
     }
 
     assert await failure(ana.act(**gesture)) == expected
+
+
+async def test_a_click_on_what_a_message_showed_before_arrives_as_it_was(
+    http_app: RunningApp, ana: Person
+) -> None:
+    @http_app.on("action", "approve")
+    async def approve(ack: Any, body: dict[str, Any]) -> None:
+        http_app.heard.append(body)
+        await ack()
+
+    def blocks(block_id: str, value: str) -> list[JsonObject]:
+        buttons = [button("approve", value)]
+        return [{"type": "actions", "block_id": block_id, "elements": buttons}]
+
+    client = http_app.client
+    posted = await client.chat_postMessage(
+        channel=APPROVALS, text="t", blocks=blocks("first", "v1")
+    )
+    ts = posted["ts"]
+    for name in ("second", "third"):
+        await client.chat_update(
+            channel=APPROVALS, ts=ts, text="t", blocks=blocks(name, "v2")
+        )
+
+    await ana.click(APPROVALS, ts, "approve", "first")
+
+    (heard,) = http_app.heard
+    action = heard["actions"][0]
+    assert (action["block_id"], action["value"]) == ("first", "v1")
+    assert heard["message"]["blocks"][0]["block_id"] == "third"
+    assert await failure(ana.click(APPROVALS, ts, "approve", "never")) == (
+        "action_not_found"
+    )
 
 
 async def test_who_cannot_read_a_channel_cannot_act_in_it(

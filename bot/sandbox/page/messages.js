@@ -14,6 +14,9 @@ const TOGETHER_S = 300; // messages of one person this close share one heading
 /** Messages that were dismissed here; Slack, too, forgets them with the page. */
 const dismissed = new Set();
 
+/** Why the last gesture of a person on a message failed, until their next one there. */
+const troubles = new Map();
+
 /** The replies below each message of a channel, by its ts. */
 export function repliesOf(channel) {
   const replies = new Map();
@@ -123,7 +126,7 @@ function messageNode(message, context) {
       !context.compact && heading,
       contentNode(message, context),
       message.edited && el("span", { class: "edited" }, "(edited)"),
-      el("p", { class: "message-trouble", role: "alert" }),
+      el("p", { class: "message-trouble", role: "alert" }, troubles.get(troubleKey(message, context))),
       context.replies.length > 0 && repliesButton(message, context),
     ),
     context.threads && !message.ephemeral && replyButton(message, context),
@@ -156,10 +159,24 @@ function messageSurface(message, { app, channel }, content) {
         ...(chosen && { chosen }),
         ...(Object.keys(values).length > 0 && { values }),
       });
-      const trouble = content.parentElement?.querySelector(".message-trouble");
-      if (trouble) trouble.textContent = answer.ok ? "" : explain(answer);
+      report(answer, message, { app, channel });
     },
   };
+}
+
+const troubleKey = (message, { app, channel }) =>
+  [app.state.me.id, channel.id, message.ts].join(" ");
+
+// The message may have been redrawn since the gesture began, so it is found anew.
+function report(answer, message, context) {
+  const said = answer.ok ? "" : explain(answer);
+  if (answer.ok) troubles.delete(troubleKey(message, context));
+  else troubles.set(troubleKey(message, context), said);
+  const shown = document.querySelectorAll(
+    `article[data-ts="${CSS.escape(message.ts)}"] .message-trouble`,
+  );
+  for (const node of shown) node.textContent = said;
+  if (shown.length === 0 && said !== "") context.app.toast(said, "error");
 }
 
 function privateLine(message, { app }) {

@@ -153,11 +153,16 @@ export function viewSurface(view, app, dialog, entered = {}) {
         values: collectValues(dialog),
         ...(chosen && { chosen }),
       });
-      const trouble = dialog.querySelector(".dialog-trouble");
-      if (trouble) trouble.textContent = answer.ok ? "" : explain(answer);
-      else if (!answer.ok) app.toast(explain(answer), "error");
+      report(answer, dialog, app);
     },
   };
+}
+
+// A view that was closed meanwhile shows nothing any more, and Home has no such place.
+function report(answer, dialog, app) {
+  const trouble = dialog.isConnected ? dialog.querySelector(".dialog-trouble") : null;
+  if (trouble !== null) trouble.textContent = answer.ok ? "" : explain(answer);
+  else if (!answer.ok) app.toast(explain(answer), "error");
 }
 
 function mergedValues(stored, entered) {
@@ -178,8 +183,7 @@ async function submit(dialog, viewId, app) {
   const values = collectValues(dialog);
   const answer = await app.act({ type: "view_submission", view_id: viewId, values });
   button.removeAttribute("aria-busy");
-  const trouble = dialog.querySelector(".dialog-trouble");
-  trouble.textContent = answer.ok ? "" : explain(answer);
+  report(answer, dialog, app);
   if (answer.errors) showErrors(dialog, answer.errors);
 }
 

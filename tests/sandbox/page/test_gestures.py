@@ -110,6 +110,46 @@ def test_a_click_that_fails_is_explained_beside_the_button(
     screen.wait(lambda: trouble.text == "", "the trouble to be over")
 
 
+def test_a_click_that_fails_is_explained_on_a_card_that_was_redrawn_meanwhile(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    shows(slack, button("Go", "go", confirm=CONFIRM))
+    screen.open()
+    screen.click('[data-action-id="go"]')
+    screen.one(".confirm-agree")
+    block = {"type": "actions", "block_id": "b2", "elements": [button("Go", "go")]}
+    slack.show(
+        channels=workspace([message(ts(1), BOT, "x2", blocks=[block])])["channels"]
+    )
+    screen.one('[data-block-id="b2"]')
+    slack.answers.append({"ok": False, "error": "message_not_found"})
+
+    screen.click(".confirm-agree")
+
+    trouble = f'[data-ts="{ts(1)}"] .message-trouble'
+    screen.wait(lambda: screen.text(trouble) == "This message is gone.", "the reason")
+    slack.show(
+        channels=workspace([message(ts(1), BOT, "x3", blocks=[block])])["channels"]
+    )
+    screen.one('article[aria-label$="x3"]')
+    assert screen.text(trouble) == "This message is gone."
+
+
+def test_a_click_that_fails_on_a_message_that_is_gone_is_explained_in_the_corner(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    shows(slack, button("Go", "go", confirm=CONFIRM))
+    screen.open()
+    screen.click('[data-action-id="go"]')
+    slack.show(channels=workspace([])["channels"])
+    screen.gone(f'[data-ts="{ts(1)}"]')
+    slack.answers.append({"ok": False, "error": "message_not_found"})
+
+    screen.click(".confirm-agree")
+
+    assert screen.words(".toast-text") == "This message is gone."
+
+
 @pytest.mark.parametrize("way", ["button", "escape"])
 def test_stepping_back_from_a_confirm_dialog_sends_nothing(
     screen: Screen, slack: FakeSlack, way: str

@@ -1,0 +1,54 @@
+"""A click counts for what the person saw, although the card was redrawn meanwhile."""
+
+from __future__ import annotations
+
+from bot.ids import Action
+from bot.sandbox.elements import find
+from bot.sandbox.json_types import JsonObject, as_objects
+from gateway.approvals.lifecycle import ItemState
+from tests.bot.bot_house import CHANNEL, House, has_button, says
+from tests.bot.listeners.test_refusals import edit_by_somebody_else
+
+
+def block_of(card: JsonObject, action: Action) -> str:
+    """Return the id of the block in which a button stands."""
+    placed = find(as_objects(card["blocks"]), action)
+    assert placed is not None
+    return placed.block_id
+
+
+async def test_an_approval_counts_although_somebody_voted_before_it_was_confirmed(
+    house: House,
+) -> None:
+    async with house.running():
+        (verdict,) = await house.submit(("wire_money", {"amount": 1}))
+        card = await house.card(verdict, lambda m: has_button(m, Action.APPROVE))
+        ts, seen = str(card["ts"]), block_of(card, Action.APPROVE)
+
+        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        redrawn = await house.card(verdict, says("1 of 2 approvals"))
+        assert block_of(redrawn, Action.APPROVE) != seen
+        await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE, seen)
+
+        await house.card(verdict, says("Approved, not run yet"))
+        item = (await house.approval(verdict)).items[0]
+        assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0CHLOE"]
+
+
+async def test_an_approval_of_what_was_edited_before_it_was_confirmed_is_refused(
+    house: House,
+) -> None:
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict, lambda m: has_button(m, Action.APPROVE))
+        await edit_by_somebody_else(house, verdict)
+        await house.card(verdict, says("449.5"))
+
+        await house.actor("U0ANA").click(
+            CHANNEL, str(card["ts"]), Action.APPROVE, block_of(card, Action.APPROVE)
+        )
+
+        await house.told("U0ANA", "edited and approved by")
+        item = (await house.approval(verdict)).items[0]
+        assert item.state is ItemState.AUTHORIZED
+        assert item.args["amount"] == 449.5

@@ -47,7 +47,7 @@ def update(slack: StandIn, arguments: JsonObject) -> JsonObject:
 def delete(slack: StandIn, arguments: JsonObject) -> JsonObject:
     """Remove one of the bot's messages."""
     channel, message = _changeable(slack, arguments, "cant_delete_message")
-    slack.workspace.drop_message(message)
+    messages.remove(slack, message)
     return {"channel": channel.id, "ts": message.ts}
 
 

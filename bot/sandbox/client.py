@@ -217,6 +217,16 @@ class Person:
         )
         return str(answer["ts"])
 
+    async def edit(self, channel: str, ts: str, text: str) -> None:
+        """Replace the text of a message of one's own."""
+        place = _channel(await self.state(), channel)
+        await self.act("message_edited", channel=place["id"], ts=ts, text=text)
+
+    async def delete(self, channel: str, ts: str) -> None:
+        """Delete a message of one's own."""
+        place = _channel(await self.state(), channel)
+        await self.act("message_deleted", channel=place["id"], ts=ts)
+
     async def command(self, command: str, text: str, channel: str) -> None:
         """Run a slash command."""
         place = _channel(await self.state(), channel)

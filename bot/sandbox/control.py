@@ -175,6 +175,11 @@ class Control:
         """Switch the app's Home tab."""
         self.slack.workspace.home_enabled = enabled
 
+    def enable_messages(self, *, enabled: bool) -> None:
+        """Switch the app's Messages tab: direct messages, both ways."""
+        self.slack.workspace.messages_tab_enabled = enabled
+        self.slack.workspace.changed(self.slack.workspace.users)
+
     def edit_window(self, seconds: float | None) -> None:
         """Let messages be edited only for so long; None for ever."""
         self.slack.workspace.edit_window_s = seconds

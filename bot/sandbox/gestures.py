@@ -7,11 +7,12 @@ from bot.sandbox import inputs, payloads, responses, view_answers, views
 from bot.sandbox.delivery import Ack, Answer, Delivery, Silence
 from bot.sandbox.elements import HOLDINGS, Placed, find, offers
 from bot.sandbox.json_types import JsonObject, as_object, as_text
-from bot.sandbox.mentions import escaped, mentions_bot
+from bot.sandbox.mentions import escaped
 from bot.sandbox.payloads import Gesture
-from bot.sandbox.records import Channel, Message, User, View
+from bot.sandbox.records import Message, User, View
 from bot.sandbox.refusals import Refused
 from bot.sandbox.response_urls import ResponseUrl
+from bot.sandbox.speaking import Speaking, channel_of
 from bot.sandbox.stand_in import StandIn
 
 OK: JsonObject = {"ok": True}
@@ -23,11 +24,14 @@ class Gestures:
     def __init__(self, slack: StandIn, delivery: Delivery) -> None:
         self._slack = slack
         self._delivery = delivery
+        speaking = Speaking(slack, delivery)
         self._kinds: dict[str, Callable[[User, JsonObject], Awaitable[JsonObject]]] = {
             "block_actions": self._act,
             "view_submission": self._submit,
             "view_closed": self._close,
-            "message": self._say,
+            "message": speaking.say,
+            "message_edited": speaking.edit,
+            "message_deleted": speaking.delete,
             "command": self._command,
             "home_opened": self._open_home,
         }
@@ -110,50 +114,9 @@ class Gestures:
                 await self._delivery.deliver(parcel)
         return OK
 
-    async def _say(self, user: User, request: JsonObject) -> JsonObject:
-        channel = self._channel(user, request, member=True)
-        if channel.is_archived:
-            raise Refused("is_archived")
-        text = as_text(request.get("text")).strip()
-        if not text:
-            raise Refused("no_text")
-        workspace = self._slack.workspace
-        thread_ts = request.get("thread_ts") or None
-        if thread_ts is not None:
-            parent = workspace.message(channel.id, str(thread_ts), user.id)
-            thread_ts = parent.thread_ts or parent.ts
-        message = Message(
-            channel=channel.id,
-            ts=self._slack.clock.next_ts(),
-            user=user.id,
-            text=escaped(workspace, text),
-            thread_ts=thread_ts,
-        )
-        workspace.put_message(message)
-        kind = self._event_for(user, channel, message)
-        if kind is not None:
-            await self._announce(kind, channel, message)
-        return {"ok": True, "ts": message.ts}
-
-    async def _announce(self, kind: str, channel: Channel, message: Message) -> None:
-        body: JsonObject = {
-            "type": kind,
-            "user": message.user,
-            "team": self._slack.workspace.users[message.user].team_id,
-            "text": message.text,
-            "channel": channel.id,
-            "ts": message.ts,
-            "event_ts": message.ts,
-        }
-        if channel.is_im:
-            body["channel_type"] = "im"
-        if message.thread_ts is not None:
-            body["thread_ts"] = message.thread_ts
-        await self._delivery.deliver(payloads.event(self._slack, body))
-
     async def _command(self, user: User, request: JsonObject) -> JsonObject:
         workspace = self._slack.workspace
-        channel = self._channel(user, request)
+        channel = channel_of(workspace, user, request)
         command = as_text(request.get("command"))
         installed = "commands" in workspace.bot_scopes
         if not installed or command not in workspace.commands:
@@ -194,36 +157,8 @@ class Gestures:
         await self._delivery.deliver(payloads.event(self._slack, body))
         return OK
 
-    def _event_for(self, user: User, channel: Channel, message: Message) -> str | None:
-        workspace = self._slack.workspace
-        scopes, events = workspace.bot_scopes, workspace.events
-        name = workspace.app.name
-        if channel.is_im:
-            if "message.im" in events and "im:history" in scopes:
-                return "message"
-            text = f"{name} cannot read direct messages: it has no im:history scope."
-            self._slack.tell(user.id, text, "info")
-        elif mentions_bot(workspace, message.text):
-            if workspace.app.bot_user not in channel.members:
-                text = f"{name} is not in this channel; invite it first."
-                self._slack.tell(user.id, text, "info")
-            elif "app_mention" in events and "app_mentions:read" in scopes:
-                return "app_mention"
-        return None
-
-    def _channel(
-        self, user: User, request: JsonObject, *, member: bool = False
-    ) -> Channel:
-        workspace = self._slack.workspace
-        channel = workspace.channels.get(as_text(request.get("channel")))
-        if channel is None or not workspace.can_see(user, channel):
-            raise Refused("channel_not_found")
-        if member and user.id not in channel.members:
-            raise Refused("not_in_channel")
-        return channel
-
     def _message(self, user: User, request: JsonObject) -> Message:
-        channel = self._channel(user, request, member=True)
+        channel = channel_of(self._slack.workspace, user, request, member=True)
         ts = as_text(request.get("ts"))
         return self._slack.workspace.message(channel.id, ts, user.id)
 

@@ -36,11 +36,14 @@ def postable(workspace: Workspace, reference: object) -> Channel:
     """Return the channel the bot may post to.
 
     Raises:
-        Refused: `channel_not_found`, `is_archived` or `not_in_channel`.
+        Refused: `channel_not_found`, `is_archived`, `not_in_channel` or
+            `messages_tab_disabled`.
     """
     channel = reachable(workspace, reference)
     if channel.is_archived:
         raise Refused("is_archived")
+    if channel.is_im and not workspace.messages_tab_enabled:
+        raise Refused("messages_tab_disabled")
     if workspace.app.bot_user in channel.members:
         return channel
     if "chat:write.public" in workspace.bot_scopes:
@@ -63,10 +66,7 @@ def post(
     check_message(blocks, text)
     thread_ts = content.get("thread_ts") or None
     if thread_ts is not None:
-        parent = slack.workspace.messages[channel.id].get(str(thread_ts))
-        if parent is None:
-            raise Refused("thread_not_found")
-        thread_ts = parent.thread_ts or parent.ts
+        thread_ts = _thread(slack.workspace, channel, str(thread_ts))
     message = Message(
         channel=channel.id,
         ts=slack.clock.next_ts(),
@@ -107,6 +107,41 @@ def change(slack: StandIn, message: Message, content: JsonObject) -> Message:
     return changed
 
 
+def remove(slack: StandIn, message: Message) -> Message | None:
+    """Delete a message; return the tombstone that stays where it has replies."""
+    replies = [
+        other
+        for other in slack.workspace.messages[message.channel].values()
+        if other.thread_ts == message.ts != other.ts
+    ]
+    if not replies:
+        slack.workspace.drop_message(message)
+        return None
+    left = replace(
+        message,
+        text="This message was deleted.",
+        blocks=None,
+        metadata=None,
+        edited=False,
+        is_tombstone=True,
+    )
+    slack.workspace.put_message(left)
+    return left
+
+
+def _thread(workspace: Workspace, channel: Channel, ts: str) -> str | None:
+    """Return the thread of a reply; None where its message was deleted.
+
+    Slack then posts the reply into the channel and says nothing (slack-go#1571).
+    """
+    parent = workspace.messages[channel.id].get(ts)
+    if parent is not None:
+        return parent.thread_ts or parent.ts
+    if (channel.id, ts) not in workspace.deleted:
+        raise Refused("thread_not_found")
+    return None
+
+
 def own_message(slack: StandIn, channel: Channel, ts: object, refusal: str) -> Message:
     """Return a lasting message that the bot itself wrote.
 
@@ -116,6 +151,8 @@ def own_message(slack: StandIn, channel: Channel, ts: object, refusal: str) -> M
     """
     message = slack.workspace.messages[channel.id].get(str(ts or ""))
     if message is None:
+        raise Refused("message_not_found")
+    if message.is_tombstone:
         raise Refused("message_not_found")
     if message.user != slack.workspace.app.bot_user:
         raise Refused(refusal)
@@ -171,7 +208,10 @@ def wire(slack: StandIn, message: Message) -> JsonObject:
     if message.metadata is not None:
         shown["metadata"] = message.metadata
     if message.edited:
-        shown["edited"] = {"user": message.user, "ts": message.ts}
+        edited_ts = message.edited_ts or message.ts
+        shown["edited"] = {"user": message.user, "ts": edited_ts}
+    if message.is_tombstone:
+        shown |= {"subtype": "tombstone", "user": "USLACKBOT", "hidden": True}
     return shown
 
 

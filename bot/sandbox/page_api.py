@@ -48,6 +48,7 @@ def state(slack: StandIn, user: User, *, connected: bool) -> JsonObject:
             "user_id": workspace.app.bot_user,
             "name": workspace.app.name,
             "connected": connected,
+            "takes_messages": workspace.messages_tab_enabled,
         },
         "usergroups": [asdict(group) for group in workspace.groups.values()],
         "channels": [
@@ -89,6 +90,7 @@ def _message(message: Message) -> JsonObject:
         "thread_ts": message.thread_ts,
         "edited": message.edited,
         "ephemeral": message.ephemeral_to is not None,
+        "deleted": message.is_tombstone,
         "metadata": message.metadata,
     }
 

@@ -62,7 +62,10 @@ class UserGroup:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A message as stored; `ephemeral_to` names the one person who sees it."""
+    """A message as stored; `ephemeral_to` names the one person who sees it.
+
+    A tombstone stands where a message with replies was deleted.
+    """
 
     channel: str
     ts: str
@@ -72,8 +75,10 @@ class Message:
     blocks: tuple[JsonObject, ...] | None = None
     thread_ts: str | None = None
     edited: bool = False
+    edited_ts: str = ""
     ephemeral_to: str | None = None
     metadata: JsonObject | None = None
+    is_tombstone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

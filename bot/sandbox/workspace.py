@@ -25,7 +25,7 @@ DEFAULT_BOT_SCOPES = (
     "app_mentions:read",
     "chat:write",
     "commands",
-    "im:write",
+    "im:history",
     "users:read",
     "usergroups:read",
 )
@@ -57,6 +57,7 @@ class Workspace:
     commands: tuple[str, ...] = ("/approvals",)
     events: tuple[str, ...] = EVENTS
     home_enabled: bool = True
+    messages_tab_enabled: bool = True
     edit_window_s: float | None = None
     seq: int = 0
     messages: dict[str, dict[str, Message]] = field(
@@ -73,6 +74,7 @@ class Workspace:
     message_values: dict[tuple[str, str, str], JsonObject] = field(
         default_factory=dict[tuple[str, str, str], JsonObject]
     )
+    deleted: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     former_blocks: dict[tuple[str, str], list[Blocks]] = field(
         default_factory=lambda: defaultdict[tuple[str, str], list[Blocks]](list)
     )
@@ -182,6 +184,7 @@ class Workspace:
             self.changed({message.ephemeral_to})
             return
         self.messages[message.channel].pop(message.ts, None)
+        self.deleted.add((message.channel, message.ts))
         self.changed(self.audience(self.channels[message.channel]))
 
     def put_user(self, user: User) -> None:

@@ -30,7 +30,12 @@ async def test_the_state_has_everything_the_page_draws(client: Any) -> None:
 
     assert state["team"] == {"id": "T0SANDBOX", "name": "Twokey Sandbox"}
     assert state["me"]["real_name"] == "Ana Alves"
-    assert state["bot"] == {"user_id": "U0TWOKEY", "name": "Twokey", "connected": False}
+    assert state["bot"] == {
+        "user_id": "U0TWOKEY",
+        "name": "Twokey",
+        "connected": False,
+        "takes_messages": True,
+    }
     assert state["commands"] == ["/approvals"]
     assert state["suggestions"] == [
         {

@@ -1,0 +1,183 @@
+"""Let people write, edit and delete messages, and tell the app what Slack tells it.
+
+An edited message that mentions the bot comes as `app_mention` once more: with a new
+event id, the `ts` of the message and an `edited` member (bolt-js#960, slack-go#1256).
+What is written, edited or deleted in the bot's own chat comes as `message`. What is
+edited or deleted in a channel is not told otherwise: that takes `channels:history`.
+"""
+
+from dataclasses import replace
+
+from bot.sandbox import messages, payloads
+from bot.sandbox.delivery import Delivery
+from bot.sandbox.json_types import JsonObject, as_text
+from bot.sandbox.mentions import escaped, mentions_bot
+from bot.sandbox.records import Channel, Message, User
+from bot.sandbox.refusals import Refused
+from bot.sandbox.stand_in import StandIn
+from bot.sandbox.workspace import Workspace
+
+
+class Speaking:
+    """Everything a person does with words of their own."""
+
+    def __init__(self, slack: StandIn, delivery: Delivery) -> None:
+        self._slack = slack
+        self._delivery = delivery
+
+    async def say(self, user: User, request: JsonObject) -> JsonObject:
+        """Post a message; `thread_ts` puts it into a thread."""
+        workspace = self._slack.workspace
+        channel = self._writable(user, request)
+        text = _text(request)
+        thread_ts = request.get("thread_ts") or None
+        if thread_ts is not None:
+            parent = workspace.message(channel.id, str(thread_ts), user.id)
+            thread_ts = parent.thread_ts or parent.ts
+        message = Message(
+            channel=channel.id,
+            ts=self._slack.clock.next_ts(),
+            user=user.id,
+            text=escaped(workspace, text),
+            thread_ts=thread_ts,
+        )
+        workspace.put_message(message)
+        if channel.is_im:
+            await self._tell_direct(user, channel, self._spoken(message))
+        else:
+            await self._tell_mention(user, channel, message)
+        return {"ok": True, "ts": message.ts}
+
+    async def edit(self, user: User, request: JsonObject) -> JsonObject:
+        """Replace the text of a message of one's own."""
+        channel = self._writable(user, request)
+        before = self._own(user, channel, request, "cant_update_message")
+        text = escaped(self._slack.workspace, _text(request))
+        if text == before.text:
+            return {"ok": True, "ts": before.ts}
+        after = replace(
+            before, text=text, edited=True, edited_ts=self._slack.clock.next_ts()
+        )
+        self._slack.workspace.put_message(after)
+        if channel.is_im:
+            await self._tell_direct(user, channel, self._changed(after, before))
+        else:
+            await self._tell_mention(user, channel, after)
+        return {"ok": True, "ts": after.ts}
+
+    async def delete(self, user: User, request: JsonObject) -> JsonObject:
+        """Delete a message of one's own."""
+        channel = self._writable(user, request)
+        gone = self._own(user, channel, request, "cant_delete_message")
+        left = messages.remove(self._slack, gone)
+        if channel.is_im:
+            told = self._changed(left, gone) if left else self._deleted(gone)
+            await self._tell_direct(user, channel, told)
+        return {"ok": True, "ts": gone.ts}
+
+    def _writable(self, user: User, request: JsonObject) -> Channel:
+        workspace = self._slack.workspace
+        channel = channel_of(workspace, user, request, member=True)
+        if channel.is_archived:
+            raise Refused("is_archived")
+        if channel.is_im and not workspace.messages_tab_enabled:
+            raise Refused("messages_tab_disabled")
+        return channel
+
+    def _own(
+        self, user: User, channel: Channel, request: JsonObject, refusal: str
+    ) -> Message:
+        ts = as_text(request.get("ts"))
+        found = self._slack.workspace.messages[channel.id].get(ts)
+        if found is None or found.is_tombstone:
+            raise Refused("message_not_found")
+        if found.user != user.id:
+            raise Refused(refusal)
+        return found
+
+    async def _tell_mention(
+        self, user: User, channel: Channel, message: Message
+    ) -> None:
+        workspace = self._slack.workspace
+        if not mentions_bot(workspace, message.text):
+            return
+        if workspace.app.bot_user not in channel.members:
+            text = f"{workspace.app.name} is not in this channel; invite it first."
+            self._slack.tell(user.id, text, "info")
+        elif (
+            "app_mention" in workspace.events
+            and "app_mentions:read" in workspace.bot_scopes
+        ):
+            await self._announce({**self._spoken(message), "type": "app_mention"})
+
+    async def _tell_direct(
+        self, user: User, channel: Channel, body: JsonObject
+    ) -> None:
+        workspace = self._slack.workspace
+        if "message.im" in workspace.events and "im:history" in workspace.bot_scopes:
+            await self._announce(body | {"channel": channel.id, "channel_type": "im"})
+        else:
+            name = workspace.app.name
+            text = (
+                f"{name} cannot read direct messages: it needs the event message.im "
+                "and the scope im:history."
+            )
+            self._slack.tell(user.id, text, "info")
+
+    async def _announce(self, body: JsonObject) -> None:
+        await self._delivery.deliver(payloads.event(self._slack, body))
+
+    def _spoken(self, message: Message) -> JsonObject:
+        return {
+            **messages.wire(self._slack, message),
+            "team": self._slack.workspace.users[message.user].team_id,
+            "channel": message.channel,
+            "event_ts": message.ts,
+        }
+
+    def _changed(self, after: Message, before: Message) -> JsonObject:
+        at = self._slack.clock.next_ts()
+        return {
+            "type": "message",
+            "subtype": "message_changed",
+            "hidden": True,
+            "message": messages.wire(self._slack, after),
+            "previous_message": messages.wire(self._slack, before),
+            "ts": at,
+            "event_ts": at,
+        }
+
+    def _deleted(self, gone: Message) -> JsonObject:
+        at = self._slack.clock.next_ts()
+        return {
+            "type": "message",
+            "subtype": "message_deleted",
+            "hidden": True,
+            "deleted_ts": gone.ts,
+            "previous_message": messages.wire(self._slack, gone),
+            "ts": at,
+            "event_ts": at,
+        }
+
+
+def channel_of(
+    workspace: Workspace, user: User, request: JsonObject, *, member: bool = False
+) -> Channel:
+    """Return the channel that a gesture names and the person can see.
+
+    Raises:
+        Refused: `channel_not_found`; with `member`, `not_in_channel` too.
+    """
+    channel = workspace.channels.get(as_text(request.get("channel")))
+    if channel is None or not workspace.can_see(user, channel):
+        raise Refused("channel_not_found")
+    if member and user.id not in channel.members:
+        raise Refused("not_in_channel")
+    return channel
+
+
+def _text(request: JsonObject) -> str:
+    text = as_text(request.get("text")).strip()
+    if not text:
+        raise Refused("no_text")
+    return text

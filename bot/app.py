@@ -39,6 +39,9 @@ from gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
+HTTP_PORT = 3000
+"""Where Slack reaches the bot by HTTP, unless the settings name another port."""
+
 _DRAIN_S = 10.0
 
 
@@ -55,6 +58,7 @@ class SlackBot:
 
     Attributes:
         url: the request URL for Slack in HTTP mode; health endpoints are beside it.
+            Empty when nothing listens.
         team_id: the workspace that is served.
     """
 
@@ -129,7 +133,8 @@ class SlackBot:
         for register in LISTENERS:
             register(doors)
         dispatch, nonces = Dispatch(app), StoreNonces(store, config.tenant)
-        await self._listen(opening, dispatch, nonces)
+        if config.mode is SlackMode.HTTP or config.port is not None:
+            await self._listen(opening, dispatch, nonces)
         if config.mode is SlackMode.SOCKET:
             await self._connect(opening, slack, dispatch, nonces)
         logger.info("bot.started mode=%s team=%s", config.mode, me.team)
@@ -144,6 +149,7 @@ class SlackBot:
             cards=store.cards,
             team=self.team_id,
             seal_key=config.seal_key,
+            command=config.command,
         )
 
         def warm(approval: Approval) -> None:
@@ -186,17 +192,24 @@ class SlackBot:
             handle=dispatch.signed,
             ready=self._problems,
         )
+        port = HTTP_PORT if config.port is None else config.port
         runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)
         await runner.setup()
         opening.push_async_callback(runner.cleanup)
-        site = web.TCPSite(runner, config.host, config.port)
+        site = web.TCPSite(runner, config.host, port)
         try:
             await site.start()
         except OSError as error:
-            raise _cannot_listen(config, error) from error
-        host, port = runner.addresses[0][:2]
+            refused = _cannot_listen(config.host, port, error)
+            if is_http:
+                raise refused from error
+            # Slack is reached without it: the bot works, and only its health is not
+            # to be seen.
+            logger.warning("bot.health_not_served why=%s", refused)
+            return
+        host, bound = runner.addresses[0][:2]
         shown = f"[{host}]" if ":" in str(host) else host
-        self.url = f"http://{shown}:{port}{EVENTS_PATH}"
+        self.url = f"http://{shown}:{bound}{EVENTS_PATH}"
 
     async def _connect(
         self,
@@ -250,14 +263,13 @@ class StoreNonces:
         await self._cards.forget(self._keys, digest)
 
 
-def _cannot_listen(config: BotConfig, error: OSError) -> SettingsError:
-    place = f"{config.host}:{config.port}"
+def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:
     if error.errno == errno.EADDRINUSE:
         return SettingsError(
-            f"Port {config.port} on {config.host} is in use; stop what listens there, "
+            f"Port {port} on {host} is in use; stop what listens there, "
             "or set 'slack.port' (TWOKEY_SLACK_PORT) to another one."
         )
     return SettingsError(
-        f"The bot cannot listen on {place} ({error.strerror}); set 'slack.host' and "
-        "'slack.port' to an address of this machine."
+        f"The bot cannot listen on {host}:{port} ({error.strerror}); set 'slack.host' "
+        "and 'slack.port' to an address of this machine."
     )

@@ -6,6 +6,7 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
+from bot.ids import COMMAND
 from gateway.config import SlackMode
 from gateway.errors import SettingsError
 
@@ -30,11 +31,13 @@ class BotConfig:
         tenant: whose approvals the cards are.
         agents: names that a person may put first in a message to the bot.
         default_agent: who is asked when no name comes first.
+        command: the slash command that the app has.
         home_channel: id or #name, said in the Home tab: where cards usually go.
         fallback_channel: takes a card that its own channel refuses; empty for none.
         api_url: of Slack's Web API.
-        host: interface to listen on; health endpoints are there in both modes.
-        port: 0 takes any free one.
+        host: interface to listen on.
+        port: 0 takes any free one. None is 3000 by HTTP, and in Socket Mode nothing:
+            there it serves the health endpoints alone.
         sockets: connections in Socket Mode; two, so that one can be replaced.
     """
 
@@ -47,11 +50,12 @@ class BotConfig:
     tenant: str = "default"
     agents: tuple[str, ...] = ()
     default_agent: str = ""
+    command: str = COMMAND
     home_channel: str = ""
     fallback_channel: str = ""
     api_url: str = SLACK_API
     host: str = "127.0.0.1"
-    port: int = 3000
+    port: int | None = None
     sockets: int = 2
 
     def __post_init__(self) -> None:

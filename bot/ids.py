@@ -41,6 +41,9 @@ class Action(StrEnum):
     PAGE_NEXT = "page_next"
     FREEZE_TOOL = "freeze_tool"
     REPORT = "report"
+    EDIT_WORDS = "edit_words"
+    REJECT_WORDS = "reject_words"
+    RESPOND_WORDS = "respond_words"
 
 
 class View(StrEnum):
@@ -70,7 +73,7 @@ VALUE = "value"
 """The ``action_id`` of every input that the edit form makes from a schema."""
 
 COMMAND = "/approvals"
-"""The slash command."""
+"""The slash command, unless the settings name another one."""
 
 CARD_EVENT = "twokey_card"
 """``event_type`` of a card's message metadata; its payload holds ids only."""

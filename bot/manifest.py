@@ -20,18 +20,25 @@ from pydantic import JsonValue
 
 from bot import ids
 from gateway.approvals.strict_json import JsonObject, parse_object
+from gateway.errors import SettingsError
 
 SCOPES = (
     "app_mentions:read",
     "chat:write",
     "commands",
-    "im:write",
+    "im:history",
     "users:read",
     "usergroups:read",
 )
 """The bot scopes that our calls need, and no other."""
 
-EVENTS = ("app_home_opened", "app_mention", "app_uninstalled", "tokens_revoked")
+EVENTS = (
+    "app_home_opened",
+    "app_mention",
+    "app_uninstalled",
+    "message.im",
+    "tokens_revoked",
+)
 """The events that a listener of ours handles."""
 
 COMMANDS = (ids.COMMAND,)
@@ -50,16 +57,20 @@ _NEW_APP = "https://api.slack.com/apps?new_app=1&manifest_json="
 _SCHEMA = parse_object((files("bot") / "manifest_schema.json").read_bytes())
 
 
-def render(request_url: str = "") -> JsonObject:
+def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:
     """Return the manifest: for Socket Mode, or for HTTP when an address is given.
 
     Args:
         request_url: the bot's public address, such as ``https://bot.example.com``.
+        command: the slash command, which no other app of the workspace may have.
+
+    Raises:
+        SettingsError: the address is none that Slack can deliver to.
     """
-    url = request_url.rstrip("/") + EVENTS_PATH if request_url else ""
+    url = public_address(request_url) + EVENTS_PATH if request_url else ""
     reached: JsonObject = {"request_url": url} if url else {}
-    command: JsonObject = {
-        "command": ids.COMMAND,
+    slash_command: JsonObject = {
+        "command": command,
         "description": "See what waits, stop an agent or a tool, hand over your queue.",
         "usage_hint": (
             "[list | show ID | delegate @WHO 4h | freeze tool NAME | unfreeze tool "
@@ -74,9 +85,13 @@ def render(request_url: str = "") -> JsonObject:
             "background_color": "#1d1c1d",
         },
         "features": {
-            "app_home": {"home_tab_enabled": True, "messages_tab_enabled": False},
+            "app_home": {
+                "home_tab_enabled": True,
+                "messages_tab_enabled": True,
+                "messages_tab_read_only_enabled": False,
+            },
             "bot_user": {"display_name": "Twokey", "always_online": True},
-            "slash_commands": [{**command, "url": url} if url else command],
+            "slash_commands": [slash_command | ({"url": url} if url else {})],
         },
         "oauth_config": {"scopes": {"bot": list(SCOPES)}},
         "settings": {
@@ -87,6 +102,42 @@ def render(request_url: str = "") -> JsonObject:
             "token_rotation_enabled": False,
         },
     }
+
+
+def public_address(given: str) -> str:
+    """Return the bot's public address, without a slash at its end.
+
+    Raises:
+        SettingsError: says what is wrong with it; a password in it is not repeated.
+    """
+    try:
+        parts = urlsplit(given)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise _no_address("it is no address") from None
+    if parts.username is not None or parts.password is not None:
+        raise _no_address("Slack sends no user and password; leave them out")
+    shown = f"{given!r} "
+    if parts.scheme != "https":
+        raise _no_address(f"{shown}does not begin with https://, and Slack needs that")
+    if not host or port == 0 or any(part.isspace() for part in given):
+        raise _no_address(f"{shown}names no host")
+    if parts.query or parts.fragment or given.endswith(("?", "#")):
+        raise _no_address(f"{shown}has a part after '?' or '#'; leave it out")
+    address = given.rstrip("/")
+    if address.endswith(EVENTS_PATH):
+        raise _no_address(
+            f"{shown}ends with {EVENTS_PATH}, which is added by itself; give "
+            f"{address.removesuffix(EVENTS_PATH)!r}"
+        )
+    return address
+
+
+def _no_address(why: str) -> SettingsError:
+    return SettingsError(
+        f"This cannot be the public address of the bot: {why}. It looks like "
+        "https://bot.example.com."
+    )
 
 
 def as_yaml(manifest: JsonObject) -> str:
@@ -201,6 +252,13 @@ def _other_problems(manifest: JsonObject, heard: Sequence[str]) -> Iterator[str]
     is_home = _at(manifest, "features", "app_home", "home_tab_enabled") is True
     if "app_home_opened" in heard and not is_home:
         yield "features.app_home.home_tab_enabled is off, so the Home tab stays empty."
+    takes = _at(manifest, "features", "app_home", "messages_tab_enabled") is True
+    is_closed = _at(manifest, "features", "app_home", "messages_tab_read_only_enabled")
+    if "message.im" in heard and (not takes or is_closed is True):
+        yield (
+            "features.app_home.messages_tab_enabled has to be true and "
+            "messages_tab_read_only_enabled false, or nobody can write to the bot."
+        )
     needs_redirect = _at(manifest, "settings", "token_rotation_enabled") is True
     if needs_redirect and not _at(manifest, "oauth_config", "redirect_urls"):
         yield "Token rotation is on, so oauth_config.redirect_urls has to name an URL."

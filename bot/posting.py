@@ -24,7 +24,7 @@ from bot.blocks import (
 from bot.cards.approval import card, fallback
 from bot.cards.message import Message
 from bot.cards.notice import notice_card, plain_notice
-from bot.ids import Action, block_id, seal
+from bot.ids import COMMAND, Action, block_id, seal
 from bot.limits import POST, UPDATE, Limits
 from bot.web import RateLimited, Reply, Slack, SlackError, text_at
 from gateway.approvals import digest
@@ -60,6 +60,7 @@ class Wall:
     cards: CardStore
     team: str
     seal_key: bytes
+    command: str = COMMAND
     _ids: dict[str, str] = field(default_factory=dict[str, str])
 
     async def post_card(

@@ -217,7 +217,8 @@ class Saying:
     async def _speak(self, topic: Topic, outbox: Outbox) -> None:
         event = topic.events[0]
         channel = self._channel(event)
-        message = _words(event, is_last=len(topic.events) == 1)
+        is_last = len(topic.events) == 1
+        message = _words(event, command=self.wall.command, is_last=is_last)
         if message is not None and channel:
             thread_ts = event.data.get("thread_ts") or None
             await self.wall.say(channel, message, thread_ts=thread_ts)
@@ -228,7 +229,9 @@ class Saying:
         events = list(topic.events)
         ran = [event for event in events if event.name is EventName.CALL_RAN]
         if ran:
-            place = await self.wall.say(topic.rest, many_ran(events))
+            place = await self.wall.say(
+                topic.rest, many_ran(events, command=self.wall.command)
+            )
             for notice in dict.fromkeys(event.notice for event in ran):
                 await self.wall.cards.folded(keys, notice, *place)
         await _acknowledge(topic, outbox, events)
@@ -339,7 +342,7 @@ async def _acknowledge(topic: Topic, outbox: Outbox, events: list[Event]) -> Non
         topic.events.remove(event)
 
 
-def _words(event: Event, *, is_last: bool) -> Message | None:
+def _words(event: Event, *, command: str, is_last: bool) -> Message | None:
     """Return what is said about a run in its thread, or about a stop to everybody."""
     match event.name:
         case EventName.RUN_STARTED if is_last:
@@ -350,7 +353,7 @@ def _words(event: Event, *, is_last: bool) -> Message | None:
         case EventName.RUN_FAILED:
             return run_failed()
         case name if name in STOPS:
-            return stop_message(event)
+            return stop_message(event, command=command)
         case _:
             return None
 

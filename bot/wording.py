@@ -20,6 +20,7 @@ _REFERENCE: Final = re.compile(
     r"|<#[CGD][A-Z0-9]{1,30}>"
     r"|<!date\^[0-9]{1,11}\^[a-z_{} ]{1,60}\|[0-9A-Z :-]{1,40}>"
     r"|`[A-Za-z0-9][A-Za-z0-9_.:/-]{0,127}`"
+    r"|/[a-z0-9_-]{1,31}"
 )
 _MOMENT: Final = "{date_short_pretty} {time_secs}"
 
@@ -56,11 +57,12 @@ class Ref:
     text: str
 
     def __post_init__(self) -> None:
-        """Refuse everything but a mention, a date or an id in backticks."""
+        """Refuse everything but a mention, a date, an id or a command."""
         if not _REFERENCE.fullmatch(self.text):
             raise ValueError(
                 f"{self.text!r} is no reference; make one with user(), usergroup(), "
-                "channel(), moment() or code()."
+                "channel(), moment(), code() or "
+                "slash_command()."
             )
 
 
@@ -147,6 +149,11 @@ def moment(at: datetime) -> Ref:
         raise ValueError(f"{at!r} has no time zone; pass an aware datetime.")
     utc = at.astimezone(UTC)
     return Ref(f"<!date^{int(utc.timestamp())}^{_MOMENT}|{utc:%Y-%m-%d %H:%M:%S} UTC>")
+
+
+def slash_command(name: str) -> Ref:
+    """Name a slash command, such as ``/approvals``."""
+    return Ref(name)
 
 
 def code(identifier: str) -> Ref:

@@ -50,6 +50,7 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "TWOKEY_SLACK_MODE": ("slack", "mode"),
     "TWOKEY_SLACK_HOST": ("slack", "host"),
     "TWOKEY_SLACK_PORT": ("slack", "port"),
+    "TWOKEY_SLACK_COMMAND": ("slack", "command"),
     "TWOKEY_SLACK_API_URL": ("slack", "api_url"),
     "TWOKEY_LOG_LEVEL": ("log", "level"),
     "TWOKEY_LOG_FORMAT": ("log", "format"),
@@ -135,11 +136,12 @@ class AgentSettings(_Model):
 
 
 class SlackSettings(_Model):
-    """How to reach Slack, and where the bot listens in HTTP mode."""
+    """How to reach Slack; ``port`` None is 3000 by HTTP and none in Socket Mode."""
 
     mode: SlackMode = SlackMode.SOCKET
     host: str = "127.0.0.1"
-    port: int = Field(default=3000, ge=0, le=65535)
+    port: int | None = Field(default=None, ge=0, le=65535)
+    command: str = Field(default="/approvals", pattern=r"^/[a-z0-9_-]{1,31}$")
     api_url: Annotated[str, AfterValidator(_api_url)] = "https://slack.com/api/"
 
 

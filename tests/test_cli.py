@@ -422,7 +422,11 @@ async def test_the_doctor_names_what_is_wrong_with_the_tokens(
 @pytest.mark.parametrize(
     ("granted", "state", "text"),
     [
-        ("chat:write,commands", State.BAD, "the app lacks app_mentions:read, im:write"),
+        (
+            "chat:write,commands",
+            State.BAD,
+            "the app lacks app_mentions:read, im:history",
+        ),
         (",".join(SCOPES), State.GOOD, "all are granted"),
         (",".join((*SCOPES, "files:read")), State.GOOD, "not needed: files:read"),
         ("", State.SKIPPED, "Slack did not say"),

@@ -145,11 +145,12 @@ def report_line(event: Event) -> Message:
     return Message(tuple(blocks), f"Notice {event.notice} was reported.")
 
 
-def many_ran(events: Sequence[Event]) -> Message:
+def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
     """Return the message about calls that came too fast for a notice each.
 
     Args:
         events: those of their notices, that they ran and how they ended.
+        command: the slash command that the app has.
     """
     ran = [event for event in events if event.name is EventName.CALL_RAN]
     failed = sum(event.name is EventName.CALL_FAILED for event in events)
@@ -165,7 +166,7 @@ def many_ran(events: Sequence[Event]) -> Message:
         failed=failed,
     )
     text = excerpt("\n".join(lines), _MANY).text
-    stop = label(f"{COMMAND} freeze tool NAME")
+    stop = label(f"{command} freeze tool NAME")
     return Message(
         (
             section(said),

@@ -19,7 +19,6 @@ STOPS = frozenset(
 
 _NAME = 200
 _REASON = 600
-_UNFREEZE_ALL = f"{COMMAND} unfreeze everything"
 
 _SAID: dict[EventName, tuple[LiteralString, LiteralString]] = {
     EventName.AGENT_PAUSED: ("⏸️ *Paused*", "An agent is paused."),
@@ -37,10 +36,14 @@ _MEANS: dict[EventName, LiteralString] = {
 }
 
 
-def stop_message(event: Event) -> Message:
+def stop_message(event: Event, *, command: str = COMMAND) -> Message:
     """Return the message about one of `STOPS`.
 
     Names and reasons may come from agents and people, so they stand in plain text.
+
+    Args:
+        event: what happened.
+        command: the slash command that the app has.
     """
     said, text = _SAID[event.name]
     told = (
@@ -53,7 +56,7 @@ def stop_message(event: Event) -> Message:
         reason = excerpt(event.reason, _REASON).text
         blocks.append(stacked(box(reason), block_id=f"stop:{event.seq}"))
     if event.name is not EventName.FREEZE_LIFTED:
-        blocks.append(_hint(event))
+        blocks.append(_hint(event, command))
     return Message(tuple(blocks), text)
 
 
@@ -82,7 +85,8 @@ def _what(event: Event) -> str:
     return f"The {kind} {name}" if name else "Everything"
 
 
-def _hint(event: Event) -> Block:
+def _hint(event: Event, command: str) -> Block:
     kind, name = scope_of(event)
-    command = f"{COMMAND} unfreeze {kind} {name}" if name else _UNFREEZE_ALL
-    return context(template(_MEANS[event.name]), untrusted(fit(command, _NAME)))
+    what = f"{kind} {name}" if name else "everything"
+    lifting = fit(f"{command} unfreeze {what}", _NAME)
+    return context(template(_MEANS[event.name]), untrusted(lifting))

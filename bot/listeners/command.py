@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final
+from typing import Final, LiteralString
 
-from bot.blocks import Label, joined, section, template
+from bot.blocks import Label, Template, joined, section, slash_command, template
 from bot.cards.approval import fallback
 from bot.desk import Calm, Desk, Said, spoken
-from bot.ids import COMMAND
 from bot.listeners.delegate import delegated
 from bot.listeners.doors import Doors, Reply
 from bot.listeners.readable import Reader, access_to, member_reading
@@ -32,24 +31,30 @@ _MAYBE_MORE = template(
     "again in a moment."
 )
 _UNKNOWN = template("I do not know that command. These I know:")
-_HELP = template(
+
+
+def _help(desk: Desk) -> Template:
+    return template(_WHAT_I_DO, command=slash_command(desk.config.command))
+
+
+_WHAT_I_DO: LiteralString = (
     "*What I do:* I show what an AI agent wants to do, and it happens only if one of "
     "you approves it.\n"
-    "• `/approvals list` says what waits that you may decide, asked for, or can read "
+    "• `{command} list` says what waits that you may decide, asked for, or can read "
     "in this channel.\n"
-    "• `/approvals show ap_…` says where such an approval stands; its id is on the "
+    "• `{command} show ap_…` says where such an approval stands; its id is on the "
     "card.\n"
-    "• `/approvals delegate @colleague 4h` lets somebody decide in your place for a "
-    "while; `/approvals delegate off` ends that.\n"
-    "• `/approvals freeze tool NAME why` stops a tool at once, also what was approved "
+    "• `{command} delegate @colleague 4h` lets somebody decide in your place for a "
+    "while; `{command} delegate off` ends that.\n"
+    "• `{command} freeze tool NAME why` stops a tool at once, also what was approved "
     "before; `freeze agent NAME why` and `freeze everything why` stop more. "
-    "`/approvals unfreeze …` lifts it, and also lets a paused agent go on.\n"
-    "• `/approvals frozen` says what is frozen or paused.\n"
-    "• `/approvals help` says this.\n"
+    "`{command} unfreeze …` lifts it, and also lets a paused agent go on.\n"
+    "• `{command} frozen` says what is frozen or paused.\n"
+    "• `{command} help` says this.\n"
     "On a card, *I'm on it* tells the others that you look at it, *More time* puts its "
     "end off, and a reminder comes before that. On a notice of what ran without "
     "review, *Freeze tool* stops the tool and *Report* says that something is wrong.\n"
-    "Mention me in a channel to ask an agent for something."
+    "To ask an agent for something, mention me in a channel, or write to me directly."
 )
 
 _ASKED: Final[Mapping[str, Callable[[Desk, Command, str], Awaitable[Said]]]] = {
@@ -60,8 +65,8 @@ _ASKED: Final[Mapping[str, Callable[[Desk, Command, str], Awaitable[Said]]]] = {
 
 
 def register(doors: Doors) -> None:
-    """Answer /approvals."""
-    doors.on_command(COMMAND, _command)
+    """Answer the slash command."""
+    doors.on_command(doors.command, _command)
 
 
 async def _command(desk: Desk, command: Command) -> Reply:
@@ -78,8 +83,8 @@ async def _command(desk: Desk, command: Command) -> Reply:
     if verb == "list":
         return {"text": await _listed(desk, _reader(command))}
     if verb not in {"", "help"}:
-        return _answer(joined("\n", [_UNKNOWN, _HELP]))
-    return _answer(_HELP)
+        return _answer(joined("\n", [_UNKNOWN, _help(desk)]))
+    return _answer(_help(desk))
 
 
 def _answer(said: Said) -> Reply:

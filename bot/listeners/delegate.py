@@ -1,11 +1,12 @@
-"""Hand a reviewer's queue to a colleague: `/approvals delegate @ben 4h`."""
+"""Hand a reviewer's queue to a colleague: `delegate @ben 4h`."""
 
 from __future__ import annotations
 
 import logging
 import re
+from typing import LiteralString
 
-from bot.blocks import label, template, user
+from bot.blocks import label, slash_command, template, user
 from bot.cards.refs import when
 from bot.desk import Calm, Desk, Said
 from bot.payload import Command
@@ -17,9 +18,9 @@ logger = logging.getLogger(__name__)
 
 _WORDS = re.compile(r"<@(?P<to>[UW][A-Z0-9]{1,30})(?:\|[^>]*)?>\s+(?P<time>\S+)")
 
-_USAGE = template(
-    "Write `/approvals delegate @colleague 4h` to let somebody decide in your place "
-    "for a while, or `/approvals delegate off` to end that."
+_USAGE: LiteralString = (
+    "Write `{command} delegate @colleague 4h` to let somebody decide in your place "
+    "for a while, or `{command} delegate off` to end that."
 )
 
 
@@ -37,7 +38,7 @@ async def delegated(desk: Desk, command: Command, rest: str) -> Said:
         return await _taken_back(desk, owner)
     words = _WORDS.fullmatch(rest)
     if words is None:
-        raise Calm(_USAGE)
+        raise Calm(template(_USAGE, command=slash_command(desk.config.command)))
     return await _handed_over(desk, owner, words["to"], words["time"])
 
 
@@ -61,7 +62,8 @@ async def _handed_over(desk: Desk, owner: Person, to: str, time: str) -> Said:
         raise Calm(label(f"Nothing was changed: {error}")) from None
     logger.info("queue.delegated user=%s to=%s", owner.user, to)
     return template(
-        "{who} may decide in your place until {at}. `/approvals delegate off` ends it.",
+        "{who} may decide in your place until {at}. `{command} delegate off` ends it.",
+        command=slash_command(desk.config.command),
         who=user(to),
         at=when(until_ms),
     )

@@ -100,6 +100,11 @@ class Doors:
         self._bolt = cast("_Bolt", app)
         self._desk = desk
 
+    @property
+    def command(self) -> str:
+        """Return the slash command that the app has."""
+        return self._desk.config.command
+
     def on_action(self, action: Action | re.Pattern[str], handle: OnClick) -> None:
         """Call this for clicks on the buttons with this ``action_id``."""
 

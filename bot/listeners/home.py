@@ -15,6 +15,7 @@ from bot.blocks import (
     header,
     label,
     section,
+    slash_command,
     template,
 )
 from bot.cards import home
@@ -112,8 +113,9 @@ def _manual(desk: Desk) -> list[Block]:
         section(
             template(
                 "*I'm on it* tells the others that you look at it. *More time* lets "
-                "it wait longer. `/approvals delegate @colleague 4h` lets somebody "
-                "decide in your place while you are away."
+                "it wait longer. `{command} delegate @colleague 4h` lets somebody "
+                "decide in your place while you are away.",
+                command=slash_command(desk.config.command),
             )
         ),
     ]

@@ -1,6 +1,6 @@
 """Stop an agent, a tool or everything from Slack, lift that, and list what is stopped.
 
-/approvals freeze tool process_refund wrong amounts since noon
+``freeze tool process_refund wrong amounts since noon``
 """
 
 from __future__ import annotations
@@ -8,8 +8,17 @@ from __future__ import annotations
 import html
 import logging
 from collections.abc import Awaitable, Callable
+from typing import LiteralString
 
-from bot.blocks import Block, context, label, section, template, untrusted
+from bot.blocks import (
+    Block,
+    context,
+    label,
+    section,
+    slash_command,
+    template,
+    untrusted,
+)
 from bot.cards.refs import when
 from bot.cards.stops import actor_ref
 from bot.desk import Calm, Desk, Said, spoken
@@ -28,9 +37,9 @@ EVERYTHING = "everything"
 _LONGEST_NAME = 200
 _LISTED = 15
 
-_USAGE = template(
-    "Write `/approvals freeze tool NAME why`, `/approvals freeze agent NAME why` or "
-    "`/approvals freeze everything why`; `/approvals unfreeze …` lifts it."
+_USAGE: LiteralString = (
+    "Write `{command} freeze tool NAME why`, `{command} freeze agent NAME why` or "
+    "`{command} freeze everything why`; `{command} unfreeze …` lifts it."
 )
 
 Change = Callable[[Scope, Reviewer, str], Awaitable[bool | Forbidden]]
@@ -42,7 +51,7 @@ async def frozen_now(desk: Desk, command: Command, rest: str) -> Said:
     Raises:
         Calm: says why not.
     """
-    scope, reason = _read(rest)
+    scope, reason = _read(rest, desk.config.command)
     is_new = await _changed(desk, command, scope, reason, desk.service.stops.freeze)
     if not is_new:
         return label(f"{_named(scope)} is frozen already; nothing changed.")
@@ -52,13 +61,13 @@ async def frozen_now(desk: Desk, command: Command, rest: str) -> Said:
     unknown = "" if is_known else " The policy lists no such tool: is that its name?"
     return label(
         f"{_named(scope)} is frozen: nothing of it starts any more.{unknown} "
-        f"/approvals unfreeze {_words(scope)} lifts that."
+        f"{desk.config.command} unfreeze {_words(scope)} lifts that."
     )
 
 
 async def lifted_now(desk: Desk, command: Command, rest: str) -> Said:
     """Let run again what was named, and say so; raises `Calm`."""
-    scope, reason = _read(rest)
+    scope, reason = _read(rest, desk.config.command)
     was = await _changed(desk, command, scope, reason, desk.service.stops.unfreeze)
     if not was:
         return label(f"{_named(scope)} was not frozen; nothing changed.")
@@ -98,14 +107,14 @@ async def _changed(
     return result
 
 
-def _read(rest: str) -> tuple[Scope, str]:
+def _read(rest: str, command: str) -> tuple[Scope, str]:
     kind, _, more = rest.strip().partition(" ")
     if kind.lower() in {EVERYTHING, ScopeKind.TENANT.value}:
         return Scope(kind=ScopeKind.TENANT), _reason(more)
     name, _, why = more.strip().partition(" ")
     name = html.unescape(name.strip("`"))
     if kind.lower() not in {ScopeKind.AGENT.value, ScopeKind.TOOL.value} or not name:
-        raise Calm(_USAGE)
+        raise Calm(template(_USAGE, command=slash_command(command)))
     if len(name) > _LONGEST_NAME:
         raise Calm(template("That name is too long to be one; nothing was changed."))
     return Scope(kind=ScopeKind(kind.lower()), name=name), _reason(why)

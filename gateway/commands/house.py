@@ -62,6 +62,7 @@ def bot_config(settings: Settings) -> BotConfig:
         api_url=settings.slack.api_url,
         host=settings.slack.host,
         port=settings.slack.port,
+        command=settings.slack.command,
     )
 
 

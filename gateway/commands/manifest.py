@@ -11,6 +11,8 @@ from pydantic import JsonValue
 from bot import manifest as slack_app
 from gateway.approvals.strict_json import JsonObject
 from gateway.commands import console
+from gateway.commands.session import Session, session_of
+from gateway.config import DEFAULT_FILE, SlackSettings
 from gateway.documents import BadDocument, parse_yaml
 from gateway.errors import SettingsError
 
@@ -23,6 +25,7 @@ EXAMPLES = console.examples(
 
 
 def manifest(
+    ctx: typer.Context,
     file: Annotated[
         Path | None, typer.Argument(help="With --check: the file to check.")
     ] = None,
@@ -41,8 +44,10 @@ def manifest(
     """Print the manifest of the Slack app, or check one."""
     if file is not None and not check:
         raise SettingsError(f"{str(file)!r} is read by --check only; add --check.")
-    data = slack_app.render(http)
-    problems = slack_app.check_manifest(_parsed(file) if file else data)
+    command = _command(session_of(ctx))
+    data = slack_app.render(http, command=command)
+    shown = _parsed(file) if file else data
+    problems = slack_app.check_manifest(shown, commands=[command])
     if problems:
         name = str(file) if file else "This manifest"
         raise SettingsError(f"{name} does not fit:{console.bullets(problems)}")
@@ -55,6 +60,13 @@ def manifest(
 def add_to(app: typer.Typer) -> None:
     """Add what is in here to the command ``twokey``."""
     app.command(epilog=EXAMPLES)(manifest)
+
+
+def _command(session: Session) -> str:
+    """Return the command that the settings name; before there are any, the usual."""
+    if session.config is None and not DEFAULT_FILE.exists():
+        return session.env.get("TWOKEY_SLACK_COMMAND") or SlackSettings().command
+    return session.settings().slack.command
 
 
 def _shown(data: JsonObject, *, as_json: bool, as_link: bool) -> str:

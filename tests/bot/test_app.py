@@ -93,6 +93,30 @@ async def test_a_port_in_use_is_named(house: House) -> None:
                 pass
 
 
+async def test_in_socket_mode_nothing_listens_unless_the_settings_name_a_port(
+    house: House,
+) -> None:
+    async with house.running(mode=SlackMode.SOCKET, port=None) as bot:
+        assert bot.url == ""
+
+
+async def test_in_socket_mode_a_port_in_use_ends_nothing_but_the_health_endpoints(
+    house: House, caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+
+        async with house.running(mode=SlackMode.SOCKET, port=port) as bot:
+            assert bot.url == ""
+            verdict = await house.refund()
+            card = await house.card(verdict)
+            await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+            item = (await house.approval(verdict)).items[0]
+            assert item.state is ItemState.AUTHORIZED
+    assert f"Port {port} on 127.0.0.1 is in use" in caplog.text
+
+
 async def test_a_slack_that_gives_no_socket_is_named(house: House) -> None:
     house.sandbox.faults.plan("http_500", "apps.connections.open")
 

@@ -13,6 +13,7 @@ import yaml
 
 from bot import ingress
 from bot.manifest import (
+    EVENTS,
     EVENTS_PATH,
     SCOPES,
     as_yaml,
@@ -20,6 +21,7 @@ from bot.manifest import (
     install_link,
     render,
 )
+from gateway.errors import SettingsError
 
 ROOT = Path(__file__).parents[2]
 HTTP = "https://bot.example.com"
@@ -69,12 +71,66 @@ def test_http_sends_everything_to_the_place_where_the_bot_listens() -> None:
     } == {f"{HTTP}/slack/events"}
 
 
+def test_the_command_is_the_one_that_the_settings_name() -> None:
+    manifest: Any = render(command="/refund-approvals")
+
+    (listed,) = manifest["features"]["slash_commands"]
+    assert listed["command"] == "/refund-approvals"
+    assert check_manifest(manifest, commands=["/refund-approvals"]) == []
+    assert check_manifest(manifest) == [
+        "The command '/approvals' is missing; the bot needs it.",
+        (
+            "The command '/refund-approvals' is too much: no listener handles it; "
+            "remove it."
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (f"{HTTP}/slack/events", f"give '{HTTP}'"),
+        (f"{HTTP}/slack/events/", f"give '{HTTP}'"),
+        (f"{HTTP}/?team=1", "has a part after '?' or '#'"),
+        (f"{HTTP}?", "has a part after '?' or '#'"),
+        (f"{HTTP}#top", "has a part after '?' or '#'"),
+        ("https://user:hunter2@bot.example.com", "Slack sends no user and password"),
+        ("https://user@bot.example.com", "Slack sends no user and password"),
+        ("http://bot.example.com", "does not begin with https://"),
+        ("bot.example.com", "does not begin with https://"),
+        ("https://", "names no host"),
+        ("https:///slack", "names no host"),
+        ("https://:443", "names no host"),
+        ("https://bot.example.com:x", "it is no address"),
+        ("https://[bot", "it is no address"),
+        ("https://bot example.com", "names no host"),
+    ],
+)
+def test_an_address_that_slack_cannot_deliver_to_is_refused(
+    given: str, said: str
+) -> None:
+    with pytest.raises(SettingsError) as caught:
+        render(given)
+
+    assert said in str(caught.value)
+    assert "https://bot.example.com" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [HTTP, f"{HTTP}/", "https://[::1]:8443", f"{HTTP}/a"])
+def test_an_address_is_taken_with_or_without_a_slash(given: str) -> None:
+    manifest: Any = render(given)
+
+    url = manifest["settings"]["interactivity"]["request_url"]
+    assert url == f"{given.rstrip('/')}/slack/events"
+
+
 def test_the_scopes_are_the_six_that_the_bot_uses() -> None:
     assert SCOPES == (
         "app_mentions:read",
         "chat:write",
         "commands",
-        "im:write",
+        "im:history",
         "users:read",
         "usergroups:read",
     )
@@ -114,7 +170,7 @@ def test_the_install_link_carries_the_whole_manifest() -> None:
         ("settings/event_subscriptions/bot_events", [], "The event 'app_mention' is m"),
         (
             "settings/event_subscriptions/bot_events",
-            ["app_home_opened", "app_mention", "team_join"],
+            [*EVENTS, "team_join"],
             "The event 'team_join' is too much: no listener handles it",
         ),
         ("features/slash_commands/0/command", "/other", "The command '/approvals' is"),
@@ -124,6 +180,12 @@ def test_the_install_link_carries_the_whole_manifest() -> None:
         ("settings/socket_mode_enabled", False, "is missing; set it, or switch Socket"),
         ("settings/interactivity/is_enabled", False, "so no button would work"),
         ("features/app_home/home_tab_enabled", False, "the Home tab stays empty"),
+        ("features/app_home/messages_tab_enabled", False, "nobody can write to the"),
+        (
+            "features/app_home/messages_tab_read_only_enabled",
+            True,
+            "nobody can write to the bot",
+        ),
         ("settings/token_rotation_enabled", True, "oauth_config.redirect_urls has to"),
     ],
 )
@@ -162,6 +224,7 @@ def test_a_listener_without_its_entry_is_named() -> None:
         "The event 'app_home_opened' is too much: no listener handles it; remove it.",
         "The event 'app_mention' is too much: no listener handles it; remove it.",
         "The event 'app_uninstalled' is too much: no listener handles it; remove it.",
+        "The event 'message.im' is too much: no listener handles it; remove it.",
         "The event 'tokens_revoked' is too much: no listener handles it; remove it.",
         "The command '/other' is missing; the bot needs it.",
     ]

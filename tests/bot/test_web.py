@@ -150,7 +150,7 @@ async def test_missing_scopes_are_named() -> None:
         with pytest.raises(SettingsError) as caught:
             await identify(slack, CONFIG)
 
-    named = "lacks the scopes app_mentions:read, im:write, usergroups:read;"
+    named = "lacks the scopes app_mentions:read, im:history, usergroups:read;"
     assert named in str(caught.value)
 
 

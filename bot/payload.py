@@ -98,26 +98,6 @@ class Command:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mention:
-    """A message for the bot: a mention in a channel, or a line in its own chat.
-
-    ``thread_ts`` is the thread to answer in: the message's own thread, else itself.
-    ``event_id`` is the same when Slack delivers the event again.
-    """
-
-    team: str
-    enterprise: str = ""
-    user: str
-    user_team: str
-    channel: str
-    ts: str
-    thread_ts: str
-    text: str
-    event_id: str
-    is_direct: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HomeOpened:
     """A person opened the app's Home tab."""
 
@@ -135,7 +115,7 @@ def block_action(payload: Json) -> BlockAction:
     Raises:
         BadPayload: names what is missing.
     """
-    root = _root(payload, "block_actions")
+    root = root_of(payload, "block_actions")
     actions = root.nodes("actions")
     if len(actions) != 1:
         raise BadPayload("actions", f"holds {len(actions)} actions instead of one")
@@ -169,7 +149,7 @@ def view_submission(payload: Json) -> ViewSubmission:
     Raises:
         BadPayload: names what is missing.
     """
-    root = _root(payload, "view_submission")
+    root = root_of(payload, "view_submission")
     view = root.child("view")
     view_id = view.text("id")
     return ViewSubmission(
@@ -193,7 +173,7 @@ def command(form: Json) -> Command:
     Raises:
         BadPayload: names what is missing.
     """
-    root = _Node(form)
+    root = Node(form)
     team = root.text("team_id")
     return Command(
         team=team,
@@ -208,50 +188,13 @@ def command(form: Json) -> Command:
     )
 
 
-def mention(body: Json) -> Mention | None:
-    """Read an ``app_mention`` event, or a ``message`` in the bot's own chat.
-
-    Returns:
-        None for what no person said to the bot: other bots, edits, joins, and
-        messages of channels (their mentions come as events of their own).
-
-    Raises:
-        BadPayload: names what is missing.
-    """
-    root = _root(body, "event_callback")
-    event = root.child("event")
-    kind = event.text("type")
-    if kind not in {"app_mention", "message"}:
-        raise BadPayload("event.type", f"is {kind!r}, not a message")
-    is_direct = event.optional("channel_type") == "im"
-    if event.has("bot_id") or event.has("subtype"):
-        return None
-    if kind == "message" and not is_direct:
-        return None
-    ts = event.text("ts")
-    return Mention(
-        team=root.text("team_id"),
-        enterprise=root.optional("enterprise_id"),
-        user=event.text("user"),
-        user_team=event.optional("user_team")
-        or event.optional("team")
-        or root.text("team_id"),
-        channel=event.text("channel"),
-        ts=ts,
-        thread_ts=event.optional("thread_ts") or ts,
-        text=event.optional("text"),
-        event_id=root.text("event_id"),
-        is_direct=is_direct,
-    )
-
-
 def home_opened(body: Json) -> HomeOpened:
     """Read an ``app_home_opened`` event.
 
     Raises:
         BadPayload: names what is missing.
     """
-    root = _root(body, "event_callback")
+    root = root_of(body, "event_callback")
     event = root.child("event")
     kind = event.text("type")
     if kind != "app_home_opened":
@@ -266,7 +209,7 @@ def home_opened(body: Json) -> HomeOpened:
     )
 
 
-class _Node:
+class Node:
     """One object of a payload, and where it stands."""
 
     def __init__(self, value: object, place: str = "") -> None:
@@ -299,28 +242,28 @@ class _Node:
         """Say whether the value is true."""
         return self._members.get(key) is True
 
-    def child(self, key: str) -> _Node:
+    def child(self, key: str) -> Node:
         """Return an object that has to be there."""
-        return _Node(self._members.get(key), self.at(key))
+        return Node(self._members.get(key), self.at(key))
 
-    def maybe(self, key: str) -> _Node:
+    def maybe(self, key: str) -> Node:
         """Return an object, an empty one when it is absent or null."""
         value = self._members.get(key)
-        return _Node({} if value is None else value, self.at(key))
+        return Node({} if value is None else value, self.at(key))
 
-    def nodes(self, key: str) -> list[_Node]:
+    def nodes(self, key: str) -> list[Node]:
         """Return the objects of an array that has to be there."""
         value = self._members.get(key)
         if isinstance(value, str) or not isinstance(value, Sequence):
             raise BadPayload(self.at(key), "is missing or not an array")
         elements = cast("Sequence[object]", value)
         place = self.at(key)
-        return [_Node(node, f"{place}.{i}") for i, node in enumerate(elements)]
+        return [Node(node, f"{place}.{i}") for i, node in enumerate(elements)]
 
-    def children(self) -> list[tuple[str, _Node]]:
+    def children(self) -> list[tuple[str, Node]]:
         """Return every member, each of which has to be an object."""
         return [
-            (str(key), _Node(node, self.at(str(key))))
+            (str(key), Node(node, self.at(str(key))))
             for key, node in self._members.items()
         ]
 
@@ -333,15 +276,16 @@ class _Node:
         return f"{self._place}.{key}" if self._place else key
 
 
-def _root(payload: Json, kind: str) -> _Node:
-    root = _Node(payload)
+def root_of(payload: Json, kind: str) -> Node:
+    """Return a payload of this ``type``; raises `BadPayload` for any other."""
+    root = Node(payload)
     found = root.text("type")
     if found != kind:
         raise BadPayload("type", f"is {found!r}, not {kind!r}")
     return root
 
 
-def _team(root: _Node) -> str:
+def _team(root: Node) -> str:
     here = root.maybe("team").optional("id")
     installed = root.maybe("view").optional("app_installed_team_id")
     team = here or installed or root.child("user").optional("team_id")
@@ -350,22 +294,22 @@ def _team(root: _Node) -> str:
     return team
 
 
-def _user_team(root: _Node) -> str:
+def _user_team(root: Node) -> str:
     return root.child("user").optional("team_id") or _team(root)
 
 
-def _enterprise(root: _Node) -> str:
+def _enterprise(root: Node) -> str:
     return root.maybe("enterprise").optional("id")
 
 
-def _values(node: _Node) -> Mapping[str, Mapping[str, Json]]:
+def _values(node: Node) -> Mapping[str, Mapping[str, Json]]:
     return {
         block: {action: state.as_json() for action, state in inputs.children()}
         for block, inputs in node.children()
     }
 
 
-def _chosen(action: _Node) -> tuple[str, ...]:
+def _chosen(action: Node) -> tuple[str, ...]:
     if action.has("selected_options"):
         return tuple(each.text("value") for each in action.nodes("selected_options"))
     if action.has("selected_option"):

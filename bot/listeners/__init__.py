@@ -23,6 +23,7 @@ from bot.listeners import (
     respond,
     respond_submit,
     take,
+    under_card,
     uninstalled,
     unknown,
 )
@@ -48,6 +49,7 @@ LISTENERS: Final[tuple[Callable[[Doors], None], ...]] = (
     respond.register,
     respond_submit.register,
     take.register,
+    under_card.register,
     uninstalled.register,
     unknown.register,
 )

@@ -5,18 +5,21 @@ from __future__ import annotations
 import hashlib
 import html
 import logging
-import re
 from dataclasses import dataclass
+from datetime import timedelta
 
-from bot import payload
+from bot import message_events
 from bot.blocks import template
 from bot.desk import Desk, Said, spoken
 from bot.listeners.doors import Doors
-from bot.payload import Json, Mention
+from bot.listeners.under_card import answered_under_card
+from bot.message_events import Deleted, Mention
+from bot.payload import BadPayload, Json
 from bot.web import SlackError
 from gateway.approvals.decisions import Reviewer, Standing
 from gateway.approvals.record import Origin, Person
 from gateway.errors import StoreUnavailable
+from gateway.store.keys import MESSAGE_LIFETIME
 
 logger = logging.getLogger(__name__)
 
@@ -28,8 +31,19 @@ _NO_AGENT = template(
     "No agent is set up here, so there is nobody to ask. Whoever runs the gateway "
     "names agents in its settings."
 )
-
-
+_ASKED_BEFORE = template(
+    "The agent has your message as it was before, and editing it changes nothing. To "
+    "ask for something else, please write a new message."
+)
+_TOO_OLD = template(
+    "This message is too old to ask the agent by editing it, so nothing was asked. "
+    "Please write a new message."
+)
+_DELETED = template(
+    "You deleted a message that the agent has already read. That stops nothing: what "
+    "waits for approval goes on waiting. Whoever may decide can still reject it."
+)
+_EDITABLE_S = (MESSAGE_LIFETIME - timedelta(days=1)).total_seconds()
 _NOT_KEPT_YET = template(
     "The gateway cannot keep anything right now. Slack repeats your message for a few "
     "minutes; if nothing is said here by then, please ask again."
@@ -65,7 +79,7 @@ def asked(
         agents: the names that are known.
         default_agent: who is asked when no name comes first.
     """
-    said = re.sub(rf"<@{re.escape(bot_user)}(\|[^>]*)?>", " ", text).strip()
+    said = message_events.without_bot(text, bot_user)
     first, _, rest = said.partition(" ")
     named = {agent.lower(): agent for agent in agents}
     agent = named.get(first.rstrip(":,").lower())
@@ -74,9 +88,19 @@ def asked(
 
 
 async def _mentioned(desk: Desk, body: Json) -> None:
-    said = payload.mention(body)
+    gone = message_events.deleted(body)
+    if gone is not None:
+        await _deleted(desk, gone)
+        return
+    said = message_events.mention(body)
     if said is None or said.user == desk.bot_user or said.team != desk.team:
         return
+    if await answered_under_card(desk, said) or await _refused_edit(desk, said):
+        return
+    await _ask(desk, said)
+
+
+async def _ask(desk: Desk, said: Mention) -> None:
     config = desk.config
     wanted = asked(
         said.text,
@@ -87,8 +111,7 @@ async def _mentioned(desk: Desk, body: Json) -> None:
     asker = await desk.reviewers.resolve(said.user, user_team=said.user_team)
     problem = _problem(asker, wanted)
     if problem is not None:
-        if await _is_first(desk, said.event_id):
-            desk.tasks.later(_tell(desk, said, problem), name="tell")
+        await _tell_once(desk, said, problem)
         return
     try:
         is_new = await desk.service.ask_agent(
@@ -97,14 +120,70 @@ async def _mentioned(desk: Desk, body: Json) -> None:
             wanted.text,
             requester=Person(team=desk.team, user=said.user, name=asker.name),
             origin=Origin(channel=said.channel, thread_ts=said.thread_ts),
-            # Slack delivers an event again when our answer was late or lost.
-            once=f"event:{said.event_id}",
+            # Slack delivers an event again when our answer was late or lost, and a
+            # mention as another event when its message was edited.
+            once=said.once,
         )
     except StoreUnavailable:
         desk.tasks.later(_tell(desk, said, _NOT_KEPT_YET), name="tell")
         raise
+    if said.edited_ts and not is_new:
+        await _tell_once(desk, said, _ASKED_BEFORE)
     word = "asked" if is_new else "asked_before"
     logger.info("agent.%s agent=%s user=%s", word, wanted.agent, said.user)
+
+
+async def _refused_edit(desk: Desk, said: Mention) -> bool:
+    """Tell whoever edited what was asked that it changes nothing.
+
+    An edit that mentions the bot for the first time asks, as a new message does.
+    """
+    if not said.edited_ts:
+        return False
+    if await _was_asked(desk, said.once):
+        await _tell_once(desk, said, _ASKED_BEFORE)
+        return True
+    if _seconds(said.edited_ts) - _seconds(said.ts) < _EDITABLE_S:
+        return False
+    # Whether so old a message asked before is not known any more.
+    await _tell_once(desk, said, _TOO_OLD)
+    return True
+
+
+async def _deleted(desk: Desk, gone: Deleted) -> None:
+    if gone.team != desk.team or not await _was_asked(desk, gone.once):
+        return
+    if await _is_first(desk, gone.event_id):
+        desk.tasks.later(_say_deleted(desk, gone), name="tell")
+
+
+async def _say_deleted(desk: Desk, gone: Deleted) -> None:
+    try:
+        await desk.slack.call(
+            "chat.postMessage",
+            channel=gone.channel,
+            thread_ts=gone.thread_ts,
+            text=spoken(_DELETED),
+        )
+    except SlackError as error:
+        logger.warning("person.untold user=%s why=%s", gone.user, error)
+
+
+async def _was_asked(desk: Desk, once: str) -> bool:
+    threads = desk.service.store.threads
+    return await threads.was_asked(desk.keys, desk.config.tenant, once)
+
+
+def _seconds(ts: str) -> float:
+    try:
+        return float(ts)
+    except ValueError:
+        raise BadPayload("event.ts", "is no time stamp") from None
+
+
+async def _tell_once(desk: Desk, said: Mention, sentence: Said) -> None:
+    if await _is_first(desk, said.event_id):
+        desk.tasks.later(_tell(desk, said, sentence), name="tell")
 
 
 def _problem(asker: Reviewer, wanted: Asked) -> Said | None:

@@ -87,7 +87,7 @@ async def seen(desk: Desk, clicked: Clicked, purpose: str) -> Seen:
     Raises:
         Calm: says why this is no click to act on.
     """
-    looked_at = await opened(desk, _sealed(desk, clicked), purpose)
+    looked_at = await opened(desk, sealed_value(desk, clicked), purpose)
     await proven_place(desk, clicked, looked_at)
     return looked_at
 
@@ -125,7 +125,8 @@ async def bound(desk: Desk, view_id: str) -> ViewBinding | None:
     return await desk.service.store.cards.bound_view(desk.keys, view_id)
 
 
-def _sealed(desk: Desk, clicked: Clicked) -> Sealed:
+def sealed_value(desk: Desk, clicked: Clicked) -> Sealed:
+    """Read the seal of a button of this workspace; raises `Calm` for any other."""
     if clicked.action.team != desk.team:
         logger.warning("click.refused why=other_workspace")
         raise Calm(template(_OTHER_WORKSPACE))

@@ -69,6 +69,7 @@ def view(
     key: bytes,
     team: str,
     raised: Raised | None = None,
+    words: str = "",
 ) -> Block:
     """Return the modal with the form for one call.
 
@@ -80,6 +81,7 @@ def view(
         raised: set when the form was submitted once and would raise the tier: the
             same form again, with the change and what it brings on top. Slack keeps
             what was typed.
+        words: stand in it as the reason.
     """
     item = approval.items[index]
     purpose = View.EDIT if raised is None else View.EDIT_RAISED
@@ -89,7 +91,7 @@ def view(
         *(_raised(approval, item, raised) if raised else []),
         *heading(approval, _as_raised(item, raised), with_call=False),
         *made.blocks,
-        _reason(item),
+        _reason(item, words),
     ]
     return modal(
         label("Edit and approve"),
@@ -119,7 +121,7 @@ def text_of(state: State, block: Input) -> str:
     return found.strip() if isinstance(found, str) else ""
 
 
-def _reason(item: Item) -> Block:
+def _reason(item: Item, words: str) -> Block:
     hint = (
         "Needed when you change something. The agent reads it."
         if item.requires_reason
@@ -127,7 +129,9 @@ def _reason(item: Item) -> Block:
     )
     return input_block(
         label("Why this change?"),
-        text_input(Input.REASON.value, multiline=True, max_length=MAX_TEXT),
+        text_input(
+            Input.REASON.value, initial=words, multiline=True, max_length=MAX_TEXT
+        ),
         block_id=Input.REASON.value,
         hint=label(hint),
         optional=True,

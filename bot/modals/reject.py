@@ -25,6 +25,9 @@ PRESETS = {
 
 _SEPARATOR = ": "
 _LONGEST = max(map(len, PRESETS.values())) + len(_SEPARATOR)
+MAX_REASON = MAX_TEXT - _LONGEST
+"""How long a reason may be that somebody writes, beside one that they choose."""
+
 _NEEDED = "Please choose a reason above or write one here."
 
 
@@ -36,15 +39,19 @@ class Submitted:
     errors: dict[str, str]
 
 
-def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
-    """Return the modal in which one call is rejected."""
+def view(
+    approval: Approval, index: int, *, key: bytes, team: str, words: str = ""
+) -> Block:
+    """Return the modal in which one call is rejected; ``words`` stand in it."""
     item = approval.items[index]
     menu = select(
         Input.PRESET.value,
         [option(label(words), value) for value, words in PRESETS.items()],
         placeholder=label("Choose a reason"),
     )
-    box = text_input(Input.REASON.value, multiline=True, max_length=MAX_TEXT - _LONGEST)
+    box = text_input(
+        Input.REASON.value, initial=words, multiline=True, max_length=MAX_REASON
+    )
     blocks = [
         *heading(approval, item),
         input_block(label("Reason"), menu, block_id=Input.PRESET.value, optional=True),

@@ -21,15 +21,21 @@ class Submitted:
     errors: dict[str, str]
 
 
-def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
-    """Return the modal in which one call is answered."""
+def view(
+    approval: Approval, index: int, *, key: bytes, team: str, words: str = ""
+) -> Block:
+    """Return the modal in which one call is answered; ``words`` stand in it."""
     item = approval.items[index]
     blocks = [
         *heading(approval, item),
         input_block(
             label("Your answer"),
             text_input(
-                Input.MESSAGE.value, multiline=True, max_length=MAX_TEXT, focus=True
+                Input.MESSAGE.value,
+                initial=words,
+                multiline=True,
+                max_length=MAX_TEXT,
+                focus=True,
             ),
             block_id=Input.MESSAGE.value,
             hint=label("The agent reads it in place of the tool's result."),

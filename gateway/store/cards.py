@@ -6,10 +6,17 @@ from typing import cast
 
 from gateway.approvals.record import Record
 from gateway.store.connection import Connection, fields, number, text
-from gateway.store.keys import NONCE_LIFETIME, RETENTION, VIEW_LIFETIME, Keys
+from gateway.store.keys import (
+    DRAFT_LIFETIME,
+    NONCE_LIFETIME,
+    RETENTION,
+    VIEW_LIFETIME,
+    Keys,
+)
 
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _VIEW_MS = int(VIEW_LIFETIME.total_seconds() * 1000)
+_DRAFT_MS = int(DRAFT_LIFETIME.total_seconds() * 1000)
 _FOLDED = 2**53
 _NONCE_MS = int(NONCE_LIFETIME.total_seconds() * 1000)
 
@@ -69,10 +76,18 @@ class CardStore:
         await self._conn.together(
             ["HSETNX", key, "at", f"{channel} {ts}"],
             ["PEXPIRE", key, _KEEP_MS],
+            ["SET", keys.card_at(channel, ts), approval, "PX", _KEEP_MS],
         )
         first = text(await self._conn.command("HGET", key, "at"))
         kept_channel, _, kept_ts = first.partition(" ")
         return CardPlace(channel=kept_channel, ts=kept_ts)
+
+    async def shown_at(self, keys: Keys, channel: str, ts: str) -> str:
+        """Return the approval or notice that a message shows; "" for none.
+
+        A surplus copy of a card shows it, too.
+        """
+        return text(await self._conn.command("GET", keys.card_at(channel, ts)))
 
     async def folded(self, keys: Keys, notice: str, channel: str, ts: str) -> None:
         """Note that a notice is told of in a message that is not its own.
@@ -89,6 +104,18 @@ class CardStore:
         await self._conn.command(
             "HSET", keys.card(approval), "rev", rev, "display", display_digest
         )
+
+    async def keep_words(
+        self, keys: Keys, approval: str, *, user: str, ts: str, words: str
+    ) -> None:
+        """Keep what somebody wrote under a card, for the form that they may open."""
+        key = keys.draft(approval, user, ts)
+        await self._conn.command("SET", key, words, "PX", _DRAFT_MS)
+
+    async def kept_words(self, keys: Keys, approval: str, *, user: str, ts: str) -> str:
+        """Return what this person wrote under a card; "" when it is not kept."""
+        key = keys.draft(approval, user, ts)
+        return text(await self._conn.command("GET", key))
 
     async def bind_view(self, keys: Keys, view_id: str, binding: ViewBinding) -> None:
         """Bind a modal to what it was opened for; the modal itself carries no state."""

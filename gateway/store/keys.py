@@ -24,8 +24,11 @@ RETENTION = timedelta(days=30)
 NONCE_LIFETIME = timedelta(minutes=11)
 """Twice Slack's five-minute window and a little: Bolt accepts future timestamps."""
 
-MESSAGE_LIFETIME = timedelta(hours=1)
-"""How long a person's message is known: Slack repeats one for six minutes."""
+MESSAGE_LIFETIME = RETENTION
+"""How long a person's message is known: Slack tells of it again when it is edited."""
+
+DRAFT_LIFETIME = timedelta(hours=1)
+"""How long a person's words wait for the form that they are to stand in."""
 
 VIEW_LIFETIME = timedelta(hours=24)
 """How long an open modal stays bound to the item it was opened for."""
@@ -97,6 +100,14 @@ class Keys:
     def card(self, approval: str) -> str:
         """Hash: where a card or notice stands in Slack and which rev it shows."""
         return f"{self._base}:card:{approval}"
+
+    def card_at(self, channel: str, ts: str) -> str:
+        """String: which approval or notice a message in Slack shows."""
+        return f"{self._base}:at:{_hashed(channel, ts)}"
+
+    def draft(self, approval: str, user: str, ts: str) -> str:
+        """String: what a person wrote in a message under a card."""
+        return f"{self._base}:draft:{_hashed(approval, user, ts)}"
 
     def turn(self, turn_key: str) -> str:
         """String: the verdicts of a submitted turn, for submitting it again."""

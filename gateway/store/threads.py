@@ -98,6 +98,11 @@ class ThreadStore:
             "Too many people asked in this thread at once; nothing was kept. Ask again."
         )
 
+    async def was_asked(self, keys: Keys, tenant: str, once: str) -> bool:
+        """Say whether a message was kept for an agent."""
+        reply = await self._conn.command("EXISTS", keys.asked_once(tenant, once))
+        return bool(reply)
+
     @asynccontextmanager
     async def lease(
         self, keys: Keys, tenant: str, agent: str, thread: str

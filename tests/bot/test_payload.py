@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot import payload
+from bot import message_events, payload
 from bot.payload import BadPayload
 
 CLICK: Any = {
@@ -170,8 +170,8 @@ def test_a_command_brings_its_words() -> None:
 
 
 def test_a_mention_is_answered_in_its_thread_or_starts_one() -> None:
-    first = payload.mention(MENTION)
-    inside = payload.mention(_changed(MENTION, "event.thread_ts", "4.4"))
+    first = message_events.mention(MENTION)
+    inside = message_events.mention(_changed(MENTION, "event.thread_ts", "4.4"))
 
     assert first is not None
     assert inside is not None
@@ -182,7 +182,7 @@ def test_a_mention_is_answered_in_its_thread_or_starts_one() -> None:
 def test_a_line_in_the_bots_own_chat_is_a_mention_too() -> None:
     event = {**MENTION["event"], "type": "message", "channel_type": "im"}
 
-    found = payload.mention({**MENTION, "event": event})
+    found = message_events.mention({**MENTION, "event": event})
 
     assert found is not None
     assert found.is_direct
@@ -192,14 +192,77 @@ def test_a_line_in_the_bots_own_chat_is_a_mention_too() -> None:
     "extra",
     [
         {"bot_id": "B1"},
-        {"subtype": "message_changed"},
+        {"subtype": "channel_join"},
         {"type": "message", "channel_type": "channel"},
     ],
 )
 def test_what_no_person_said_to_the_bot_is_nothing(extra: Any) -> None:
     body = {**MENTION, "event": {**MENTION["event"], **extra}}
 
-    assert payload.mention(body) is None
+    assert message_events.mention(body) is None
+
+
+DIRECT: Any = {
+    **MENTION,
+    "event": {
+        "type": "message",
+        "subtype": "message_changed",
+        "channel": "D1",
+        "channel_type": "im",
+        "ts": "9.9",
+        "message": {
+            "type": "message",
+            "user": "U1",
+            "text": "refund",
+            "ts": "5.6",
+            "edited": {"user": "U1", "ts": "9.8"},
+        },
+        "previous_message": {"type": "message", "user": "U1", "ts": "5.6"},
+    },
+}
+
+
+def test_an_edit_is_the_same_message_with_other_words() -> None:
+    edited = {"user": "U1", "ts": "7.8"}
+    first = message_events.mention(MENTION)
+    again = message_events.mention(_changed(MENTION, "event.edited", edited))
+    direct = message_events.mention(DIRECT)
+
+    assert first is not None
+    assert again is not None
+    assert direct is not None
+    assert (first.once, first.edited_ts) == (again.once, "")
+    assert again.edited_ts == "7.8"
+    assert (direct.text, direct.ts, direct.edited_ts) == ("refund", "5.6", "9.8")
+    assert direct.once != first.once
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("event.message.edited", None),
+        ("event.message.bot_id", "B1"),
+        ("event.message.subtype", "bot_message"),
+        ("event.channel_type", "channel"),
+    ],
+)
+def test_a_change_that_no_person_made_in_the_bots_own_chat_is_nothing(
+    path: str, value: object
+) -> None:
+    assert message_events.mention(_changed(DIRECT, path, value)) is None
+
+
+@pytest.mark.parametrize("with_replies", [False, True])
+def test_a_deleted_message_names_what_is_gone(*, with_replies: bool) -> None:
+    path = "event.message.subtype" if with_replies else "event.subtype"
+    word = "tombstone" if with_replies else "message_deleted"
+
+    gone = message_events.deleted(_changed(DIRECT, path, word))
+
+    assert gone is not None
+    assert (gone.user, gone.ts, gone.thread_ts) == ("U1", "5.6", "5.6")
+    assert message_events.mention(_changed(DIRECT, path, word)) is None
+    assert message_events.deleted(DIRECT) is None
 
 
 def test_an_opened_home_tab_names_the_person() -> None:
@@ -232,8 +295,8 @@ def test_an_opened_home_tab_names_the_person() -> None:
             "view.state.values.b.a",
         ),
         (payload.command, FORM, "response_url", None, "response_url"),
-        (payload.mention, MENTION, "event.type", "reaction_added", "event.type"),
-        (payload.mention, MENTION, "event_id", None, "event_id"),
+        (message_events.mention, MENTION, "event.type", "reaction_added", "event.type"),
+        (message_events.mention, MENTION, "event_id", None, "event_id"),
         (payload.home_opened, OPENED, "event.type", "message", "event.type"),
         (payload.home_opened, OPENED, "event.user", None, "event.user"),
     ],
@@ -269,7 +332,9 @@ _json: st.SearchStrategy[Any] = st.recursive(
         (payload.block_action, CLICK),
         (payload.view_submission, SUBMIT),
         (payload.command, FORM),
-        (payload.mention, MENTION),
+        (message_events.mention, MENTION),
+        (message_events.mention, DIRECT),
+        (message_events.deleted, DIRECT),
         (payload.home_opened, OPENED),
     ],
 )

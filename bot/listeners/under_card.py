@@ -1,0 +1,166 @@
+"""Take what somebody writes to the bot under a card: it is about that card.
+
+It never starts an agent. Whoever may decide is offered to pass the words on as an
+answer, as the reason of an edit or of a rejection. Slack opens a form only for a
+click, so they get buttons, and the words wait on the server for that click.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import logging
+from functools import partial
+
+from bot.blocks import template
+from bot.cards import words as card_words
+from bot.cards.frame import Frame
+from bot.cards.message import Message
+from bot.desk import Calm, Desk, Said, spoken
+from bot.gestures import Clicked
+from bot.ids import Action
+from bot.listeners.doors import NOT_RECORDED, UNREADABLE, Doors
+from bot.listeners.full_view import need_full_view
+from bot.listeners.seeing import Seen, opened, permitted, sealed_value
+from bot.listeners.views import open_view
+from bot.message_events import Mention, without_bot
+from bot.modals import edit, reject, respond
+from bot.web import SlackError
+from gateway.approvals.record import Verb
+from gateway.errors import StoreUnavailable, UnreadableRecord
+from gateway.failures import log_failure
+
+logger = logging.getLogger(__name__)
+
+MAX_WORDS = reject.MAX_REASON
+"""What fits into each of the forms."""
+
+_NOTHING_WAITS = template(
+    "Nothing under this card waits for a decision, so I passed nothing on. To ask an "
+    "agent for something new, please mention me in a new message, outside this thread."
+)
+_NO_WORDS = template(
+    "Write what you want to say beside my name, and I offer to pass it on. Or use the "
+    "buttons on the card."
+)
+_NOT_KEPT = template(
+    "Your words are not kept any more, so nothing was recorded. Please mention me "
+    "with them once more, or use the buttons on the card."
+)
+
+
+def register(doors: Doors) -> None:
+    """Answer the buttons under somebody's words."""
+    for verb, action in card_words.BY_VERB.items():
+        doors.on_action(action, partial(_chosen, action=action, verb=verb))
+
+
+async def answered_under_card(desk: Desk, said: Mention) -> bool:
+    """Answer a message under a card; False when it is under none."""
+    if said.thread_ts == said.ts:
+        return False
+    cards = desk.service.store.cards
+    shown = await cards.shown_at(desk.keys, said.channel, said.thread_ts)
+    if not shown:
+        return False
+    digest = hashlib.sha256(f"event:{said.event_id}".encode()).hexdigest()
+    if await cards.is_first(desk.keys, f"sha256:{digest}"):
+        desk.tasks.later(_answer(desk, said, shown), name="offer")
+    return True
+
+
+async def _answer(desk: Desk, said: Mention, approval: str) -> None:
+    try:
+        message = await _offer(desk, said, approval)
+    except Calm as calm:
+        message = Message((), spoken(calm.said))
+    except (StoreUnavailable, UnreadableRecord) as error:
+        log_failure(logger, error, "words.not_offered approval=%s", approval)
+        is_lost = isinstance(error, StoreUnavailable)
+        message = Message((), spoken(NOT_RECORDED if is_lost else UNREADABLE))
+    try:
+        await desk.slack.call(
+            "chat.postEphemeral",
+            channel=said.channel,
+            user=said.user,
+            thread_ts=said.thread_ts,
+            blocks=message.blocks or None,
+            text=message.text,
+        )
+    except SlackError as error:
+        logger.warning("person.untold user=%s why=%s", said.user, error)
+
+
+async def _offer(desk: Desk, said: Mention, approval_id: str) -> Message:
+    """Return what this person may do with their words; raises `Calm` for nothing."""
+    loaded = await desk.service.read(approval_id)
+    keys = desk.service.store.keys_of_approval(approval_id)
+    waiting = (
+        [item for item in loaded.approval.items if item.is_pending] if loaded else []
+    )
+    if loaded is None or keys is None or not waiting:
+        raise Calm(_NOTHING_WAITS)
+    words = html.unescape(without_bot(said.text, desk.bot_user))
+    if not words:
+        raise Calm(_NO_WORDS)
+    if len(words) > MAX_WORDS:
+        raise Calm(
+            template(
+                "Your message has {n} characters, and {most} fit into a form. Please "
+                "write a shorter one.",
+                n=len(words),
+                most=MAX_WORDS,
+            )
+        )
+    who, allowed = (said.user, said.user_team), dict[int, list[Verb]]()
+    refused: Said = _NOTHING_WAITS
+    for item in waiting:
+        looked_at = Seen(loaded.approval, item.index, "", loaded.now_ms, keys)
+        for verb in card_words.BY_VERB:
+            try:
+                await permitted(desk, looked_at, verb, who)
+            except Calm as calm:
+                refused = calm.said
+            else:
+                allowed.setdefault(item.index, []).append(verb)
+    if not allowed:
+        raise Calm(refused)
+    await desk.service.store.cards.keep_words(
+        keys, approval_id, user=said.user, ts=said.ts, words=words
+    )
+    frame = Frame(loaded.approval, desk.config.seal_key, desk.team, loaded.now_ms)
+    return card_words.offer(frame, allowed, words, ts=said.ts)
+
+
+async def _chosen(
+    desk: Desk, clicked: Clicked, *, action: Action, verb: Verb
+) -> Said | None:
+    looked_at = await opened(desk, sealed_value(desk, clicked), action)
+    words = await desk.service.store.cards.kept_words(
+        looked_at.keys,
+        looked_at.approval.id,
+        user=clicked.action.user,
+        ts=card_words.ts_of(clicked.action.block_id),
+    )
+    if not words:
+        logger.warning("click.refused why=no_words approval=%s", looked_at.approval.id)
+        raise Calm(_NOT_KEPT)
+    await permitted(desk, looked_at, verb, clicked.who)
+    if verb is Verb.EDIT:
+        await need_full_view(desk, looked_at, clicked.action.user)
+    view = _VIEWS[verb](
+        looked_at.approval,
+        looked_at.item.index,
+        key=desk.config.seal_key,
+        team=desk.team,
+        words=words,
+    )
+    await open_view(desk, clicked, looked_at, view)
+    return None
+
+
+_VIEWS = {
+    Verb.RESPOND: respond.view,
+    Verb.EDIT: edit.view,
+    Verb.REJECT: reject.view,
+}

@@ -1,0 +1,156 @@
+"""Read what people say to the bot: mentions in channels, lines in the bot's own chat.
+
+Slack tells of one message more than once. It delivers an event again when our answer
+was late. It sends ``app_mention`` anew, with another event id, when a message that
+mentions the bot was edited; in the bot's own chat an edit comes as
+``message_changed``. So a message is named by its team, channel and ``ts``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from bot.payload import BadPayload, Json, Node, root_of
+
+_SAID: Final = frozenset({"", "file_share", "thread_broadcast"})
+"""Subtypes of a message in which a person says something."""
+
+_CHANGED = "message_changed"
+_DELETED = "message_deleted"
+_TOMBSTONE = "tombstone"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mention:
+    """A message for the bot: a mention in a channel, or a line in its own chat.
+
+    ``thread_ts`` is the thread to answer in: the message's own thread, else itself.
+    ``event_id`` is the same when Slack delivers the event again. ``edited_ts`` is when
+    the text was last edited, "" for a message as it was first written.
+    """
+
+    team: str
+    enterprise: str = ""
+    user: str
+    user_team: str
+    channel: str
+    ts: str
+    thread_ts: str
+    text: str
+    event_id: str
+    edited_ts: str = ""
+    is_direct: bool = False
+
+    @property
+    def once(self) -> str:
+        """Return the name of the message, whatever Slack repeats and people edit."""
+        return name_of(self.team, self.channel, self.ts)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deleted:
+    """A person's message in the bot's own chat is gone."""
+
+    team: str
+    user: str
+    channel: str
+    ts: str
+    thread_ts: str
+    event_id: str
+
+    @property
+    def once(self) -> str:
+        """Return the name that the message had."""
+        return name_of(self.team, self.channel, self.ts)
+
+
+def name_of(team: str, channel: str, ts: str) -> str:
+    """Return the name of one message."""
+    return f"message:{team}:{channel}:{ts}"
+
+
+def without_bot(text: str, bot_user: str) -> str:
+    """Return a message as Slack sends it, without the mentions of the bot."""
+    return re.sub(rf"<@{re.escape(bot_user)}(\|[^>]*)?>", " ", text).strip()
+
+
+def mention(body: Json) -> Mention | None:
+    """Read an ``app_mention`` event, or a ``message`` in the bot's own chat.
+
+    Returns:
+        None for what no person said to the bot: other bots, joins, and messages of
+        channels (their mentions come as events of their own).
+
+    Raises:
+        BadPayload: names what is missing.
+    """
+    root, event, is_direct = _event(body)
+    if event.text("type") == "message" and not is_direct:
+        return None
+    said = event
+    if is_direct and event.optional("subtype") == _CHANGED:
+        said = event.child("message")
+        # Replies and previews change a message, too: nobody edited it then.
+        if not said.has("edited"):
+            return None
+    if event.has("bot_id") or said.has("bot_id"):
+        return None
+    if said.optional("subtype") not in _SAID:
+        return None
+    ts = said.text("ts")
+    return Mention(
+        team=root.text("team_id"),
+        enterprise=root.optional("enterprise_id"),
+        user=said.text("user"),
+        user_team=said.optional("user_team")
+        or said.optional("team")
+        or root.text("team_id"),
+        channel=event.text("channel"),
+        ts=ts,
+        thread_ts=said.optional("thread_ts") or ts,
+        text=said.optional("text"),
+        event_id=root.text("event_id"),
+        edited_ts=said.maybe("edited").optional("ts"),
+        is_direct=is_direct,
+    )
+
+
+def deleted(body: Json) -> Deleted | None:
+    """Read that a person's message was deleted; None for anything else.
+
+    A message that had replies leaves a tombstone: Slack calls that a change.
+
+    Raises:
+        BadPayload: names what is missing.
+    """
+    root, event, is_direct = _event(body)
+    subtype = event.optional("subtype")
+    is_tombstone = (
+        subtype == _CHANGED and event.child("message").optional("subtype") == _TOMBSTONE
+    )
+    if not is_direct or not (subtype == _DELETED or is_tombstone):
+        return None
+    before = event.maybe("previous_message")
+    if before.has("bot_id") or not before.has("user"):
+        return None
+    ts = before.text("ts")
+    return Deleted(
+        team=root.text("team_id"),
+        user=before.text("user"),
+        channel=event.text("channel"),
+        ts=ts,
+        thread_ts=before.optional("thread_ts") or ts,
+        event_id=root.text("event_id"),
+    )
+
+
+def _event(body: Json) -> tuple[Node, Node, bool]:
+    """Return the envelope, the event, and whether it is from the bot's own chat."""
+    root = root_of(body, "event_callback")
+    event = root.child("event")
+    kind = event.text("type")
+    if kind not in {"app_mention", "message"}:
+        raise BadPayload("event.type", f"is {kind!r}, not a message")
+    return root, event, event.optional("channel_type") == "im"

@@ -157,7 +157,9 @@ async def test_under_a_notice_no_run_is_started_either(house: House) -> None:
 
 async def test_each_waiting_call_of_a_batch_has_its_own_buttons(house: House) -> None:
     async with house.running():
-        calls = [("send_email", {"to": name}) for name in "abcdefg"]
+        calls: list[tuple[str, JsonObject]] = [
+            ("send_email", {"to": name}) for name in "abcdefg"
+        ]
         verdicts = await house.submit(*calls, ("no_edits", {"x": 1}))
 
         offer = await said_under(house, verdicts[0], "@twokey not now", "U0ANA")

@@ -1,0 +1,90 @@
+"""People edit and delete their messages, and the app hears what Slack would tell it."""
+
+from typing import Any
+
+from bot.sandbox.client import Person
+from bot.sandbox.server import Sandbox
+from tests.sandbox.bolt_app import RunningApp, error
+from tests.sandbox.test_gestures import APPROVALS, failure, posted
+
+__all__ = ["posted"]
+
+
+async def test_an_edited_mention_comes_again_as_another_event(
+    http_app: RunningApp, ana: Person
+) -> None:
+    @http_app.on("event", "app_mention")
+    async def mention(body: dict[str, Any]) -> None:
+        http_app.heard.append(body)
+
+    ts = await ana.say(APPROVALS, "@twokey hi")
+    await ana.edit(APPROVALS, ts, "@twokey hi there")
+    await ana.edit(APPROVALS, ts, "@twokey hi there")
+    await ana.edit(APPROVALS, ts, "never mind")
+
+    first, again = http_app.heard
+    assert first["event_id"] != again["event_id"]
+    assert first["event"]["ts"] == again["event"]["ts"] == ts
+    assert "edited" not in first["event"]
+    assert again["event"]["edited"]["user"] == "U0ANA"
+    assert again["event"]["edited"]["ts"] > ts
+
+
+async def test_the_bots_own_chat_tells_of_edits_and_deletions(
+    http_app: RunningApp, ana: Person
+) -> None:
+    @http_app.on("event", "message")
+    async def message(body: dict[str, Any]) -> None:
+        http_app.heard.append(body["event"])
+
+    ts = await ana.say("D0ANA", "one")
+    await ana.edit("D0ANA", ts, "two")
+    await ana.say("D0ANA", "a reply", ts)
+    await ana.delete("D0ANA", ts)
+    alone = await ana.say("D0ANA", "alone")
+    await ana.delete("D0ANA", alone)
+
+    kinds = [event.get("subtype") for event in http_app.heard]
+    changed, deleted = "message_changed", "message_deleted"
+    assert kinds == [None, changed, None, changed, None, deleted]
+    assert http_app.heard[1]["message"]["text"] == "two"
+    assert http_app.heard[1]["previous_message"]["text"] == "one"
+    assert http_app.heard[3]["message"]["subtype"] == "tombstone"
+    assert http_app.heard[5]["deleted_ts"] == alone
+    assert [m["text"] for m in await ana.messages("D0ANA")] == [
+        "This message was deleted.",
+        "a reply",
+    ]
+
+
+async def test_a_reply_to_a_message_that_was_deleted_stands_in_the_channel(
+    client: Any, ana: Person
+) -> None:
+    ts = await ana.say(APPROVALS, "soon gone")
+    await ana.delete(APPROVALS, ts)
+
+    answer = await client.chat_postMessage(channel=APPROVALS, text="t", thread_ts=ts)
+
+    assert "thread_ts" not in answer["message"]
+
+
+async def test_only_ones_own_messages_can_be_edited_or_deleted(
+    ana: Person, posted: str, sandbox: Sandbox
+) -> None:
+    ts = await sandbox.person("U0BEN").say(APPROVALS, "mine")
+
+    assert await failure(ana.edit(APPROVALS, ts, "x")) == "cant_update_message"
+    assert await failure(ana.delete(APPROVALS, ts)) == "cant_delete_message"
+    assert await failure(ana.delete(APPROVALS, posted)) == "cant_delete_message"
+    assert await failure(ana.edit(APPROVALS, "1.1", "x")) == "message_not_found"
+    assert await failure(sandbox.person("U0BEN").edit(APPROVALS, ts, " ")) == "no_text"
+
+
+async def test_without_the_messages_tab_nobody_writes_to_the_bot_nor_it_to_them(
+    client: Any, ana: Person, sandbox: Sandbox
+) -> None:
+    sandbox.control.enable_messages(enabled=False)
+
+    assert await failure(ana.say("D0ANA", "hi")) == "messages_tab_disabled"
+    refused = await error(client.chat_postMessage(channel="U0ANA", text="hi"))
+    assert refused == "messages_tab_disabled"

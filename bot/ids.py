@@ -49,6 +49,7 @@ class Action(StrEnum):
 class View(StrEnum):
     """Every ``callback_id`` of a modal or tab of ours."""
 
+    APPROVE = "approve_modal"
     EDIT = "edit_modal"
     EDIT_RAISED = "edit_raised_modal"
     REJECT = "reject_modal"

@@ -5,6 +5,7 @@ The same records go through the in-process port and, one day, over HTTP as JSON.
 
 from __future__ import annotations
 
+import json
 from enum import StrEnum
 from typing import Annotated, Literal
 
@@ -19,6 +20,7 @@ from gateway.approvals.record import (
     Person,
     Record,
     Result,
+    Settlement,
     Verb,
 )
 from gateway.approvals.strict_json import JsonObject
@@ -326,11 +328,20 @@ def answer_for(item: Item) -> Answer | None:
 def ended(item: Item) -> str:
     """Say why a call that nobody rejected does not run, as a sentence for the model."""
     _, why = _ENDINGS[item.state]
+    if item.state is ItemState.WITHDRAWN and item.settlement is not None:
+        return _taken_back(item.settlement)
     if item.revoked is not None and item.revoked.is_final:
         why = item.revoked.reason.removesuffix(".")
     if item.fence:
         return f"{why}, so the call does not go on. What it did before that stays."
     return f"{why}, so the call did not run."
+
+
+def _taken_back(settlement: Settlement) -> str:
+    said = "Somebody who asked for this call took it back, so it did not run."
+    if not settlement.text:
+        return said
+    return f"{said} Their reason: {json.dumps(settlement.text, ensure_ascii=False)}."
 
 
 def unknown_answer(item_id: str, action_hash: str) -> Answer:

@@ -47,10 +47,13 @@ def needs_full_view(approval: Approval, index: int) -> bool:
 def needs_own_click(approval: Approval, item: Item) -> bool:
     """Say whether a click on many calls must not cover this one.
 
-    So it is for a call that the card cannot show whole, and for an escalated one: an
-    edit may have raised it on a card that it shares.
+    So it is for a call that the card cannot show whole, for one whose approval needs a
+    reason, and for an escalated one: an edit may have raised it on a card that it
+    shares.
     """
-    return item.tier is Tier.ESCALATE or needs_full_view(approval, item.index)
+    has_reason = Verb.APPROVE in item.requires_reason
+    is_escalated = item.tier is Tier.ESCALATE
+    return has_reason or is_escalated or needs_full_view(approval, item.index)
 
 
 def row(frame: Frame, item: Item) -> list[Block]:

@@ -114,13 +114,16 @@ def of_time(frame: Frame, *, is_in_full: bool) -> list[Block]:
 
 
 def _approve(frame: Frame, item: Item) -> Block:
+    # Where a reason is needed, a form opens, and one question is enough.
+    has_form = Verb.APPROVE in item.requires_reason
+    is_asked = item.tier is Tier.ESCALATE and not has_form
     return button(
         Action.APPROVE,
         label("Approve"),
         value=frame.value(item.index, Action.APPROVE),
         style="primary",
         accessibility_label=label(f"Approve {_nth(frame, item)}"),
-        confirm=_question(frame, item) if item.tier is Tier.ESCALATE else None,
+        confirm=_question(frame, item) if is_asked else None,
     )
 
 

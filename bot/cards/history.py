@@ -14,7 +14,7 @@ from bot.cards.message import Message
 from bot.cards.refs import when, who
 from bot.cards.rich import box, stacked
 from bot.cards.states import approvers, by_whom
-from bot.cards.votes import counted_votes, still_needed
+from bot.cards.votes import counted_votes, so_far, still_needed
 from bot.text import excerpt
 from gateway.approvals.decisions import Finding
 from gateway.approvals.events import Event, EventName
@@ -41,6 +41,9 @@ _BY_SOMEBODY: dict[EventName, LiteralString] = {
     EventName.ITEM_REJECTED: "🚫 Rejected",
     EventName.ITEM_ANSWERED: "💬 Answered",
 }
+_WITH_WORDS = frozenset(
+    {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_WITHDRAWN}
+)
 _FOUND: dict[str, LiteralString] = {
     Finding.EXECUTED.value: "🔎 {who} checked: it ran.",
     Finding.RERUN.value: "🔎 {who} checked: it runs again.",
@@ -85,6 +88,8 @@ def _extended(event: Event, approval: Approval) -> Message:
 
 def _said(event: Event, item: Item) -> Template | None:
     name, by = event.name, approvers(item)
+    if name is EventName.ITEM_WITHDRAWN and item.settlement is not None:
+        return template("↩ Withdrawn by {who}. Nothing ran.", who=who(_actor(event)))
     if name in _NAMED:
         return template(_NAMED[name])
     if name is EventName.ITEM_EDITED and item.edit is not None:
@@ -98,7 +103,8 @@ def _said(event: Event, item: Item) -> Template | None:
 
 def _decided(name: EventName, item: Item) -> Template | None:
     whom = [template(" by "), by_whom(item)] if takes_several(item) else []
-    if name is EventName.ITEM_AUTHORIZED and not whom:
+    has_reason = bool(item.votes and item.votes[-1].reason)
+    if name is EventName.ITEM_AUTHORIZED and not whom and not has_reason:
         # That it ran comes next, and says that it was approved.
         return None
     return joined("", [template(_BY_SOMEBODY[name]), *whom, template(".")])
@@ -129,18 +135,12 @@ def _edited(item: Item, editor: Person) -> Template:
 
 
 def _voted(item: Item, lost: list[Person]) -> Template:
-    count = counted_votes(item)
-    told = template(
-        "👍 {who} approved: {have} of {need}",
-        who=who(item.votes[-1].by),
-        have=count.have,
-        need=count.need,
-    )
+    told = template("👍 {who} approved: ", who=who(item.votes[-1].by))
     gone = [
         template("{who} may not decide this any more: that vote is gone.", who=who(one))
         for one in lost
     ]
-    said = joined("", [told, still_needed(item), template(".")])
+    said = joined("", [told, so_far(item), still_needed(item), template(".")])
     return joined(" ", [said, *gone])
 
 
@@ -151,8 +151,10 @@ def _lost(event: Event) -> list[Person]:
 def _quotes(name: EventName, item: Item) -> list[str]:
     if name is EventName.ITEM_EDITED and item.edit is not None:
         return [diff(item, room=_CHANGE), _cut(item.edit.reason)]
-    if name in {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED}:
+    if name in _WITH_WORDS:
         return [_cut(item.settlement.text if item.settlement else "")]
+    if name in {EventName.ITEM_VOTED, EventName.ITEM_AUTHORIZED} and item.votes:
+        return [_cut(item.votes[-1].reason)]
     if name in {EventName.ITEM_EXECUTED, EventName.ITEM_FAILED} and item.result:
         return [_cut(item.result.summary)]
     return []

@@ -23,7 +23,7 @@ from bot.blocks import (
 )
 from bot.cards.listing import summary
 from bot.cards.refs import when, who
-from bot.cards.votes import counted_votes
+from bot.cards.votes import approvals, counted_votes, still_needed
 from bot.ids import Action, View, block_id, seal
 from bot.text import fit
 from gateway.approvals.record import Approval, Item
@@ -125,11 +125,8 @@ def _facts(approval: Approval, item: Item) -> Template:
     facts: list[Template] = []
     if waiting > 1:
         facts.append(template("*{n} calls wait*", n=waiting))
-    elif count.need > 1:
-        votes = template(
-            "*{have} of {need} approvals*", have=count.have, need=count.need
-        )
-        facts.append(votes)
+    elif count.need > 1 or count.have:
+        facts.append(joined("", [approvals(item), still_needed(item)]))
     facts.append(template("expires {at}", at=when(approval.expires_at_ms)))
     if approval.requester is None:
         facts.append(template("asked by the agent"))

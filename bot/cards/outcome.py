@@ -17,7 +17,7 @@ from bot.blocks import (
 from bot.cards.chunks import chunks
 from bot.cards.message import Message
 from bot.cards.refs import when, who
-from bot.cards.votes import still_needed
+from bot.cards.votes import so_far, still_needed
 from bot.text import escape_mrkdwn, excerpt
 from gateway.approvals.decisions import (
     Changed,
@@ -56,6 +56,8 @@ _SETTLED_BY: dict[Verb, LiteralString] = {
     Verb.REJECT: "rejected by {who} {at}",
     Verb.RESPOND: "answered by {who} {at}",
 }
+
+_WITHDRAWN_BY: LiteralString = "withdrawn by {who} {at}"
 
 
 def refusal(outcome: Outcome, *, now_ms: int) -> str:
@@ -151,30 +153,28 @@ def run_failed(approval: Approval | None = None) -> Message:
 def _voted(outcome: Voted) -> Template:
     if not outcome.have:
         return template(
-            "Your change is recorded. It needs more than before, so others have to "
-            "approve it now."
+            "Your change is recorded. Somebody else has to approve it as it is now."
         )
-    counted = template(
-        "Your approval is recorded: {have} of {need}",
-        have=outcome.have,
-        need=outcome.need,
-    )
-    lack = still_needed(outcome.approval.items[outcome.index])
-    return joined("", [counted, lack, template(".")])
+    item = outcome.approval.items[outcome.index]
+    told = template("Your approval is recorded: ")
+    return joined("", [told, so_far(item), still_needed(item), template(".")])
 
 
 def _stale(outcome: Stale) -> Template:
     settlement = outcome.settlement
     if settlement is not None:
-        told = joined(" ", [template("This was already"), _settled_by(settlement)])
+        told = joined(
+            " ", [template("This was already"), _settled_by(outcome, settlement)]
+        )
     else:
         told = joined(" ", [template(_ENDED[outcome.state]), *_at(outcome.at_ms)])
     return joined("", [told, template(". Your click changed nothing.")])
 
 
-def _settled_by(settlement: Settlement) -> Template:
+def _settled_by(outcome: Stale, settlement: Settlement) -> Template:
+    is_withdrawn = outcome.state is ItemState.WITHDRAWN
     return template(
-        _SETTLED_BY[settlement.verb],
+        _WITHDRAWN_BY if is_withdrawn else _SETTLED_BY[settlement.verb],
         who=who(settlement.by),
         at=when(settlement.at_ms),
     )

@@ -8,7 +8,7 @@ from typing import LiteralString
 
 from bot.blocks import Label, Template, joined, label, template
 from bot.cards.refs import listed, people, when, who
-from bot.cards.votes import counted_votes, still_needed
+from bot.cards.votes import approvals, counted_votes, still_needed
 from gateway.approvals.lifecycle import ApprovalState, ItemState
 from gateway.approvals.record import Approval, Item, Person, Settlement, Verb, Vote
 from gateway.approvals.tiers import Tier
@@ -93,7 +93,7 @@ _TOLD: dict[ItemState, tuple[LiteralString, LiteralString]] = {
         "⏩ *Superseded*",
         " {at}, because the conversation moved on. Nothing ran.",
     ),
-    _S.WITHDRAWN: ("↩ *Withdrawn* by the agent", " {at}. Nothing ran."),
+    _S.WITHDRAWN: ("↩ *Withdrawn*", " {at}. Nothing ran."),
     _S.LAPSED: ("⌛ *Approved*", ", but it never ran; the approval lapsed {at}."),
 }
 """What is said of a state before and after the names of who brought it there."""
@@ -118,6 +118,7 @@ _DECIDED = frozenset(
         _S.FAILED,
         _S.REJECTED,
         _S.ANSWERED,
+        _S.WITHDRAWN,
         _S.LAPSED,
     }
 )
@@ -175,6 +176,8 @@ def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
         tail = _STARTED.get(item.state, tail)
     told = template(tail, at=when(item.changed_at_ms))
     by = approvers(item)
+    if item.state is _S.WITHDRAWN and item.settlement is None:
+        told = joined("", [template(" by the agent"), told])
     if item.state in _DECIDED and by:
         is_editor = item.edit is not None and [item.edit.by] == by
         if is_editor:
@@ -201,6 +204,8 @@ def approvers(item: Item) -> list[Person]:
     settlement = item.settlement
     if settlement is not None and settlement.verb in {Verb.REJECT, Verb.RESPOND}:
         return [settlement.by]
+    if item.state is _S.WITHDRAWN:
+        return []
     voters = [vote.by for vote in item.votes if vote.action_hash == item.action_hash]
     return voters or ([settlement.by] if settlement else [])
 
@@ -233,9 +238,7 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     # A batch says once, at its head, when its time ends.
     until = [] if approval.is_batch else [template("Expires {at}.", at=at)]
     if count.have:
-        have = template(
-            "⏳ *{have} of {need} approvals*, by", have=count.have, need=count.need
-        )
+        have = joined("", [template("⏳ "), approvals(item), template(", by")])
         by = joined("", [by_whom(item), still_needed(item), template(".")])
         return joined(" ", [have, by, *until])
     if count.need == 1:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bot.blocks import Ref, Template, code, joined, template
 from gateway.approvals.quorum import Tally, tally
 from gateway.approvals.record import Item
+
+_MOST = 3
+"""Roles and parts of a requirement that one line names; the others are "others"."""
 
 
 def counted_votes(item: Item) -> Tally:
@@ -12,32 +17,56 @@ def counted_votes(item: Item) -> Tally:
     return tally(item.demand, item.votes, item.action_hash)
 
 
+def approvals(item: Item) -> Template:
+    """Return "1 of 2 approvals", or "2 approvals" when the number says too little."""
+    have, need = counted_votes(item).have, counted_votes(item).need
+    if have < need:
+        return template("*{have} of {need} approvals*", have=have, need=need)
+    if have == 1:
+        return template("*1 approval*")
+    return template("*{have} approvals*", have=have)
+
+
 def lacking(item: Item) -> str:
-    """Return which roles still have to agree: "1 from senior"; "" for none."""
+    """Return who still has to agree: "1 from senior"; "" when the number says it."""
+    parts = list(counted_votes(item).lacking.items())
+    told = [f"{need} from {_shortened(roles)}" for roles, need in parts[:_MOST]]
+    return " and ".join([*told, *(["others"] if parts[_MOST:] else [])])
+
+
+def so_far(item: Item) -> Template:
+    """Return "1 of 2", or "2 so far" when more than the number is missing."""
     count = counted_votes(item)
-    return ", ".join(f"{need} from {role}" for role, need in count.lacking.items())
+    if count.have < count.need or count.is_met:
+        return template("{have} of {need}", have=count.have, need=count.need)
+    return template("{have} so far", have=count.have)
 
 
 def still_needed(item: Item) -> Template:
-    """Return "; 1 from senior still needed" once the number alone says too much.
-
-    So it is when as many people as needed have agreed, and a role has not.
-    """
-    count = counted_votes(item)
-    if count.is_met or count.have < count.need:
+    """Return "; 1 from senior still needed" where the number alone says too little."""
+    parts = list(counted_votes(item).lacking.items())
+    if not parts:
         return template("")
-    parts = [
+    told = [
         joined("", [template("{n} from ", n=missing), _roles(names)])
-        for names, missing in count.lacking.items()
+        for names, missing in parts[:_MOST]
     ]
-    lack = joined(", ", parts)
+    more = [template("others")] if parts[_MOST:] else []
+    lack = joined(" and ", [*told, *more])
     return joined("", [template("; "), lack, template(" still needed")])
 
 
 def _roles(names: str) -> Template:
     """Name one role, or several of which one is enough."""
-    named = [template("{role}", role=_role(name)) for name in names.split(" or ")]
-    return joined(" or ", named)
+    roles = names.split(" or ")
+    named = [template("{role}", role=_role(name)) for name in roles[:_MOST]]
+    more = [template("others")] if roles[_MOST:] else []
+    return joined(" or ", [*named, *more])
+
+
+def _shortened(names: str) -> str:
+    roles: Sequence[str] = names.split(" or ")
+    return " or ".join([*roles[:_MOST], *(["others"] if roles[_MOST:] else [])])
 
 
 def _role(name: str) -> Ref:

@@ -6,6 +6,7 @@ from typing import Final
 from bot.listeners import (
     approve,
     approve_all,
+    approve_submit,
     command,
     details,
     details_submit,
@@ -32,6 +33,7 @@ from bot.listeners.doors import Doors
 LISTENERS: Final[tuple[Callable[[Doors], None], ...]] = (
     approve.register,
     approve_all.register,
+    approve_submit.register,
     command.register,
     details.register,
     details_submit.register,

@@ -25,8 +25,8 @@ async def _approve_all(desk: Desk, clicked: Clicked) -> Said | None:
     if any(needs_own_click(approval, item) for item in waiting):
         raise Calm(
             template(
-                "Nothing was recorded: a call that is escalated, or not shown whole "
-                "here, needs a decision of its own."
+                "Nothing was recorded: a call that is escalated, needs a reason, or is "
+                "not shown whole here, needs a decision of its own."
             )
         )
     decision = Approve()

@@ -11,17 +11,19 @@ from bot.cards.outcome import explained
 from bot.desk import Calm, Desk, Said
 from bot.gestures import Clicked
 from bot.ids import Action, BadSeal, Sealed, unseal, verify
+from gateway.approvals.deciding import REASON_POINTER
 from gateway.approvals.decisions import (
     Approve,
     Changed,
     Click,
     Decision,
+    Invalid,
     Outcome,
     Reviewer,
     Settled,
     Unknown,
 )
-from gateway.approvals.quorum import objection
+from gateway.approvals.permission import objection
 from gateway.approvals.record import Approval, Item, Verb
 from gateway.store.approvals import Loaded
 from gateway.store.cards import ViewBinding
@@ -209,12 +211,17 @@ async def permitted(desk: Desk, looked_at: Seen, verb: Verb, who: Who) -> None:
         sealed = Sealed(approval.id, approval.version, item.index, b"")
         raise Calm(await _what_became(desk, approval, sealed, looked_at.now_ms))
     reviewer = await desk.reviewer_of(*who, item)
-    reason = objection(reviewer, item.demand, (*approval.principals, *item.principals))
+    reason = objection(approval, item, reviewer, verb)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)
         raise Calm(label(reason))
     if verb not in item.allow:
         raise Calm(template("The policy does not allow this for this tool."))
+
+
+def lacks_reason(outcome: Outcome) -> bool:
+    """Say whether a decision was refused only because it said no reason."""
+    return isinstance(outcome, Invalid) and outcome.errors.keys() == {REASON_POINTER}
 
 
 def answered(outcome: Outcome, *, now_ms: int) -> Said | None:

@@ -20,7 +20,7 @@ from bot.ids import Input, View, block_id, seal
 from bot.modals.form import Read, State, form, read
 from bot.modals.heading import heading
 from gateway.approvals.deciding import MAX_TEXT
-from gateway.approvals.record import Approval, Item
+from gateway.approvals.record import Approval, Item, Verb
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 
@@ -108,7 +108,7 @@ def submitted(item: Item, state: State) -> Submitted:
     found: Read = read(item, state)
     reason = text_of(state, Input.REASON)
     errors = dict(found.errors)
-    if found.changed and item.requires_reason and not reason:
+    if found.changed and _needs_reason(item) and not reason:
         errors[Input.REASON.value] = _NO_REASON
     return Submitted(
         args=found.args, reason=reason, errors=errors, changed=found.changed
@@ -121,10 +121,15 @@ def text_of(state: State, block: Input) -> str:
     return found.strip() if isinstance(found, str) else ""
 
 
+def _needs_reason(item: Item) -> bool:
+    """Say whether a change has to be explained: it approves what it makes."""
+    return not {Verb.EDIT, Verb.APPROVE}.isdisjoint(item.requires_reason)
+
+
 def _reason(item: Item, words: str) -> Block:
     hint = (
         "Needed when you change something. The agent reads it."
-        if item.requires_reason
+        if _needs_reason(item)
         else "The agent reads it."
     )
     return input_block(

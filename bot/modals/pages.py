@@ -57,6 +57,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
         ("Why it needs review", [reasons] if len(reasons) > REASONS else []),
         (TRIAGE, [item.triage.rationale] if item.triage else []),
         ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
+        ("Why it was approved", [vote.reason for vote in item.votes]),
         ("Answer", [ends.text] if ends and ends.verb is Verb.RESPOND else []),
         ("Result, as the tool says", [item.result.summary] if item.result else []),
         ("Agent says (unverified)", [approval.says]),

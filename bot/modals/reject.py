@@ -12,7 +12,7 @@ from bot.modals.heading import heading, tell
 from bot.modals.reading import Unreadable, seen
 from bot.modals.schema import Kind
 from gateway.approvals.deciding import MAX_TEXT
-from gateway.approvals.record import Approval, Item
+from gateway.approvals.record import Approval, Item, Verb
 
 PRESETS = {
     "not_needed": "Not needed",
@@ -60,7 +60,7 @@ def view(
             box,
             block_id=Input.REASON.value,
             hint=label("The agent reads this. A reason is needed for this tool.")
-            if item.requires_reason
+            if Verb.REJECT in item.requires_reason
             else label("The agent reads this."),
             optional=True,
         ),
@@ -86,6 +86,6 @@ def submitted(item: Item, state: State) -> Submitted:
         return Submitted("", {Input.PRESET.value: str(error)})
     preset = PRESETS.get(chosen, "") if isinstance(chosen, str) else ""
     reason = _SEPARATOR.join(part for part in (preset, text) if part)
-    if item.requires_reason and not reason:
+    if Verb.REJECT in item.requires_reason and not reason:
         return Submitted("", {Input.REASON.value: _NEEDED})
     return Submitted(reason, {})

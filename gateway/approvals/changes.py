@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from gateway.approvals import quorum, timing
 from gateway.approvals.decisions import Click, Reviewer, Voted
 from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Approval, Demand, Item, Person, Record, Verb
+from gateway.approvals.record import (
+    Approval,
+    Demand,
+    Item,
+    Person,
+    ReasonFor,
+    Record,
+    Verb,
+)
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier, join
 
@@ -30,7 +38,7 @@ class Judgement(Record):
     allow: tuple[Verb, ...] = tuple(Verb)
     ttl_ms: int = 0
     authorization_ms: int = 0
-    requires_reason: bool = False
+    requires_reason: ReasonFor = ()
     args_schema: JsonObject | None = None
     stopped: str = ""
 
@@ -66,10 +74,21 @@ class Frame:
     resolved: Reviewer
 
     @property
-    def requires_reason(self) -> bool:
-        """Say whether a rejection or a change has to say why, then or now."""
-        now = self.judged is not None and self.judged.requires_reason
-        return self.item.requires_reason or now
+    def demand(self) -> Demand:
+        """Return who has to agree, by the policy of then and of now."""
+        if self.judged is None:
+            return self.item.demand
+        return quorum.stricter(self.item.demand, self.judged.demand)
+
+    @property
+    def withdraws(self) -> bool:
+        """Say whether this person asked for the call, so a no takes it back."""
+        return quorum.is_among(self.reviewer.person, self.approval.principals)
+
+    def needs_reason(self, *verbs: Verb) -> bool:
+        """Say whether one of these decisions has to say why, then or now."""
+        now = self.judged.requires_reason if self.judged else ()
+        return any(verb in (*self.item.requires_reason, *now) for verb in verbs)
 
 
 def raised_item(item: Item, judged: Judgement | None) -> Item:

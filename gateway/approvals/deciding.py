@@ -7,9 +7,10 @@ rules here see exactly the state that they change.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import assert_never
 
-from gateway.approvals import edits, membership, quorum, timing
+from gateway.approvals import edits, membership, permission, quorum, timing
 from gateway.approvals.changes import (
     Change,
     Frame,
@@ -55,6 +56,9 @@ from gateway.errors import BadJson
 MAX_TEXT = 3000
 """Longest reason or response: what one Slack text input can hold."""
 
+REASON_POINTER = "/reason"
+"""Where `Invalid` names the reason of a decision."""
+
 _OWN_DECISION = (
     "One of these calls is escalated by now, so it needs a decision of its own; "
     "nothing was recorded for it. Please look at it and decide it alone."
@@ -98,10 +102,10 @@ def decide(
     item = _item_at(approval, click.index)
     if item is None:
         return Changed(seen_version=click.version, version=approval.version)
-    acting = _hands(approval, item, reviewer, judged)
     frame = Frame(
-        approval, item, click, acting, now_ms, judged, tuple(voters), reviewer
+        approval, item, click, reviewer, now_ms, judged, tuple(voters), reviewer
     )
+    frame = replace(frame, reviewer=_hands(frame))
     if isinstance(decision, Reconcile):
         return reconcile(frame, decision)
     return (
@@ -113,14 +117,15 @@ def _item_at(approval: Approval, index: int) -> Item | None:
     return approval.items[index] if 0 <= index < len(approval.items) else None
 
 
-def _hands(
-    approval: Approval, item: Item, reviewer: Reviewer, judged: Judgement | None
-) -> Reviewer:
-    demand = quorum.stricter(item.demand, judged.demand) if judged else item.demand
-    principals = (*approval.principals, *item.principals)
+def _hands(frame: Frame) -> Reviewer:
+    """Return the person with those in whose place they decide; nobody withdraws so."""
+    item, reviewer = frame.item, frame.reviewer
+    if frame.withdraws:
+        return reviewer.with_(stands_in_for=())
+    principals = (*frame.approval.principals, *item.principals)
     others = _votes_of_others(item, reviewer.person)
     return quorum.standing_in(
-        reviewer, demand.roles, principals, others, item.action_hash
+        reviewer, frame.demand.roles, principals, others, item.action_hash
     )
 
 
@@ -129,13 +134,14 @@ def _apply(
 ) -> Change | Refusal:
     match decision:
         case Approve():
-            return _approve(frame)
+            return _approve(frame, decision.reason)
         case Edit():
             return _edit(frame, decision)
         case Reject():
-            if frame.requires_reason and not decision.reason.strip():
+            if frame.needs_reason(Verb.REJECT) and not decision.reason.strip():
                 return Invalid(errors={"": "A reason is needed to reject this call."})
-            return _close(frame, Move.REJECT, Verb.REJECT, decision.reason)
+            move = Move.WITHDRAW if frame.withdraws else Move.REJECT
+            return _close(frame, move, Verb.REJECT, decision.reason)
         case Respond():
             if not decision.message.strip():
                 return Invalid(errors={"": "The answer is empty."})
@@ -162,13 +168,12 @@ def _not_open(frame: Frame) -> Refusal | None:
 def _not_permitted(
     frame: Frame, decision: Approve | Edit | Reject | Respond
 ) -> Refusal | None:
-    item, judged = frame.item, frame.judged
-    demand = quorum.stricter(item.demand, judged.demand) if judged else item.demand
-    principals = (*frame.approval.principals, *item.principals)
-    objection = quorum.objection(frame.reviewer, demand, principals)
+    item, judged, verb = frame.item, frame.judged, Verb(decision.kind)
+    objection = permission.objection(
+        frame.approval, item, frame.reviewer, verb, demand=frame.demand
+    )
     if objection is not None:
         return Forbidden(reason=objection)
-    verb = Verb(decision.kind)
     if verb not in item.allow or (judged and verb not in judged.allow):
         return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
     if judged and judged.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
@@ -176,7 +181,7 @@ def _not_permitted(
     return None
 
 
-def _approve(frame: Frame) -> Change | Refusal:
+def _approve(frame: Frame, reason: str) -> Change | Refusal:
     item = raised_item(frame.item, frame.judged)
     if item.tier is Tier.DENY:
         return Forbidden(reason="The policy no longer allows this call at all.")
@@ -186,7 +191,12 @@ def _approve(frame: Frame) -> Change | Refusal:
         return Forbidden(
             reason="Your approval is already counted; somebody else is needed too."
         )
-    return _vote(frame, item, Verb.APPROVE, text="")
+    problem = _too_long(reason, REASON_POINTER)
+    if frame.needs_reason(Verb.APPROVE) and not reason.strip():
+        problem = {REASON_POINTER: "A reason is needed to approve this call."}
+    if problem:
+        return Invalid(errors=problem)
+    return _vote(frame, item, Verb.APPROVE, text=reason)
 
 
 def _is_counted(frame: Frame, item: Item) -> bool:
@@ -216,7 +226,7 @@ def _votes_of_others(item: Item, person: Person) -> tuple[Vote, ...]:
 def _edit(frame: Frame, edit: Edit) -> Change | Refusal:
     schema = frame.judged.args_schema if frame.judged else None
     errors = (
-        _too_long(edit.reason, "/reason")
+        _too_long(edit.reason, REASON_POINTER)
         or edits.argument_errors(frame.item.args_schema, edit.args)
         or edits.argument_errors(schema, edit.args)
     )
@@ -227,8 +237,9 @@ def _edit(frame: Frame, edit: Edit) -> Change | Refusal:
     except BadJson as error:
         return Invalid(errors={error.pointer: f"{error.problem}."})
     if document == frame.item.action:
-        return _unchanged(frame)
-    if frame.requires_reason and not edit.reason.strip():
+        return _unchanged(frame, edit.reason)
+    # An edit approves what it makes of the call.
+    if frame.needs_reason(Verb.EDIT, Verb.APPROVE) and not edit.reason.strip():
         return Invalid(errors={"": "A reason is needed to change this call."})
     return _changed(frame, document, edit.reason)
 
@@ -245,16 +256,19 @@ def _changed(frame: Frame, document: str, reason: str) -> Change | Refusal:
     raised = raised_item(edited, frame.judged)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})
-    if raised.tier is frame.item.tier:
+    asks_more = raised.tier is not frame.item.tier or quorum.asks_more(
+        raised.demand, frame.item.demand
+    )
+    if raised.demand.editor_may_vote and not asks_more:
         return _vote(frame, raised, Verb.EDIT, text=reason)
     principals = (*raised.principals, frame.reviewer.person)
     return _reopened(frame, raised.with_(principals=principals))
 
 
-def _unchanged(frame: Frame) -> Change | Refusal:
+def _unchanged(frame: Frame, reason: str) -> Change | Refusal:
     is_forbidden = _not_permitted(frame, Approve())
     if is_forbidden is None:
-        return _approve(frame)
+        return _approve(frame, reason)
     return Invalid(errors={"": "Nothing was changed, and approve is not allowed."})
 
 
@@ -265,7 +279,7 @@ def _reopened(frame: Frame, item: Item) -> Change:
         approval=approval,
         index=item.index,
         have=0,
-        need=item.demand.approvals,
+        need=quorum.tally(item.demand, (), item.action_hash).need,
     )
     return Change(approval, item, (event,), voted)
 
@@ -285,8 +299,12 @@ def _vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
         at_ms=frame.now_ms,
         on_behalf_of=for_whom(frame),
         membership_at_ms=frame.now_ms - membership.age_ms(frame.reviewer),
+        reason=text if verb is Verb.APPROVE else "",
     )
-    before = earlier = _votes_of_others(item, vote.by)
+    barred = permission.editors(frame.item, item.demand)
+    others = _votes_of_others(item, vote.by)
+    before = tuple(one for one in others if not quorum.is_among(one.by, barred))
+    earlier = before
     count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
     if count.is_met:
         doubtful = quorum.doubtful_roles(before, frame.voters, roles)
@@ -305,7 +323,7 @@ def _vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
         item = _authorized(frame, item, verb, text)
     approval = reopened(frame, item, version)
     name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
-    last = event_of(frame, item, name, version)
+    last = event_of(frame, item, name, version).with_(reason=text)
     if lost:
         last = last.with_(data=last.data | {"no_longer": listed(lost)})
     voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)

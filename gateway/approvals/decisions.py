@@ -56,9 +56,10 @@ class Reviewer(Record):
 
 
 class Approve(Record):
-    """Run it as shown."""
+    """Run it as shown; ``reason`` is read by the agent."""
 
     kind: Literal["approve"] = "approve"
+    reason: str = ""
 
 
 class Edit(Record):
@@ -70,7 +71,10 @@ class Edit(Record):
 
 
 class Reject(Record):
-    """Do not run it; ``reason`` is read by the agent."""
+    """Do not run it; ``reason`` is read by the agent.
+
+    Said by somebody who asked for the call, it is a withdrawal.
+    """
 
     kind: Literal["reject"] = "reject"
     reason: str = ""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gateway.approvals.decisions import Reviewer, Standing
@@ -16,6 +15,12 @@ _STANDING_REASONS = {
     Standing.DEACTIVATED: "This account is deactivated and cannot decide approvals.",
 }
 
+_ASKED = "You asked for this one yourself, so somebody else has to decide it."
+
+_EDITED = (
+    "You changed this call yourself, so somebody else has to decide what it is now."
+)
+
 
 class Tally(Record):
     """How far a quorum is.
@@ -23,7 +28,8 @@ class Tally(Record):
     Attributes:
         have: distinct people whose votes count.
         need: how many are needed at least.
-        lacking: role, or roles joined by "or", to votes that are still missing.
+        lacking: role, or roles joined by "or", to votes that are still missing. It
+            leaves out what ``have`` and ``need`` say already.
         is_met: everyone who must agree has agreed.
     """
 
@@ -73,23 +79,29 @@ def standing_in(
 
 
 def objection(
-    reviewer: Reviewer, demand: Demand, principals: Sequence[Person]
+    reviewer: Reviewer,
+    demand: Demand,
+    principals: Sequence[Person],
+    editors: Sequence[Person] = (),
 ) -> str | None:
     """Return why this person may not decide, or None when they may.
 
     The sentence is for the person: calm, without the names of others.
+
+    Args:
+        reviewer: who it is, resolved now.
+        demand: who has to agree.
+        principals: those who asked for the call, or for whom it was asked.
+        editors: those who changed the call and may not approve it therefore.
     """
-    if reviewer.standing is not Standing.MEMBER:
-        return _no_member(reviewer)
-    if any(principal.is_same(reviewer.person) for principal in principals):
-        return (
-            "You asked for this one yourself (or your edit raised what it needs), "
-            "so somebody else has to decide it."
-        )
+    if (why := no_member(reviewer)) is not None:
+        return why
+    if is_among(reviewer.person, (*principals, *editors)):
+        return _ASKED if is_among(reviewer.person, principals) else _EDITED
     roles = demand.roles
     if not any(role.users or role.usergroups for role in roles):
         return "No reviewers are set for this call, so nobody can approve it."
-    if roles_of(standing_in(reviewer, roles, principals), roles):
+    if roles_of(standing_in(reviewer, roles, (*principals, *editors)), roles):
         return None
     if left_open := open_roles(reviewer, roles):
         return not_told(left_open, [reviewer])
@@ -97,34 +109,54 @@ def objection(
     return f"Only {names} can decide this, and you are not on that list."
 
 
-def _no_member(reviewer: Reviewer) -> str:
+def no_member(reviewer: Reviewer) -> str | None:
+    """Return why this account may decide nothing at all; None for a member."""
     if reviewer.standing is not Standing.UNKNOWN:
-        return _STANDING_REASONS[reviewer.standing]
+        return _STANDING_REASONS.get(reviewer.standing)
     again = click_again([reviewer])
     return f"Slack did not say who you are, so nothing was recorded. {again}"
 
 
-def tally(demand: Demand, votes: Sequence[Vote], action_hash: str) -> Tally:
-    """Count the distinct people whose vote is for exactly this action hash.
+def is_among(person: Person, people: Iterable[Person]) -> bool:
+    """Say whether somebody is one of these people."""
+    return any(one.is_same(person) for one in people)
 
-    A demand inside the demand counts only the votes of its own roles; what it lacks
-    is named by those roles.
+
+def clauses(demand: Demand) -> dict[frozenset[str], int]:
+    """Return how many holders of which roles a demand needs.
+
+    All clauses have to hold. A vote counts in each clause that names one of its roles.
     """
-    counted = {
-        (vote.by.team, vote.by.user): frozenset(vote.roles)
-        for vote in votes
-        if vote.action_hash == action_hash and vote.roles
-    }
-    held = list(counted.values())
-    lacking: dict[str, int] = {}
+    found: dict[frozenset[str], int] = {}
     for part in demand.parts:
-        for name, missing in _lacking(part, held).items():
-            lacking[name] = max(missing, lacking.get(name, 0))
+        rows = {frozenset(role.name for role in part.of): part.approvals}
+        rows |= {frozenset({name}): count for name, count in part.at_least.items()}
+        for names, count in rows.items():
+            found[names] = max(count, found.get(names, 0))
+    return found
+
+
+def tally(demand: Demand, votes: Sequence[Vote], action_hash: str) -> Tally:
+    """Count the distinct people whose vote is for exactly this action hash."""
+    needed = clauses(demand)
+    asked = frozenset[str]().union(*needed)
+    counted = {
+        (vote.by.team, vote.by.user): asked.intersection(vote.roles)
+        for vote in votes
+        if vote.action_hash == action_hash
+    }
+    held = [roles for roles in counted.values() if roles]
+    missing = {
+        names: count - sum(not names.isdisjoint(roles) for roles in held)
+        for names, count in needed.items()
+    }
+    missing = {names: count for names, count in missing.items() if count > 0}
+    need = max(needed.values())
     return Tally(
-        have=len(counted),
-        need=max(part.approvals for part in demand.parts),
-        lacking=lacking,
-        is_met=all(_is_met(part, held) for part in demand.parts),
+        have=len(held),
+        need=need,
+        lacking=_told(missing, asked, left=need - len(held)),
+        is_met=not missing,
     )
 
 
@@ -162,10 +194,11 @@ def doubtful_roles(
 
 
 def stricter(first: Demand, second: Demand) -> Demand:
-    """Return a demand that is met only when both are.
+    """Return a demand that is met exactly when both are.
 
     A role that both name is held by those whom both list. Demands of the same roles
-    become one with the higher numbers; others stand beside each other.
+    become one with the higher numbers, and one that follows from another is left out;
+    others stand beside each other.
     """
     if first == second:
         return first
@@ -176,8 +209,17 @@ def stricter(first: Demand, second: Demand) -> Demand:
         )
         names = tuple(sorted(role.name for role in shared.of))
         merged[names] = _joined(merged.get(names, shared), shared)
-    head, *rest = sorted(merged.values(), key=lambda part: -part.approvals)
-    return head.with_(also=tuple(rest))
+    head, *rest = sorted(_needed(merged.values()), key=lambda part: -part.approvals)
+    may_vote = first.editor_may_vote and second.editor_may_vote
+    return head.with_(also=tuple(rest), editor_may_vote=may_vote)
+
+
+def asks_more(demand: Demand, before: Demand) -> bool:
+    """Say whether a demand needs somebody whom the one before did not need."""
+    known = clauses(before)
+    return not all(
+        _follows(names, count, known) for names, count in clauses(demand).items()
+    )
 
 
 def has_voted(votes: Sequence[Vote], person: Person, action_hash: str) -> bool:
@@ -216,32 +258,34 @@ def _hands(vote: Vote, people: Sequence[Reviewer]) -> list[Reviewer]:
     return [voter, *others]
 
 
-def _own(part: Demand, held: list[frozenset[str]]) -> list[frozenset[str]]:
-    names = {role.name for role in part.of}
-    return [roles for roles in held if roles & names]
+def _told(
+    missing: dict[frozenset[str], int], asked: frozenset[str], *, left: int
+) -> dict[str, int]:
+    """Name what is missing once: not again for roles that include others named."""
+    told: dict[frozenset[str], int] = {}
+    for names in sorted(missing, key=lambda one: (len(one), sorted(one))):
+        count = missing[names]
+        below = sum(told[one] for one in told if one < names)
+        if below < count and not (names == asked and count <= left):
+            told[names] = count
+    return {" or ".join(sorted(names)): count for names, count in told.items()}
 
 
-def _is_met(part: Demand, held: list[frozenset[str]]) -> bool:
-    own = _own(part, held)
-    enough = len(own) >= part.approvals
-    return enough and all(
-        sum(role in roles for roles in own) >= needed
-        for role, needed in part.at_least.items()
-    )
+def _needed(parts: Iterable[Demand]) -> list[Demand]:
+    """Leave out every part that is met whenever another one is."""
+    kept = list(parts)
+    for part in [*kept]:
+        others = [clauses(one) for one in kept if one is not part]
+        own = clauses(part).items()
+        if any(all(_follows(*one, known) for one in own) for known in others):
+            kept.remove(part)
+    return kept
 
 
-def _lacking(part: Demand, held: list[frozenset[str]]) -> dict[str, int]:
-    own = _own(part, held)
-    seen = Counter(name for roles in own for name in roles)
-    lacking = {
-        role: needed - seen[role]
-        for role, needed in part.at_least.items()
-        if seen[role] < needed
-    }
-    if len(own) < min(part.approvals, len(held)):
-        names = " or ".join(sorted(role.name for role in part.of))
-        lacking[names] = part.approvals - len(own)
-    return lacking
+def _follows(
+    names: frozenset[str], count: int, known: dict[frozenset[str], int]
+) -> bool:
+    return any(one <= names and known[one] >= count for one in known)
 
 
 def _shared(role: Role, demands: tuple[Demand, Demand]) -> Role:

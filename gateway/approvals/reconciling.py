@@ -27,8 +27,9 @@ def reconcile(frame: Frame, decision: Reconcile) -> Change | Refusal:
         )
     if frame.click.action_hash != item.action_hash:
         return Changed(seen_version=frame.click.version, version=approval.version)
-    principals = (*approval.principals, *item.principals)
-    objection = quorum.objection(frame.reviewer, item.demand, principals)
+    objection = quorum.objection(
+        frame.reviewer, item.demand, approval.principals, item.principals
+    )
     if objection is None and decision.finding is Finding.RERUN:
         objection = _no_rerun(frame)
     if objection is not None:
@@ -55,7 +56,7 @@ def _no_rerun(frame: Frame) -> str | None:
     verb = item.settlement.verb if item.settlement else Verb.APPROVE
     if judged and (judged.tier is Tier.DENY or verb not in judged.allow):
         return "The policy no longer allows this call at all."
-    demand = quorum.stricter(item.demand, judged.demand) if judged else item.demand
+    demand = frame.demand
     objection = quorum.objection(frame.reviewer, demand, ())
     if objection is not None:
         return objection

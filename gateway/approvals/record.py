@@ -6,7 +6,6 @@ returns a new record; only the store writes one.
 
 from __future__ import annotations
 
-from enum import StrEnum
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -15,6 +14,8 @@ from gateway.approvals import digest, lifecycle
 from gateway.approvals.lifecycle import ApprovalState, ItemState
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
+from gateway.approvals.verbs import ReasonFor as ReasonFor  # noqa: PLC0414 - re-export
+from gateway.approvals.verbs import Verb as Verb  # noqa: PLC0414 - re-export
 
 
 class Record(BaseModel):
@@ -28,15 +29,6 @@ class Record(BaseModel):
     def with_(self, **changes: object) -> Self:
         """Return a copy with these fields replaced; values are trusted, not parsed."""
         return self.model_copy(update=changes)
-
-
-class Verb(StrEnum):
-    """What a reviewer can say about an item."""
-
-    APPROVE = "approve"
-    EDIT = "edit"
-    REJECT = "reject"
-    RESPOND = "respond"
 
 
 class Person(Record):
@@ -104,17 +96,19 @@ class Demand(Record):
         of: a vote counts when its person holds one of these roles; empty: none does.
         at_least: role name to the number of votes that must hold it.
         also: demands that have to be met as well, by the same votes.
+        editor_may_vote: False keeps whoever changes the arguments from approving them.
     """
 
     approvals: int = Field(ge=1)
     of: tuple[Role, ...]
     at_least: dict[str, int] = Field(default_factory=dict)
     also: tuple[Demand, ...] = ()
+    editor_may_vote: bool = True
 
     @property
     def parts(self) -> tuple[Demand, ...]:
         """Return every demand that has to be met, none of them with another inside."""
-        own = self.with_(also=())
+        own = self.with_(also=(), editor_may_vote=True)
         return (own, *(part for other in self.also for part in other.parts))
 
     @property
@@ -129,6 +123,7 @@ class Vote(Record):
 
     ``on_behalf_of`` names those whose roles it uses up as well: they vote no more.
     ``membership_at_ms`` is when Slack was asked for the roles; 0 in older records.
+    ``reason`` is why; the agent reads it.
     """
 
     by: Person
@@ -137,6 +132,7 @@ class Vote(Record):
     at_ms: int
     on_behalf_of: tuple[Person, ...] = ()
     membership_at_ms: int = 0
+    reason: str = ""
 
 
 class EditRecord(Record):
@@ -238,7 +234,7 @@ class Item(Record):
     description: str = ""
     args_schema: JsonObject | None = None
     redact: tuple[str, ...] = ()
-    requires_reason: bool = False
+    requires_reason: ReasonFor = ()
     idempotent: bool = False
     authorization_ms: int = 0
     triage: Opinion | None = None

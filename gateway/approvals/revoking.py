@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.approvals import quorum
+from gateway.approvals import permission, quorum
 from gateway.approvals.changes import Judgement, following, raised_item
 from gateway.approvals.lifecycle import Move, advance
 from gateway.approvals.record import (
@@ -148,6 +148,7 @@ def _still_counting(item: Item, demand: Demand) -> tuple[Vote, ...]:
         )
         for vote in item.votes
         if vote.action_hash == item.action_hash
+        and not quorum.is_among(vote.by, permission.editors(item, demand))
     ]
     return tuple(vote for vote in kept if vote.roles)
 

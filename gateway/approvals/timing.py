@@ -137,9 +137,7 @@ def _refusal(approval: Approval, reviewer: Reviewer, now_ms: int) -> Refusal | N
     if now_ms >= approval.expires_at_ms:
         return Expired(expires_at_ms=approval.expires_at_ms)
     objections = [
-        quorum.objection(
-            reviewer, item.demand, (*approval.principals, *item.principals)
-        )
+        quorum.objection(reviewer, item.demand, approval.principals, item.principals)
         for item in waiting
     ]
     return None if None in objections else _forbidden(objections)

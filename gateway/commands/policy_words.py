@@ -108,7 +108,7 @@ def _named(tool: str) -> str:
 
 def _reachable(rules: Selection) -> set[Tier]:
     listed, _ = rules.tier()
-    raised = {rule.to for rule in rules.raising()}
+    raised = {rule.tier for rule in rules.raising()}
     if raised:
         raised.add(Tier.ESCALATE)  # what a rule asks for that cannot be checked
     return {listed} | {tier for tier in raised if tier.rank > listed.rank}

@@ -14,6 +14,11 @@ from gateway.policy.fields import (
     placeholders,
 )
 from gateway.policy.fitting import AMOUNTS, path_problem, rule_problem
+from gateway.policy.requirement_checks import (
+    requirement_problems,
+    requirement_roles,
+    too_few,
+)
 from gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, WindowRule
 from gateway.policy.schema_mistakes import mistake
 from gateway.sentences import Path, dotted, near
@@ -31,6 +36,7 @@ def cross_check(policy: Policy, document: Document) -> Iterator[Problem]:
                 text += f"'roles'; {near(name, policy.roles)}"
                 yield document.problem(path, text)
     yield from _quorum_problems(policy, document)
+    yield from requirement_problems(policy, document)
     for name, window in policy.windows.items():
         yield from _window_problems(policy, document, name, window)
     for tool, rule in policy.tools.items():
@@ -39,7 +45,7 @@ def cross_check(policy: Policy, document: Document) -> Iterator[Problem]:
         for tool, override in agent_rule.tools.items():
             base: Path = ("agents", agent, "tools", tool)
             listed = policy.tools.get(tool)
-            yield from _lowered(listed, override, document, (*base, "tier"))
+            yield from _lowered(policy, listed, override, document, (*base, "tier"))
             both = (listed, override) if listed else (override,)
             yield from _tool_problems(policy, document, base, both)
 
@@ -55,14 +61,23 @@ def schema_problems(policy: Policy, document: Document) -> Iterator[Problem]:
 
 
 def _lowered(
-    listed: ToolRule | None, override: ToolRule, document: Document, path: Path
+    policy: Policy,
+    listed: ToolRule | None,
+    override: ToolRule,
+    document: Document,
+    path: Path,
 ) -> Iterator[Problem]:
-    if listed is None or listed.tier is None or override.tier is None:
+    own = listed.tier if listed is not None else None
+    floor = policy.defaults.tier if own is None else own
+    if override.tier is None or join(floor, override.tier) is override.tier:
         return
-    if join(listed.tier, override.tier) is not override.tier:
-        text = f"{dotted(path)!r} is {override.tier.value!r}, lower than "
-        text += f"{listed.tier.value!r} of the tool itself; a tier can only be raised."
-        yield document.problem(path, text)
+    text = f"{dotted(path)!r} is {override.tier.value!r}, lower than "
+    if own is None:
+        text += f"'defaults.tier', {floor.value!r}; a tier can only be raised here, so "
+        text += f"list {str(path[-2])!r} under 'tools' with the lower tier."
+    else:
+        text += f"{floor.value!r} of the tool itself; a tier can only be raised."
+    yield document.problem(path, text)
 
 
 def _quorum_problems(policy: Policy, document: Document) -> Iterator[Problem]:
@@ -76,31 +91,20 @@ def _quorum_problems(policy: Policy, document: Document) -> Iterator[Problem]:
         if not 1 <= count <= escalate.approvals:
             text = f"{dotted(path)!r} is {count}; use 1 to {escalate.approvals}, "
             yield document.problem(path, f"{text}the number of approvals.")
-        yield from _too_few(policy, document, path, (role,), count)
+        yield from too_few(policy, document, path, (role,), count)
     called = escalate.escalate_to
     others = () if called is None or is_channel(called) else (called,)
     if escalate.of:
         path = ("tiers", "escalate", "of")
         names = (*escalate.of, *others)
-        yield from _too_few(policy, document, path, names, escalate.approvals)
-
-
-def _too_few(
-    policy: Policy, document: Document, path: Path, names: tuple[str, ...], needed: int
-) -> Iterator[Problem]:
-    """Yield that fewer people are listed than have to agree; a group may be large."""
-    roles = policy.roles_named(names)
-    people = {user for role in roles for user in role.users}
-    is_bounded = all(role.users and not role.usergroups for role in roles)
-    if is_bounded and len(people) < needed:
-        text = f"{dotted(path)!r} needs {needed} people, and {len(people)} can be "
-        yield document.problem(path, f"{text}asked; add users or a user group.")
+        yield from too_few(policy, document, path, names, escalate.approvals)
 
 
 def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
     yield ("defaults", "reviewers"), policy.defaults.reviewers
     yield ("protect", "unfreeze"), policy.protect.unfreeze or ()
     yield ("tiers", "escalate", "of"), policy.tiers.escalate.of or ()
+    yield from requirement_roles(policy)
     for tier in (Tier.APPROVE, Tier.ESCALATE):
         called = policy.tiers.waiting(tier).escalate_to
         if called is not None and not is_channel(called):
@@ -176,8 +180,10 @@ def _tool_problems(
 ) -> Iterator[Problem]:
     """Check one place of the file; ``rules`` are the wider and then the narrower."""
     own, tool = rules[-1], str(base[-1])
+    listed = policy.tools.get(tool)
+    base_tier = listed.tier if listed is not None else None
     given = [rule.tier for rule in rules if rule.tier is not None]
-    floor = join(*given) if given else policy.defaults.tier
+    floor = join(policy.defaults.tier if base_tier is None else base_tier, *given)
     schemas = [rule.args_schema for rule in rules if rule.args_schema is not None]
     if schemas:
         yield from _path_problems(own, schemas[-1], document, base)
@@ -194,8 +200,9 @@ def _tool_problems(
         yield document.problem(path, text)
     for index, rule in enumerate(own.raise_):
         path = (*base, "raise", index)
-        if join(floor, rule.to) is floor and overridable[-1:] != [True]:
-            text = f"{dotted((*path, 'to'))!r} is {rule.to.value!r}, not above "
+        is_idle = rule.needs is None and join(floor, rule.tier) is floor
+        if is_idle and overridable[-1:] != [True]:
+            text = f"{dotted((*path, 'to'))!r} is {rule.tier.value!r}, not above "
             text += f"{floor.value!r} of the tool itself, so it could never raise it; "
             text += "write a higher one, or remove the rule."
             yield document.problem((*path, "to"), text)

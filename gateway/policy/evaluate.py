@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from gateway.approvals.edits import argument_errors
 from gateway.approvals.evidence import redacted
-from gateway.approvals.record import Demand, Record, Role, Verb
+from gateway.approvals.record import Demand, ReasonFor, Record, Role, Verb
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier, join
 from gateway.policy.facts import Facts
@@ -34,7 +34,7 @@ class Ruling(Record):
         description: the filled template; holds values of the agent's: untrusted.
         args_schema: what an edit is checked against; None: only strict JSON.
         redact: dotted paths that cards hide.
-        requires_reason: a rejection needs a reason.
+        requires_reason: the decisions that need a reason.
         idempotent: an execution in doubt may be repeated under the same key.
         overridable: a run of the agent may ask for less than is listed.
         fired: the rules that raised the tier, and what they saw: untrusted.
@@ -55,7 +55,7 @@ class Ruling(Record):
     description: str = ""
     args_schema: JsonObject | None = None
     redact: tuple[str, ...] = ()
-    requires_reason: bool = False
+    requires_reason: ReasonFor = ()
     idempotent: bool = False
     overridable: bool = False
     fired: tuple[FiredRule, ...] = ()
@@ -120,12 +120,14 @@ def evaluate(
     asks: tuple[FiredRule | Raise, ...] = (*raised, *also)
     tier = join(tier, *(one.to for one in asks), *(Tier.ESCALATE for _ in doubts))
     waiting = rules.waiting(tier)
+    demand = rules.demand(tier, [one.needs for one in raised if one.needs])
+    calls, called = rules.called(tier, demand)
     reasons = (*tier_reasons, *(one.reason for one in asks), *doubts)
     return Ruling(
         tier=tier,
         reasons=(*reasons, *schema_reasons),
         allow=_allowed(rules.allow(), is_editable=not schema_reasons),
-        demand=rules.demand(tier),
+        demand=demand,
         ttl_ms=rules.ttl_ms(tier),
         authorization_ms=rules.authorization_ms(tier),
         channel=rules.channel(tier),
@@ -137,9 +139,9 @@ def evaluate(
         overridable=rules.overridable,
         fired=raised,
         remind_at_ms=rules.share_ms(tier, waiting.remind_at),
-        escalate_at_ms=rules.share_ms(tier, waiting.escalate_at),
-        escalate_to=waiting.escalate_to or "",
-        escalate_roles=rules.called(tier),
+        escalate_at_ms=rules.share_ms(tier, waiting.escalate_at if calls else None),
+        escalate_to=calls,
+        escalate_roles=called,
         triage=rules.triage(tier),
     )
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, cast
 
 from pydantic import (
     AfterValidator,
@@ -14,6 +14,7 @@ from pydantic import (
     PlainSerializer,
 )
 
+from gateway.approvals.record import Verb
 from gateway.policy import hours
 from gateway.policy.expressions import compiled
 from gateway.sentences import shortened
@@ -37,6 +38,7 @@ _RESERVED = frozenset(
 )
 _SOURCES = ("requester", "call.agent", "call.tool")
 _LONGEST_REASON = 200
+_WITH_REASON = (Verb.APPROVE, Verb.EDIT, Verb.REJECT)
 
 
 def parse_duration(text: object) -> timedelta:
@@ -111,6 +113,15 @@ def _role_name(text: str) -> str:
     if _ROLE.fullmatch(text) is None:
         raise ValueError(
             f"{text!r} cannot name a role; use lower-case letters, digits, - and _."
+        )
+    return text
+
+
+def _requirement_name(text: str) -> str:
+    if _ROLE.fullmatch(text) is None:
+        raise ValueError(
+            f"{text!r} cannot name a requirement; use lower-case letters, digits, - "
+            "and _."
         )
     return text
 
@@ -217,6 +228,19 @@ def _called(text: str) -> str:
     )
 
 
+def _reasons(value: object) -> object:
+    if isinstance(value, bool):
+        return (Verb.EDIT, Verb.REJECT) if value else ()
+    if not isinstance(value, list | tuple) or not all(
+        each in _WITH_REASON for each in cast("Sequence[object]", value)
+    ):
+        raise ValueError(
+            f"{value!r} is not known here; write true for changes and rejections, or a "
+            "list of approve, edit and reject."
+        )
+    return cast("object", value)
+
+
 def _distinct(values: tuple[str, ...]) -> tuple[str, ...]:
     for place, value in enumerate(values):
         if value in values[:place]:
@@ -246,5 +270,7 @@ CountedBy = Annotated[str, AfterValidator(_source)]
 Called = Annotated[str, AfterValidator(_called)]
 Day = Annotated[str, AfterValidator(hours.holiday)]
 ExactName = Annotated[str, AfterValidator(_exact)]
+ReasonsFor = Annotated[tuple[Verb, ...], BeforeValidator(_reasons), Distinct]
+RequirementName = Annotated[str, AfterValidator(_requirement_name)]
 Switch = Annotated[bool, Field(strict=True)]
 Count = Annotated[int, Field(strict=True)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.approvals.record import Record, Verb
+from gateway.approvals.record import ReasonFor, Record, Verb
 from gateway.approvals.tiers import Tier
 
 
@@ -16,9 +16,9 @@ class Override(Record):
     Attributes:
         tier: instead of the listed tier.
         allow: which decisions reviewers have.
-        requires_reason: a rejection needs a reason.
+        requires_reason: the decisions that need a reason.
     """
 
     tier: Tier | None = None
     allow: tuple[Verb, ...] | None = None
-    requires_reason: bool | None = None
+    requires_reason: ReasonFor | None = None

@@ -39,6 +39,7 @@ class FiredRule(Record):
         to: the tier that it asks for; ``escalate`` when it could not be checked.
         because: the policy's words for it.
         when: its expression.
+        needs: the requirement that it asks for; empty for none.
         values: (name, value) of what the expression reads; values are untrusted text,
             redacted as on cards.
         problem: why it could not be checked; empty when it holds.
@@ -47,6 +48,7 @@ class FiredRule(Record):
     to: Tier
     because: str
     when: str
+    needs: str = ""
     values: tuple[tuple[str, str], ...] = ()
     problem: str = ""
 
@@ -54,8 +56,12 @@ class FiredRule(Record):
     def reason(self) -> str:
         """Return the sentence for the card; it holds no text of the agent's."""
         because = self.because.rstrip(".")
-        if not self.problem:
+        if not self.problem and not self.needs:
             return f"Raised to {self.to}: {because}."
+        if not self.problem and self.to is Tier.APPROVE:
+            return f"Needs {self.needs}: {because}."
+        if not self.problem:
+            return f"Raised to {self.to}, and needs {self.needs}: {because}."
         return (
             f"Raised to {self.to}: the rule {because!r} could not be checked, "
             f"because {self.problem}."
@@ -99,7 +105,8 @@ def fired(
         problem = problem or (answer.problem if answer else "")
         found.append(
             FiredRule(
-                to=Tier.ESCALATE if problem else rule.to,
+                to=Tier.ESCALATE if problem else rule.tier,
+                needs=rule.needs or "",
                 because=rule.because,
                 when=rule.when,
                 values=tuple(_seen(expression, shown, values)),

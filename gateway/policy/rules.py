@@ -28,6 +28,8 @@ from gateway.policy.fields import (
     Distinct,
     Duration,
     ExactName,
+    ReasonsFor,
+    RequirementName,
     Reviewers,
     RoleName,
     Switch,
@@ -41,6 +43,7 @@ from gateway.policy.fields import (
     one_or_many,
     parse_duration,
 )
+from gateway.policy.requirement_rules import RequirementRule
 from gateway.policy.tier_rules import TierRules
 from gateway.policy.triage_rules import TriageRule
 from gateway.sentences import shown
@@ -149,11 +152,32 @@ class WindowRule(Record):
 
 
 class RaiseRule(Record):
-    """One reason to ask for more: when it holds, the tier is at least ``to``."""
+    """One reason to ask for more.
 
-    to: Tier
+    When it holds, the tier is at least ``to``, and the requirement ``needs`` has to be
+    met beside every other; a requirement needs people, so the tier is ``approve`` then.
+    """
+
+    to: Tier | None = None
+    needs: RequirementName | None = None
     when: Condition
     because: Because
+
+    @model_validator(mode="after")
+    def _something(self) -> RaiseRule:
+        if self.to is None and self.needs is None:
+            raise ValueError("it asks for nothing; write 'to: escalate' or 'needs: …'.")
+        if self.needs is not None and not self.tier.needs_people:
+            raise ValueError(
+                f"nobody decides at {self.tier.value!r}, so it cannot have 'needs'; "
+                "write 'to: approve' or 'to: escalate', or leave 'to' out."
+            )
+        return self
+
+    @property
+    def tier(self) -> Tier:
+        """Return the tier that it asks for at least."""
+        return Tier.APPROVE if self.to is None else self.to
 
 
 class Protection(Record):
@@ -179,18 +203,20 @@ class Protection(Record):
 class ToolRule(Record):
     """What one tool needs.
 
-    ``description`` is trusted text with ``{args.name}`` places; ``redact`` hides values
-    on cards and changes nothing that is hashed or run. ``raise`` (in Python `raise_`)
-    lists reasons to ask for more. A run of the agent may ask for less than is listed
-    only when the tool is ``overridable``.
+    ``reviewers`` are asked at tier ``approve``; ``needs`` names a requirement, which
+    holds at every tier. ``description`` is trusted text with ``{args.name}`` places;
+    ``redact`` hides values on cards and changes nothing that is hashed or run.
+    ``raise`` (in Python `raise_`) lists reasons to ask for more. A run of the agent may
+    ask for less than is listed only when the tool is ``overridable``.
     """
 
     tier: Tier | None = None
     allow: tuple[Verb, ...] | None = None
     reviewers: Reviewers | None = None
+    needs: RequirementName | None = None
     description: Template | None = None
     args_schema: JsonObject | None = None
-    requires_reason: Switch | None = None
+    requires_reason: ReasonsFor | None = None
     idempotent: Switch | None = None
     redact: tuple[ArgsPath, ...] = ()
     expires_in: Duration | None = None
@@ -224,6 +250,7 @@ class Policy(Record):
     roles: dict[RoleName, RoleRule] = Field(default_factory=dict)
     holidays: tuple[Day, ...] = ()
     windows: dict[WindowName, WindowRule] = Field(default_factory=dict)
+    requirements: dict[RequirementName, RequirementRule] = Field(default_factory=dict)
     tiers: TierRules = TierRules()
     tools: dict[ExactName, ToolRule] = Field(default_factory=dict)
     agents: dict[ExactName, AgentRule] = Field(default_factory=dict)

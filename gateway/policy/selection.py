@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import timedelta
 from typing import TypeVar
 
@@ -9,6 +10,7 @@ from gateway.approvals.record import Demand, Role, Verb
 from gateway.approvals.tiers import Tier, join
 from gateway.policy.fields import is_channel
 from gateway.policy.overrides import Override
+from gateway.policy.requirements import joined, required
 from gateway.policy.rules import AgentRule, Policy, RaiseRule, ToolRule
 from gateway.policy.tier_rules import WaitingRule
 from gateway.policy.triage_rules import TriageRule
@@ -91,36 +93,50 @@ class Selection:
         kept = (verb for verb in asked if may_widen or verb in listed)
         return tuple(dict.fromkeys(kept)) or (Verb.REJECT,)
 
-    def requires_reason(self) -> bool:
-        """Say whether a rejection needs a reason."""
-        return bool(self.first.requires_reason or self._override.requires_reason)
+    def requires_reason(self) -> tuple[Verb, ...]:
+        """Return the decisions that need a reason."""
+        sources = (self._listed, self._narrow, self._override)
+        needed = {verb for one in sources for verb in one.requires_reason or ()}
+        return tuple(verb for verb in Verb if verb in needed)
 
-    def demand(self, tier: Tier) -> Demand:
-        """Return who must agree at a tier."""
-        names = _first(
-            self.first.reviewers,
-            self._agent.reviewers,
-            otherwise=self._policy.defaults.reviewers,
-        )
-        if tier is not Tier.ESCALATE:
-            return Demand(approvals=1, of=self._people(tier, names))
-        escalate = self._policy.tiers.escalate
-        return Demand(
-            approvals=escalate.approvals,
-            of=self._people(tier, _first(escalate.of, otherwise=names)),
-            at_least=dict(escalate.at_least),
-        )
+    def demand(self, tier: Tier, needs: Iterable[str] = ()) -> Demand:
+        """Return who must agree at a tier.
+
+        Args:
+            tier: of the call.
+            needs: names of requirements that rules ask for.
+        """
+        policy = self._policy
+        own = [rule.needs for rule in (self._listed, self._narrow) if rule.needs]
+        base = [required(policy, name) for name in dict.fromkeys(own)]
+        if tier is Tier.ESCALATE or not own:
+            base.append(self._of_tier(tier, base))
+        return joined([*base, *(required(policy, name) for name in needs)])
+
+    def everybody(self) -> tuple[Role, ...]:
+        """Return every role that may be asked, at any tier and by any rule."""
+        needs = [rule.needs for rule in self.raising() if rule.needs]
+        demands = [self.demand(tier) for tier in (Tier.APPROVE, Tier.ESCALATE)]
+        demands += [required(self._policy, name) for name in needs]
+        return tuple(role for demand in demands for role in demand.roles)
 
     def waiting(self, tier: Tier) -> WaitingRule:
         """Return how the tier passes its time."""
         return self._policy.tiers.waiting(tier)
 
-    def called(self, tier: Tier) -> tuple[Role, ...]:
-        """Return the people who are called later; empty for nobody or a channel."""
-        name = self.waiting(tier).escalate_to
-        if name is None or is_channel(name):
-            return ()
-        return self._policy.roles_named((name,))
+    def called(self, tier: Tier, demand: Demand) -> tuple[str, tuple[Role, ...]]:
+        """Return who is called later, as the policy names it, and the roles of that.
+
+        Nobody is called who could not vote. There are no roles of a channel.
+        """
+        name = self.waiting(tier).escalate_to or ""
+        if not name or is_channel(name):
+            return name, ()
+        roles = self._policy.roles_named((name,))
+        known = {role.name for role in demand.roles}
+        users = {user for role in demand.roles for user in role.users}
+        may_vote = any(one.name in known or users & {*one.users} for one in roles)
+        return (name, roles) if may_vote else ("", ())
 
     def ttl_ms(self, tier: Tier) -> int:
         """Return how long people have at a tier."""
@@ -165,23 +181,38 @@ class Selection:
 
     def _floor(self) -> tuple[Tier, tuple[str, ...]]:
         listed, narrow = self._listed.tier, self._narrow.tier
-        default = self._policy.defaults.tier
-        if listed is None and narrow is None:
-            reason = f"The policy sets no tier for this tool; the default is {default}."
-            return default, (reason,)
-        reasons: list[str] = []
-        if listed is not None:
-            reasons.append(f"The policy lists this tool as {listed}.")
-        if narrow is not None:
-            reasons.append(f"The policy lists it as {narrow} for this agent.")
-        given = [tier for tier in (listed, narrow) if tier is not None]
-        return join(*given), tuple(reasons)
+        tier = self._policy.defaults.tier if listed is None else listed
+        reason = f"The policy lists this tool as {tier}."
+        if listed is None:
+            reason = f"The policy sets no tier for this tool; the default is {tier}."
+        if narrow is None:
+            return tier, (reason,)
+        more = f"The policy lists it as {narrow} for this agent."
+        return join(tier, narrow), (reason, more)
 
-    def _people(self, tier: Tier, names: tuple[str, ...]) -> tuple[Role, ...]:
-        called = self.waiting(tier).escalate_to
+    def _of_tier(self, tier: Tier, own: Iterable[Demand]) -> Demand:
+        """Return who must agree at a tier, beside what the tool itself requires."""
+        rule, escalate = self.waiting(tier), self._policy.tiers.escalate
+        is_escalated = tier is Tier.ESCALATE
+        chosen = (escalate.of,) if is_escalated else ()
+        chosen = (*chosen, self.first.reviewers, self._agent.reviewers)
+        is_open = all(one is None for one in chosen)
+        if rule.needs is not None and (is_escalated or is_open):
+            return required(self._policy, rule.needs)
+        known = [role.name for demand in own for role in demand.roles]
+        chosen = (*chosen, tuple(known) or None)
+        names = _first(*chosen, otherwise=self._policy.defaults.reviewers)
+        of = self._people(rule.escalate_to, names)
+        if not is_escalated:
+            return Demand(approvals=1, of=of)
+        return Demand(
+            approvals=escalate.approvals, of=of, at_least=dict(escalate.at_least)
+        )
+
+    def _people(self, called: str | None, names: tuple[str, ...]) -> tuple[Role, ...]:
         if called is not None and not is_channel(called):
-            names = tuple(dict.fromkeys((*names, called)))
-        return self._policy.roles_named(names)
+            names = (*names, called)
+        return self._policy.roles_named(tuple(dict.fromkeys(names)))
 
 
 def _first(*choices: T | None, otherwise: T) -> T:

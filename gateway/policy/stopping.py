@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gateway.approvals.record import Demand, Role
-from gateway.approvals.tiers import Tier
 from gateway.policy.rules import Policy
 from gateway.policy.selection import Selection
 
@@ -30,9 +29,7 @@ def stoppers(policy: Policy, *, agent: str = "", tool: str = "") -> Demand:
     found: list[Role] = []
     for name in agents:
         for each in [tool] if tool else _tools(policy, name):
-            rules = Selection(policy, name, each)
-            for tier in (Tier.APPROVE, Tier.ESCALATE):
-                found += rules.demand(tier).roles
+            found += Selection(policy, name, each).everybody()
     return Demand(approvals=1, of=_merged(found))
 
 

@@ -14,6 +14,7 @@ from gateway.policy.fields import (
     Count,
     Duration,
     Percent,
+    RequirementName,
     Reviewers,
     RoleName,
 )
@@ -29,13 +30,15 @@ class NotifyRule(Record):
 
 
 class WaitingRule(Record):
-    """How a tier that waits for people passes its time.
+    """Who decides at a tier that waits for people, and how it passes its time.
 
+    ``needs`` names a requirement; the narrower place, a tool, says who is asked first.
     ``authorization`` is how long an approved call may wait to run.
     ``remind_at`` and ``escalate_at`` are shares of the time that people have; at the
     second, ``escalate_to`` is called: a role, a person or a channel.
     """
 
+    needs: RequirementName | None = None
     expires_in: Duration | None = None
     authorization: Duration | None = None
     remind_at: Percent | None = None
@@ -52,15 +55,27 @@ class WaitingRule(Record):
 
 
 class ApproveRule(WaitingRule):
-    """What the tier ``approve`` needs: one person, within a time."""
+    """What the tier ``approve`` needs: one reviewer or a requirement, in a time."""
 
 
 class EscalateRule(WaitingRule):
-    """What the tier ``escalate`` needs; ``of`` unset means the tool's reviewers."""
+    """What the tier ``escalate`` needs: a requirement, or one written out here.
+
+    ``of`` unset means the tool's reviewers.
+    """
 
     approvals: Count = Field(default=2, ge=2, le=20)
     of: Reviewers | None = None
     at_least: dict[RoleName, Count] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _once(self) -> Self:
+        written = {"approvals", "of", "at_least"} & self.model_fields_set
+        if self.needs is not None and written:
+            raise ValueError(
+                f"'needs' says who decides, and so does {min(written)!r}; keep one."
+            )
+        return self
 
 
 class TierRules(Record):

@@ -23,7 +23,6 @@ from gateway.approvals.decisions import (
 from gateway.approvals.lifecycle import ApprovalState, ItemState
 from gateway.approvals.record import Approval, Item, Origin, Person
 from gateway.approvals.strict_json import JsonObject, accept_object
-from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson, StoreUnavailable
 from gateway.policy.rules import Policy
 from gateway.policy.selection import Selection
@@ -210,13 +209,8 @@ class ReviewService:
         tool at any tier: whoever is asked by either may come first.
         """
         rules = Selection(self._policy(), item.ctx.agent, item.tool)
-        demands = (item.demand, *map(rules.demand, (Tier.APPROVE, Tier.ESCALATE)))
-        return frozenset(
-            group
-            for demand in demands
-            for role in demand.roles
-            for group in role.usergroups
-        )
+        roles = (*item.demand.roles, *rules.everybody())
+        return frozenset(group for role in roles for group in role.usergroups)
 
     async def waiting(self, limit: int = MAX_WAITING) -> list[Loaded]:
         """Return approvals with an item that waits for a person, soonest due first.

@@ -44,7 +44,7 @@ def an_item(
     args: JsonObject | None = None,
     demand: Demand = ONE,
     tier: Tier = Tier.APPROVE,
-    requires_reason: bool = False,
+    requires_reason: tuple[Verb, ...] = (),
     schema: JsonObject | None = SCHEMA,
     allow: tuple[Verb, ...] = tuple(Verb),
 ) -> Item:

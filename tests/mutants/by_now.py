@@ -51,8 +51,8 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: a reason is asked for",
         "gateway/approvals/changes.py",
-        "return self.item.requires_reason or now",
-        "return self.item.requires_reason",
+        "(*self.item.requires_reason, *now)",
+        "(*self.item.requires_reason,)",
         STRICTER,
     ),
     Mutant(

@@ -103,21 +103,21 @@ TABLE = (
     Mutant(
         "only members decide",
         QUORUM,
-        "    if reviewer.standing is not Standing.MEMBER:",
-        "    if reviewer.standing is Standing.UNKNOWN:",
+        "    return _STANDING_REASONS.get(reviewer.standing)",
+        "    return None",
     ),
     Mutant(
         "two people means two people",
         QUORUM,
-        "(vote.by.team, vote.by.user): frozenset(vote.roles)",
-        "(vote.at_ms, vote.by.user, id(vote)): frozenset(vote.roles)",
+        "(vote.by.team, vote.by.user): asked.intersection(vote.roles)",
+        "(vote.at_ms, vote.by.user, id(vote)): asked.intersection(vote.roles)",
         "tests/approvals tests/races/test_lifecycle_machine.py",
     ),
     Mutant(
         "a role that has to be there is there",
         QUORUM,
-        "sum(role in roles for roles in own) >= needed",
-        "True",
+        "frozenset({name}): count for name, count in part.at_least",
+        "frozenset({name}): 0 for name, count in part.at_least",
     ),
     Mutant(
         "an edit voids earlier votes",
@@ -128,8 +128,8 @@ TABLE = (
     Mutant(
         "votes count for one hash only",
         QUORUM,
-        "        if vote.action_hash == action_hash and vote.roles",
-        "        if vote.roles",
+        "        if vote.action_hash == action_hash\n    }\n    held",
+        "    }\n    held",
         "tests/approvals/test_quorum.py",
     ),
     Mutant(

@@ -232,7 +232,7 @@ OBJECTS = st.dictionaries(
 
 
 @given(TIERS, st.none() | TIERS, st.none() | TIERS)
-def test_no_rule_ever_lowers_the_tier_of_a_listed_tool(
+def test_what_is_set_for_one_agent_never_lowers_a_tier(
     default: Tier, listed: Tier | None, override: Tier | None
 ) -> None:
     policy = Policy.model_validate(
@@ -246,7 +246,7 @@ def test_no_rule_ever_lowers_the_tier_of_a_listed_tool(
 
     tier = evaluate(policy, agent="a", tool="t", args={}).tier
 
-    floors = [floor for floor in (listed, override) if floor] or [default]
+    floors = [listed or default, *([override] if override else [])]
     assert tier is max(floors, key=lambda floor: floor.rank)
 
 

@@ -50,12 +50,12 @@ NOTES: list[tuple[EventName, Item, str]] = [
     (
         N.ITEM_VOTED,
         ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),)),
-        "m:👍 <@U0ANA> approved: 1 of 2.\n",
+        "m:👍 <@U0ANA> approved: 1 of 2; 1 from `senior` still needed.\n",
     ),
     (
         N.ITEM_VOTED,
         ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN))),
-        "m:👍 <@U0BEN> approved: 2 of 2; 1 from `senior` still needed.\n",
+        "m:👍 <@U0BEN> approved: 2 so far; 1 from `senior` still needed.\n",
     ),
     (
         N.ITEM_EDITED,

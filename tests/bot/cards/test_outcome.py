@@ -35,17 +35,21 @@ from tests.bot.strategies import CANARY, hostile
 BY_ANA = Settlement(verb=Verb.APPROVE, by=ANA, at_ms=NOW, text=CANARY)
 ESCALATED = a_refund(demand=TWO)
 NO_SENIOR = ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN)))
+ONE_JUNIOR = ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),))
 
 SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
     (Settled(approval=an_approval(), index=0), ("Recorded, thank you.",)),
-    (Voted(approval=an_approval(), index=0, have=1, need=2), ("1 of 2",)),
+    (
+        Voted(approval=an_approval(ONE_JUNIOR), index=0, have=1, need=2),
+        ("1 of 2; 1 from `senior` still needed.",),
+    ),
     (
         Voted(approval=an_approval(NO_SENIOR), index=0, have=2, need=2),
-        ("2 of 2; 1 from `senior` still needed.",),
+        ("2 so far; 1 from `senior` still needed.",),
     ),
     (
         Voted(approval=an_approval(), index=0, have=0, need=2),
-        ("others have to approve",),
+        ("Somebody else has to approve",),
     ),
     (
         Stale(state=ItemState.EXECUTED, settlement=BY_ANA, at_ms=NOW),
@@ -58,6 +62,14 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
             at_ms=NOW,
         ),
         ("already rejected by <@U0ANA>",),
+    ),
+    (
+        Stale(
+            state=ItemState.WITHDRAWN,
+            settlement=BY_ANA.with_(verb=Verb.REJECT),
+            at_ms=NOW,
+        ),
+        ("already withdrawn by <@U0ANA>",),
     ),
     (Stale(state=ItemState.SUPERSEDED, at_ms=NOW), ("moved on", "<!date^1795255200^")),
     (Stale(state=ItemState.WITHDRAWN), ("withdrew this", "nothing ran.")),

@@ -12,6 +12,7 @@ from bot.ids import Action, Input, View
 from bot.listeners import approve_all
 from bot.sandbox.json_types import JsonObject
 from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Verb
 from tests.bot.bot_house import CHANNEL, REFUND, TEAM, House, has_button, says
 from tests.bot.signed import interaction, post, post_signed, signed_headers
 from tests.bot.tampering import button_value, click_with
@@ -209,7 +210,7 @@ async def test_an_escalated_call_wants_a_tick_before_its_last_page_counts(
 async def test_words_that_are_missing_or_too_many_are_said_beside_the_input(
     house: House, action: Action, purpose: View, block: Input
 ) -> None:
-    rules = house.policy.tools["process_refund"].with_(requires_reason=True)
+    rules = house.policy.tools["process_refund"].with_(requires_reason=(Verb.REJECT,))
     tools = {**house.policy.tools, "process_refund": rules}
     house.policy = house.policy.with_(tools=tools)
     async with house.running():

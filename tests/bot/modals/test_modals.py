@@ -77,7 +77,10 @@ VIEWS: dict[str, Any] = {
     ),
     "reject": reject.view(REFUNDS, 0, key=KEY, team=TEAM),
     "reject_with_reason": reject.view(
-        an_approval(a_refund(requires_reason=True)), 0, key=KEY, team=TEAM
+        an_approval(a_refund(requires_reason=(Verb.EDIT, Verb.REJECT))),
+        0,
+        key=KEY,
+        team=TEAM,
     ),
     "respond_in_batch": respond.view(LONG, 1, key=KEY, team=TEAM),
     "details": _page(REFUNDS),
@@ -189,7 +192,7 @@ def test_an_edit_brings_arguments_and_reason() -> None:
 
 
 def test_a_tool_that_requires_a_reason_gets_one_with_every_change() -> None:
-    item = a_refund(requires_reason=True)
+    item = a_refund(requires_reason=(Verb.EDIT, Verb.REJECT))
     state = untouched(VIEWS["edit"]["blocks"])
 
     assert edit.submitted(item, state).errors == {}
@@ -222,7 +225,7 @@ def test_a_rejection_joins_the_chosen_reason_and_the_words(
 def test_a_rejection_without_a_reason_is_asked_for_one_where_it_is_required() -> None:
     state = untouched(VIEWS["reject"]["blocks"])
 
-    found = reject.submitted(a_refund(requires_reason=True), state)
+    found = reject.submitted(a_refund(requires_reason=(Verb.EDIT, Verb.REJECT)), state)
 
     assert list(found.errors) == [Input.REASON]
 

@@ -1,0 +1,58 @@
+"""Say whether a person may say this about a call that waits.
+
+Approving takes somebody whom the policy names and who did not ask for the call. Saying
+no takes less: whoever asked may take it back, and whoever changed the call so that they
+may not approve it can reject it as before.
+"""
+
+from __future__ import annotations
+
+from gateway.approvals import quorum
+from gateway.approvals.decisions import Reviewer
+from gateway.approvals.record import Approval, Demand, Item, Person, Verb
+
+_WITHDRAW = "You can reject it if you no longer want it."
+_STILL_REJECT = "You can still reject it."
+
+
+def objection(
+    approval: Approval,
+    item: Item,
+    reviewer: Reviewer,
+    verb: Verb,
+    *,
+    demand: Demand | None = None,
+) -> str | None:
+    """Return why a person may not say this, as a sentence for them; None: they may.
+
+    Args:
+        approval: the card.
+        item: the call on it.
+        reviewer: who it is, resolved now.
+        verb: what they want to say.
+        demand: who has to agree; None for what is frozen in the item.
+    """
+    demand = demand or item.demand
+    asked = quorum.is_among(reviewer.person, approval.principals)
+    if verb is Verb.REJECT:
+        return quorum.no_member(reviewer) if asked else _no(reviewer, demand)
+    barred = editors(item, demand)
+    why = quorum.objection(reviewer, demand, approval.principals, barred)
+    if why is None or quorum.no_member(reviewer) or Verb.REJECT not in item.allow:
+        return why
+    if asked:
+        return f"{why} {_WITHDRAW}"
+    is_editor = quorum.is_among(reviewer.person, barred)
+    may_reject = is_editor and _no(reviewer, demand) is None
+    return f"{why} {_STILL_REJECT}" if may_reject else why
+
+
+def editors(item: Item, demand: Demand) -> tuple[Person, ...]:
+    """Return those who changed the call and may not approve it therefore."""
+    if demand.editor_may_vote or item.edit is None:
+        return item.principals
+    return (*item.principals, item.edit.by)
+
+
+def _no(reviewer: Reviewer, demand: Demand) -> str | None:
+    return quorum.objection(reviewer, demand, ())

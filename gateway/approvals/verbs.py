@@ -1,0 +1,27 @@
+"""Name what a reviewer can say, and for which of it a reason is needed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+from pydantic import BeforeValidator
+
+
+class Verb(StrEnum):
+    """What a reviewer can say about an item."""
+
+    APPROVE = "approve"
+    EDIT = "edit"
+    REJECT = "reject"
+    RESPOND = "respond"
+
+
+def _verbs(value: object) -> object:
+    if isinstance(value, bool):
+        return (Verb.EDIT, Verb.REJECT) if value else ()
+    return value
+
+
+ReasonFor = Annotated[tuple[Verb, ...], BeforeValidator(_verbs)]
+"""The decisions that need a reason; ``true`` stands for an edit and a rejection."""

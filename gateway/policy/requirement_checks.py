@@ -1,0 +1,115 @@
+"""Find requirements that lead nowhere, cannot be met, or are said twice."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.approvals.quorum import clauses
+from gateway.approvals.tiers import Tier
+from gateway.documents import Document, Problem
+from gateway.policy.requirement_rules import RequirementRule
+from gateway.policy.requirements import required
+from gateway.policy.rules import Policy, ToolRule
+from gateway.sentences import Path, dotted, near
+
+
+def requirement_problems(policy: Policy, document: Document) -> Iterator[Problem]:
+    """Yield what is wrong with requirements, and with the keys that name one."""
+    for path, name in _named(policy):
+        if name not in policy.requirements:
+            text = f"{dotted(path)!r} names the requirement {name!r}, which is not in "
+            text += f"'requirements'; {near(name, policy.requirements)}"
+            yield document.problem(path, text)
+    for name, rule in policy.requirements.items():
+        path = ("requirements", name)
+        yield from _at_least(rule, document, path)
+        if all(role in policy.roles for _, roles in _of(rule) for role in roles):
+            for names, count in clauses(required(policy, name)).items():
+                people = tuple(sorted(names))
+                yield from too_few(policy, document, path, people, count)
+    yield from _said_twice(policy, document)
+
+
+def requirement_roles(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    """Yield the roles that requirements name, with their places."""
+    for name, rule in policy.requirements.items():
+        for path, roles in _of(rule):
+            yield ("requirements", name, *path), roles
+
+
+def unused(policy: Policy) -> list[str]:
+    """Return the names of requirements that nothing needs."""
+    used = {name for _, name in _named(policy)}
+    return [name for name in policy.requirements if name not in used]
+
+
+def too_few(
+    policy: Policy, document: Document, path: Path, names: tuple[str, ...], needed: int
+) -> Iterator[Problem]:
+    """Yield that fewer people are listed than have to agree; a group may be large."""
+    roles = policy.roles_named(names)
+    people = {user for role in roles for user in role.users}
+    is_bounded = all(role.users and not role.usergroups for role in roles)
+    if is_bounded and len(people) < needed:
+        of = f" of {' or '.join(names)}" if path[0] == "requirements" else ""
+        text = f"{dotted(path)!r} needs {needed} people{of}, and {len(people)} can be "
+        yield document.problem(path, f"{text}asked; add users or a user group.")
+
+
+def _of(rule: RequirementRule) -> Iterator[tuple[Path, tuple[str, ...]]]:
+    if rule.of is not None:
+        yield ("of",), rule.of
+    for index, part in enumerate(rule.all_ or ()):
+        yield ("all", index, "of"), part.of
+
+
+def _at_least(
+    rule: RequirementRule, document: Document, base: Path
+) -> Iterator[Problem]:
+    most = rule.approvals or 1
+    for role, count in rule.at_least.items():
+        path = (*base, "at_least", role)
+        if role not in (rule.of or ()):
+            text = f"{role!r} is not in {dotted((*base, 'of'))!r}, so it could never "
+            yield document.problem(path, f"{text}vote; add it there.")
+        if count > most:
+            text = f"{dotted(path)!r} is {count}; use 1 to {most}, the number of "
+            yield document.problem(path, f"{text}approvals.")
+
+
+def _named(policy: Policy) -> Iterator[tuple[Path, str]]:
+    """Yield every key that names a requirement."""
+    for tier in (Tier.APPROVE, Tier.ESCALATE):
+        needs = policy.tiers.waiting(tier).needs
+        if needs is not None:
+            yield ("tiers", tier.value, "needs"), needs
+    for base, rule in _tools(policy):
+        if rule.needs is not None:
+            yield (*base, "needs"), rule.needs
+        for index, raising in enumerate(rule.raise_):
+            if raising.needs is not None:
+                yield (*base, "raise", index, "needs"), raising.needs
+
+
+def _tools(policy: Policy) -> Iterator[tuple[Path, ToolRule]]:
+    for tool, rule in policy.tools.items():
+        yield ("tools", tool), rule
+    for agent, agent_rule in policy.agents.items():
+        for tool, rule in agent_rule.tools.items():
+            yield ("agents", agent, "tools", tool), rule
+
+
+def _said_twice(policy: Policy, document: Document) -> Iterator[Problem]:
+    """Yield reviewers beside a requirement: only one of them could be asked."""
+    for base, rule in _tools(policy):
+        listed = policy.tools.get(str(base[-1]), ToolRule())
+        both = (rule, listed)
+        if rule.reviewers is None and rule.needs is None:
+            continue
+        if any(one.needs for one in both) and any(
+            one.reviewers is not None for one in both
+        ):
+            path = (*base, "needs" if rule.needs else "reviewers")
+            text = f"{dotted(path)!r}: 'needs' says who decides on this tool, and so "
+            text += "does 'reviewers'; keep 'needs'."
+            yield document.problem(path, text)

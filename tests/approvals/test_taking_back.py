@@ -1,0 +1,199 @@
+"""Who may not approve a call may say no to it: who asked for it, and who changed it."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.changes import Change, Judgement
+from gateway.approvals.deciding import decide
+from gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Edit,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Reject,
+    Respond,
+    Reviewer,
+    Standing,
+    Voted,
+)
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Demand, Person, Verb
+from gateway.approvals.tiers import Tier
+from gateway.wire import AnswerKind, answer_for
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    NOW_MS,
+    SENIOR,
+    SUPPORT,
+    TWO,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
+
+HALF = Edit(args={"order_id": "78291", "amount": 449.5})
+SENIOR_ONLY = Demand(approvals=1, of=(SENIOR,))
+MAKER = Demand(approvals=1, of=(SUPPORT,), editor_may_vote=False)
+
+
+def say(
+    approval: Approval,
+    decision: Decision,
+    by: Reviewer,
+    judged: Judgement | None = None,
+) -> Change | Outcome:
+    voters = [reviewer(vote.by) for vote in approval.items[0].votes]
+    return decide(
+        approval,
+        click_on(approval),
+        decision,
+        by,
+        now_ms=NOW_MS,
+        judged=judged,
+        voters=voters,
+    )
+
+
+def changed(result: Change | Outcome) -> Change:
+    assert isinstance(result, Change), result
+    return result
+
+
+def forbidden(result: Change | Outcome) -> str:
+    assert isinstance(result, Forbidden), result
+    return result.reason
+
+
+def raised(demand: Demand, tier: Tier = Tier.APPROVE) -> Judgement:
+    return Judgement(tier=tier, reasons=(), demand=demand, policy_digest="p")
+
+
+def test_who_asked_for_a_call_takes_it_back_and_the_agent_is_told_why() -> None:
+    change = changed(
+        say(an_approval(), Reject(reason="changed my mind"), reviewer(DAN))
+    )
+
+    answer = answer_for(change.item)
+    assert change.item.state is ItemState.WITHDRAWN
+    assert [one.name for one in change.events] == [EventName.ITEM_WITHDRAWN]
+    assert (change.events[0].actor, change.events[0].reason) == (
+        "T0/U0DAN",
+        "changed my mind",
+    )
+    assert answer
+    assert answer.type is AnswerKind.WITHDRAWN
+    assert "Somebody who asked for this call took it back" in answer.message
+    assert '"changed my mind"' in answer.message
+
+
+def test_nobody_takes_a_call_back_in_the_place_of_another() -> None:
+    ben = reviewer(BEN).with_(stands_in_for=(reviewer(DAN),))
+    dan = reviewer(DAN).with_(stands_in_for=(reviewer(CHLOE),))
+
+    by_ben = changed(say(an_approval(an_item(demand=TWO)), Reject(), ben))
+    by_dan = changed(say(an_approval(an_item(demand=TWO)), Reject(), dan))
+
+    assert by_ben.item.state is ItemState.REJECTED
+    assert by_dan.item.settlement
+    assert by_dan.item.settlement.on_behalf_of == ()
+
+
+@pytest.mark.parametrize("decision", [Approve(), HALF, Respond(message="x")])
+def test_who_asked_may_say_nothing_but_no_and_is_told_so(decision: Decision) -> None:
+    reason = forbidden(say(an_approval(), decision, reviewer(DAN)))
+
+    assert "You asked for this one yourself" in reason
+    assert "You can reject it if you no longer want it." in reason
+
+
+@pytest.mark.parametrize("standing", [s for s in Standing if s is not Standing.MEMBER])
+def test_only_a_member_takes_a_call_back(standing: Standing) -> None:
+    forbidden(say(an_approval(), Reject(), reviewer(DAN, standing)))
+
+
+def test_where_nobody_may_reject_nobody_is_told_that_they_can() -> None:
+    fixed = an_approval(an_item(allow=(Verb.APPROVE,)))
+
+    assert "You can" not in forbidden(say(fixed, Approve(), reviewer(DAN)))
+    assert isinstance(say(fixed, Reject(), reviewer(DAN)), Invalid)
+
+
+@pytest.mark.parametrize(
+    ("item", "judged"),
+    [
+        (an_item(), raised(TWO, Tier.ESCALATE)),
+        (an_item(), raised(SENIOR_ONLY)),
+        (an_item(demand=MAKER), None),
+    ],
+)
+def test_who_changed_a_call_may_still_reject_it_and_not_approve_it(
+    item: object, judged: Judgement | None
+) -> None:
+    approval = an_approval(item)  # type: ignore[arg-type]  # an item, for pytest's sake
+
+    edit = changed(say(approval, HALF, reviewer(ANA), judged))
+    again = say(edit.approval, Approve(), reviewer(ANA), judged)
+    no = changed(say(edit.approval, Reject(reason="no"), reviewer(ANA), judged))
+
+    assert isinstance(edit.voted, Voted)
+    assert edit.voted.have == 0
+    assert "You changed this call yourself" in forbidden(again)
+    assert "You can still reject it." in forbidden(again)
+    assert no.item.state is ItemState.REJECTED
+
+
+def test_maker_is_not_checker_and_another_one_is() -> None:
+    edit = changed(say(an_approval(an_item(demand=MAKER)), HALF, reviewer(ANA)))
+    done = changed(say(edit.approval, Approve(), reviewer(BEN)))
+
+    assert done.item.state is ItemState.AUTHORIZED
+    assert done.item.args == HALF.args
+
+
+def test_who_changed_nothing_approves_where_maker_is_not_checker() -> None:
+    approval = an_approval(an_item(demand=MAKER))
+
+    done = changed(say(approval, Approve(), reviewer(ANA)))
+
+    assert done.item.state is ItemState.AUTHORIZED
+
+
+@pytest.mark.parametrize("person", [ANA, BEN])
+def test_an_approval_carries_its_reason_where_the_policy_asks_for_one(
+    person: Person,
+) -> None:
+    strict = an_approval(an_item(requires_reason=(Verb.APPROVE,)))
+
+    without = say(strict, Approve(reason=" "), reviewer(person))
+    unexplained = say(strict, HALF, reviewer(person))
+    done = changed(say(strict, Approve(reason="I called them"), reviewer(person)))
+
+    assert isinstance(without, Invalid)
+    assert list(without.errors) == ["/reason"]
+    assert isinstance(unexplained, Invalid)
+    assert done.item.votes[0].reason == "I called them"
+    assert done.events[-1].reason == "I called them"
+
+
+def test_the_reason_of_a_first_vote_is_kept_and_announced() -> None:
+    item = an_item(demand=TWO, tier=Tier.ESCALATE)
+
+    change = changed(say(an_approval(item), Approve(reason="fine"), reviewer(ANA)))
+
+    assert change.item.votes[0].reason == "fine"
+    assert change.events[-1].name is EventName.ITEM_VOTED
+    assert change.events[-1].reason == "fine"
+
+
+def test_a_reason_longer_than_slack_takes_is_refused() -> None:
+    assert isinstance(
+        say(an_approval(), Approve(reason="x" * 3001), reviewer(ANA)), Invalid
+    )

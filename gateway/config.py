@@ -25,15 +25,10 @@ from pydantic import (
     ValidationError,
 )
 
-from gateway.documents import (
-    BadDocument,
-    Document,
-    Problem,
-    parse_yaml,
-    read_model,
-)
+from gateway.documents import BadDocument, Document, Problem, parse_yaml, read_model
 from gateway.errors import SettingsError
 from gateway.logs import LogSettings
+from gateway.retention import RetentionSettings
 from gateway.secret_file import load_or_create_secret, parse_secret
 from gateway.sentences import dotted, sentence
 from gateway.text_file import read_text
@@ -157,6 +152,7 @@ class SettingsFile(_Model):
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
     checkpoints: SecretStr | None = None
     workers: int = Field(default=8, ge=1, le=256)
+    retention: RetentionSettings = RetentionSettings()
     slack: SlackSettings = SlackSettings()
     log: LogSettings = LogSettings()
 
@@ -203,6 +199,7 @@ class Settings(_Model):
         redis_url: the store; None is the embedded one in ``data_dir``.
         checkpoints: path of a SQLite file, or a ``postgresql://`` URL.
         workers: how many threads of agents are resumed at the same time.
+        retention: how long the audit log is kept.
         slack: how to reach Slack.
         log: what ``twokey run`` and its parts write to stderr, and how.
         slack_secrets: tokens and the signing secret.
@@ -218,6 +215,7 @@ class Settings(_Model):
     redis_url: SecretStr | None
     checkpoints: SecretStr
     workers: int
+    retention: RetentionSettings
     slack: SlackSettings
     log: LogSettings
     slack_secrets: SlackSecrets
@@ -373,6 +371,7 @@ def _resolved(
         redis_url=settings.redis_url,
         checkpoints=_checkpoints(settings.checkpoints, base, data_dir),
         workers=settings.workers,
+        retention=settings.retention,
         slack=settings.slack,
         log=settings.log,
         slack_secrets=SlackSecrets.model_validate(

@@ -55,8 +55,7 @@ class Twokey:
     Args:
         settings: everything from ``twokey.yml``, its agents included; instead of all
             that follow, but for ``triage``.
-        triage: asked about the calls that the policy puts to it; None is what the
-            settings name.
+        triage: asked what the policy puts to it; None is what the settings name.
         policy: a policy, or the path of its file, which is followed: a change of it
             counts without a restart, unless it is no policy.
         url: the store's address; None is an embedded server in ``data_dir``.
@@ -125,6 +124,7 @@ class Twokey:
                 open_checkpoints(self._checkpoints)
             )
             if self._settings is not None:
+                self.store.audit_kept = self._settings.retention.audit
                 self._runners.serve(await load_runners(self._settings, self._saver))
                 self._triage = self._triage or await load_triage(self._settings)
             if isinstance(self._policy, PolicyFile):

@@ -12,6 +12,7 @@ from gateway.failures import log_failure
 from gateway.service.facts import item_event
 from gateway.store.jobs import Job, JobKind
 from gateway.store.keys import Keys
+from gateway.store.outbox import trim_audit
 from gateway.store.store import Store
 from gateway.store.timers import Timer, TimerKind
 from gateway.store.unreadable import put_aside
@@ -41,6 +42,7 @@ class Sweeper:
             for timer in await self._store.timers.due(keys, _BATCH):
                 await self.ring(keys, timer)
             ended += await self._expire_all(keys)
+            await trim_audit(self._store.conn, keys, self._store.audit_kept)
         return ended
 
     async def ring(self, keys: Keys, timer: Timer) -> bool:

@@ -101,14 +101,14 @@ def approval(
     return found
 
 
-def whose(blobs: dict[str, bytes]) -> tuple[str, Home] | None:
-    """Return tenant and run of a record that nobody can read; None: unknown."""
+def whose(blobs: dict[str, bytes]) -> tuple[str, str, Home] | None:
+    """Return tenant, agent and run of a record nobody can read; None: unknown."""
     try:
         record = _object(blobs["frozen"])
         home = Home.model_validate(
             record.get("outer") or {name: record[name] for name in ("agent", "thread")}
         )
-        return str(record["tenant"]), home
+        return str(record["tenant"]), str(record["agent"]), home
     except (KeyError, TypeError, ValueError):
         return None
 

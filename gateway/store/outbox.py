@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator
 from contextlib import suppress
+from datetime import timedelta
 from typing import cast
 
 from redis.exceptions import ResponseError
@@ -22,6 +23,9 @@ from gateway.store.connection import (
 from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
+_TRIMMED = 10_000
+"""Most audit entries that one look drops."""
+
 _AUDIT_PAGE = 500
 
 
@@ -131,6 +135,18 @@ class Outbox:
 async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:
     """Return the audit entries of a shard, oldest first."""
     return [event async for event in audit_log(conn, keys)]
+
+
+async def trim_audit(conn: Connection, keys: Keys, kept: timedelta) -> None:
+    """Drop audit entries that are older than that, some thousands at most.
+
+    Entries are dropped by whole nodes of the stream, so that some stay a little longer.
+    """
+    seconds, _ = cast("tuple[bytes, bytes]", await conn.command("TIME"))
+    oldest_ms = int((int(seconds) - kept.total_seconds()) * 1000)
+    await conn.command(
+        "XTRIM", keys.audit, "MINID", "~", max(0, oldest_ms), "LIMIT", _TRIMMED
+    )
 
 
 async def audit_log(

@@ -299,15 +299,16 @@ async def put_aside(
     outbox: str,
     audit: str,
     jobs: str,
+    blobs: str,
+    waiting: str,
     id: str,
     kinds: str,
     event: str,
     job: str,
 ) -> list[Reply]:
     """Run put_aside.lua."""
-    return await PUT_ASIDE.run(
-        conn, [head, expiry, timers, outbox, audit, jobs], [id, kinds, event, job]
-    )
+    keys = [head, expiry, timers, outbox, audit, jobs, blobs, waiting]
+    return await PUT_ASIDE.run(conn, keys, [id, kinds, event, job])
 
 
 async def retime(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.retention import AUDIT_KEPT
 from gateway.store.approvals import ApprovalStore
 from gateway.store.attention import AttentionStore
 from gateway.store.cards import CardStore
@@ -25,12 +26,16 @@ class Store:
         url: ``redis://``, ``rediss://`` or ``unix://`` address.
         shards: how many shards tenants are spread over; fixed for a data set.
         lease_ms: life of leases, claims and deliveries without a heartbeat.
+
+    Attributes:
+        audit_kept: how long audit entries are kept.
     """
 
     def __init__(self, url: str, *, shards: int = 1, lease_ms: int = LEASE_MS) -> None:
         self.conn = Connection(url)
         self.shards = shards
         self.lease_ms = lease_ms
+        self.audit_kept = AUDIT_KEPT
         self.approvals = ApprovalStore(self.conn)
         self.claims = ClaimStore(self.conn, lease_ms=lease_ms)
         self.threads = ThreadStore(self.conn, lease_ms=lease_ms)

@@ -16,11 +16,12 @@ from gateway.store.timers import TimerKind
 async def put_aside(conn: Connection, keys: Keys, approval_id: str) -> bool:
     """End an approval that nobody can read; False when another replica was faster.
 
-    What waits in it is withdrawn, it has no deadline any more, it is announced, and
-    its thread, if that much can be read, is brought back.
+    What waits in it is withdrawn and leaves its windows, it has no deadline any more,
+    it is announced, and its thread, if that much can be read, is brought back.
     """
     blobs = fields(await conn.command("HGETALL", keys.blobs(approval_id)))
-    tenant, home = codec.whose(blobs) or ("", Home(agent="", thread=""))
+    nobody = ("", "", Home(agent="", thread=""))
+    tenant, agent, home = codec.whose(blobs) or nobody
     event = Event(
         name=EventName.RECORD_UNREADABLE,
         tenant=tenant,
@@ -32,11 +33,13 @@ async def put_aside(conn: Connection, keys: Keys, approval_id: str) -> bool:
     reply = await scripts.put_aside(
         conn,
         head=keys.head(approval_id),
+        blobs=keys.blobs(approval_id),
         expiry=keys.expiry,
         timers=keys.timers,
         outbox=keys.outbox,
         audit=keys.audit,
         jobs=keys.jobs,
+        waiting=keys.waiting(tenant, agent),
         id=approval_id,
         kinds=json.dumps(list(TimerKind)),
         event=event.model_dump_json(),

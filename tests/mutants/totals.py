@@ -54,6 +54,27 @@ TOTALS_TABLE = (
         "tests/policy/test_resources.py",
     ),
     Mutant(
+        "put aside: what waited leaves its windows",
+        "gateway/store/lua/put_aside.lua",
+        "    pcall(settle, KEYS[7], i, 'withdrawn', now)\n",
+        "",
+        "tests/service/test_quarantine.py",
+    ),
+    Mutant(
+        "put aside: uses that cannot be read stop nothing",
+        "gateway/store/lua/put_aside.lua",
+        "pcall(settle, KEYS[7], i, 'withdrawn', now)",
+        "settle(KEYS[7], i, 'withdrawn', now)",
+        "tests/service/test_quarantine.py",
+    ),
+    Mutant(
+        "audit: one look drops some thousands",
+        "gateway/store/outbox.py",
+        '"LIMIT", _TRIMMED',
+        '"LIMIT", 0',
+        "tests/store/test_audit_retention.py",
+    ),
+    Mutant(
         "types: equality tells them apart",
         COMPARING,
         "    if len(kinds) > 1:\n",

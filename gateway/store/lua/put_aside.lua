@@ -7,6 +7,8 @@
 -- KEYS[4] outbox  stream  events
 -- KEYS[5] audit   stream  audit log
 -- KEYS[6] jobs    stream  resume jobs
+-- KEYS[7] blobs   hash    large fields of the approval
+-- KEYS[8] waiting zset    the agent's pending items
 -- ARGV[1] id      text    the approval
 -- ARGV[2] kinds   json    [kind of timer, ...]
 -- ARGV[3] event   json    the event text
@@ -25,6 +27,9 @@ for i = 0, (tonumber(redis.call('HGET', KEYS[1], 'n')) or 0) - 1 do
   local state = redis.call('HGET', KEYS[1], i .. ':s')
   if state == 'pending' or state == 'authorized' then
     redis.call('HSET', KEYS[1], i .. ':s', 'withdrawn', i .. ':t', now)
+    redis.call('ZREM', KEYS[8], ARGV[1] .. '.' .. i)
+    -- What it uses may be what cannot be read: then it counts until it is forgotten.
+    pcall(settle, KEYS[7], i, 'withdrawn', now)
   elseif not state then
     break
   end

@@ -1,0 +1,91 @@
+"""The audit log is kept for a time, and then dropped in bounded steps."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gateway.config import Settings
+from gateway.errors import SettingsError
+from gateway.service.sweep import Sweeper
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+
+DAY_MS = 86_400_000
+
+
+async def write(store: Store, ages_in_days: list[int], each: int = 200) -> None:
+    """Write audit entries as if they were so old, oldest first."""
+    seconds, _ = cast("list[bytes]", await store.conn.command("TIME"))
+    key = store.keys_of_tenant("default").audit
+    for age in sorted(ages_in_days, reverse=True):
+        at_ms = int(seconds) * 1000 - age * DAY_MS
+        await store.conn.together(
+            *(["XADD", key, f"{at_ms}-{n}", "e", "{}"] for n in range(1, each + 1))
+        )
+
+
+async def ages(store: Store) -> set[int]:
+    """Return how old the entries are that are left, in days."""
+    seconds, _ = cast("list[bytes]", await store.conn.command("TIME"))
+    key = store.keys_of_tenant("default").audit
+    rows = cast("list[list[bytes]]", await store.conn.command("XRANGE", key, "-", "+"))
+    written = (int(row[0].split(b"-")[0]) for row in rows)
+    return {round((int(seconds) * 1000 - at_ms) / DAY_MS) for at_ms in written}
+
+
+async def test_entries_older_than_that_are_dropped(store: Store) -> None:
+    await write(store, [500, 450, 399, 10, 0])
+
+    await Sweeper(store).sweep()
+
+    assert await ages(store) == {399, 10, 0}
+
+
+async def test_somebody_may_keep_more_or_less(store: Store) -> None:
+    await write(store, [500, 90, 10])
+    store.audit_kept = timedelta(days=600)
+    await Sweeper(store).sweep()
+    all_of_them = await ages(store)
+    store.audit_kept = timedelta(days=60)
+
+    await Sweeper(store).sweep()
+
+    assert all_of_them == {500, 90, 10}
+    assert await ages(store) == {10}
+
+
+async def test_one_look_drops_no_more_than_some_thousands(store: Store) -> None:
+    await write(store, [500], each=12_000)
+    key = store.keys_of_tenant("default").audit
+
+    await Sweeper(store).sweep()
+
+    left = cast("int", await store.conn.command("XLEN", key))
+    assert 2_000 <= left < 12_000
+    await Sweeper(store).sweep()
+    assert cast("int", await store.conn.command("XLEN", key)) < 100
+    assert isinstance(await audit_entries(store.conn, store.keys_of_tenant("x")), list)
+
+
+@pytest.mark.parametrize(
+    ("text", "days"),
+    [("", 400), ("retention: {audit: 30d}", 30), ("retention: {}", 400)],
+)
+def test_the_settings_say_for_how_long(text: str, days: int, tmp_path: Path) -> None:
+    file = tmp_path / "twokey.yml"
+    file.write_text(text)
+
+    assert Settings.load(file, {}).retention.audit == timedelta(days=days)
+
+
+@pytest.mark.parametrize("text", ["29d", "1h", "400", "0d", "ever", "-30d"])
+def test_what_is_no_time_to_keep_is_refused(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "twokey.yml"
+    file.write_text(f"retention: {{audit: {text}}}")
+
+    with pytest.raises(SettingsError, match=r"retention.*(30d or more|write 400d)"):
+        Settings.load(file, {})

@@ -55,6 +55,7 @@ class HumanInTheLoopMiddleware(ApprovalMiddleware):
                 UserWarning,
                 stacklevel=2,
             )
+        self.interrupt_mode = interrupt_mode
         super().__init__(
             agent,
             gateway=gateway,

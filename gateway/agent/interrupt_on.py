@@ -4,6 +4,8 @@ https://docs.langchain.com/oss/python/langchain/human-in-the-loop describes the 
 LangChain asks ``when`` again on every resume, so that one that changes its mind runs a
 call that a person rejected. Here it is asked once, when a turn is submitted; only a
 plain ``False`` lets a call through, and only as far as the gateway's policy does.
+
+LangChain for JavaScript writes the same names in camel case; both are read.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ When = Callable[[ToolCallRequest], object]
 Describe = Callable[[ToolCall, AgentState[Any], Runtime[Any]], object]
 
 _RUNS = CallHint(hold=False)
+_SPELLINGS = {"allowedDecisions": "allowed_decisions", "argsSchema": "args_schema"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,9 @@ class Asking:
     tools: Mapping[str, BaseTool]
 
 
+_ALL: Mapping[str, Any] = {"allowed_decisions": [str(verb) for verb in Verb]}
+
+
 class Gates:
     """The tools that ``interrupt_on`` gates; all others it lets run.
 
@@ -71,7 +77,11 @@ class Gates:
 
     Raises:
         ValueError: when a config has no ``allowed_decisions`` or an unknown one, as a
-            gate that nothing can open would otherwise be taken for one that is open.
+            gate that nothing can open would otherwise be taken for one that is open;
+            or says the same thing in two spellings.
+
+    Attributes:
+        configs: the config of each gated tool, as LangChain for Python spells it.
     """
 
     def __init__(
@@ -79,11 +89,13 @@ class Gates:
     ) -> None:
         prefix = "" if description_prefix == DESCRIPTION_PREFIX else description_prefix
         self._gates: dict[str, Gate] = {}
-        for tool, config in interrupt_on.items():
-            if config is True:
-                self._gates[tool] = Gate(tuple(Verb), prefix)
-            elif config is not False:
-                self._gates[tool] = _gate(tool, config, prefix)
+        self.configs: dict[str, InterruptOnConfig] = {}
+        for tool, config in _unwrapped(interrupt_on).items():
+            if config is False:
+                continue
+            given = _ALL if config is True else _in_snake_case(tool, config)
+            self._gates[tool] = _gate(tool, given, prefix)
+            self.configs[tool] = cast("InterruptOnConfig", dict(given))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -113,10 +125,33 @@ class Gates:
         )
 
 
-def _gate(tool: str, config: object, prefix: str) -> Gate:
-    given: Mapping[str, Any] = (
-        cast("Mapping[str, Any]", config) if isinstance(config, Mapping) else {}
-    )
+def _unwrapped(interrupt_on: InterruptOn) -> InterruptOn:
+    """Return the tools of ``{"interruptOn": {...}}``, as JavaScript's options are."""
+    inner: object = interrupt_on.get("interruptOn")
+    if len(interrupt_on) != 1 or not isinstance(inner, Mapping):
+        return interrupt_on
+    tools = cast("InterruptOn", inner)
+    is_config = not {"allowed_decisions", "allowedDecisions"}.isdisjoint(tools)
+    return interrupt_on if is_config else tools
+
+
+def _in_snake_case(tool: str, config: object) -> Mapping[str, Any]:
+    if not isinstance(config, Mapping):
+        return {}
+    given = dict(cast("Mapping[str, Any]", config))
+    for camel, snake in _SPELLINGS.items():
+        if camel not in given:
+            continue
+        if snake in given:
+            raise ValueError(
+                f"Invalid `interrupt_on` config for tool '{tool}': it has both "
+                f"`{camel}` and `{snake}`; keep one of them."
+            )
+        given[snake] = given.pop(camel)
+    return given
+
+
+def _gate(tool: str, given: Mapping[str, Any], prefix: str) -> Gate:
     description = given.get("description")
     if description is None:
         description = prefix

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
-from langchain.agents.middleware import AgentMiddleware
+from langchain.agents.middleware import AgentMiddleware, InterruptOnConfig
 from langchain.agents.middleware.types import (
     AgentState,
     ModelRequest,
@@ -91,6 +91,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self.system_note = system_note
         self._gateway = gateway
         self._gates: Gates | None = None
+        self.description_prefix = description_prefix
         if interrupt_on is not None:
             self._gates = Gates(interrupt_on, description_prefix)
         self._tools: dict[str, BaseTool] = {}
@@ -102,6 +103,11 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     def name(self) -> str:
         """Return the constant name: it lives in checkpoints and must never change."""
         return "ApprovalMiddleware"
+
+    @property
+    def interrupt_on(self) -> dict[str, InterruptOnConfig]:
+        """Return the config of each tool that ``interrupt_on`` gates, as LangChain."""
+        return dict(self._gates.configs) if self._gates else {}
 
     def gateway(self) -> Gateway:
         """Return the gateway to ask.

@@ -1,0 +1,68 @@
+"""`interrupt_on` is read in both of LangChain's spellings, and can be read back."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from langchain.agents.middleware import HumanInTheLoopMiddleware as Stock
+
+from gateway.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
+from gateway.agent.interrupt_on import Gates
+
+SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}}}
+CAMEL: Any = {
+    "pay": {"allowedDecisions": ["approve", "reject"], "argsSchema": SCHEMA},
+    "look_up": False,
+    "mail": True,
+}
+SNAKE: Any = {
+    "pay": {"allowed_decisions": ["approve", "reject"], "args_schema": SCHEMA},
+    "look_up": False,
+    "mail": True,
+}
+
+
+@pytest.mark.parametrize("given", [CAMEL, {"interruptOn": CAMEL}])
+def test_camel_case_means_what_snake_case_means(given: Any) -> None:
+    camel, snake = Gates(given), Gates(SNAKE)
+
+    assert camel.names == snake.names == ("mail", "pay")
+    assert camel.schemas == snake.schemas == {"pay": SCHEMA}
+    assert camel.configs == snake.configs
+
+
+def test_a_tool_may_be_called_like_the_option() -> None:
+    config: Any = {"interruptOn": {"allowedDecisions": ["approve"]}}
+
+    assert Gates(config).names == ("interruptOn",)
+
+
+def test_two_spellings_of_one_thing_are_refused() -> None:
+    config: Any = {"pay": {**SNAKE["pay"], "allowedDecisions": ["approve"]}}
+
+    with pytest.raises(ValueError, match="both `allowedDecisions` and `allowed_dec"):
+        Gates(config)
+
+
+@pytest.mark.parametrize("misspelled", ["alloweddecisions", "allowed-decisions"])
+def test_any_other_spelling_is_still_no_gate(misspelled: str) -> None:
+    config: Any = {"pay": {misspelled: ["approve"]}}
+
+    with pytest.raises(ValueError, match="must be a non-empty list"):
+        Gates(config)
+
+
+def test_the_options_can_be_read_back_as_langchains_are() -> None:
+    options: dict[str, Any] = {
+        "interrupt_on": SNAKE,
+        "description_prefix": "Look",
+        "interrupt_mode": "per_call",
+    }
+
+    ours, stock = HumanInTheLoopMiddleware(**options), Stock(**options)
+
+    assert ours.description_prefix == stock.description_prefix
+    assert ours.interrupt_mode == cast("Any", stock).interrupt_mode
+    assert ours.interrupt_on == stock.interrupt_on
+    assert ApprovalMiddleware("support").interrupt_on == {}

@@ -8,8 +8,14 @@ environment variable that is read once, at import; here it is always on.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, cast
 
+from langchain.agents.structured_output import (
+    AutoStrategy,
+    ProviderStrategy,
+    ToolStrategy,
+)
 from langgraph._internal._serde import build_serde_allowlist
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.pregel import Pregel
@@ -43,8 +49,27 @@ def _declared(graph: object) -> set[tuple[str, ...]]:
         builder.output_schema,
         builder.context_schema,
         *(node.input_schema for node in builder.nodes.values()),
+        *_response_formats(graph),
     ]
     return build_serde_allowlist(
         schemas=[schema for schema in schemas if schema is not None],
         channels=builder.channels,
     )
+
+
+def _response_formats(graph: Any) -> list[type[Any]]:  # noqa: ANN401 - types of the user's state
+    """Return the types that an agent's ``response_format`` gives its answer.
+
+    LangChain declares ``structured_response`` as anything; only the function of the
+    agent's model node knows the format.
+    """
+    found: list[type[Any]] = []
+    for node in graph.nodes.values():
+        function = getattr(node.bound, "func", None)
+        cells: tuple[Any, ...] = getattr(function, "__closure__", None) or ()
+        for cell in cells:
+            with suppress(ValueError):  # an empty cell
+                value: object = cell.cell_contents
+                if isinstance(value, AutoStrategy | ProviderStrategy | ToolStrategy):
+                    found.append(cast("Any", value).schema)
+    return [one for one in found if not isinstance(one, dict)]

@@ -1,0 +1,106 @@
+"""An agent's structured answer comes back as its own type."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
+from langchain.agents.structured_output import ToolStrategy
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from gateway.agent import ApprovalMiddleware
+from gateway.embed import Twokey
+from gateway.policy.load import load_policy
+from gateway.resume.strict_state import allowed_types
+from gateway.store.store import Store
+from tests.agent.world import Script, calling
+
+POLICY = load_policy("version: 1\ndefaults: {reviewers: U0ANA}\n", "policy.yml")
+
+
+class Line(BaseModel):
+    """A part of an answer."""
+
+    amount: int
+
+
+class Invoice(BaseModel):
+    """An answer of a pydantic type."""
+
+    lines: list[Line]
+
+
+@dataclass
+class Note:
+    """An answer that is a dataclass."""
+
+    text: str
+
+
+class Row(TypedDict):
+    """An answer that is a dictionary."""
+
+    text: str
+
+
+class Undeclared(BaseModel):
+    """A type that no agent answers with."""
+
+
+JSON = {
+    "title": "Row",
+    "description": "A row.",
+    "type": "object",
+    "properties": {"text": {"type": "string"}},
+}
+INVOICE = Invoice(lines=[Line(amount=7)])
+SHAPES: dict[str, tuple[Any, str, dict[str, Any], object]] = {
+    "a model": (ToolStrategy(Invoice), "Invoice", INVOICE.model_dump(), INVOICE),
+    "a type by itself": (Invoice, "Invoice", INVOICE.model_dump(), INVOICE),
+    "a dataclass": (ToolStrategy(Note), "Note", {"text": "x"}, Note("x")),
+    "one of two": (ToolStrategy(Invoice | Note), "Note", {"text": "x"}, Note("x")),
+    "a typed dictionary": (ToolStrategy(Row), "Row", {"text": "x"}, {"text": "x"}),
+    "a schema": (ToolStrategy(JSON), "Row", {"text": "x"}, {"text": "x"}),
+}
+
+
+def agent(shape: str) -> Any:
+    given, name, args, _ = SHAPES[shape]
+    return cast("Any", create_agent)(
+        Script(replies=[calling((name, args, "c1"))]),
+        [],
+        middleware=[ApprovalMiddleware("shop")],
+        response_format=given,
+    )
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_a_structured_answer_keeps_its_type(
+    shape: str, store: Store, tmp_path: Path
+) -> None:
+    graph = agent(shape)
+
+    async with Twokey(policy=POLICY, url=store.conn.url, data_dir=tmp_path) as tk:
+        end = await tk.run(
+            graph,
+            {"messages": [("user", "go")]},
+            thread_id="t",
+            agent="shop",
+            timeout_s=20,
+        )
+
+    answer = SHAPES[shape][3]
+    assert end["structured_response"] == answer
+    assert type(end["structured_response"]) is type(answer)
+
+
+def test_no_other_type_is_built() -> None:
+    allowed = allowed_types(agent("a model"))
+
+    assert (__name__, "Invoice") in allowed
+    assert (__name__, "Line") in allowed
+    assert (__name__, "Undeclared") not in allowed

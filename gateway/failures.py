@@ -1,7 +1,9 @@
 """Say in a log what failed and where, in no words but ours.
 
 The text of a foreign error, and so its traceback, may quote the arguments of a tool or
-what somebody wrote. Neither reaches a log.
+what somebody wrote. Neither reaches the log of a system in use. A log that a developer
+reads shows them (`gateway.logs.write_logs`): each record carries its error in a
+`Failure`, which no other handler can read by printing or serialising the record.
 """
 
 from __future__ import annotations
@@ -13,7 +15,23 @@ from typing import cast
 
 from gateway.errors import TwokeyError
 
+FAILURE = "failure"
+"""Name of the attribute of a log record that holds its `Failure`."""
+
 _PLACES = 8
+
+
+class Failure:
+    """An error on its way to a log that may show its text; its own text is empty."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def text(self) -> str:
+        """Return the error's traceback with its words and those of its causes."""
+        return "".join(traceback.format_exception(self._error)).rstrip()
 
 
 def log_failure(
@@ -28,7 +46,8 @@ def log_failure(
         values: ids and names; no arguments of a tool.
     """
     told = event % values
-    logger.error("%s error=%s", told, described(error), stacklevel=2)
+    carried = {FAILURE: Failure(error)}
+    logger.error("%s error=%s", told, described(error), stacklevel=2, extra=carried)
 
 
 def described(error: BaseException) -> str:

@@ -15,6 +15,8 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+from gateway.failures import FAILURE, Failure
+
 OURS = ("gateway", "bot")
 """Loggers of Twokey; other libraries are heard from WARNING on."""
 
@@ -46,29 +48,45 @@ class LogSettings(BaseModel):
     format: Format = Format.TEXT
 
 
-def write_logs(settings: LogSettings) -> None:
-    """Write the process's events to stderr from now on; called once, at the start."""
+def write_logs(settings: LogSettings, *, shows_errors: bool = False) -> None:
+    """Write the process's events to stderr from now on; called once, at the start.
+
+    Args:
+        settings: what is written, and how.
+        shows_errors: whether the words of foreign errors are shown, with tracebacks.
+            They may quote arguments of tools: for a developer's own machine only.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    lines = _Json() if settings.format is Format.JSON else _Text()
-    handler.setFormatter(lines)
+    is_json = settings.format is Format.JSON
+    handler.setFormatter((_Json if is_json else _Text)(shows_errors=shows_errors))
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in OURS:
         logging.getLogger(name).setLevel(settings.level.upper())
 
 
 class _Text(logging.Formatter):
-    def __init__(self) -> None:
+    def __init__(self, *, shows_errors: bool = False) -> None:
         super().__init__(
             "%(asctime)s.%(msecs)03dZ %(levelname)-7s %(message)s", "%Y-%m-%dT%H:%M:%S"
         )
         self.converter = time.gmtime
+        self._shows_errors = shows_errors
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line of an event, and the traceback of its error if shown."""
+        line, trace = super().format(record), self.trace(record)
+        return f"{line}\n{trace}" if trace else line
+
+    def trace(self, record: logging.LogRecord) -> str:
+        """Return the words and places of a record's error; "" where not shown."""
+        failure = getattr(record, FAILURE, None)
+        if not self._shows_errors or not isinstance(failure, Failure):
+            return ""
+        return "\n".join(map(_shown, failure.text().splitlines()))
 
     def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's own name
         """Return the line of an event; nothing in a field can begin another one."""
-        shown = (
-            one if one.isprintable() else ascii(one)[1:-1] for one in record.message
-        )
-        record.message = "".join(shown)
+        record.message = _shown(record.message)
         return super().formatMessage(record)
 
 
@@ -85,7 +103,13 @@ class _Json(_Text):
         }
         if record.exc_info:
             row["trace"] = self.formatException(record.exc_info)
+        elif trace := self.trace(record):
+            row["trace"] = trace
         return json.dumps(row, ensure_ascii=False)
+
+
+def _shown(text: str) -> str:
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def _fields(record: logging.LogRecord) -> dict[str, str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable
 
 import pytest
 
 from gateway.errors import StoreUnavailable
-from gateway.failures import described, log_failure
+from gateway.failures import FAILURE, described, log_failure
 
 SECRET = "4111111111111111"
 
@@ -63,3 +64,17 @@ def test_a_failure_is_one_line_at_level_error(caplog: pytest.LogCaptureFixture) 
     assert record.levelno == logging.ERROR
     assert record.exc_info is None
     assert record.getMessage().startswith("job.failed job=7 error=StoreUnavailable")
+
+
+def test_the_record_of_a_failure_quotes_nobody_however_it_is_written(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log_failure(logging.getLogger("x"), caught(provider), "job.failed job=%s", "7")
+
+    (record,) = caplog.records
+    held = getattr(record, FAILURE)
+    assert SECRET not in str(vars(record))
+    assert SECRET not in caplog.text
+    with pytest.raises(TypeError):
+        json.dumps(held)
+    assert SECRET in held.text()

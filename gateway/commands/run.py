@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from functools import partial
 from typing import Annotated
+from urllib.parse import urlsplit
 
 import typer
 
@@ -15,7 +16,7 @@ from gateway.commands.house import bot_config, open_house
 from gateway.commands.rehearsal import furnish, holders
 from gateway.commands.session import Session, session_of
 from gateway.commands.stopping import until_stopped
-from gateway.config import DEFAULT_FILE
+from gateway.config import DEFAULT_FILE, Settings
 from gateway.embed import Twokey
 from gateway.logs import write_logs
 from gateway.policy_file import PolicyFile, followed
@@ -90,9 +91,17 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog=EXAMPLES)(bot)
 
 
+def _begin_logs(session: Session, settings: Settings, *, insecure_dev: bool) -> None:
+    """Write logs; the words of an agent's errors only where a developer reads them."""
+    host = urlsplit(settings.slack.api_url).hostname
+    is_sandbox = host in {"127.0.0.1", "::1", "localhost"}
+    shows_errors = session.debug or insecure_dev or is_sandbox
+    write_logs(settings.log, shows_errors=shows_errors)
+
+
 async def _run(session: Session, *, insecure_dev: bool) -> None:
     settings = session.settings()
-    write_logs(settings.log)
+    _begin_logs(session, settings, insecure_dev=insecure_dev)
     async with open_house(settings, insecure_dev=insecure_dev) as house:
         console.good(f"Twokey runs in workspace {house.bot.team_id}.")
         agents = ", ".join(settings.agents) or "none in twokey.yml"
@@ -102,7 +111,7 @@ async def _run(session: Session, *, insecure_dev: bool) -> None:
 
 async def _rehearse(session: Session, port: int) -> None:
     settings, policy = session.settings(), session.policy()
-    write_logs(settings.log)
+    write_logs(settings.log, shows_errors=True)
     async with open_world(
         session.config or DEFAULT_FILE,
         settings.data_dir / "sandbox",
@@ -123,7 +132,7 @@ async def _rehearse(session: Session, port: int) -> None:
 
 async def _gateway(session: Session, *, insecure_dev: bool) -> None:
     settings = session.settings()
-    write_logs(settings.log)
+    _begin_logs(session, settings, insecure_dev=insecure_dev)
     async with Twokey(settings, insecure_dev=insecure_dev) as twokey:
         console.good(f"The gateway runs for {', '.join(settings.agents) or 'nobody'}.")
         await until_stopped(twokey.reload)
@@ -131,7 +140,7 @@ async def _gateway(session: Session, *, insecure_dev: bool) -> None:
 
 async def _bot(session: Session, *, insecure_dev: bool) -> None:
     settings = session.settings()
-    write_logs(settings.log)
+    _begin_logs(session, settings, insecure_dev=insecure_dev)
     policy, tenant = PolicyFile(settings.policy), settings.tenant
     config = bot_config(settings)
     url = settings.redis_url.get_secret_value() if settings.redis_url else None

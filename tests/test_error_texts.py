@@ -1,0 +1,110 @@
+"""The words of an agent's error are shown where a developer reads, and nowhere else."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gateway.commands import run
+from gateway.commands.session import Session
+from gateway.config import Settings
+from gateway.failures import log_failure
+from gateway.logs import Format, LogSettings, write_logs
+
+SECRET = "iban DE44\x1b[31m\nevil"
+
+
+@pytest.fixture(autouse=True)
+def unchanged() -> Iterator[None]:
+    """Leave logging as it was."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    for name in ("gateway", "bot"):
+        logging.getLogger(name).setLevel(logging.NOTSET)
+
+
+def provider() -> None:
+    raise ValueError(SECRET)
+
+
+def fail() -> None:
+    try:
+        provider()
+    except ValueError as error:
+        logger = logging.getLogger("gateway.x")
+        log_failure(logger, error, "job.failed job=%s", "7")
+
+
+@pytest.mark.parametrize("format_", Format)
+def test_a_production_log_never_shows_the_words_of_an_error(
+    capsys: pytest.CaptureFixture[str], format_: Format
+) -> None:
+    write_logs(LogSettings(format=format_))
+
+    fail()
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "DE44" not in line
+    assert "ValueError [" in line
+
+
+def test_a_developers_log_shows_words_and_places_and_no_control_characters(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_logs(LogSettings(), shows_errors=True)
+
+    fail()
+
+    told = capsys.readouterr().err
+    assert "job.failed job=7" in told
+    assert "ValueError: iban DE44\\x1b[31m\nevil\n" in told
+    assert "test_error_texts.py" in told
+    assert "\x1b" not in told
+
+
+def test_a_developers_json_log_has_the_trace_in_its_row(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_logs(LogSettings(format=Format.JSON), shows_errors=True)
+
+    fail()
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "ValueError: iban DE44" in json.loads(line)["trace"]
+
+
+@pytest.mark.parametrize(
+    ("yaml", "debug", "insecure_dev", "is_shown"),
+    [
+        ("", False, False, False),
+        ("log: {level: debug}", False, False, False),
+        ("", True, False, True),
+        ("", False, True, True),
+        ("slack: {api_url: 'http://127.0.0.1:4000/api/'}", False, False, True),
+        ("slack: {api_url: 'https://slack.com/api/'}", False, False, False),
+    ],
+)
+def test_debug_development_and_the_sandbox_show_the_words(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    yaml: str,
+    *,
+    debug: bool,
+    insecure_dev: bool,
+    is_shown: bool,
+) -> None:
+    (tmp_path / "twokey.yml").write_text(yaml)
+    settings = Settings.load(tmp_path / "twokey.yml", {})
+    session = Session(env={}, debug=debug)
+
+    run._begin_logs(session, settings, insecure_dev=insecure_dev)
+    fail()
+
+    assert ("DE44" in capsys.readouterr().err) is is_shown

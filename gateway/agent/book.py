@@ -6,6 +6,7 @@ here is asked of the gateway again.
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from threading import Lock
@@ -16,6 +17,8 @@ from gateway.wire import TurnRef, Verdict
 
 BOOK_SIZE = 512
 """How many turns this process remembers the verdicts of."""
+BOOK_AGE_S = 5.0
+"""How long a verdict of this process counts before the gateway is asked again."""
 BOOK_EDITS = 8192
 """How many edits this process remembers the hash of."""
 
@@ -24,21 +27,26 @@ class Book:
     """The verdicts and the edits that came from the gateway, newest kept."""
 
     def __init__(self) -> None:
-        self._turns: OrderedDict[str, dict[str, Verdict]] = OrderedDict()
+        self._turns: OrderedDict[str, tuple[float, dict[str, Verdict]]] = OrderedDict()
         self._edits: OrderedDict[tuple[Home, str], None] = OrderedDict()
         self._lock = Lock()
 
     def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
         """Remember the verdicts on a turn."""
         with self._lock:
-            self._turns[ref.model_dump_json()] = dict(verdicts)
+            known = (time.monotonic(), dict(verdicts))
+            self._turns[ref.model_dump_json()] = known
             while len(self._turns) > BOOK_SIZE:
                 self._turns.popitem(last=False)
 
     def get(self, ref: TurnRef) -> dict[str, Verdict] | None:
-        """Return the verdicts on a turn; None when this process did not submit it."""
+        """Return the verdicts on a turn; None when this process did not submit it.
+
+        None too when it did so a while ago: the policy may have changed since.
+        """
         with self._lock:
-            return self._turns.get(ref.model_dump_json())
+            at, known = self._turns.get(ref.model_dump_json(), (0.0, None))
+        return known if time.monotonic() - at < BOOK_AGE_S else None
 
     def put_edits(self, home: Home, records: Iterable[EditRecord]) -> None:
         """Remember edits that the gateway told or confirmed in a run."""

@@ -143,33 +143,33 @@ class Caller:
         verdict = turns.noted(state, message, request.tool_call)
         if verdict.kind is VerdictKind.HOLD:
             return await self._held(request, run, ref, verdict)
-        if verdict.kind is VerdictKind.RUN and await self._may_run(
-            ref, state, message, verdict
-        ):
+        if verdict.kind is VerdictKind.RUN:
+            verdict = await self._confirmed(ref, state, message, verdict)
+        if verdict.kind is VerdictKind.RUN:
             return await self._unasked(request, run, ref, verdict)
         reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
         text = words.denied(reason or turns.NO_VERDICT)
         return _closing(request, words.told(request.tool_call, text))
 
-    async def _may_run(
+    async def _confirmed(
         self,
         ref: TurnRef,
         state: Mapping[str, Any],
         message: AIMessage,
         verdict: Verdict,
-    ) -> bool:
-        """Confirm with the gateway what state says may run unasked."""
+    ) -> Verdict:
+        """Return what the gateway says of a call that may run unasked by state."""
         known = self.book.get(ref)
         if known is None:
             calls = turns.open_calls(message, state["messages"])
             hints = turns.noted_hints(state)
             known = (await self.submit(ref, calls, str(message.text), hints)).verdicts
         word = known.get(verdict.tool_call_id)
-        return (
-            word is not None
-            and word.kind is VerdictKind.RUN
-            and _is_same(word, verdict)
-        )
+        if word is not None and (
+            word.kind is VerdictKind.DENY or _is_same(word, verdict)
+        ):
+            return word
+        return turns.denial(verdict.tool, verdict.tool_call_id, turns.NO_VERDICT)
 
     async def _unasked(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict

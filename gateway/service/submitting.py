@@ -6,16 +6,13 @@ between is checked again in the step that writes; then the turn is judged once m
 
 from __future__ import annotations
 
-import json
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from gateway.approvals import digest
 from gateway.approvals.record import Context
 from gateway.approvals.strict_json import parse_object
-from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson, StoreUnavailable
 from gateway.policy.evaluate import Ruling, evaluate
 from gateway.policy.facts import Facts
@@ -27,9 +24,9 @@ from gateway.service.advising import Advised, Advising, triage_events
 from gateway.service.hints import apply_hint
 from gateway.service.measuring import Measured, facts_of, measure
 from gateway.service.proposals import Proposal, Ruled, Source, propose
+from gateway.service.rejudging import KeptVerdicts, judged_again, totals_with
 from gateway.store import keys as store_keys
 from gateway.store.attention import Standing
-from gateway.store.freezes import names_of
 from gateway.store.opening import Admission, Listed
 from gateway.store.store import Store
 from gateway.store.windows import Use
@@ -83,7 +80,9 @@ class Submitter:
                 turn_key=turn_key,
             )
             if standing.verdicts:
-                return _halted(_verdicts(standing.verdicts), standing, ref.agent), ()
+                kept = KeptVerdicts.read(standing.verdicts)
+                kept = kept.halted(standing, ref.agent)
+                return await self._by_now(turn, kept, standing), ()
             judged = await self._judge(turn, turn_key, standing, advising)
             if judged is None:
                 continue
@@ -94,6 +93,29 @@ class Submitter:
             "Too much was asked at once to judge this turn; nothing was opened. "
             "Submit it again."
         )
+
+    async def _by_now(
+        self, turn: Turn, kept: KeptVerdicts, standing: Standing
+    ) -> tuple[Verdict, ...]:
+        """Return known verdicts without those that the policy of now refuses."""
+        policy = self._policy()
+        if kept.is_of(policy):
+            return kept.verdicts
+        calls = {call.tool_call_id: call for call in turn.calls}
+        found: list[Verdict] = []
+        requester = standing.thread.requester.user if standing.thread.requester else ""
+        for verdict in kept.verdicts:
+            call = calls.get(verdict.tool_call_id)
+            if call is None or verdict.kind is not VerdictKind.RUN:
+                found.append(verdict)
+                continue
+            ctx, args = self._context(turn, call), call.args
+            one = measure(policy, self._keys, ctx, call.tool, args, requester=requester)
+            totals = await totals_with(self._store, self._keys.blobs(""), one)
+            moment = _Moment(standing, [one], [totals], requester)
+            ruling = _judged(turn, policy, call, moment.facts(0, held=0))
+            found.append(judged_again(verdict, ruling.tier))
+        return tuple(found)
 
     async def _judge(
         self, turn: Turn, turn_key: str, standing: Standing, advising: Advising
@@ -146,9 +168,7 @@ class Submitter:
             self._keys,
             turn_key,
             proposal.approvals,
-            verdicts=json.dumps(
-                [verdict.model_dump(mode="json") for verdict in proposal.verdicts]
-            ),
+            verdicts=KeptVerdicts(proposal.verdicts, judged.policy.digest).dumped(),
             events=proposal.events,
             thread=(turn.ref.agent, turn.ref.thread),
             admission=judged.admission(self._tenant, turn),
@@ -156,7 +176,7 @@ class Submitter:
         )
         if opened is None:
             return None
-        return _verdicts(opened.verdicts), opened.older
+        return KeptVerdicts.read(opened.verdicts).verdicts, opened.older
 
     def _approval_id(self) -> str:
         return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
@@ -290,32 +310,3 @@ def _canonical(call: ProposedCall) -> ProposedCall:
     except BadJson:
         return call  # refused with a sentence when its document is made
     return call.with_(args=args)
-
-
-def _halted(
-    verdicts: tuple[Verdict, ...], standing: Standing, agent: str
-) -> tuple[Verdict, ...]:
-    """Return known verdicts with those taken back that a freeze stops by now."""
-    return tuple(
-        _denied(verdict, standing, agent)
-        if verdict.kind is VerdictKind.RUN
-        else verdict
-        for verdict in verdicts
-    )
-
-
-def _denied(verdict: Verdict, standing: Standing, agent: str) -> Verdict:
-    for name in names_of(agent, verdict.tool):
-        freeze = standing.frozen.get(name)
-        if freeze is not None:
-            return verdict.with_(
-                kind=VerdictKind.DENY,
-                tier=Tier.DENY,
-                reason=refusing.stopped(freeze),
-            )
-    return verdict
-
-
-def _verdicts(body: str) -> tuple[Verdict, ...]:
-    rows = cast("list[Mapping[str, object]]", json.loads(body))
-    return tuple(Verdict.model_validate(row) for row in rows)

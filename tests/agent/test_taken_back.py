@@ -9,7 +9,10 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
+from gateway.agent import book
 from gateway.approvals.lifecycle import ItemState, Move
+from gateway.approvals.tiers import Tier
+from gateway.wire import VerdictKind
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import (
     CONFIG,
@@ -124,3 +127,22 @@ async def test_a_tool_that_paused_is_given_its_own_answer_after_it_went_back(
     assert said == ["seven"]
     assert results(state)[0].text == "ordered seven pens"
     assert gateway.only().state is ItemState.EXECUTED
+
+
+async def test_a_cleared_call_that_the_policy_takes_back_says_so(
+    runner: Runner, memory: InMemorySaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread rests before its tools, and goes on under another policy."""
+    monkeypatch.setattr(book, "BOOK_AGE_S", 0.0)
+    gateway, effects = FakeGateway({"pay": Tier.AUTO}), Effects()
+    graph = build(gateway, effects.tools(), pay(), saver=memory)
+    graph.interrupt_before_nodes = ["tools"]
+    await runner.say(graph, "pay ada")
+    [(key, (turn, verdicts))] = gateway.turns.items()
+    denied = [each.with_(kind=VerdictKind.DENY, reason="Changed.") for each in verdicts]
+    gateway.turns[key] = (turn, tuple(denied))
+
+    state = await runner.run(graph, None)
+
+    assert effects.paid == []
+    assert results(state)[0].text == "Changed."

@@ -393,8 +393,8 @@ TABLE = (
     Mutant(
         "a freeze takes back a verdict to run",
         "gateway/service/submitting.py",
-        "        if verdict.kind is VerdictKind.RUN\n",
-        "        if not verdict\n",
+        "kept = kept.halted(standing, ref.agent)",
+        "pass",
         FREEZES,
     ),
     Mutant(

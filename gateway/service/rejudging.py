@@ -1,0 +1,110 @@
+"""Keep the verdicts of a turn, and take back those that the policy of now refuses.
+
+A turn is judged once. What was cleared to run unasked may still be asked about later,
+by a process that takes the turn over; then a freeze or another policy counts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import cast
+
+from gateway.approvals.tiers import Tier
+from gateway.policy.rules import Policy
+from gateway.service import refusing
+from gateway.service.measuring import Measured
+from gateway.store.attention import Standing
+from gateway.store.freezes import names_of
+from gateway.store.store import Store
+from gateway.store.windows import Use, use_of
+from gateway.wire import Verdict, VerdictKind
+
+NEEDS_A_PERSON = (
+    "The policy changed after this call was cleared: it needs a person by now, so it "
+    "does not run. If it is still needed, make it again as a new call."
+)
+FORBIDDEN = (
+    "The policy changed after this call was cleared and no longer allows it, so it "
+    "does not run."
+)
+
+
+class KeptVerdicts:
+    """The verdicts on a turn and the policy that gave them, as the store keeps them."""
+
+    def __init__(self, verdicts: Sequence[Verdict], policy_digest: str) -> None:
+        self.verdicts = tuple(verdicts)
+        self.policy_digest = policy_digest
+
+    @classmethod
+    def read(cls, body: str) -> KeptVerdicts:
+        """Read what `dumped` wrote, or the plain list that was written before it."""
+        kept = cast("object", json.loads(body))
+        if isinstance(kept, list):
+            kept = {"policy": "", "verdicts": cast("list[object]", kept)}
+        found = cast("Mapping[str, object]", kept)
+        rows = cast("list[Mapping[str, object]]", found["verdicts"])
+        return cls([Verdict.model_validate(row) for row in rows], str(found["policy"]))
+
+    def dumped(self) -> str:
+        """Return the JSON to store."""
+        rows = [verdict.model_dump(mode="json") for verdict in self.verdicts]
+        return json.dumps({"policy": self.policy_digest, "verdicts": rows})
+
+    def is_of(self, policy: Policy) -> bool:
+        """Say whether this very policy gave these verdicts."""
+        return self.policy_digest == policy.digest
+
+    def halted(self, standing: Standing, agent: str) -> KeptVerdicts:
+        """Return the verdicts with those taken back that a freeze stops by now."""
+        halted = [_halted(verdict, standing, agent) for verdict in self.verdicts]
+        return KeptVerdicts(halted, self.policy_digest)
+
+
+def judged_again(verdict: Verdict, tier: Tier) -> Verdict:
+    """Return what becomes of a verdict when the call has this tier by now."""
+    if verdict.kind is not VerdictKind.RUN or tier.runs_unasked:
+        return verdict
+    reason = FORBIDDEN if tier is Tier.DENY else NEEDS_A_PERSON
+    return refused(verdict, reason)
+
+
+def refused(verdict: Verdict, reason: str) -> Verdict:
+    """Return the verdict that takes another one back."""
+    return verdict.with_(kind=VerdictKind.DENY, tier=Tier.DENY, reason=reason)
+
+
+async def totals_with(store: Store, blobs: str, one: Measured) -> dict[str, int]:
+    """Return what the windows of a cleared call come to, its own share counted once.
+
+    Args:
+        store: where the windows are.
+        blobs: a key of the same shard that holds nothing.
+        one: what the call uses.
+    """
+    counted = {use.name: await _is_counted(store, use) for use in one.reserved}
+    asked = [_without_share(use) if counted[use.name] else use for use in one.reserved]
+    return await store.windows.totals(blobs, 0, asked)
+
+
+async def _is_counted(store: Store, use: Use) -> bool:
+    found = await store.conn.command("ZSCORE", use.window, use.use)
+    return found is not None
+
+
+def _without_share(use: Use) -> Use:
+    call = use.use.partition(" ")[0]
+    return use_of(
+        use.window, name=use.name, call=call, micro=0, within_ms=use.within_ms
+    )
+
+
+def _halted(verdict: Verdict, standing: Standing, agent: str) -> Verdict:
+    if verdict.kind is not VerdictKind.RUN:
+        return verdict
+    for name in names_of(agent, verdict.tool):
+        freeze = standing.frozen.get(name)
+        if freeze is not None:
+            return refused(verdict, refusing.stopped(freeze))
+    return verdict

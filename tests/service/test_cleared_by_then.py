@@ -1,0 +1,100 @@
+"""A call that was cleared to run unasked does not run when the policy changed."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.strict_json import JsonObject
+from gateway.policy.load import load_policy
+from gateway.service.rejudging import FORBIDDEN, NEEDS_A_PERSON
+from gateway.store.store import Store
+from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind
+from tests.service.desk import POLICY, Desk
+
+AUTO = "look_up_order: {tier: auto}"
+WINDOWS = """
+windows:
+  looked: {tools: [look_up_order], by: call.agent, count: true, within: 1h}
+"""
+COUNTED = (
+    "look_up_order: {tier: auto, raise: "
+    "[{to: deny, when: windows.looked > 1, because: too many}]}"
+)
+
+
+def policy_with(look_up: str, more: str = "") -> str:
+    assert AUTO in POLICY
+    return POLICY.replace(AUTO, look_up) + more
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+async def cleared(desk: Desk) -> tuple[Turn, tuple[Verdict, ...]]:
+    """Submit a turn with a call that runs and one that waits."""
+    calls: list[tuple[str, JsonObject]] = [
+        ("look_up_order", {"id": "1"}),
+        ("process_refund", {"amount": 1}),
+    ]
+    ref, verdicts = await desk.submit(*calls)
+    proposed = tuple(
+        ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
+        for index, (tool, args) in enumerate(calls)
+    )
+    return Turn(ref=ref, calls=proposed), verdicts
+
+
+@pytest.mark.parametrize(
+    ("now", "reason"),
+    [
+        ("{tier: deny}", FORBIDDEN),
+        ("{tier: approve}", NEEDS_A_PERSON),
+        ("{tier: escalate}", NEEDS_A_PERSON),
+    ],
+)
+async def test_a_cleared_call_is_refused_by_a_stricter_policy(
+    desk: Desk, now: str, reason: str
+) -> None:
+    turn, before = await cleared(desk)
+    desk.policy = load_policy(policy_with(f"look_up_order: {now}"), "policy.yml")
+
+    run, hold = await desk.agents.submit(turn)
+
+    assert before[0].kind is VerdictKind.RUN
+    assert (run.kind, run.reason) == (VerdictKind.DENY, reason)
+    assert hold == before[1]
+
+
+async def test_a_part_of_a_turn_that_asks_again_is_judged_by_now_too(
+    desk: Desk,
+) -> None:
+    turn, _ = await cleared(desk)
+    desk.policy = load_policy(policy_with("look_up_order: {tier: deny}"), "policy.yml")
+
+    run, _ = await desk.agents.submit(turn.with_(calls=turn.calls[:1]))
+
+    assert run.kind is VerdictKind.DENY
+
+
+async def test_a_cleared_call_counts_once_in_the_windows_of_a_new_policy(
+    desk: Desk,
+) -> None:
+    desk.policy = load_policy(policy_with(AUTO, WINDOWS), "policy.yml")
+    turn, before = await cleared(desk)
+    desk.policy = load_policy(policy_with(COUNTED, WINDOWS), "policy.yml")
+
+    assert await desk.agents.submit(turn) == before
+
+
+async def test_a_cleared_call_stays_cleared_by_the_same_or_a_looser_policy(
+    desk: Desk,
+) -> None:
+    turn, before = await cleared(desk)
+    assert await desk.agents.submit(turn) == before
+
+    looser = POLICY.replace("process_refund: {tier: approve}", "pay: {tier: auto}")
+    desk.policy = load_policy(looser, "policy.yml")
+
+    assert await desk.agents.submit(turn) == before

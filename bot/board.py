@@ -35,6 +35,8 @@ _NEEDS_PEOPLE = {
     EventName.ITEM_EDITED,
     EventName.ITEM_VOTED,
     EventName.ITEM_IN_DOUBT,
+    EventName.ITEM_OBSERVED,
+    EventName.ITEM_REPORTED,
     EventName.ITEM_REOPENED,
 }
 

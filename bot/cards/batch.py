@@ -28,11 +28,17 @@ from bot.cards.states import BECAUSE, TIERS, TRIAGE, WORDS, reasons_line, senten
 from bot.cards.votes import lacking
 from bot.text import excerpt, fit, mixed_script_warnings
 from gateway.approvals.hidden import has_hidden
-from gateway.approvals.record import Approval, Item, Person, Verb
+from gateway.approvals.record import Approval, Finding, Item, Person, Verb
 from gateway.approvals.tiers import Tier
 
 _MAX_MIXED = 2
 _OTHERS = 300
+_OBSERVATIONS = 2
+_FINDINGS = {
+    Finding.EXECUTED: "it ran",
+    Finding.RERUN: "run it again",
+    Finding.SKIP: "leave it",
+}
 
 
 def needs_full_view(approval: Approval, index: int) -> bool:
@@ -134,7 +140,16 @@ def _call(frame: Frame, item: Item, shown: Listing) -> Block:
         parts += _quoted("Reason:", item.settlement.text, frame)
     if item.settlement is not None and item.settlement.verb is Verb.RESPOND:
         parts += _quoted("Answer to the agent:", item.settlement.text, frame)
-    if item.result is not None:
+    for one in item.observations[-_OBSERVATIONS:]:
+        said = label(f" says: {_FINDINGS[one.finding]}")
+        parts.append(line(bold(label("Checked: ")), _person(one.by), words(said)))
+        parts += _quoted("Note:", one.note, frame)
+    if item.late is not None:
+        told = "it ran" if item.late.ok else "it failed"
+        against = ", against what people had found" if item.is_contradicted else ""
+        title = f"Its executor reported later that {told}{against}:"
+        parts += _quoted(title, item.late.summary or told, frame)
+    if item.result is not None and item.late is None:
         parts += _quoted("Result (as the tool says):", item.result.summary, frame)
     return stacked(*parts, block_id=frame.block_id(f"{item.index}.call"))
 

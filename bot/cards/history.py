@@ -16,9 +16,8 @@ from bot.cards.rich import box, stacked
 from bot.cards.states import approvers, by_whom
 from bot.cards.votes import counted_votes, so_far, still_needed
 from bot.text import excerpt
-from gateway.approvals.decisions import Finding
 from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Approval, Item, Person
+from gateway.approvals.record import Approval, Finding, Item, Person
 
 _TEXT = 1_500
 _CHANGE = 2_500
@@ -44,10 +43,25 @@ _BY_SOMEBODY: dict[EventName, LiteralString] = {
 _WITH_WORDS = frozenset(
     {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_WITHDRAWN}
 )
+_REPORTED: dict[str, LiteralString] = {
+    "executed": "⚠️ After this was settled, its executor reported that it ran.",
+    "failed": "⚠️ After this was settled, its executor reported that it failed.",
+}
+_OBSERVED: dict[str, LiteralString] = {
+    Finding.EXECUTED.value: "🔎 {who} checked and says: it ran. Others are needed too.",
+    Finding.RERUN.value: "🔎 {who} says: run it again. Others are needed too.",
+    Finding.SKIP.value: "🔎 {who} says: leave it. Others are needed too.",
+}
 _FOUND: dict[str, LiteralString] = {
     Finding.EXECUTED.value: "🔎 {who} checked: it ran.",
     Finding.RERUN.value: "🔎 {who} checked: it runs again.",
     Finding.SKIP.value: "🔎 {who} checked and left it as it is.",
+}
+
+_OF_DOUBT = {
+    EventName.ITEM_OBSERVED: _OBSERVED,
+    EventName.ITEM_RECONCILED: _FOUND,
+    EventName.ITEM_REPORTED: _REPORTED,
 }
 
 
@@ -69,7 +83,8 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     blocks: list[Block] = [section(said)]
     if event.name in _EXPLAINED and event.reason:
         blocks.append(context(label(event.reason)))
-    quotes = [box(text) for text in _quotes(event.name, item) if text]
+    noted = [_cut(event.data.get("note", ""))]
+    quotes = [box(text) for text in (*_quotes(event.name, item), *noted) if text]
     if quotes:
         blocks.append(stacked(*quotes, block_id=f"{approval.id}:{event.name}"))
     text = f"Approval {approval.id}, call {item.index + 1}: {event.name}."
@@ -96,9 +111,16 @@ def _said(event: Event, item: Item) -> Template | None:
         return _edited(item, item.edit.by)
     if name is EventName.ITEM_VOTED and item.votes:
         return _voted(item, _lost(event))
-    if name is EventName.ITEM_RECONCILED and event.reason in _FOUND:
-        return template(_FOUND[event.reason], who=who(_actor(event)))
+    if name in _OF_DOUBT:
+        return _of_doubt(event)
     return _decided(name, item) if name in _BY_SOMEBODY and by else None
+
+
+def _of_doubt(event: Event) -> Template | None:
+    said = _OF_DOUBT[event.name].get(event.reason)
+    if said is None or event.name is EventName.ITEM_REPORTED:
+        return template(said) if said else None
+    return template(said, who=who(_actor(event)))
 
 
 def _decided(name: EventName, item: Item) -> Template | None:
@@ -155,6 +177,8 @@ def _quotes(name: EventName, item: Item) -> list[str]:
         return [_cut(item.settlement.text if item.settlement else "")]
     if name in {EventName.ITEM_VOTED, EventName.ITEM_AUTHORIZED} and item.votes:
         return [_cut(item.votes[-1].reason)]
+    if name is EventName.ITEM_REPORTED and item.late:
+        return [_cut(item.late.summary)]
     if name in {EventName.ITEM_EXECUTED, EventName.ITEM_FAILED} and item.result:
         return [_cut(item.result.summary)]
     return []

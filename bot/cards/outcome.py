@@ -151,6 +151,14 @@ def run_failed(approval: Approval | None = None) -> Message:
 
 
 def _voted(outcome: Voted) -> Template:
+    item = outcome.approval.items[outcome.index]
+    if item.state is ItemState.IN_DOUBT:
+        return template(
+            "What you found is recorded: {have} of {need} say so. Nothing is settled "
+            "before enough say the same.",
+            have=outcome.have,
+            need=outcome.need,
+        )
     if not outcome.have:
         return template(
             "Your change is recorded. Somebody else has to approve it as it is now."

@@ -7,7 +7,8 @@ from bot.gestures import Clicked
 from bot.ids import Action
 from bot.listeners.doors import Doors
 from bot.listeners.seeing import answered, decide, seen
-from gateway.approvals.decisions import Finding, Reconcile
+from gateway.approvals.decisions import Reconcile
+from gateway.approvals.record import Finding
 
 _FINDINGS = {
     Action.RECONCILE_EXECUTED: Finding.EXECUTED,

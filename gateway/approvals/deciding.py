@@ -123,6 +123,8 @@ def _hands(frame: Frame) -> Reviewer:
     if frame.withdraws:
         return reviewer.with_(stands_in_for=())
     principals = (*frame.approval.principals, *item.principals)
+    if item.state is ItemState.IN_DOUBT:
+        item = item.with_(votes=tuple(one.vote for one in item.observations_now))
     others = _votes_of_others(item, reviewer.person)
     return quorum.standing_in(
         reviewer, frame.demand.roles, principals, others, item.action_hash

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Person, Record, Settlement
+from gateway.approvals.record import Approval, Finding, Person, Record, Settlement
 from gateway.approvals.strict_json import JsonObject
 
 
@@ -85,14 +85,6 @@ class Respond(Record):
 
     kind: Literal["respond"] = "respond"
     message: str
-
-
-class Finding(StrEnum):
-    """What a person found out about an execution in doubt."""
-
-    EXECUTED = "executed"
-    RERUN = "rerun"
-    SKIP = "skip"
 
 
 class Reconcile(Record):

@@ -38,6 +38,8 @@ class EventName(StrEnum):
     ITEM_EXECUTED = "item.executed"
     ITEM_FAILED = "item.failed"
     ITEM_IN_DOUBT = "item.in_doubt"
+    ITEM_OBSERVED = "item.observed"
+    ITEM_REPORTED = "item.reported"
     ITEM_RECONCILED = "item.reconciled"
     RECORD_UNREADABLE = "record.unreadable"
     RUN_STARTED = "run.started"

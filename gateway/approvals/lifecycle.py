@@ -70,6 +70,8 @@ TRANSITIONS: dict[tuple[ItemState, Move], ItemState] = {
     (_S.IN_DOUBT, Move.EXECUTE): _S.EXECUTED,
     (_S.IN_DOUBT, Move.FAIL): _S.FAILED,
     (_S.IN_DOUBT, Move.RETRY): _S.AUTHORIZED,
+    # People left it, and then its executor reported that it had run.
+    (_S.FAILED, Move.EXECUTE): _S.EXECUTED,
 }
 
 FINAL: frozenset[ItemState] = frozenset(ItemState) - {state for state, _ in TRANSITIONS}
@@ -113,5 +115,6 @@ def diagram() -> str:
         f"    {before} --> {after}: {move}"
         for (before, move), after in TRANSITIONS.items()
     ]
-    rows += [f"    {state} --> [*]" for state in ItemState if state in FINAL]
+    ends = FINAL | {ItemState.FAILED}
+    rows += [f"    {state} --> [*]" for state in ItemState if state in ends]
     return "\n".join(rows)

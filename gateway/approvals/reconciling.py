@@ -1,25 +1,105 @@
-"""Settle an execution in doubt: a person looked, and says what they found."""
+"""Settle an execution in doubt: people looked, and say what they found.
+
+It takes the people whom the call itself takes, and they have to agree: what each of
+them found is kept with their note, and the doubt ends when enough found the same.
+"""
 
 from __future__ import annotations
 
 from gateway.approvals import membership, quorum
-from gateway.approvals.changes import Change, Frame, event_of, following
+from gateway.approvals.changes import Change, Frame, event_of, following, for_whom
 from gateway.approvals.decisions import (
     Changed,
-    Finding,
     Forbidden,
+    Invalid,
     Reconcile,
     Refusal,
     Stale,
+    Voted,
 )
-from gateway.approvals.events import EventName
+from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ItemState, Move, advance
-from gateway.approvals.record import Verb, Vote
+from gateway.approvals.record import (
+    Demand,
+    Finding,
+    Item,
+    Observation,
+    Verb,
+    Vote,
+)
 from gateway.approvals.tiers import Tier
+
+MAX_NOTE = 3000
+"""Longest note: what one Slack text input can hold."""
+
+_MOVES = {
+    Finding.EXECUTED: Move.EXECUTE,
+    Finding.RERUN: Move.RETRY,
+    Finding.SKIP: Move.FAIL,
+}
 
 
 def reconcile(frame: Frame, decision: Reconcile) -> Change | Refusal:
-    """Settle an execution in doubt as a person found it, or have it run again."""
+    """Record what a person found; settle the doubt when enough found the same."""
+    refusal = _not_open(frame) or _not_permitted(frame, decision)
+    if refusal is not None:
+        return refusal
+    demand = _demand(frame, decision.finding)
+    mine = _observation(frame, decision, demand)
+    others = tuple(
+        one for one in frame.item.observations_now if not one.vote.by.is_same(mine.by)
+    )
+    same = tuple(one.vote for one in others if one.finding is mine.finding)
+    item = frame.item.with_(observations=(*others, mine))
+    count = quorum.tally(demand, (*same, mine.vote), item.action_hash)
+    if count.is_met:
+        doubtful = quorum.doubtful_roles(same, frame.voters, demand.roles)
+        if doubtful:
+            return Forbidden(reason=membership.not_told(doubtful, frame.voters))
+        still = quorum.asked_again(same, frame.voters, demand.roles)
+        count = quorum.tally(demand, (*still, mine.vote), item.action_hash)
+    if count.is_met:
+        return _settled(frame, item, mine)
+    approval = following(frame.approval, item)
+    voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)
+    event = _event(frame, item, mine, EventName.ITEM_OBSERVED)
+    return Change(approval, item, (event,), voted)
+
+
+def _settled(frame: Frame, item: Item, mine: Observation) -> Change:
+    settled = item.with_(
+        state=advance(item.state, _MOVES[mine.finding]),
+        changed_at_ms=frame.now_ms,
+        found=mine.finding,
+    )
+    event = _event(frame, settled, mine, EventName.ITEM_RECONCILED)
+    return Change(following(frame.approval, settled), settled, (event,))
+
+
+def _event(frame: Frame, item: Item, mine: Observation, name: EventName) -> Event:
+    event = event_of(frame, item, name, frame.approval.version)
+    noted = {"note": mine.note} if mine.note else {}
+    return event.with_(reason=mine.finding.value, data=event.data | noted)
+
+
+def _observation(frame: Frame, decision: Reconcile, demand: Demand) -> Observation:
+    vote = Vote(
+        by=frame.reviewer.person,
+        roles=quorum.roles_of(frame.reviewer, demand.roles),
+        action_hash=frame.item.action_hash,
+        at_ms=frame.now_ms,
+        on_behalf_of=for_whom(frame),
+        membership_at_ms=frame.now_ms - membership.age_ms(frame.reviewer),
+    )
+    return Observation(
+        finding=decision.finding,
+        vote=vote,
+        note=decision.note.strip(),
+        fence=frame.item.fence,
+    )
+
+
+def _not_open(frame: Frame) -> Refusal | None:
     approval, item = frame.approval, frame.item
     if item.state is not ItemState.IN_DOUBT:
         return Stale(
@@ -27,50 +107,51 @@ def reconcile(frame: Frame, decision: Reconcile) -> Change | Refusal:
         )
     if frame.click.action_hash != item.action_hash:
         return Changed(seen_version=frame.click.version, version=approval.version)
+    return None
+
+
+def _not_permitted(frame: Frame, decision: Reconcile) -> Refusal | None:
+    item = frame.item
+    if len(decision.note) > MAX_NOTE:
+        problem = f"This is {len(decision.note)} characters, {MAX_NOTE} are allowed."
+        return Invalid(errors={"/note": problem})
+    demand = _demand(frame, decision.finding)
     objection = quorum.objection(
-        frame.reviewer, item.demand, approval.principals, item.principals
+        frame.reviewer, demand, frame.approval.principals, item.principals
     )
     if objection is None and decision.finding is Finding.RERUN:
         objection = _no_rerun(frame)
     if objection is not None:
         return Forbidden(reason=objection)
-    move = {
-        Finding.EXECUTED: Move.EXECUTE,
-        Finding.RERUN: Move.RETRY,
-        Finding.SKIP: Move.FAIL,
-    }[decision.finding]
-    settled = item.with_(state=advance(item.state, move), changed_at_ms=frame.now_ms)
-    event = event_of(frame, settled, EventName.ITEM_RECONCILED, approval.version)
-    event = event.with_(reason=decision.finding.value)
-    return Change(following(approval, settled), settled, (event,))
+    if left_open := membership.open_roles(frame.resolved, demand.roles):
+        return Forbidden(reason=membership.not_told(left_open, [frame.resolved]))
+    if any(
+        one.finding is decision.finding and one.vote.by.is_same(frame.reviewer.person)
+        for one in item.observations_now
+    ):
+        return Forbidden(
+            reason="You already said so, and it is counted. Others are needed too."
+        )
+    return None
+
+
+def _demand(frame: Frame, finding: Finding) -> Demand:
+    """Return who has to agree: as for the call, and by the policy of now to repeat it.
+
+    A policy that nobody can meet any more must not keep a doubt open for ever.
+    """
+    item, judged = frame.item, frame.judged
+    if judged is None or finding is not Finding.RERUN:
+        return item.demand
+    return quorum.stricter(item.demand, judged.demand)
 
 
 def _no_rerun(frame: Frame) -> str | None:
-    """Say why one person may not have this run again; None when they may.
-
-    That is what one person alone could have approved, then and by the policy of now.
-    """
+    """Say why nobody may have this run again; None when people may."""
     item, judged = frame.item, frame.judged
     if judged and judged.stopped:
         return judged.stopped
     verb = item.settlement.verb if item.settlement else Verb.APPROVE
     if judged and (judged.tier is Tier.DENY or verb not in judged.allow):
         return "The policy no longer allows this call at all."
-    demand = frame.demand
-    objection = quorum.objection(frame.reviewer, demand, ())
-    if objection is not None:
-        return objection
-    alone = Vote(
-        by=frame.reviewer.person,
-        roles=quorum.roles_of(frame.reviewer, demand.roles),
-        action_hash=item.action_hash,
-        at_ms=frame.now_ms,
-    )
-    if not quorum.tally(demand, (alone,), item.action_hash).is_met:
-        if left_open := membership.open_roles(frame.resolved, demand.roles):
-            return membership.not_told(left_open, [frame.resolved])
-        return (
-            "This call needs more than one person, so one alone cannot have it run "
-            "again. Say that it ran or leave it; the agent can ask anew."
-        )
     return None

@@ -6,41 +6,21 @@ returns a new record; only the store writes one.
 
 from __future__ import annotations
 
-from typing import Self
-
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from gateway.approvals import digest, lifecycle
 from gateway.approvals.lifecycle import ApprovalState, ItemState
+from gateway.approvals.people import Demand as Demand  # noqa: PLC0414 - re-export
+from gateway.approvals.people import Observation as Observation  # noqa: PLC0414 - re-export
+from gateway.approvals.people import Person as Person  # noqa: PLC0414 - re-export
+from gateway.approvals.people import Record as Record  # noqa: PLC0414 - re-export
+from gateway.approvals.people import Role as Role  # noqa: PLC0414 - re-export
+from gateway.approvals.people import Vote as Vote  # noqa: PLC0414 - re-export
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
+from gateway.approvals.verbs import Finding as Finding  # noqa: PLC0414 - re-export
 from gateway.approvals.verbs import ReasonFor as ReasonFor  # noqa: PLC0414 - re-export
 from gateway.approvals.verbs import Verb as Verb  # noqa: PLC0414 - re-export
-
-
-class Record(BaseModel):
-    """A frozen record that refuses fields it does not know.
-
-    What does not fit is named without what it holds: that may be an argument.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    def with_(self, **changes: object) -> Self:
-        """Return a copy with these fields replaced; values are trusted, not parsed."""
-        return self.model_copy(update=changes)
-
-
-class Person(Record):
-    """A Slack person. Only ``team`` and ``user`` identify; ``name`` is for reading."""
-
-    team: str
-    user: str
-    name: str = ""
-
-    def is_same(self, other: Person) -> bool:
-        """Say whether both are one person, by ids and never by name."""
-        return (self.team, self.user) == (other.team, other.user)
 
 
 class Origin(Record):
@@ -78,61 +58,6 @@ class Context(Record):
     def as_dict(self) -> dict[str, str]:
         """Return the plain object that goes into the action document."""
         return dict[str, str](self.model_dump())
-
-
-class Role(Record):
-    """Who holds a role: Slack user ids and user group ids. Both empty: nobody."""
-
-    name: str
-    users: tuple[str, ...] = ()
-    usergroups: tuple[str, ...] = ()
-
-
-class Demand(Record):
-    """Who must agree before an item is authorized.
-
-    Attributes:
-        approvals: how many distinct people.
-        of: a vote counts when its person holds one of these roles; empty: none does.
-        at_least: role name to the number of votes that must hold it.
-        also: demands that have to be met as well, by the same votes.
-        editor_may_vote: False keeps whoever changes the arguments from approving them.
-    """
-
-    approvals: int = Field(ge=1)
-    of: tuple[Role, ...]
-    at_least: dict[str, int] = Field(default_factory=dict)
-    also: tuple[Demand, ...] = ()
-    editor_may_vote: bool = True
-
-    @property
-    def parts(self) -> tuple[Demand, ...]:
-        """Return every demand that has to be met, none of them with another inside."""
-        own = self.with_(also=(), editor_may_vote=True)
-        return (own, *(part for other in self.also for part in other.parts))
-
-    @property
-    def roles(self) -> tuple[Role, ...]:
-        """Return every role whose holders may vote, each name once."""
-        named = {role.name: role for part in self.parts for role in part.of}
-        return tuple(named.values())
-
-
-class Vote(Record):
-    """One person's approve; it counts for this action hash and no other.
-
-    ``on_behalf_of`` names those whose roles it uses up as well: they vote no more.
-    ``membership_at_ms`` is when Slack was asked for the roles; 0 in older records.
-    ``reason`` is why; the agent reads it.
-    """
-
-    by: Person
-    roles: tuple[str, ...]
-    action_hash: str
-    at_ms: int
-    on_behalf_of: tuple[Person, ...] = ()
-    membership_at_ms: int = 0
-    reason: str = ""
 
 
 class EditRecord(Record):
@@ -214,6 +139,9 @@ class Item(Record):
         revoked: why an authorization was taken back; kept when it was given anew.
         lapses_at_ms: when the authorization ends by itself, by the store's clock.
         fence: how often the call was started.
+        observations: what people found out about executions in doubt.
+        found: as what the last doubt was settled.
+        late: what an executor reported after people had settled its doubt.
         requests_before: what each window that counts requests held before this call, in
             millionths by the store's key of the window: a request keeps its place in
             the row, however many come later.
@@ -248,6 +176,9 @@ class Item(Record):
     fence: int = 0
     claimed_until_ms: int = 0
     result: Result | None = None
+    observations: tuple[Observation, ...] = ()
+    found: Finding | None = None
+    late: Result | None = None
 
     @property
     def args(self) -> JsonObject:
@@ -263,6 +194,19 @@ class Item(Record):
     def action_hash(self) -> str:
         """Return the hash of what would run now."""
         return digest.action_hash(self.action)
+
+    @property
+    def observations_now(self) -> tuple[Observation, ...]:
+        """Return what people found out about the latest attempt."""
+        return tuple(one for one in self.observations if one.fence == self.fence)
+
+    @property
+    def is_contradicted(self) -> bool:
+        """Say whether the executor reported something else than people had found."""
+        if self.late is None or self.found is None:
+            return False
+        is_as_found = self.late.ok is (self.found is Finding.EXECUTED)
+        return self.found is Finding.RERUN or not is_as_found
 
     @property
     def is_pending(self) -> bool:

@@ -25,3 +25,11 @@ def _verbs(value: object) -> object:
 
 ReasonFor = Annotated[tuple[Verb, ...], BeforeValidator(_verbs)]
 """The decisions that need a reason; ``true`` stands for an edit and a rejection."""
+
+
+class Finding(StrEnum):
+    """What a person found out about an execution in doubt."""
+
+    EXECUTED = "executed"
+    RERUN = "rerun"
+    SKIP = "skip"

@@ -207,9 +207,13 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
     word = words.get(item.state)
     if word is None:
         return None
+    notes = [one.note for one in item.observations if one.note]
+    by = item.observations[-1].by if item.observations else None
     return ReconcileAnswer.model_validate(
         {
             "type": word,
+            "message": " / ".join(notes),
+            "by": by.model_dump() if by else None,
             "item_id": item.id,
             "action_hash": digest.action_hash(item.requested),
         }

@@ -270,6 +270,7 @@ class AgentService:
             state=state,
             result=result,
             event=item_event(approval, item, named_after(state)),
+            late=item_event(approval, item, EventName.ITEM_REPORTED, reason=state),
         )
 
     async def _find(self, item_id: str) -> tuple[Approval, Item] | None:

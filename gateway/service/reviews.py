@@ -316,6 +316,10 @@ async def _asked(
     if voters is None or not 0 <= index < len(approval.items):
         return ()
     item = approval.items[index]
+    if item.state is ItemState.IN_DOUBT:
+        # Who looked before is asked about, and not who approved the call.
+        found = tuple(one.vote for one in item.observations_now)
+        return await voters(item.with_(votes=found)) if found else ()
     return await voters(item) if item.is_pending and item.votes else ()
 
 

@@ -110,7 +110,15 @@ class Submitter:
                 found.append(verdict)
                 continue
             ctx, args = self._context(turn, call), call.args
-            one = measure(policy, self._keys, ctx, call.tool, args, requester=requester)
+            one = measure(
+                policy,
+                self._keys,
+                ctx,
+                call.tool,
+                args,
+                requester=requester,
+                declared_schema=turn.schemas.get(call.tool),
+            )
             totals = await totals_with(self._store, self._keys.blobs(""), one)
             moment = _Moment(standing, [one], [totals], requester)
             ruling = _judged(turn, policy, call, moment.facts(0, held=0))

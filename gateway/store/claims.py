@@ -117,8 +117,12 @@ class ClaimStore:
         state: ItemState,
         result: Result | None,
         event: Event,
+        late: Event,
     ) -> bool:
-        """Record the end of an execution; AUTHORIZED gives the claim back unused."""
+        """Record the end of an execution; AUTHORIZED gives the claim back unused.
+
+        ``late`` is announced when people had settled the doubt about it before.
+        """
         keys = _keys(approval.id)
         reply = await scripts.finish(
             self._conn,
@@ -137,6 +141,7 @@ class ClaimStore:
             events=json.dumps([event.model_dump_json()]),
             failed_ms=FAILED_MS,
             lapse_ms=_PAUSE_MS,
+            late=json.dumps([late.model_dump_json()]),
         )
         return text(reply[0]) == "done"
 

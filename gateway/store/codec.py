@@ -34,6 +34,7 @@ _IN_HEAD = {
     "fence",
     "claimed_until_ms",
     "result",
+    "late",
 }
 _IN_DETAIL = {
     "tier",
@@ -45,6 +46,8 @@ _IN_DETAIL = {
     "edit",
     "settlement",
     "revoked",
+    "observations",
+    "found",
 }
 _APPROVAL_IN_HEAD = {
     "version",
@@ -140,7 +143,7 @@ def _item(
     head: dict[str, bytes],
     blobs: dict[str, bytes],
 ) -> Item:
-    result = blobs.get(f"{index}:r")
+    result, late = blobs.get(f"{index}:r"), blobs.get(f"{index}:late")
     return Item.model_validate(
         {
             **row,
@@ -151,6 +154,7 @@ def _item(
             "fence": number(head.get(f"{index}:f")),
             "claimed_until_ms": number(head.get(f"{index}:u")),
             "result": Result.model_validate_json(result) if result else None,
+            "late": Result.model_validate_json(late) if late else None,
         }
     )
 

@@ -192,11 +192,13 @@ async def finish(
     events: str,
     failed_ms: int,
     lapse_ms: int,
+    late: str,
 ) -> list[Reply]:
     """Run finish.lua."""
     keys = [head, blobs, expiry, outbox, audit, failures]
     claimed: list[Argument] = [id, index, fence]
     ended: list[Argument] = [state, result, keep_ms, events, failed_ms, lapse_ms]
+    ended.append(late)
     return await FINISH.run(conn, keys, [*claimed, *ended])
 
 

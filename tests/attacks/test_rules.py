@@ -7,8 +7,9 @@ import json
 import pytest
 
 from bot.ids import Action
-from gateway.approvals.decisions import Approve, Edit, Finding, Reconcile
+from gateway.approvals.decisions import Approve, Edit, Reconcile
 from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Finding
 from gateway.errors import StoreUnavailable
 from gateway.policy.load import load_policy
 from gateway.service.reviews import ReviewService

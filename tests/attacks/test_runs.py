@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from gateway.approvals.decisions import Approve, Click, Edit, Finding, Reconcile
+from gateway.approvals.decisions import Approve, Click, Edit, Reconcile
 from gateway.approvals.edits import edit_hash
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Home
+from gateway.approvals.record import Finding, Home
 from gateway.policy.load import load_policy
 from gateway.policy.resources import resource_key
 from gateway.store.store import Store
@@ -58,7 +58,8 @@ async def test_who_may_not_approve_by_now_has_nothing_run_again(
 
     outcome = await desk.reviews.decide(click, again, BEN)
 
-    assert outcome.kind == "forbidden"
+    # Of two who are needed by now, one alone is counted and changes nothing.
+    assert outcome.kind == ("voted" if "escalate" in new else "forbidden")
     assert (await desk.item(item_id)).state is ItemState.IN_DOUBT
     assert (await desk.reviews.decide(click, skip, ANA)).kind == "settled"
 

@@ -15,13 +15,12 @@ from gateway.approvals.decisions import (
     Approve,
     Click,
     Edit,
-    Finding,
     Reconcile,
     Reviewer,
     Standing,
 )
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Person
+from gateway.approvals.record import Finding, Person
 from gateway.config import SlackMode
 from gateway.policy.load import load_policy
 from gateway.wire import ProposedCall, Turn, TurnRef, Verdict

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.decisions import Finding, Reconcile
+from gateway.approvals.decisions import Reconcile
 from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Finding
 from gateway.store.engine import EmbeddedEngine
 from gateway.store.store import Store
 from tests.conftest import eventually

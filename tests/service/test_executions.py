@@ -9,14 +9,13 @@ import pytest
 from gateway.approvals.decisions import (
     Approve,
     Edit,
-    Finding,
     Reconcile,
     Reject,
     Settled,
 )
 from gateway.approvals.digest import action_args, action_hash
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Result
+from gateway.approvals.record import Finding, Result
 from gateway.errors import UnreadableRecord
 from gateway.store.store import Store
 from gateway.wire import Busy, Claimed, Done, InDoubt, Refused

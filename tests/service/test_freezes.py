@@ -11,7 +11,6 @@ from pydantic import ValidationError
 from gateway.approvals.decisions import (
     Approve,
     Edit,
-    Finding,
     Forbidden,
     Reconcile,
     Reject,
@@ -19,7 +18,7 @@ from gateway.approvals.decisions import (
 )
 from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Result
+from gateway.approvals.record import Finding, Result
 from gateway.service.freezing import FreezeService
 from gateway.store.freezes import Scope, ScopeKind
 from gateway.store.outbox import audit_entries

@@ -11,14 +11,13 @@ from gateway.approvals.decisions import (
     Approve,
     Decision,
     Edit,
-    Finding,
     Reconcile,
     Reject,
     Respond,
     Settled,
     Voted,
 )
-from gateway.approvals.record import Result
+from gateway.approvals.record import Finding, Result
 from gateway.approvals.tiers import Tier
 from gateway.policy.load import load_policy
 from gateway.policy.resources import resource_key

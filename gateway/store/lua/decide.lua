@@ -68,6 +68,10 @@ redis.call('HSET', KEYS[1], 'rev', tonumber(rev) + 1, 'version', ARGV[6],
 if state ~= ARGV[7] then
   redis.call('HSET', KEYS[1], i .. ':t', now)
 end
+if state == 'in_doubt' and ARGV[7] ~= 'in_doubt' then
+  -- Whatever this attempt's owner says from now on comes after people settled it.
+  redis.call('HSET', KEYS[1], i .. ':k', redis.call('HGET', KEYS[1], i .. ':f') or '0')
+end
 if ARGV[7] == 'authorized' then
   redis.call('HSET', KEYS[1], i .. ':l', now + tonumber(ARGV[10]))
 end

@@ -15,8 +15,10 @@
 -- ARGV[7] events  json    array of event texts
 -- ARGV[8] failed_ms int   how long a failure counts, milliseconds
 -- ARGV[9] lapse_ms int    how long a claim that is given back may wait, milliseconds
+-- ARGV[10] late   json    array of event texts: reported after people settled its doubt
 -- Returns:
 --   {"done"}
+--   {"late"}         people had settled its doubt; what it reports is kept beside that
 --   {"lost", state}  the claim is another's by now, or the item has ended
 --   {"gone"}         no such approval
 local i = ARGV[2]
@@ -25,10 +27,24 @@ if not state then return {'gone'} end
 local owned = redis.call('HGET', KEYS[1], i .. ':f') == ARGV[3]
 -- An owner that was thought dead and comes back with the truth ends the doubt.
 local open = state == 'executing' or (state == 'in_doubt' and ARGV[4] ~= 'authorized')
-if owned and state == ARGV[4] then return {'done'} end
-if not (owned and open) then return {'lost', state} end
-
+local late = ARGV[4] ~= 'authorized'
+  and redis.call('HGET', KEYS[1], i .. ':k') == ARGV[3]
 local now = now_ms()
+if late then
+  -- The first report counts, and the same one again changes nothing.
+  if redis.call('HSETNX', KEYS[2], i .. ':late', ARGV[5]) == 0 then return {'late'} end
+  redis.call('HINCRBY', KEYS[1], 'rev', 1)
+  announce(KEYS[4], KEYS[5], ARGV[10], now)
+  -- What was to run again, and has not begun to, has ended by this; what was left
+  -- alone did run.
+  open = state == 'authorized' or (state == 'failed' and ARGV[4] == 'executed')
+  if not (owned and open) then return {'late'} end
+elseif owned and state == ARGV[4] then
+  return {'done'}
+elseif not (owned and open) then
+  return {'lost', state}
+end
+
 redis.call('HSET', KEYS[1], i .. ':s', ARGV[4], i .. ':t', now)
 redis.call('HDEL', KEYS[1], i .. ':u', i .. ':o')
 if ARGV[4] == 'authorized' then
@@ -49,4 +65,4 @@ if ARGV[4] == 'failed' then
   redis.call('PEXPIRE', KEYS[6], ARGV[8])
 end
 announce(KEYS[4], KEYS[5], ARGV[7], now)
-return {'done'}
+return {late and 'late' or 'done'}

@@ -1,0 +1,106 @@
+"""Describe people as frozen records: who must agree, and what each of them said."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from gateway.approvals.verbs import Finding
+
+
+class Record(BaseModel):
+    """A frozen record that refuses fields it does not know.
+
+    What does not fit is named without what it holds: that may be an argument.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    def with_(self, **changes: object) -> Self:
+        """Return a copy with these fields replaced; values are trusted, not parsed."""
+        return self.model_copy(update=changes)
+
+
+class Person(Record):
+    """A Slack person. Only ``team`` and ``user`` identify; ``name`` is for reading."""
+
+    team: str
+    user: str
+    name: str = ""
+
+    def is_same(self, other: Person) -> bool:
+        """Say whether both are one person, by ids and never by name."""
+        return (self.team, self.user) == (other.team, other.user)
+
+
+class Role(Record):
+    """Who holds a role: Slack user ids and user group ids. Both empty: nobody."""
+
+    name: str
+    users: tuple[str, ...] = ()
+    usergroups: tuple[str, ...] = ()
+
+
+class Demand(Record):
+    """Who must agree before an item is authorized.
+
+    Attributes:
+        approvals: how many distinct people.
+        of: a vote counts when its person holds one of these roles; empty: none does.
+        at_least: role name to the number of votes that must hold it.
+        also: demands that have to be met as well, by the same votes.
+        editor_may_vote: False keeps whoever changes the arguments from approving them.
+    """
+
+    approvals: int = Field(ge=1)
+    of: tuple[Role, ...]
+    at_least: dict[str, int] = Field(default_factory=dict)
+    also: tuple[Demand, ...] = ()
+    editor_may_vote: bool = True
+
+    @property
+    def parts(self) -> tuple[Demand, ...]:
+        """Return every demand that has to be met, none of them with another inside."""
+        own = self.with_(also=(), editor_may_vote=True)
+        return (own, *(part for other in self.also for part in other.parts))
+
+    @property
+    def roles(self) -> tuple[Role, ...]:
+        """Return every role whose holders may vote, each name once."""
+        named = {role.name: role for part in self.parts for role in part.of}
+        return tuple(named.values())
+
+
+class Vote(Record):
+    """One person's approve; it counts for this action hash and no other.
+
+    ``on_behalf_of`` names those whose roles it uses up as well: they vote no more.
+    ``membership_at_ms`` is when Slack was asked for the roles; 0 in older records.
+    ``reason`` is why; the agent reads it.
+    """
+
+    by: Person
+    roles: tuple[str, ...]
+    action_hash: str
+    at_ms: int
+    on_behalf_of: tuple[Person, ...] = ()
+    membership_at_ms: int = 0
+    reason: str = ""
+
+
+class Observation(Record):
+    """What one person found out about an execution in doubt, with their note.
+
+    It is about the attempt with this ``fence``, and counts like a vote.
+    """
+
+    finding: Finding
+    vote: Vote
+    note: str = ""
+    fence: int
+
+    @property
+    def by(self) -> Person:
+        """Return who found it out."""
+        return self.vote.by

@@ -119,27 +119,9 @@ class Membership:
         found = reply.get("user")
         if not isinstance(found, Mapping) or "id" not in found:
             raise SlackSilent(USER, "an answer without a user")
-        return self._account(cast("Reply", found))
-
-    def _account(self, user: Reply) -> Account:
-        profile = cast("Mapping[str, object]", user.get("profile") or {})
-        names = (profile.get("display_name"), user.get("real_name"), user.get("name"))
-        name = next((str(each) for each in names if each), "")
-        return Account(self._standing(user), name)
-
-    def _standing(self, user: Reply) -> Standing:
-        above = cast("Mapping[str, object]", user.get("enterprise_user") or {})
-        is_colleague = user.get("team_id") == self._team or bool(
-            self._enterprise and above.get("enterprise_id") == self._enterprise
+        return account_of(
+            cast("Reply", found), team=self._team, enterprise=self._enterprise
         )
-        flags = (
-            (bool(user.get("deleted")), Standing.DEACTIVATED),
-            (_is_bot(user), Standing.BOT),
-            (bool(user.get("is_stranger")), Standing.STRANGER),
-            (_is_guest(user), Standing.GUEST),
-            (not is_colleague, Standing.STRANGER),
-        )
-        return next((what for is_so, what in flags if is_so), Standing.MEMBER)
 
     async def _ask_group(self, group: str) -> frozenset[str]:
         try:
@@ -153,6 +135,32 @@ class Membership:
         if not isinstance(users, list):
             raise SlackSilent(GROUP_USERS, "an answer without users")
         return frozenset(str(user) for user in cast("list[object]", users))
+
+
+def account_of(user: Reply, *, team: str, enterprise: str) -> Account:
+    """Return what kind of account ``users.info`` describes.
+
+    Args:
+        user: the member ``user`` of its answer.
+        team: the workspace that asks.
+        enterprise: the organization above it, "" for none.
+    """
+    profile = cast("Mapping[str, object]", user.get("profile") or {})
+    names = (profile.get("display_name"), user.get("real_name"), user.get("name"))
+    name = next((str(each) for each in names if each), "")
+    above = cast("Mapping[str, object]", user.get("enterprise_user") or {})
+    is_colleague = user.get("team_id") == team or bool(
+        enterprise and above.get("enterprise_id") == enterprise
+    )
+    flags = (
+        (bool(user.get("deleted")), Standing.DEACTIVATED),
+        (_is_bot(user), Standing.BOT),
+        (bool(user.get("is_stranger")), Standing.STRANGER),
+        (_is_guest(user), Standing.GUEST),
+        (not is_colleague, Standing.STRANGER),
+    )
+    standing = next((what for is_so, what in flags if is_so), Standing.MEMBER)
+    return Account(standing, name)
 
 
 class _Snapshots(Generic[T]):

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import cast
 
 from bot.sandbox import payloads
@@ -142,6 +142,11 @@ class Control:
     def set_group(self, group: str, users: Sequence[str]) -> None:
         """Replace the people of a user group."""
         self.slack.workspace.set_group(group, users)
+
+    def disable_group(self, group: str) -> None:
+        """Disable a user group."""
+        workspace = self.slack.workspace
+        workspace.put_group(replace(workspace.groups[group], is_disabled=True))
 
     def deactivate(self, user: str) -> None:
         """Deactivate a person."""

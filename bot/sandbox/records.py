@@ -58,6 +58,7 @@ class UserGroup:
     handle: str
     name: str
     users: tuple[str, ...]
+    is_disabled: bool = False
 
 
 @dataclass(frozen=True, slots=True)

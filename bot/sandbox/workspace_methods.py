@@ -67,16 +67,19 @@ def users_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
 
 
 def usergroups_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
-    """List the user groups, with their people when `include_users` is set."""
+    """List the user groups; `include_users` and `include_disabled` add to that."""
     with_users = flag(arguments, "include_users")
-    groups = slack.workspace.groups.values()
+    with_disabled = flag(arguments, "include_disabled")
+    known = slack.workspace.groups.values()
+    groups = [group for group in known if with_disabled or not group.is_disabled]
     return {"usergroups": [_group(slack, group, with_users) for group in groups]}
 
 
 def usergroups_users_list(slack: StandIn, arguments: JsonObject) -> JsonObject:
     """List the people of one user group."""
     group = slack.workspace.groups.get(required(arguments, "usergroup"))
-    if group is None:
+    with_disabled = flag(arguments, "include_disabled")
+    if group is None or (group.is_disabled and not with_disabled):
         raise Refused("no_such_subteam")
     return {"users": _active(slack, group.users)}
 
@@ -231,6 +234,7 @@ def _group(slack: StandIn, group: UserGroup, with_users: bool) -> JsonObject:  #
         "name": group.name,
         "is_usergroup": True,
         "user_count": len(users),
+        "date_delete": int(slack.clock.now()) if group.is_disabled else 0,
     }
     return shown | {"users": users} if with_users else shown
 

@@ -14,7 +14,8 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from bot.manifest import SCOPES
-from bot.web import Slack, SlackError, SlackRefused, text_at
+from bot.web import Reply, Slack, SlackError, SlackRefused, text_at
+from gateway.commands.people import check_people
 from gateway.commands.session import Session
 from gateway.config import AgentSettings, Settings, SlackMode
 from gateway.errors import SettingsError, TwokeyError
@@ -61,12 +62,15 @@ class Check:
     text: str
 
 
-async def examine(session: Session, *, post: bool) -> AsyncGenerator[Check]:
+async def examine(
+    session: Session, *, post: bool, requester: str = ""
+) -> AsyncGenerator[Check]:
     """Check one thing after the other; what depends on a bad one is left out.
 
     Args:
         session: where the settings are.
         post: also post a test message to every channel that the policy names.
+        requester: Slack user id of somebody whose requests are looked at.
     """
     yield Check("python", State.GOOD, platform.python_version())
     yield await _tried("packages", _packages())
@@ -91,7 +95,8 @@ async def examine(session: Session, *, post: bool) -> AsyncGenerator[Check]:
     if settings.triage or (policy and policy.asks_triage):
         yield await _tried("triage", _triage(settings, policy))
     channels = policy.channels if policy else ()
-    async for check in _slack_checks(settings, channels if post else ()):
+    tried = channels if post else ()
+    async for check in _slack_checks(settings, policy, tried, requester):
         yield check
     if channels and not post:
         text = f"not tried: {', '.join(channels)}; 'twokey doctor --post' tries them."
@@ -182,7 +187,7 @@ async def _triage(settings: Settings, policy: Policy | None) -> str:
 
 
 async def _slack_checks(
-    settings: Settings, channels: Sequence[str]
+    settings: Settings, policy: Policy | None, channels: Sequence[str], requester: str
 ) -> AsyncGenerator[Check]:
     problems = settings.slack_problems()
     for problem in problems:
@@ -206,8 +211,25 @@ async def _slack_checks(
         if settings.slack.mode is SlackMode.SOCKET and app_token is not None:
             work = _app_token(slack, app_token.get_secret_value())
             yield await _tried("Slack app token", work)
+        if policy is not None:
+            async for check in _people(slack, policy, who, requester):
+                yield check
         for channel in channels:
             yield await _tried(f"channel {channel}", _channel(slack, channel))
+
+
+async def _people(
+    slack: Slack, policy: Policy, who: Reply, requester: str
+) -> AsyncGenerator[Check]:
+    team, enterprise = text_at(who, "team_id"), text_at(who, "enterprise_id")
+    try:
+        async for one in check_people(
+            slack, policy, team=team, enterprise=enterprise, requester=requester
+        ):
+            state = State.BAD if one.is_bad else State.GOOD
+            yield Check(one.name, state, one.text)
+    except SlackError as error:
+        yield Check("people", State.BAD, str(_explained(error)))
 
 
 def _scopes(granted: frozenset[str]) -> Check:

@@ -15,6 +15,7 @@ from gateway.commands.session import Session, session_of
 EXAMPLES = console.examples(
     ("twokey doctor", "check everything that can be checked quietly"),
     ("twokey doctor --post", "also post a test message to each channel"),
+    ("twokey doctor --requester U0DAN", "who could approve what this person asks?"),
     ("twokey --config prod.yml doctor --json", "for a machine; exit code 1 if bad"),
 )
 _PRINT = {
@@ -30,10 +31,19 @@ def doctor(
     post: Annotated[
         bool, typer.Option("--post", help="Post a test message to each channel.")
     ] = False,
+    requester: Annotated[
+        str,
+        typer.Option(
+            metavar="USER",
+            help="Slack user id: who could approve this person's requests?",
+        ),
+    ] = "",
     json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Check every part, and say what to do about what is not right."""
-    checks = asyncio.run(_examined(session_of(ctx), post=post, is_printed=not json))
+    checks = asyncio.run(
+        _examined(session_of(ctx), post=post, requester=requester, is_printed=not json)
+    )
     is_bad = any(check.state is State.BAD for check in checks)
     if json:
         rows: list[JsonValue] = [
@@ -50,9 +60,11 @@ def add_to(app: typer.Typer) -> None:
     app.command(epilog=EXAMPLES)(doctor)
 
 
-async def _examined(session: Session, *, post: bool, is_printed: bool) -> list[Check]:
+async def _examined(
+    session: Session, *, post: bool, requester: str, is_printed: bool
+) -> list[Check]:
     checks: list[Check] = []
-    async for check in examine(session, post=post):
+    async for check in examine(session, post=post, requester=requester):
         checks.append(check)
         if is_printed:
             _PRINT[check.state](f"{check.name}: {check.text}")

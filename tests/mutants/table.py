@@ -97,8 +97,8 @@ TABLE = (
     Mutant(
         "unresolved groups approve nothing",
         QUORUM,
-        "    if reviewer.usergroups is None and any(",
-        "    if reviewer.usergroups is None:\n        return None\n    if any(",
+        "    if left_open := open_roles(reviewer, roles):",
+        "    if open_roles(reviewer, roles):\n        return None\n    if False:",
     ),
     Mutant(
         "only members decide",

@@ -1,0 +1,291 @@
+"""Check that the people a policy names exist, and are enough for what it asks."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from bot.membership import account_of
+from bot.web import Reply, Slack, SlackError, SlackRefused
+from gateway.approvals.decisions import Reviewer, Standing
+from gateway.approvals.membership import holds
+from gateway.approvals.quorum import Tally, roles_of, tally
+from gateway.approvals.record import Demand, Role, Vote
+from gateway.policy.reachable import Reachable, reachable_demands
+from gateway.policy.rules import Policy
+
+MOST_PEOPLE = 90
+"""People who are looked up; Slack answers ``users.info`` 100 times a minute."""
+
+_SHOWN_TOOLS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What was found about one role or one requirement."""
+
+    name: str
+    text: str
+    is_bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A user group as Slack lists it."""
+
+    handle: str
+    users: tuple[str, ...]
+    is_disabled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class People:
+    """Everybody a policy names, as Slack knows them now.
+
+    Attributes:
+        groups: by id; what is missing does not exist.
+        accounts: by user id, with the groups of each.
+        requester: whose requests are looked at; None for nobody's in particular.
+    """
+
+    groups: Mapping[str, Group]
+    accounts: Mapping[str, Reviewer]
+    requester: Reviewer | None
+
+    @property
+    def members(self) -> list[Reviewer]:
+        """Return those who may decide something."""
+        known = self.accounts.values()
+        return [one for one in known if one.standing is Standing.MEMBER]
+
+
+async def check_people(
+    slack: Slack, policy: Policy, *, team: str, enterprise: str, requester: str = ""
+) -> AsyncGenerator[Finding]:
+    """Yield a finding for each role, and for each requirement of the policy.
+
+    Args:
+        slack: to ask.
+        policy: that is looked at.
+        team: the workspace's id.
+        enterprise: the organization above it, "" for none.
+        requester: Slack user id of somebody whose requests are looked at.
+
+    Raises:
+        SlackError: when Slack does not list the user groups.
+    """
+    reachable = list(reachable_demands(policy))
+    roles = _roles(policy, reachable)
+    groups = await _groups(slack)
+    ids = dict.fromkeys(
+        [requester] * bool(requester)
+        + [user for role in roles for user in _listed(role, groups)]
+    )
+    accounts: dict[str, Reviewer] = {}
+    for number, user in enumerate(ids):
+        found = Reviewer(team=team, user=user, standing=Standing.MEMBER)
+        if number < MOST_PEOPLE:
+            found = await _account(slack, user, team=team, enterprise=enterprise)
+        held = {group for group, one in groups.items() if _is_in(user, one)}
+        accounts[user] = found.with_(usergroups=frozenset(held))
+    people = People(groups, accounts, accounts.get(requester))
+    if requester and accounts[requester].standing is not Standing.MEMBER:
+        text = f"{requester} is no member of this workspace; give a Slack user id."
+        yield Finding("requester", text, is_bad=True)
+    for role in roles:
+        yield _role_finding(role, people)
+    if len(ids) > MOST_PEOPLE:
+        text = f"{len(ids)} are named; {MOST_PEOPLE} were looked up, the others count."
+        yield Finding("people", text)
+    unknown = [one.user for one in accounts.values() if _is_unknown(one)]
+    if unknown:
+        text = f"Slack did not say who {', '.join(unknown)} is; run this again."
+        yield Finding("people", text, is_bad=True)
+        return
+    for demand, tools in _by_demand(reachable):
+        yield _demand_finding(demand, tools, people)
+
+
+def _is_unknown(one: Reviewer) -> bool:
+    return one.standing is Standing.UNKNOWN
+
+
+def _role_finding(role: Role, people: People) -> Finding:
+    name = f"role {role.name}"
+    problems = [
+        text
+        for group in role.usergroups
+        if (text := _group_problem(group, people.groups.get(group)))
+    ]
+    able = [one for one in people.members if holds(one, role)]
+    listed = _listed(role, people.groups)
+    others = [
+        one
+        for user in listed
+        if (one := people.accounts.get(user)) and one.standing is not Standing.MEMBER
+    ]
+    text = "; ".join([_size(able, people), *map(_no_decider, others), *problems])
+    is_gone = any(_is_gone(people.groups.get(group)) for group in role.usergroups)
+    return Finding(name, text, is_bad=is_gone or not able)
+
+
+def _size(able: Sequence[Reviewer], people: People) -> str:
+    many = _counted(len(able))
+    if people.requester is not None:
+        name = _name(people.requester)
+        left = [one for one in able if one.user != people.requester.user]
+        return f"{many}, {len(left)} could approve a request of {name}"
+    if not able:
+        return "nobody can decide"
+    return f"{many}, {len(able) - 1} could approve a request of one of them"
+
+
+def _demand_finding(demand: Demand, tools: Sequence[str], people: People) -> Finding:
+    name = f"people for {_shortened(tools)}"
+    if people.requester is not None:
+        count = _count(demand, people, without=people.requester)
+        whose = f" for a request of {_name(people.requester)}"
+        return _met(name, count) if count.is_met else _unmet(name, count, whose)
+    count = _count(demand, people)
+    if not count.is_met:
+        return _unmet(name, count, "")
+    alone = [
+        _name(one)
+        for one in people.members
+        if not _count(demand, people, without=one).is_met
+    ]
+    but = f", but not for requests of {', '.join(alone)}" if alone else ""
+    return Finding(name, f"{_met(name, count).text}{but}")
+
+
+def _met(name: str, count: Tally) -> Finding:
+    people = "1 is needed" if count.need == 1 else f"{count.need} are needed"
+    return Finding(name, f"{_counted(count.have)} could approve, {people}")
+
+
+def _unmet(name: str, count: Tally, whose: str) -> Finding:
+    lacking = [f"{many} more of {role}" for role, many in count.lacking.items()]
+    many = count.need - count.have
+    words = lacking or [f"{many} more {'person' if many == 1 else 'people'}"]
+    text = f"cannot be approved{whose}: it takes {' and '.join(words)}."
+    return Finding(name, text, is_bad=True)
+
+
+def _count(demand: Demand, people: People, *, without: Reviewer | None = None) -> Tally:
+    """Let everybody vote who may: what that does not meet, nobody can."""
+    votes = [
+        Vote(
+            by=one.person,
+            roles=roles_of(one, demand.roles),
+            action_hash="",
+            at_ms=0,
+        )
+        for one in people.members
+        if without is None or one.user != without.user
+    ]
+    return tally(demand, votes, "")
+
+
+def _by_demand(reachable: Iterable[Reachable]) -> list[tuple[Demand, list[str]]]:
+    """Return each requirement once, with the tools it is for."""
+    found: list[tuple[Demand, list[str]]] = []
+    for one in reachable:
+        tools = next((names for demand, names in found if demand == one.demand), None)
+        if tools is None:
+            tools = list[str]()
+            found.append((one.demand, tools))
+        tool = one.tool or "any other tool"
+        of = f" of {one.agent}" if one.agent else ""
+        plain, whole = f"{tool} ({one.tier})", f"{tool}{of} ({one.tier})"
+        if plain not in tools and whole not in tools:
+            tools.append(whole)
+    return found
+
+
+def _roles(policy: Policy, reachable: Iterable[Reachable]) -> list[Role]:
+    """Return every role once: those with a name, and people listed by id together."""
+    named = {role.name: role for role in policy.roles_named(tuple(policy.roles))}
+    for role in (role for one in reachable for role in one.demand.roles):
+        known = named.get(role.name, Role(name=role.name))
+        named[role.name] = known.with_(
+            users=tuple(dict.fromkeys((*known.users, *role.users))),
+            usergroups=tuple(dict.fromkeys((*known.usergroups, *role.usergroups))),
+        )
+    return list(named.values())
+
+
+async def _groups(slack: Slack) -> dict[str, Group]:
+    reply = await slack.ask(
+        "usergroups.list", include_users="true", include_disabled="true"
+    )
+    rows = cast("list[Mapping[str, object]]", reply.get("usergroups") or [])
+    return {
+        str(row["id"]): Group(
+            handle=str(row.get("handle", "")),
+            users=tuple(cast("list[str]", row.get("users") or [])),
+            is_disabled=bool(row.get("date_delete")),
+        )
+        for row in rows
+    }
+
+
+async def _account(slack: Slack, user: str, *, team: str, enterprise: str) -> Reviewer:
+    unknown = Reviewer(team=team, user=user)
+    try:
+        reply = await slack.ask("users.info", user=user)
+    except SlackRefused:
+        return unknown.with_(standing=Standing.STRANGER)
+    except SlackError:
+        return unknown
+    found = cast("Reply", reply.get("user") or {})
+    account = account_of(found, team=team, enterprise=enterprise)
+    return unknown.with_(standing=account.standing, name=account.name)
+
+
+def _listed(role: Role, groups: Mapping[str, Group]) -> list[str]:
+    """Return the ids of everybody who holds a role."""
+    found = [groups[group] for group in role.usergroups if group in groups]
+    inside = [user for one in found if not one.is_disabled for user in one.users]
+    return list(dict.fromkeys((*role.users, *inside)))
+
+
+def _group_problem(group: str, found: Group | None) -> str:
+    if found is None:
+        return f"the user group {group} does not exist"
+    shown = f"the user group @{found.handle} ({group})"
+    if found.is_disabled:
+        return f"{shown} is disabled"
+    return "" if found.users else f"{shown} is empty"
+
+
+def _is_gone(found: Group | None) -> bool:
+    return found is None or found.is_disabled
+
+
+def _is_in(user: str, group: Group) -> bool:
+    return user in group.users and not group.is_disabled
+
+
+def _no_decider(one: Reviewer) -> str:
+    words = {
+        Standing.BOT: "is a bot",
+        Standing.DEACTIVATED: "is deactivated",
+        Standing.GUEST: "is a guest",
+        Standing.STRANGER: "is not of this workspace",
+    }
+    return f"{_name(one)} {words.get(one.standing, 'could not be looked up')}"
+
+
+def _name(one: Reviewer) -> str:
+    return one.name or one.user
+
+
+def _counted(many: int) -> str:
+    return f"{many} {'person' if many == 1 else 'people'}"
+
+
+def _shortened(tools: Sequence[str]) -> str:
+    more = len(tools) - _SHOWN_TOOLS
+    shown = ", ".join(tools[:_SHOWN_TOOLS])
+    return f"{shown} and {more} more" if more > 0 else shown

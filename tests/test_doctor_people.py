@@ -1,0 +1,177 @@
+"""The doctor knows who could approve what, and what nobody could."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from bot.sandbox.server import Sandbox
+from gateway.cli import run
+from gateway.commands import people
+from gateway.policy.load import load_policy
+from gateway.policy.reachable import reachable_demands
+
+POLICY = """\
+version: 1
+defaults: {tier: approve, reviewers: support, channel: C0APPROVALS}
+roles:
+  support: {usergroups: [S0SUPPORT], users: [U0DAN]}
+  senior: {usergroups: [S0SENIOR]}
+tiers: {escalate: {approvals: 2, of: [support, senior], at_least: {senior: 1}}}
+tools:
+  look_up: {tier: auto}
+  wire: {tier: escalate}
+"""
+APPROVE = "people for any other tool (approve)"
+ESCALATE = "people for wire (escalate)"
+Checks = dict[str, tuple[str, str]]
+
+
+@pytest.fixture
+async def sandbox() -> AsyncIterator[Sandbox]:
+    async with Sandbox() as running:
+        yield running
+
+
+class Doctor:
+    def __init__(
+        self, sandbox: Sandbox, url: str, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        self.sandbox = sandbox
+        self.env = {
+            "TWOKEY_REDIS_URL": url,
+            "TWOKEY_SLACK_API_URL": sandbox.api_url,
+            "SLACK_BOT_TOKEN": sandbox.bot_token,
+            "SLACK_APP_TOKEN": sandbox.app_token,
+        }
+        self.capsys = capsys
+
+    async def checks(self, *words: str) -> tuple[int, Checks]:
+        """Run the doctor in a thread: it has an event loop of its own."""
+        self.capsys.readouterr()
+        code = await asyncio.to_thread(run, ["doctor", "--json", *words], self.env)
+        rows = json.loads(self.capsys.readouterr().out)["checks"]
+        return code, {row["name"]: (row["state"], row["text"]) for row in rows}
+
+
+@pytest.fixture
+def doctor(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    sandbox: Sandbox,
+    valkey_url: str,
+    capsys: pytest.CaptureFixture[str],
+) -> Doctor:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "policy.yml").write_text(POLICY)
+    return Doctor(sandbox, valkey_url, capsys)
+
+
+async def test_every_role_is_counted_and_every_requirement(doctor: Doctor) -> None:
+    code, checks = await doctor.checks()
+
+    assert code == 0
+    assert checks["role support"] == (
+        "good",
+        "3 people, 2 could approve a request of one of them",
+    )
+    assert checks["role senior"][1].startswith("1 person, 0 could")
+    assert checks[APPROVE] == ("good", "3 people could approve, 1 is needed")
+    assert checks[ESCALATE] == (
+        "good",
+        "4 people could approve, 2 are needed, but not for requests of chloe",
+    )
+
+
+async def test_a_requester_is_left_out_of_what_they_ask(doctor: Doctor) -> None:
+    _, of_dan = await doctor.checks("--requester", "U0DAN")
+    code, of_chloe = await doctor.checks("--requester", "U0CHLOE")
+    _, of_nobody = await doctor.checks("--requester", "U0NOBODY")
+
+    assert of_dan["role support"][1] == ("3 people, 2 could approve a request of dan")
+    assert of_dan[ESCALATE] == ("good", "3 people could approve, 2 are needed")
+    assert code == 1
+    assert of_chloe[ESCALATE] == (
+        "bad",
+        "cannot be approved for a request of chloe: it takes 1 more of senior.",
+    )
+    assert of_nobody["requester"][0] == "bad"
+
+
+@pytest.mark.parametrize(
+    ("harm", "words"),
+    [
+        ("gone", "the user group S0SENIOR does not exist"),
+        ("disabled", "the user group @senior (S0SENIOR) is disabled"),
+        ("empty", "the user group @senior (S0SENIOR) is empty"),
+        ("guest", "guest is a guest"),
+    ],
+)
+async def test_a_group_of_nobody_is_named_with_what_it_makes_impossible(
+    doctor: Doctor, harm: str, words: str
+) -> None:
+    control, workspace = doctor.sandbox.control, doctor.sandbox.workspace
+    if harm == "gone":
+        del workspace.groups["S0SENIOR"]
+    elif harm == "disabled":
+        control.disable_group("S0SENIOR")
+    else:
+        control.set_group("S0SENIOR", ["U0GUEST"] if harm == "guest" else [])
+
+    code, checks = await doctor.checks()
+
+    assert code == 1
+    assert checks["role senior"][0] == "bad"
+    assert words in checks["role senior"][1]
+    assert "nobody can decide" in checks["role senior"][1]
+    assert checks[ESCALATE] == (
+        "bad",
+        "cannot be approved: it takes 1 more of senior.",
+    )
+
+
+async def test_what_slack_does_not_say_is_not_counted_as_nobody(doctor: Doctor) -> None:
+    doctor.sandbox.faults.plan("http_500", "users.info", calls=1)
+    _, no_account = await doctor.checks()
+    doctor.sandbox.faults.plan("http_500", "usergroups.list", calls=1)
+    _, no_groups = await doctor.checks()
+
+    for checks in (no_account, no_groups):
+        assert checks["people"][0] == "bad"
+        assert not any("cannot be approved" in text for _, text in checks.values())
+
+
+async def test_a_long_list_of_people_is_looked_up_in_part_and_says_so(
+    doctor: Doctor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(people, "MOST_PEOPLE", 2)
+
+    _, checks = await doctor.checks()
+
+    assert checks["people"][1] == "4 are named; 2 were looked up, the others count."
+    assert checks["role support"][1].startswith("3 people")
+
+
+async def test_a_revoked_token_is_named(doctor: Doctor) -> None:
+    await doctor.sandbox.control.revoke_bot_token()
+
+    code, checks = await doctor.checks()
+
+    assert code == 1
+    assert "'token_revoked': install the app again" in checks["Slack bot token"][1]
+
+
+def test_only_tiers_that_a_call_can_come_to_are_looked_at() -> None:
+    policy = load_policy(
+        POLICY + "  pay: {tier: auto, raise: [{when: args.n > 5, to: escalate, "
+        "because: much}]}\n  never: {tier: deny}\n",
+        "policy.yml",
+    )
+
+    found = {(one.tool, one.tier.value) for one in reachable_demands(policy)}
+
+    assert found == {("", "approve"), ("wire", "escalate"), ("pay", "escalate")}

@@ -26,6 +26,13 @@ tools:
   look_up: {tier: auto}
   wire: {tier: escalate}
 """
+GRAPH = """\
+from langgraph.graph import START, StateGraph
+graph = StateGraph(dict).add_node("a", lambda s: s).add_edge(START, "a").compile()
+"""
+NEEDS = """\
+requirements: {one_senior: {of: [senior], approvals: 1}}
+"""
 APPROVE = "people for any other tool (approve)"
 ESCALATE = "people for wire (escalate)"
 Checks = dict[str, tuple[str, str]]
@@ -69,6 +76,37 @@ def doctor(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "policy.yml").write_text(POLICY)
     return Doctor(sandbox, valkey_url, capsys)
+
+
+async def test_the_doctor_is_content_when_everything_is_there(
+    doctor: Doctor, tmp_path: Path
+) -> None:
+    (tmp_path / "graph.py").write_text(GRAPH)
+    (tmp_path / "twokey.yml").write_text("agents: {a: {graph: 'graph.py:graph'}}")
+
+    code, checks = await doctor.checks()
+
+    assert code == 0
+    assert {state for state, _ in checks.values()} == {"good", "skipped"}
+    assert set(checks) == {
+        "python",
+        "packages",
+        "settings",
+        "policy",
+        "secret",
+        "store",
+        "checkpoints",
+        "agent a",
+        "Slack bot token",
+        "Slack scopes",
+        "Slack app token",
+        "role support",
+        "role senior",
+        APPROVE,
+        ESCALATE,
+        "channels",
+    }
+    assert "twokey in Twokey Sandbox" in checks["Slack bot token"][1]
 
 
 async def test_every_role_is_counted_and_every_requirement(doctor: Doctor) -> None:
@@ -168,10 +206,20 @@ async def test_a_revoked_token_is_named(doctor: Doctor) -> None:
 def test_only_tiers_that_a_call_can_come_to_are_looked_at() -> None:
     policy = load_policy(
         POLICY + "  pay: {tier: auto, raise: [{when: args.n > 5, to: escalate, "
-        "because: much}]}\n  never: {tier: deny}\n",
+        "because: much}, {when: args.n > 1, needs: one_senior, because: some}]}\n"
+        "  never: {tier: deny}\n" + NEEDS,
         "policy.yml",
     )
 
-    found = {(one.tool, one.tier.value) for one in reachable_demands(policy)}
+    found = [
+        (one.tool, one.tier.value, [role.name for role in one.demand.roles])
+        for one in reachable_demands(policy)
+    ]
 
-    assert found == {("", "approve"), ("wire", "escalate"), ("pay", "escalate")}
+    assert ("", "approve", ["support"]) in found
+    assert ("wire", "escalate", ["support", "senior"]) in found
+    assert [one for one in found if one[0] == "pay"] == [
+        ("pay", "escalate", ["support", "senior"]),
+        ("pay", "approve", ["support", "senior"]),
+    ]
+    assert not [one for one in found if one[0] in {"never", "look_up"}]

@@ -13,8 +13,8 @@ from bot.blocks import label, template
 from bot.desk import Calm, Desk
 from gateway.approvals.decisions import Reviewer, Standing
 from gateway.approvals.membership import click_again, open_roles
-from gateway.approvals.quorum import objection
-from gateway.approvals.record import Approval, Item
+from gateway.approvals.permission import objection
+from gateway.approvals.record import Approval, Item, Verb
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,7 @@ async def may_decide(
 ) -> Access:
     """Return whether somebody may decide an item."""
     reviewer = await desk.reviewer_of(user, user_team, item)
-    principals = (*approval.principals, *item.principals)
-    if objection(reviewer, item.demand, principals) is None:
+    if objection(approval, item, reviewer, Verb.APPROVE) is None:
         return Access(is_given=True)
     return Access(is_given=False, is_open=_is_open(reviewer, item))
 

@@ -165,9 +165,10 @@ def _met(name: str, count: Tally) -> Finding:
 
 
 def _unmet(name: str, count: Tally, whose: str) -> Finding:
-    lacking = [f"{many} more of {role}" for role, many in count.lacking.items()]
+    words = [f"{many} more of {role}" for role, many in count.lacking.items()]
     many = count.need - count.have
-    words = lacking or [f"{many} more {'person' if many == 1 else 'people'}"]
+    if many > sum(count.lacking.values()):
+        words.append(f"{many} more {'person' if many == 1 else 'people'} in all")
     text = f"cannot be approved{whose}: it takes {' and '.join(words)}."
     return Finding(name, text, is_bad=True)
 

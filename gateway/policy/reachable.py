@@ -32,18 +32,24 @@ class Reachable:
 
 
 def reachable_demands(policy: Policy) -> Iterator[Reachable]:
-    """Yield who has to agree to what, for every tier that a call can be raised to."""
+    """Yield who has to agree to what, for all that a rule can raise a call to."""
     for agent in (_UNLISTED, *policy.agents):
         own = policy.agents[agent].tools if agent else {}
         for tool in dict.fromkeys((_UNLISTED, *policy.tools, *own)):
             selection = Selection(policy, agent, tool)
-            for tier in sorted(_tiers(selection), key=lambda one: one.rank):
-                yield Reachable(agent, tool, tier, selection.demand(tier))
+            for tier, needs in _asked(selection):
+                demand = selection.demand(tier, needs)
+                yield Reachable(agent, tool, tier, demand)
 
 
-def _tiers(selection: Selection) -> set[Tier]:
+def _asked(selection: Selection) -> Iterator[tuple[Tier, tuple[str, ...]]]:
+    """Yield the tiers at which people are asked, and what each rule asks beside."""
     floor, _ = selection.tier()
-    tiers = {floor, *(join(floor, rule.to) for rule in selection.raising())}
-    if any(selection.triage(tier) for tier in tiers):
-        tiers.add(join(floor, Tier.ESCALATE))
-    return tiers & {Tier.APPROVE, Tier.ESCALATE}
+    rules = selection.raising()
+    found: dict[tuple[Tier, tuple[str, ...]], None] = {(floor, ()): None}
+    for rule in rules:
+        needs = (rule.needs,) if rule.needs else ()
+        found[join(floor, rule.tier), needs] = None
+    if any(selection.triage(tier) for tier, _ in found):
+        found[join(floor, Tier.ESCALATE), ()] = None
+    return (one for one in found if one[0] in {Tier.APPROVE, Tier.ESCALATE})

@@ -83,12 +83,25 @@ class CallHint(Record):
 
 
 class ProposedCall(Record):
-    """One tool call as the model wrote it, with the wish of the agent's own code."""
+    """One tool call as it would run, with the wish of the agent's own code.
+
+    Attributes:
+        tool: its name.
+        args: the canonical arguments: exactly what the tool would get.
+        tool_call_id: the model's id of it.
+        hint: what the agent's own code wishes.
+        spelled: what the model wrote, where the tool reads it as something else; it is
+            evidence for people and is neither hashed nor run.
+        problem: a sentence for the model about a call that cannot run as it is, because
+            it does not fit its tool or names none; ``args`` are the model's own then.
+    """
 
     tool: str
     args: JsonObject
     tool_call_id: str
     hint: CallHint | None = None
+    spelled: JsonObject | None = None
+    problem: str = ""
 
 
 class Turn(Record):

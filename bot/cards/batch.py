@@ -6,6 +6,7 @@ from bot.blockkit import JSON
 from bot.blocks import (
     Block,
     Label,
+    Plain,
     Template,
     actions,
     bold,
@@ -27,6 +28,7 @@ from bot.cards.rich import box, line, stacked
 from bot.cards.states import BECAUSE, TIERS, TRIAGE, WORDS, reasons_line, sentence
 from bot.cards.votes import lacking
 from bot.text import excerpt, fit, mixed_script_warnings
+from gateway.approvals.evidence import spelling
 from gateway.approvals.hidden import has_hidden
 from gateway.approvals.record import Approval, Finding, Item, Person, Verb
 from gateway.approvals.tiers import Tier
@@ -190,8 +192,21 @@ def _why(frame: Frame, item: Item) -> Block:
     parts = [untrusted(fit(text, frame.room.note))] if text else []
     need = [label(fit(f"Needs {lack}", frame.room.note))] if lack else []
     back = _taken_back(frame, item)
+    wrote = _spelling(frame, item)
     name = f"{item.index}.why"
-    return context(tier, *parts, *need, *back, block_id=frame.block_id(name))
+    return context(tier, *parts, *need, *back, *wrote, block_id=frame.block_id(name))
+
+
+def _spelling(frame: Frame, item: Item) -> list[Plain]:
+    """Say what the model wrote where the tool reads it as something else.
+
+    It is about what was asked for first, whatever was edited since.
+    """
+    if item.spelled is None:
+        return []
+    text = spelling(item.spelled, item.requested_args, item.redact)
+    wrote = untrusted(fit(text, frame.room.note)) if text else None
+    return [label("The model wrote:"), wrote] if wrote else []
 
 
 def _taken_back(frame: Frame, item: Item) -> list[Template | Label]:

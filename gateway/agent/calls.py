@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
-from langchain_core.messages import AIMessage, ToolCall, ToolMessage
-from langchain_core.tools import BaseTool
+from langchain_core.messages import AnyMessage, ToolCall, ToolMessage
 from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 
-from gateway.agent import answers, messages, results, turns, words
+from gateway.agent import (
+    answers,
+    exact_runs,
+    messages,
+    proposing,
+    repeats,
+    results,
+    turns,
+    words,
+)
 from gateway.agent.book import Book
 from gateway.agent.bridge import Shell, insistently
+from gateway.agent.exact_runs import Handler
 from gateway.agent.execution import (
     Closed,
     HeldCall,
@@ -31,7 +40,9 @@ from gateway.agent.grants import Grant, granted
 from gateway.agent.messages import ITEM_KEY
 from gateway.agent.noticing import watched
 from gateway.agent.port import Gateway
+from gateway.agent.proposing import Prepared, Toolbox
 from gateway.agent.results import ToolResult
+from gateway.agent.tool_schemas import schema_of
 from gateway.approvals import digest, edits, strict_json
 from gateway.approvals.record import EditRecord, Home, Result
 from gateway.approvals.strict_json import JsonObject
@@ -40,11 +51,8 @@ from gateway.errors import (
     NotAllowed,
     ThreadUnavailable,
     TwokeyError,
-    UngatedTool,
 )
 from gateway.wire import AnswerKind, CallHint, TurnRef, Verdict, VerdictKind
-
-Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +63,7 @@ class Caller:
     gateway: Callable[[], Gateway]
     shell: Shell
     book: Book
-    tools: Mapping[str, BaseTool] = field(default_factory=dict[str, BaseTool])
+    tools: Toolbox = field(default_factory=Toolbox)
     schemas: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
 
     async def submit(
@@ -64,9 +72,22 @@ class Caller:
         calls: Sequence[ToolCall],
         says: str,
         hints: Mapping[str, CallHint] = turns.NO_HINTS,
+        *,
+        ready: Mapping[str, Prepared],
+        history: Sequence[AnyMessage] = (),
     ) -> turns.TurnNote:
-        """Have the gateway judge the calls of a message; deny all on failure."""
-        draft = turns.Draft(calls, hints)
+        """Have the gateway judge the calls of a message; deny all on failure.
+
+        Args:
+            ref: the turn.
+            calls: of its message, as the model wrote them.
+            says: the model's own text.
+            hints: what the agent's code wishes, by call id.
+            ready: the calls, prepared.
+            history: the messages of the agent; a tool that was refused again and
+                again there is not submitted.
+        """
+        draft = turns.Draft(calls, hints, ready, history)
         if not draft.proposed:
             return draft.note(ref.message_id, ())
         try:
@@ -84,7 +105,7 @@ class Caller:
     def _schemas(self, calls: Sequence[ToolCall]) -> dict[str, JsonObject | None]:
         """Return each tool's schema of arguments: the one given for it, or its own."""
         names = {call["name"] for call in calls}
-        own = {name: turns.schema_of(self.tools.get(name)) for name in names}
+        own = {name: schema_of(self.tools.get(name)) for name in names}
         return {**own, **self.schemas}
 
     async def edits(self, state: Mapping[str, Any]) -> list[EditRecord]:
@@ -136,35 +157,53 @@ class Caller:
         state = cast("Mapping[str, Any]", request.state)
         message = turns.asking_message(state, request.tool_call["id"] or "")
         if message is None or message.id is None:
-            return _closing(request, words.told(request.tool_call, turns.NO_VERDICT))
+            return _uncleared(request, turns.NO_VERDICT)
         ref = turns.place(self.agent, message.id)
         if ref is None:
             return _closing(request, words.told(request.tool_call, turns.NO_THREAD))
         verdict = turns.noted(state, message, request.tool_call)
+        if verdict.kind is VerdictKind.DENY:
+            return _refused(request, verdict)
+        return await self._cleared(request, run, ref, verdict)
+
+    async def _cleared(
+        self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
+    ) -> ToolResult:
+        """Take a call to its end that is held or may run, with its exact arguments."""
+        state = cast("Mapping[str, Any]", request.state)
+        runtime = cast("ToolRuntime[Any, Any]", cast("Any", request).runtime)
+        self.tools.learn(runtime.tools)
+        args = turns.noted_args(state, request.tool_call)
+        if args is None:
+            return _uncleared(request, turns.NO_VERDICT)
+        exact = exact_runs.with_args(request, args)
         if verdict.kind is VerdictKind.HOLD:
-            return await self._held(request, run, ref, verdict)
-        if verdict.kind is VerdictKind.RUN:
-            verdict = await self._confirmed(ref, state, message, verdict)
-        if verdict.kind is VerdictKind.RUN:
-            return await self._unasked(request, run, ref, verdict)
-        reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
-        text = words.denied(reason or turns.NO_VERDICT)
-        return _closing(request, words.told(request.tool_call, text))
+            problem = exact_runs.unread(state, request, args)
+            if problem:
+                return _uncleared(request, problem, verdict.item_id)
+            return await self._held(exact, run, ref, verdict)
+        confirmed = await self._confirmed(ref, state, verdict)
+        if confirmed.kind is VerdictKind.RUN:
+            return await self._unasked(exact, run, ref, confirmed)
+        return _refused(request, confirmed)
 
     async def _confirmed(
         self,
         ref: TurnRef,
         state: Mapping[str, Any],
-        message: AIMessage,
         verdict: Verdict,
     ) -> Verdict:
         """Return what the gateway says of a call that may run unasked by state."""
         known = self.book.get(ref)
-        if known is None:
+        message = turns.asking_message(state, verdict.tool_call_id)
+        if known is None and message is not None:
             calls = turns.open_calls(message, state["messages"])
             hints = turns.noted_hints(state)
-            known = (await self.submit(ref, calls, str(message.text), hints)).verdicts
-        word = known.get(verdict.tool_call_id)
+            kept = turns.noted_kept(state)
+            ready = proposing.prepared(calls, self.tools, kept)
+            note = await self.submit(ref, calls, str(message.text), hints, ready=ready)
+            known = note.verdicts
+        word = (known or {}).get(verdict.tool_call_id)
         if word is not None and (
             word.kind is VerdictKind.DENY or _is_same(word, verdict)
         ):
@@ -183,12 +222,10 @@ class Caller:
             args_hash=verdict.args_hash,
         )
 
+        args = strict_json.accept_object(request.tool_call["args"])
+
         async def cleaned() -> ToolResult:
-            try:
-                return _cleaned(await run(request))
-            except UngatedTool as error:
-                # Raised on, it would end the run, again on each later resume.
-                return words.told(request.tool_call, str(error))
+            return await exact_runs.run_exactly(request, run, args)
 
         with collecting(ref.home) as inside, granted(grant):
             result = await watched(
@@ -208,8 +245,7 @@ class Caller:
     ) -> ToolResult:
         item_id = verdict.item_id
         if not _is_alone(request):
-            told = words.told(request.tool_call, words.NOT_ALONE, item_id=item_id)
-            return _closing(request, told)
+            return _uncleared(request, words.NOT_ALONE, item_id)
         args = strict_json.accept_object(request.tool_call["args"])
         answer = answers.ask(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
@@ -230,9 +266,7 @@ class Caller:
         self, request: ToolCallRequest, run: Handler, held: HeldCall
     ) -> ToolResult:
         async def run_with(args: JsonObject) -> ToolResult:
-            call = {**request.tool_call, "args": args}
-            changed = request.override(tool_call=cast("Any", call))
-            return _cleaned(await run(changed))
+            return await exact_runs.run_exactly(request, run, args)
 
         def failure(text: str) -> ToolResult:
             return words.told(request.tool_call, text)
@@ -250,10 +284,10 @@ class Caller:
                 request.tool_call, end.answer, item_id=held.item_id
             )
             return _closing(request, told)
-        if isinstance(end, NotRun | Reconciled):
-            text = (
-                end.reason if isinstance(end, NotRun) else words.reconciled(end.finding)
-            )
+        if isinstance(end, NotRun):
+            return _uncleared(request, end.reason, held.item_id)
+        if isinstance(end, Reconciled):
+            text = words.reconciled(end.finding)
             told = words.told(request.tool_call, text, item_id=held.item_id)
             return _closing(request, told)
         if isinstance(end, Ran):
@@ -309,18 +343,27 @@ def given_back(
     """Return a stored result as the tool returned it, or say that it is lost."""
     found = results.restored(result.payload)
     if found is not None:
-        return _cleaned(found[0]), found[1]
+        return exact_runs.cleaned(found[0]), found[1]
     return words.told(call, words.lost(result), is_error=not result.ok), []
+
+
+def _refused(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
+    """Return the answer to a call that its verdict does not let run."""
+    reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
+    text = words.denied(reason or turns.NO_VERDICT)
+    if text in turns.UNCLEARED:
+        return _uncleared(request, text)
+    return _closing(request, words.told(request.tool_call, text))
+
+
+def _uncleared(request: ToolCallRequest, text: str, item_id: str = "") -> ToolResult:
+    """Return the answer to a submitted call that we do not let run."""
+    told = words.told(request.tool_call, text, item_id=item_id)
+    return _closing(request, repeats.marked(told))
 
 
 def _is_same(word: Verdict, verdict: Verdict) -> bool:
     return (word.tool, word.args_hash) == (verdict.tool, verdict.args_hash)
-
-
-def _cleaned(result: ToolResult) -> ToolResult:
-    """Return what a tool returned without anything that only we may say."""
-    theirs = results.without_updates(result, turns.OUR_STATE)
-    return results.each_message(theirs, messages.without_lookalikes)
 
 
 def _closing(request: ToolCallRequest, message: ToolMessage) -> ToolResult:

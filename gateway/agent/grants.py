@@ -20,6 +20,7 @@ from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as make_tool
 
 from gateway import wire
+from gateway.agent.canonical import visible
 from gateway.approvals import strict_json
 from gateway.errors import BadJson, NotAllowed
 
@@ -52,6 +53,14 @@ class _Ticket:
     started: UUID | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
+
+_SHARED = (
+    "__dict__",
+    "__pydantic_extra__",
+    "__pydantic_fields_set__",
+    "__pydantic_private__",
+)
+"""Where an instance of a pydantic model keeps what it holds."""
 
 _ticket: ContextVar[_Ticket | None] = ContextVar("twokey_grant", default=None)
 
@@ -122,6 +131,20 @@ def guarded(tool: BaseTool | Callable[..., Any]) -> BaseTool:
     return copy
 
 
+def guarding(tool: BaseTool) -> BaseTool:
+    """Return a guarded tool that shares everything with this one.
+
+    Unlike the copy that `guarded` makes: what the tool keeps in itself between its
+    calls, it keeps in both.
+    """
+    if isinstance(tool, _Guarded):
+        return tool
+    shared = object.__new__(_guarded_class(type(tool)))
+    for slot in _SHARED:
+        object.__setattr__(shared, slot, getattr(tool, slot))
+    return shared
+
+
 def is_guarded(tool: object) -> bool:
     """Say whether a tool refuses to run without a grant."""
     return isinstance(tool, _Guarded)
@@ -167,7 +190,7 @@ class _Guarded(BaseTool):
     def _is_for(self, given: Grant, tool_input: str | dict[str, Any]) -> bool:
         if given.tool != self.name or isinstance(tool_input, str):
             return False
-        return _has_args(given, self._filter_injected_args(tool_input))
+        return _has_args(given, visible(self, tool_input))
 
 
 def _has_args(given: Grant, args: object) -> bool:

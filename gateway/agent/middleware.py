@@ -20,7 +20,6 @@ from langchain.agents.middleware.types import (
     ToolCallRequest,
 )
 from langchain_core.messages import ToolCall, ToolMessage
-from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
@@ -31,6 +30,7 @@ from gateway.agent import (
     order,
     overrides,
     port,
+    proposing,
     repair,
     tool_starts,
     turns,
@@ -45,6 +45,7 @@ from gateway.agent.interrupt_on import (
     InterruptOn,
 )
 from gateway.agent.port import Gateway
+from gateway.agent.proposing import Toolbox
 from gateway.agent.results import ToolResult
 from gateway.agent.turns import TwokeyState
 from gateway.errors import TwokeyError
@@ -58,8 +59,10 @@ Update = dict[str, Any]
 class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     """Let no tool call of an agent run that the gateway has not cleared.
 
-    List it last, so that nothing changes a call after it was cleared; wrap tools that
-    need a person in `guarded`, so that they do not run without it either.
+    List it last, so that nothing changes a call after it was cleared. The tools are
+    handed on `guarded`: what another middleware makes of a cleared call does not run.
+    Wrap tools that need a person in `guarded` yourself, and they do not run without
+    this middleware either.
 
     Args:
         agent: the agent's name, as policy and cards know it.
@@ -94,7 +97,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self.description_prefix = description_prefix
         if interrupt_on is not None:
             self._gates = Gates(interrupt_on, description_prefix)
-        self._tools: dict[str, BaseTool] = {}
+        self._tools = Toolbox()
         self._note: AgentNote | None = None
         self._book = Book()
         self._is_order_checked = False
@@ -244,9 +247,18 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         if ref is None:
             note = turns.Draft(calls).all_denied(message_id, turns.NO_THREAD)
         else:
-            hints = self._hints(calls, Asking(state, runtime, self._tools))
-            caller = self._caller(shell)
-            note = await caller.submit(ref, calls, str(message.text), hints)
+            ready = proposing.prepared(calls, self._tools)
+            # Wishes are about what would run, like everything else.
+            exact = proposing.with_args(calls, ready)
+            hints = self._hints(exact, Asking(state, runtime, self._tools))
+            note = await self._caller(shell).submit(
+                ref,
+                calls,
+                str(message.text),
+                hints,
+                ready=ready,
+                history=state["messages"],
+            )
         return {"twokey_turn": note.model_dump(mode="json")}
 
     async def _after_agent(self, shell: Shell, state: AgentState[Any]) -> None:
@@ -266,9 +278,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     async def _model_request(
         self, shell: Shell, request: ModelRequest[Any]
     ) -> ModelRequest[Any]:
-        for tool in request.tools:
-            if isinstance(tool, BaseTool):
-                self._tools[tool.name] = tool
+        self._tools.learn(request.tools)
         records = await self._caller(shell).edits(request.state)
         told = request.override(messages=messages.restated(request.messages, records))
         note = await self._noted(shell) if self.system_note else None

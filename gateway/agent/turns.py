@@ -9,14 +9,13 @@ from typing import Annotated, Any, NotRequired, cast
 
 from langchain.agents.middleware.types import AgentState, PrivateStateAttr
 from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
-from langchain_core.tools import BaseTool
 from langgraph.config import get_config
-from pydantic import BaseModel, Field, ValidationError
-from pydantic.errors import PydanticInvalidForJsonSchema
+from pydantic import Field, ValidationError
 
 from gateway import wire
-from gateway.agent import homes
+from gateway.agent import homes, repeats
 from gateway.agent.messages import add_edits
+from gateway.agent.proposing import NO_CALLS, KeptArgs, Prepared, plain
 from gateway.approvals import strict_json
 from gateway.approvals.record import Record
 from gateway.approvals.strict_json import JsonObject
@@ -29,8 +28,8 @@ UNREACHABLE = (
     "user; it can be tried again later."
 )
 NO_VERDICT = (
-    "This call was not cleared by the approval gateway, so it did not run. If it is "
-    "still needed, make it again as a new call."
+    "This call was not cleared by the approval gateway, so it did not run. Do not make "
+    "the same call again: it would end in the same way. Tell the user."
 )
 NO_THREAD = (
     "This agent runs without a thread, so no call can be cleared and it did not run. "
@@ -41,6 +40,9 @@ DOUBLE_ID = (
     "ran. If they are still needed, make them again one at a time."
 )
 NO_ID = "This call carries no id, so it was not cleared and did not run."
+
+UNCLEARED = frozenset({NO_VERDICT, repeats.STOPPED})
+"""Reasons for which the same call would be refused again (see `repeats`)."""
 
 OUR_STATE = "twokey_"
 """How the names of everything begin that we keep in an agent's state."""
@@ -67,12 +69,16 @@ class TurnNote(Record):
     """The verdicts on one AI message, by tool call id.
 
     ``hints`` are those that the turn was submitted with, without their descriptions:
-    they are never asked for again.
+    they are never asked for again. ``args`` are canonical arguments, where they are not
+    those of the message. ``unread`` names the calls whose arguments were submitted
+    as the model wrote them, because their tool was not known.
     """
 
     message_id: str
     verdicts: dict[str, Verdict]
     hints: dict[str, CallHint] = Field(default_factory=dict)
+    args: dict[str, KeptArgs] = Field(default_factory=dict)
+    unread: tuple[str, ...] = ()
 
 
 def place(agent: str, message_id: str) -> TurnRef | None:
@@ -125,9 +131,15 @@ class Draft:
     """The calls of one turn, sorted into those to submit and those refused at once."""
 
     def __init__(
-        self, calls: Sequence[ToolCall], hints: Mapping[str, CallHint] = NO_HINTS
+        self,
+        calls: Sequence[ToolCall],
+        hints: Mapping[str, CallHint] = NO_HINTS,
+        ready: Mapping[str, Prepared] = NO_CALLS,
+        history: Sequence[AnyMessage] = (),
     ) -> None:
         self._hints = hints
+        self._history = history
+        self._ready = ready
         self.proposed: list[ProposedCall] = []
         self.refused: dict[str, Verdict] = {}
         uses = Counter(call["id"] for call in calls)
@@ -145,12 +157,18 @@ class Draft:
         if not call_id or is_double:
             self.refuse(call, DOUBLE_ID if call_id else NO_ID)
             return
+        if repeats.is_stopped(call["name"], self._history):
+            self.refuse(call, repeats.STOPPED)
+            return
+        one = self._ready.get(call_id) or Prepared(args, args)
         self.proposed.append(
             ProposedCall(
                 tool=call["name"],
-                args=args,
+                args=one.args,
                 tool_call_id=call_id,
                 hint=self._hints.get(call_id),
+                spelled=one.spelled,
+                problem=one.problem,
             )
         )
 
@@ -184,12 +202,29 @@ class Draft:
             for call in self.proposed
             if call.hint is not None
         }
-        return TurnNote(message_id=message_id, verdicts=kept, hints=hints)
+        return TurnNote(
+            message_id=message_id,
+            verdicts=kept,
+            hints=hints,
+            args={
+                call_id: one.kept
+                for call_id, one in self._ready.items()
+                if one.kept is not None
+            },
+            unread=tuple(
+                call.tool_call_id
+                for call in self.proposed
+                if call.tool_call_id in self._ready
+                and not self._ready[call.tool_call_id].is_read
+            ),
+        )
 
     def all_denied(self, message_id: str, reason: str) -> TurnNote:
-        """Deny every call with one sentence."""
+        """Deny every call with one sentence, or with what is wrong with it itself."""
         denials = {
-            call.tool_call_id: denial(call.tool, call.tool_call_id, reason)
+            call.tool_call_id: denial(
+                call.tool, call.tool_call_id, call.problem or reason
+            )
             for call in self.proposed
         }
         return TurnNote(message_id=message_id, verdicts={**self.refused, **denials})
@@ -235,7 +270,47 @@ def noted(state: Mapping[str, Any], message: AIMessage, call: ToolCall) -> Verdi
     if note.get("message_id") != message.id:
         return refusal
     is_settled = verdict.kind is VerdictKind.DENY
-    return verdict if is_settled or _is_for(verdict, call) else refusal
+    args = noted_args(state, call)
+    return verdict if is_settled or _is_for(verdict, call, args) else refusal
+
+
+def noted_args(state: Mapping[str, Any], call: ToolCall) -> JsonObject | None:
+    """Return the arguments that a call was submitted with; None when they are lost.
+
+    They are those of the call itself, unless others were kept that were made of just
+    these.
+    """
+    try:
+        written = plain(strict_json.accept_object(call["args"]))
+        row = noted_kept(state).get(call["id"] or "")
+        if row is None:
+            return written
+        return plain(row.args) if row.spelled == wire.args_hash(written) else None
+    except BadJson:
+        return None
+
+
+def noted_kept(state: Mapping[str, Any]) -> dict[str, KeptArgs]:
+    """Return the canonical arguments that are kept for the latest turn.
+
+    One that cannot be read stands for arguments that nobody wrote.
+    """
+    note = cast("dict[str, Any]", state.get("twokey_turn") or {})
+    rows = cast("dict[str, Any]", note.get("args") or {})
+    return {call_id: _kept_args(row) for call_id, row in rows.items()}
+
+
+def is_unread(state: Mapping[str, Any], call: ToolCall) -> bool:
+    """Say whether a call was submitted before its tool was known."""
+    note = cast("dict[str, Any]", state.get("twokey_turn") or {})
+    return call["id"] in cast("list[str]", note.get("unread") or [])
+
+
+def _kept_args(row: object) -> KeptArgs:
+    try:
+        return KeptArgs.model_validate(row)
+    except ValidationError:
+        return KeptArgs(spelled="", args={})
 
 
 def noted_hints(state: Mapping[str, Any]) -> dict[str, CallHint]:
@@ -255,10 +330,8 @@ def _hint(row: object) -> CallHint:
         return CallHint(hold=True)
 
 
-def _is_for(verdict: Verdict, call: ToolCall) -> bool:
-    try:
-        args = strict_json.accept_object(call["args"])
-    except BadJson:
+def _is_for(verdict: Verdict, call: ToolCall, args: JsonObject | None) -> bool:
+    if args is None:
         return False
     call_id = call["id"] or ""
     return is_about(
@@ -274,22 +347,6 @@ def asking_message(state: Mapping[str, Any], tool_call_id: str) -> AIMessage | N
             ids = [call["id"] for call in message.tool_calls]
             return message if tool_call_id in ids and message.id else None
     return None
-
-
-def schema_of(tool: BaseTool | None) -> JsonObject | None:
-    """Return the JSON Schema of a tool's arguments, as the model is shown it."""
-    if tool is None:
-        return None
-    try:
-        schema = tool.tool_call_schema
-        plain = schema if isinstance(schema, dict) else _json_schema(schema)
-        return strict_json.accept_object(plain)
-    except (BadJson, PydanticInvalidForJsonSchema):
-        return None
-
-
-def _json_schema(model: Any) -> Any:  # noqa: ANN401 - of pydantic 2 or pydantic.v1
-    return model.model_json_schema() if issubclass(model, BaseModel) else model.schema()
 
 
 def printable(text: str) -> str:

@@ -21,6 +21,7 @@ class EventName(StrEnum):
     APPROVAL_RELEASED = "approval.released"
     CALL_RAN = "call.ran"
     CALL_DENIED = "call.denied"
+    CALL_RETURNED = "call.returned"
     CALL_EXECUTED = "call.executed"
     CALL_FAILED = "call.failed"
     NOTICE_REPORTED = "notice.reported"

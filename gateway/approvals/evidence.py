@@ -96,6 +96,23 @@ def differences(
     )
 
 
+def spelling(spelled: JsonObject, args: JsonObject, paths: Iterable[str] = ()) -> str:
+    """Return on one line what a model wrote that its tool reads as something else.
+
+    A value is repeated only where the argument of that name is shown as well: nobody
+    knows whether policy would hide one of another name.
+    """
+    hidden = {path.removeprefix("args.").split(".")[0] for path in paths}
+    told: list[str] = []
+    for name, value in sorted(spelled.items()):
+        if name not in args:
+            told.append(f"{name} (no argument of this name runs)")
+        elif _json(value) != _json(args[name]):
+            is_shown = not hidden & {name, "*"}
+            told.append(f"{name} = {_json(value)}" if is_shown else name)
+    return ", ".join(told)
+
+
 def _json(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 

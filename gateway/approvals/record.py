@@ -145,6 +145,8 @@ class Item(Record):
         requests_before: what each window that counts requests held before this call, in
             millionths by the store's key of the window: a request keeps its place in
             the row, however many come later.
+        spelled: what the model wrote, where its tool reads that as something else:
+            unverified evidence, which nothing decides by.
     """
 
     id: str
@@ -165,6 +167,7 @@ class Item(Record):
     requires_reason: ReasonFor = ()
     idempotent: bool = False
     authorization_ms: int = 0
+    spelled: JsonObject | None = None
     triage: Opinion | None = None
     requests_before: dict[str, int] = Field(default_factory=dict)
     principals: tuple[Person, ...] = ()

@@ -189,6 +189,8 @@ class Protection(Record):
         same_rejected_within: for so many turns a call that was rejected is refused
             without a new card when it comes again unchanged.
         pause_after_rejections: rejected so often in a row, an agent is paused.
+        ask_about_invalid_calls: whether people are asked about a call that does not fit
+            its tool or names none, instead of the model being told.
         unfreeze: who may let run again what is frozen or paused; None: whoever may
             freeze it.
     """
@@ -197,6 +199,7 @@ class Protection(Record):
     requests_per_10m: Count = Field(default=200, ge=1, le=100_000)
     same_rejected_within: Count = Field(default=3, ge=0, le=100)
     pause_after_rejections: Count = Field(default=10, ge=1, le=1_000)
+    ask_about_invalid_calls: Switch = False
     unfreeze: Reviewers | None = None
 
 

@@ -22,6 +22,7 @@ from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson
 from gateway.policy.evaluate import Ruling
 from gateway.policy.fields import is_channel
+from gateway.service import refusing
 from gateway.service.noticing import Notices
 from gateway.store.threads import ThreadFacts
 from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind, args_hash
@@ -37,7 +38,8 @@ class Ruled:
     """One call and what policy says of it; a ``refusal`` says why it is not asked.
 
     ``opinion`` is what triage thought of it; the ruling holds what it raised.
-    ``requests_before`` is what windows of requests held before it.
+    ``requests_before`` is what windows of requests held before it. ``is_returned``
+    says that the call goes back to the model because it does not fit.
     """
 
     call: ProposedCall
@@ -45,6 +47,7 @@ class Ruled:
     refusal: str = ""
     opinion: Opinion | None = None
     requests_before: Mapping[str, int] = field(default_factory=dict[str, int])
+    is_returned: bool = False
 
 
 @dataclass(frozen=True)
@@ -93,7 +96,7 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
         if refusal or not document:
             reason = refusal or "The call is too large or no strict JSON."
             verdicts[place] = _verdict(one, VerdictKind.DENY, reason=reason)
-            events.append(_event(turn, one, source, EventName.CALL_DENIED, reason))
+            events.append(_refused(turn, one, source, reason))
         elif one.ruling.tier.runs_unasked:
             is_noticed = one.ruling.tier is Tier.NOTIFY
             row = notices.add(one.call, one.ruling) if is_noticed else ""
@@ -240,6 +243,7 @@ def _item(
         requires_reason=ruling.requires_reason,
         idempotent=ruling.idempotent,
         authorization_ms=ruling.authorization_ms,
+        spelled=one.call.spelled,
         triage=one.opinion,
         requests_before=dict(one.requests_before),
     )
@@ -299,6 +303,13 @@ def _event(
         reason=reason,
         channel=one.ruling.channel,
     )
+
+
+def _refused(turn: Turn, one: Ruled, source: Source, reason: str) -> Event:
+    if one.is_returned:
+        # The sentence for the model quotes its arguments; an event holds none.
+        return _event(turn, one, source, EventName.CALL_RETURNED, refusing.MISFIT)
+    return _event(turn, one, source, EventName.CALL_DENIED, reason)
 
 
 def _opened(approval: Approval) -> Event:

@@ -9,6 +9,9 @@ from gateway.policy.rules import Protection
 from gateway.store.attention import Rejection, Standing, fingerprint
 from gateway.store.freezes import Freeze, names_of, paused
 
+MISFIT = "The call does not fit its tool, or names none."
+"""Said on a card and in the audit; what exactly is wrong is told to the model."""
+
 
 def refusal(
     standing: Standing, protect: Protection, agent: str, tool: str, args: JsonObject

@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 
 from gateway.approvals import digest
 from gateway.approvals.record import Context
-from gateway.approvals.strict_json import parse_object
+from gateway.approvals.strict_json import MAX_BYTES, JsonObject, parse_object
+from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson, StoreUnavailable
 from gateway.policy.evaluate import Ruling, evaluate
 from gateway.policy.facts import Facts
@@ -131,7 +132,10 @@ class Submitter:
         policy = self._policy()
         requester = standing.thread.requester.user if standing.thread.requester else ""
         measured = [
-            measure(
+            # What goes back to the model is no request, and nobody knows its amounts.
+            Measured()
+            if _is_returned(policy, call)
+            else measure(
                 policy,
                 self._keys,
                 self._context(turn, call),
@@ -272,14 +276,27 @@ def _ruled(
     standing, held, agent = moment.standing, 0, turn.ref.agent
     for place, call in enumerate(turn.calls):
         facts, told = moment.facts(place, held=held), advised.get(place)
-        ruling = _judged(turn, policy, call, facts, told.also if told else ())
+        also = (*(told.also if told else ()), *_misfit(call))
+        ruling = _judged(turn, policy, call, facts, also)
         refusal = _refusal(standing, policy, agent, call)
-        if not refusal and ruling.tier.needs_people:
+        is_returned = not refusal and _is_returned(policy, call)
+        if is_returned:
+            refusal = call.problem
+        elif not refusal and ruling.tier.needs_people:
             refusal = refusing.crowded(standing, policy.protect, held)
             held += not refusal
         opinion, before = told.opinion if told else None, moment.requests_before(place)
-        ruled.append(Ruled(call, ruling, refusal, opinion, before))
+        ruled.append(Ruled(call, ruling, refusal, opinion, before, is_returned))
     return ruled
+
+
+def _is_returned(policy: Policy, call: ProposedCall) -> bool:
+    return bool(call.problem) and not policy.protect.ask_about_invalid_calls
+
+
+def _misfit(call: ProposedCall) -> Sequence[Raise]:
+    """Never let a call run unasked that does not fit: nobody knows what it would do."""
+    return (Raise(to=Tier.APPROVE, reason=refusing.MISFIT),) if call.problem else ()
 
 
 def _judged(
@@ -317,4 +334,15 @@ def _canonical(call: ProposedCall) -> ProposedCall:
         args = parse_object(digest.canonical(call.args))
     except BadJson:
         return call  # refused with a sentence when its document is made
-    return call.with_(args=args)
+    return call.with_(args=args, spelled=_spelled(call))
+
+
+def _spelled(call: ProposedCall) -> JsonObject | None:
+    """Return what the model wrote; what no call could hold is no evidence either."""
+    if call.spelled is None:
+        return None
+    try:
+        text = digest.canonical(call.spelled)
+    except BadJson:
+        return None
+    return parse_object(text) if len(text) <= MAX_BYTES else None

@@ -275,6 +275,8 @@ class FakeGateway:
             "tier": tier,
             "args_hash": wire.args_hash(call.args),
         }
+        if call.problem:
+            return Verdict(kind=VerdictKind.DENY, reason=call.problem, **base)
         if tier.runs_unasked:
             notice = f"nt_1.{index}" if tier is Tier.NOTIFY else ""
             return Verdict(kind=VerdictKind.RUN, notice=notice, **base)

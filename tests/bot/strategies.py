@@ -104,6 +104,7 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
         allow=tuple(draw(st.lists(st.sampled_from(list(Verb)), unique=True))),
         requires_reason=draw(st.lists(st.sampled_from(Verb), unique=True).map(tuple)),
         idempotent=draw(st.booleans()),
+        spelled=draw(st.none() | arguments),
     )
     if draw(st.booleans()):
         other = {**item.args, "added": draw(hostile)}

@@ -1,0 +1,322 @@
+"""Read and write a tool's arguments by its pydantic model, without injected ones.
+
+LangChain takes models of pydantic 2 and of `pydantic.v1`. Both are used through one
+interface here: `ArgumentModel`. The names that are written are those that are read,
+because a model may read an argument by one name and write it by another.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections import deque
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any, Protocol, cast
+
+from langchain_core.tools import BaseTool
+from pydantic import AliasChoices, BaseModel, TypeAdapter, create_model
+from pydantic import v1 as pydantic_v1
+from pydantic.json_schema import GenerateJsonSchema
+
+from gateway.approvals import digest
+from gateway.approvals.strict_json import JsonObject
+
+
+class ArgumentModel(Protocol):
+    """How one tool's arguments are read from JSON and written as JSON."""
+
+    def read(self, given: JsonObject) -> object:
+        """Return what the model makes of arguments; raises whatever it raises."""
+        ...
+
+    def write(self, instance: object) -> dict[str, Any]:
+        """Return an instance as JSON values, under the names that `read` takes."""
+        ...
+
+    def left_out(self, instance: object) -> frozenset[str]:
+        """Return the names of the arguments that only a default gave a value."""
+        ...
+
+    def first_difference(
+        self, one: object, other: object, *, ignoring: frozenset[str]
+    ) -> str | None:
+        """Return the first argument in which two instances differ, if any."""
+        ...
+
+    def json_schema(self) -> dict[str, Any]:
+        """Return the JSON Schema of what `write` returns."""
+        ...
+
+
+def argument_model(tool: BaseTool) -> ArgumentModel:
+    """Return the model that a tool's arguments are read by, made once for each model.
+
+    Raises:
+        TypeError: when the tool has no pydantic model.
+    """
+    schema: object = tool.args_schema
+    if not isinstance(schema, type):
+        raise TypeError(f"The tool {tool.name!r} has no model of its arguments.")
+    names = _field_names(schema)
+    given = tool._filter_injected_args(dict.fromkeys(names))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
+    return _made(schema, frozenset(names).difference(given))
+
+
+def _field_names(schema: type) -> tuple[str, ...]:
+    if issubclass(schema, BaseModel):
+        return tuple(schema.model_fields)
+    return tuple(cast("type[pydantic_v1.BaseModel]", schema).__fields__)
+
+
+@lru_cache(maxsize=512)
+def _made(schema: type, injected: frozenset[str]) -> ArgumentModel:
+    if issubclass(schema, BaseModel):
+        return _Model(schema, injected)
+    return _ModelV1(cast("type[pydantic_v1.BaseModel]", schema), injected)
+
+
+class _Model:
+    """A model of pydantic 2."""
+
+    def __init__(self, schema: type[BaseModel], injected: frozenset[str]) -> None:
+        self._injected = injected
+        self._model = schema
+        if injected:
+            anything: dict[str, Any] = dict.fromkeys(injected, (Any, None))
+            self._model = create_model(schema.__name__, __base__=schema, **anything)
+        fields = self._model.model_fields
+        self._own = {name for name in fields if name not in injected}
+        config = self._model.model_config
+        by_name = config.get("populate_by_name") or config.get("validate_by_name")
+        self._read_as: dict[str, str] = {}
+        self._written_as: dict[str, str] = {}
+        for name in self._own:
+            field = fields[name]
+            self._written_as[name] = field.serialization_alias or name
+            alias = field.validation_alias
+            if isinstance(alias, AliasChoices):
+                texts = [one for one in alias.choices if isinstance(one, str)]
+                alias = texts[0] if texts else None
+            is_named = bool(by_name) or not isinstance(alias, str)
+            self._read_as[name] = name if is_named else str(alias)
+
+    def read(self, given: JsonObject) -> BaseModel:
+        return self._model.model_validate(given)
+
+    def write(self, instance: object) -> dict[str, Any]:
+        model = cast("BaseModel", instance)
+        left = {*self._injected, *type(model).model_computed_fields}
+        shown = model.model_dump(
+            mode="json", by_alias=True, exclude=left, warnings=False
+        )
+        return self._renamed(cast("dict[str, Any]", _settled(model, shown)))
+
+    def left_out(self, instance: object) -> frozenset[str]:
+        given = cast("BaseModel", instance).model_fields_set
+        return frozenset(self._read_as[name] for name in self._own - given)
+
+    def first_difference(
+        self, one: object, other: object, *, ignoring: frozenset[str]
+    ) -> str | None:
+        return next(
+            (
+                self._read_as[name]
+                for name in sorted(self._own)
+                if self._read_as[name] not in ignoring
+                and _differ(getattr(one, name), getattr(other, name))
+            ),
+            None,
+        )
+
+    def json_schema(self) -> dict[str, Any]:
+        schema = self._model.model_json_schema(
+            mode="serialization", by_alias=True, schema_generator=_AsWritten
+        )
+        names = {self._written_as[name]: name for name in self._own}
+        properties = schema.get("properties", {})
+        left = [key for key in properties if key in names]
+        needed = {key for key in schema.get("required", ()) if key in names}
+        needed -= {key for key in needed if self._has_bad_default(names[key])}
+        schema["properties"] = self._renamed({key: properties[key] for key in left})
+        schema["required"] = [
+            self._read_as[names[key]] for key in left if key in needed
+        ]
+        return schema
+
+    def _has_bad_default(self, name: str) -> bool:
+        field = self._model.model_fields[name]
+        if field.is_required() or field.default_factory is not None:
+            return False
+        try:
+            TypeAdapter(cast("Any", field.annotation)).validate_python(field.default)
+        except Exception:  # noqa: BLE001 - pydantic, or validators of somebody else
+            return True
+        return False
+
+    def _renamed(self, written: dict[str, Any]) -> dict[str, Any]:
+        names = {
+            self._written_as[name]: self._read_as[name]
+            for name in self._own
+            if self._written_as[name] != self._read_as[name]
+        }
+        return {names.get(key, key): value for key, value in written.items()}
+
+
+class _AsWritten(GenerateJsonSchema):
+    """Describe what is written: what has a default is there, like everything else."""
+
+    def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: ANN401, FBT001 - pydantic's own signature
+        if field["type"] == "typed-dict-field":
+            return super().field_is_required(field, total)
+        return not field.get("serialization_exclude")
+
+
+class _ModelV1:
+    """A model of `pydantic.v1`."""
+
+    def __init__(
+        self, schema: type[pydantic_v1.BaseModel], injected: frozenset[str]
+    ) -> None:
+        self._injected = injected
+        self._model = schema
+        if injected:
+            anything: Any = dict.fromkeys(injected, (Any, None))
+            self._model = cast(
+                "type[pydantic_v1.BaseModel]",
+                pydantic_v1.create_model(schema.__name__, __base__=schema, **anything),
+            )
+        by_name = self._model.__config__.allow_population_by_field_name
+        self._read_as = {
+            name: name if by_name else field.alias
+            for name, field in self._model.__fields__.items()
+            if name not in injected
+        }
+        self._written_as = {
+            self._model.__fields__[name].alias: read
+            for name, read in self._read_as.items()
+        }
+
+    def read(self, given: JsonObject) -> pydantic_v1.BaseModel:
+        return self._model.parse_obj(given)
+
+    def write(self, instance: object) -> dict[str, Any]:
+        model = cast("pydantic_v1.BaseModel", instance)
+        text = model.json(by_alias=True, exclude=set(self._injected))
+        shown = cast("dict[str, Any]", _settled(model, json.loads(text)))
+        return self._renamed(shown)
+
+    def left_out(self, instance: object) -> frozenset[str]:
+        given = cast("pydantic_v1.BaseModel", instance).__fields_set__
+        return frozenset(
+            read for name, read in self._read_as.items() if name not in given
+        )
+
+    def first_difference(
+        self, one: object, other: object, *, ignoring: frozenset[str]
+    ) -> str | None:
+        return next(
+            (
+                read
+                for name, read in sorted(self._read_as.items())
+                if read not in ignoring
+                and _differ(getattr(one, name), getattr(other, name))
+            ),
+            None,
+        )
+
+    def json_schema(self) -> dict[str, Any]:
+        schema: dict[str, Any] = json.loads(self._model.schema_json(by_alias=True))
+        hidden = {self._model.__fields__[name].alias for name in self._injected}
+        properties = {
+            key: value
+            for key, value in schema.get("properties", {}).items()
+            if key not in hidden
+        }
+        needed = [key for key in schema.get("required", ()) if key not in hidden]
+        schema["properties"] = self._renamed(properties)
+        schema["required"] = list(self._renamed(dict.fromkeys(needed)))
+        return schema
+
+    def _renamed(self, written: dict[str, Any]) -> dict[str, Any]:
+        return {self._written_as.get(key, key): value for key, value in written.items()}
+
+
+def _differ(one: object, other: object) -> bool:
+    """Say whether two values are known to differ, whatever holds their members.
+
+    A union may read a document as one class at first and as its twin later.
+    """
+    left, right = _members(one), _members(other)
+    if left is not None and right is not None:
+        return left.keys() != right.keys() or any(
+            _differ(left[name], right[name]) for name in left
+        )
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        pairs = zip(cast("Any", one), cast("Any", other), strict=False)
+        return len(one) != len(other) or any(_differ(*pair) for pair in pairs)
+    if type(one).__eq__ is object.__eq__:
+        return type(one) is not type(other)
+    try:
+        return bool(one != other)
+    except Exception:  # noqa: BLE001 - arrays and the like; their documents are equal
+        return False
+
+
+def _settled(value: object, shown: object) -> object:
+    """Return what was written of a value, with secrets as they are and sets in order.
+
+    A secret is written as stars, and the tool would be handed the stars. A set has
+    another order in another process, and the document another hash.
+    """
+    reveal = getattr(value, "get_secret_value", None)
+    if callable(reveal) and isinstance(shown, str):
+        secret = reveal()
+        return secret.decode() if isinstance(secret, bytes) else secret
+    if isinstance(shown, dict):
+        return _settled_members(value, cast("dict[str, object]", shown))
+    if isinstance(shown, list):
+        return _settled_elements(value, cast("list[object]", shown))
+    return shown
+
+
+def _settled_members(value: object, shown: dict[str, object]) -> dict[str, object]:
+    members = _members(value)
+    if members is None:
+        return shown
+    return {
+        key: _settled(members[key], one) if key in members else one
+        for key, one in shown.items()
+    }
+
+
+def _members(value: object) -> dict[str, object] | None:
+    """Return the members of a value by the names under which they are written."""
+    if isinstance(value, BaseModel):
+        own = {
+            field.serialization_alias or name: getattr(value, name, None)
+            for name, field in type(value).model_fields.items()
+        }
+        return {**own, **(value.model_extra or {})}
+    if isinstance(value, pydantic_v1.BaseModel):
+        fields = type(value).__fields__
+        named = {name: field.alias for name, field in fields.items()}
+        return {named.get(name, name): one for name, one in value.__dict__.items()}
+    if isinstance(value, Mapping):
+        return {str(key): one for key, one in value.items()}
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+        return {name: getattr(value, name) for name in names}
+    return None
+
+
+def _settled_elements(value: object, shown: list[object]) -> list[object]:
+    if not isinstance(value, list | tuple | set | frozenset | deque):
+        return shown
+    elements = list(cast("list[object]", value))
+    if len(elements) != len(shown):
+        return shown
+    settled = [_settled(one, row) for one, row in zip(elements, shown, strict=True)]
+    if isinstance(value, set | frozenset):
+        settled.sort(key=lambda one: digest.canonical(cast("Any", one)))
+    return settled

@@ -1,0 +1,207 @@
+"""Bring the arguments of a call into the one form that is judged and run.
+
+A model writes ``"07"`` where a tool takes an integer, leaves out what has a default, or
+uses an alias. The tool makes something else of that, and a policy that judged the
+model's spelling judged another call than the one that runs. So the tool's own schema
+reads the arguments before anybody is asked, and what it made of them is written down
+as JSON: the canonical document. Reading the canonical document gives the same document
+again; where it does not, nobody could say which of the two runs, and the call does not.
+
+Injected arguments are no part of it: the runtime gives them, not the model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from langchain_core.tools import BaseTool
+from pydantic import JsonValue, ValidationError
+from pydantic import v1 as pydantic_v1
+from referencing.exceptions import Unresolvable
+
+from gateway.agent.argument_models import ArgumentModel, argument_model
+from gateway.approvals import digest, strict_json
+from gateway.approvals.checking import TooMuchWork, problems
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import BadJson
+
+_LISTED = 3
+_VALUE = 80
+_MESSAGE = 300
+
+
+class Misfit(ValueError):
+    """Arguments do not fit their tool; the text is a clause that says how."""
+
+
+def visible(tool: BaseTool, args: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that a caller may give, without the injected ones."""
+    shown: dict[str, Any] = tool._filter_injected_args(dict(args))  # noqa: SLF001  # pyright: ignore[reportPrivateUsage] - LangChain's own notion of injected
+    schema = tool.args_schema
+    declared: Mapping[str, Any] = {}
+    if isinstance(schema, dict):
+        declared = schema.get("properties") or {}
+    # LangChain filters two names of its own, which another server's tool may declare.
+    return {key: args[key] for key in args if key in shown or key in declared}
+
+
+def canonical_args(tool: BaseTool, args: JsonObject) -> JsonObject:
+    """Return the canonical document of a call's arguments.
+
+    A tool without a schema, or with a JSON Schema, changes nothing in its arguments:
+    then neither does this, but what does not fit the schema is refused.
+
+    Args:
+        tool: the tool that is called.
+        args: strict JSON, as the model wrote it.
+
+    Raises:
+        Misfit: when they do not fit the tool, or have no canonical document.
+    """
+    given = _plain(visible(tool, args))
+    schema = tool.args_schema
+    if isinstance(schema, dict):
+        _check_json_schema(cast("JsonObject", schema), given)
+        return given
+    if schema is None:
+        return given
+    return _canonical(argument_model(tool), given)
+
+
+def is_canonical(tool: BaseTool, args: JsonObject) -> bool:
+    """Say whether arguments are a canonical document of this tool.
+
+    Raises:
+        Misfit: when they do not fit the tool at all.
+    """
+    return _same(canonical_args(tool, args), args)
+
+
+def _canonical(model: ArgumentModel, given: JsonObject) -> JsonObject:
+    first, written = _read(model, given)
+    second, again = _read(model, written)
+    # Nobody checks a default such as ``amount: Decimal = 0``: it counts as what the
+    # tool reads when it is handed in.
+    filled = model.left_out(first)
+    defaults = {name: value for name, value in again.items() if name in filled}
+    document = {**written, **defaults}
+    if not _same(document, written):
+        second, again = _read(model, document)
+    if not _same(document, again):
+        place = _first_difference(document, again)
+        raise Misfit(
+            f"the tool's schema reads its own output differently at {place}, so nobody "
+            "can say what would run"
+        )
+    lost = model.first_difference(first, second, ignoring=filled)
+    if lost is not None:
+        raise Misfit(
+            f"the tool's schema does not write {lost!r} the way it reads it, so nobody "
+            "can say what would run"
+        )
+    return document
+
+
+def _read(model: ArgumentModel, given: JsonObject) -> tuple[object, JsonObject]:
+    """Return what a schema makes of arguments, and that written as JSON."""
+    instance = _guarded_read(model.read, given)
+    written = _plain(model.write(instance))
+    left_out = model.left_out(instance)
+    if left_out:
+        # A default such as ``limit: int = None`` does not fit its own type: it cannot
+        # be handed in, so it stays out and the tool fills it in.
+        written = _without_bad_defaults(model, written, left_out)
+    return instance, written
+
+
+def _without_bad_defaults(
+    model: ArgumentModel, written: JsonObject, left_out: frozenset[str]
+) -> JsonObject:
+    try:
+        model.read(written)
+    except (ValidationError, pydantic_v1.ValidationError) as error:
+        bad = {str(row["loc"][0]) for row in error.errors() if row["loc"]} & left_out
+        return {key: value for key, value in written.items() if key not in bad}
+    except Exception:  # noqa: BLE001 - foreign validators; the next reading says it
+        return written
+    return written
+
+
+def _guarded_read(read: Callable[[JsonObject], object], given: JsonObject) -> object:
+    try:
+        return read(given)
+    except (ValidationError, pydantic_v1.ValidationError) as error:
+        raise Misfit(_described(cast("list[Any]", error.errors()))) from error
+    except Exception as error:
+        # A validator may be any code; what it cannot read does not run.
+        raise Misfit(
+            f"the tool's schema could not read them ({type(error).__name__})"
+        ) from error
+
+
+def _described(rows: list[dict[str, Any]]) -> str:
+    said = [_one(row) for row in rows[:_LISTED]]
+    more = len(rows) - len(said)
+    return "; ".join(said) + (f"; and {more} more" if more > 0 else "")
+
+
+def _one(row: dict[str, Any]) -> str:
+    place = ".".join(str(part) for part in row["loc"]) or "the arguments"
+    text = f"{place}: {row['msg']}"
+    if "input" not in row or row["type"] == "missing":
+        return text
+    return f"{text} (got {_shown(row['input'])})"
+
+
+def _shown(value: object) -> str:
+    try:
+        text = json.dumps(value, ensure_ascii=False)
+    except (TypeError, ValueError):
+        text = type(value).__name__
+    return text if len(text) <= _VALUE else f"{text[:_VALUE]}…"
+
+
+def _check_json_schema(schema: JsonObject, given: JsonObject) -> None:
+    try:
+        found = problems(schema, given)
+    except (Unresolvable, TooMuchWork, ArithmeticError, ValueError, RecursionError):
+        # A schema that nothing can be checked with changes nothing either. The
+        # gateway takes the decision to edit away from such a tool.
+        return
+    if found:
+        rows = [
+            {"loc": tuple(one.absolute_path), "msg": one.message[:_MESSAGE]}
+            for one in found
+        ]
+        raise Misfit(_described(rows))
+
+
+def _plain(args: object) -> JsonObject:
+    """Return arguments as their canonical bytes read."""
+    try:
+        return strict_json.parse_object(
+            digest.canonical(strict_json.accept_object(args))
+        )
+    except BadJson as error:
+        raise Misfit(f"what the tool makes of them is no strict JSON: {error}") from (
+            error
+        )
+
+
+def _same(one: JsonObject, other: JsonObject) -> bool:
+    try:
+        return digest.canonical(one) == digest.canonical(other)
+    except BadJson:
+        return False
+
+
+def _first_difference(one: JsonObject, other: JsonObject) -> str:
+    names = sorted(one.keys() | other.keys())
+    absent = object()
+    for name in names:
+        left: JsonValue | object = one.get(name, absent)
+        if left != other.get(name, absent):
+            return repr(name)
+    return "the arguments"

@@ -1,0 +1,55 @@
+"""Run a cleared call with exactly the arguments that were cleared, or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, cast
+
+from langchain.agents.middleware.types import ToolCallRequest
+
+from gateway.agent import messages, proposing, repeats, results, turns, words
+from gateway.agent.grants import guarding
+from gateway.agent.results import ToolResult
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import NotAllowed
+
+Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
+
+
+def with_args(request: ToolCallRequest, args: JsonObject) -> ToolCallRequest:
+    """Return a request with other arguments."""
+    call = {**request.tool_call, "args": args}
+    return request.override(tool_call=cast("Any", call))
+
+
+async def run_exactly(
+    request: ToolCallRequest, run: Handler, args: JsonObject
+) -> ToolResult:
+    """Run a cleared call with exactly these arguments, or say why it does not run.
+
+    The tool is handed on guarded: a middleware that is listed after ours and changes
+    the arguments gets no run for them.
+    """
+    try:
+        tool = proposing.runnable(request.tool_call["name"], request.tool, args)
+        exact = with_args(request, args).override(tool=guarding(tool))
+        return cleaned(await run(exact))
+    except NotAllowed as error:
+        return repeats.marked(words.told(request.tool_call, str(error)))
+
+
+def unread(state: Mapping[str, Any], request: ToolCallRequest, args: JsonObject) -> str:
+    """Return why people are not asked about a call whose tool was known too late."""
+    if not turns.is_unread(state, request.tool_call):
+        return ""
+    try:
+        proposing.runnable(request.tool_call["name"], request.tool, args)
+    except NotAllowed as error:
+        return str(error)
+    return ""
+
+
+def cleaned(result: ToolResult) -> ToolResult:
+    """Return what a tool returned without anything that only we may say."""
+    theirs = results.without_updates(result, turns.OUR_STATE)
+    return results.each_message(theirs, messages.without_lookalikes)

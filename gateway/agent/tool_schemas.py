@@ -1,0 +1,55 @@
+"""Describe a tool's canonical arguments as JSON Schema, for edit forms and checks.
+
+A reviewer's edit is checked against this by a gateway that has no pydantic, so it
+describes what the canonical document looks like: the names that the tool reads, every
+default filled in. What it cannot say is checked again before the tool runs.
+"""
+
+from __future__ import annotations
+
+from langchain_core.tools import BaseTool
+from pydantic.errors import PydanticInvalidForJsonSchema
+
+from gateway.agent.argument_models import argument_model
+from gateway.approvals import strict_json
+from gateway.approvals.checking import matches
+from gateway.approvals.closing import subschemas
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import BadJson
+
+
+def schema_of(tool: BaseTool | None) -> JsonObject | None:
+    """Return the JSON Schema of a tool's canonical arguments; None: it has none."""
+    if tool is None or tool.args_schema is None:
+        return None
+    given = tool.args_schema
+    try:
+        if isinstance(given, dict):
+            return strict_json.accept_object(given)
+        schema = strict_json.accept_object(argument_model(tool).json_schema())
+    except (BadJson, PydanticInvalidForJsonSchema):
+        return None
+    schema["description"] = tool.description
+    return _checkable(schema)
+
+
+def _checkable(schema: JsonObject) -> JsonObject:
+    """Return a schema without patterns that cannot be matched in linear time.
+
+    They come from pydantic's own types, such as Decimal. Left in, one of them would
+    take the whole schema away, and the decision to edit with it; the tool checks its
+    pattern itself, before people are asked and again before it runs.
+    """
+    for _, one in subschemas(schema):
+        pattern = one.get("pattern")
+        if isinstance(pattern, str) and not _is_linear(pattern):
+            del one["pattern"]
+    return schema
+
+
+def _is_linear(pattern: str) -> bool:
+    try:
+        matches("", pattern)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,232 @@
+"""Tools of many kinds of signature, which note what they get; and odd arguments."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import json
+import uuid
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Decimal
+from typing import Annotated, Any, NotRequired
+
+from langchain_core.tools import (
+    BaseTool,
+    InjectedToolArg,
+    InjectedToolCallId,
+    StructuredTool,
+    tool,
+)
+from langgraph.prebuilt import InjectedState, ToolRuntime
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic import v1 as pydantic_v1
+from typing_extensions import TypedDict
+
+SPELLINGS: dict[str, dict[str, Any]] = {
+    "an integer": {"value": 7},
+    "an integer as text": {"value": "7"},
+    "a float": {"value": 7.0},
+    "a leading zero": {"value": "07"},
+    "a sign": {"value": "+7"},
+    "a decimal as text": {"value": "7.0"},
+    "an exponent": {"value": 1e0},
+    "an exponent as text": {"value": "1e1"},
+    "an underscore": {"value": "7_0"},
+    "blanks around": {"value": " 7 "},
+    "digits of another script": {"value": "\u0667"},
+    "true": {"value": True},
+    "true as text": {"value": "true"},
+    "yes": {"value": "yes"},
+    "null": {"value": None},
+    "null as text": {"value": "null"},
+    "missing": {},
+    "an extra argument": {"value": 7, "extra": 1},
+    "an alias": {"valueAlias": "7"},
+    "JSON in text": {"value": '{"amount": "7"}'},
+    "an object": {"value": {"amount": "7", "tags": ["b", "a"]}},
+    "a list": {"value": ["3", 1, 2]},
+    "a big integer": {"value": 2**53 - 1},
+    "a big integer as text": {"value": str(2**60)},
+    "a fraction": {"value": "1.10"},
+    "a date": {"value": "2026-01-02"},
+    "a time": {"value": "2026-01-02T03:04:05+00:00"},
+    "a name of an enum": {"value": "RED"},
+    "a value of an enum": {"value": "red"},
+    "an injected argument": {"value": 7, "state": {"forged": True}, "runtime": 1},
+}
+
+
+class Colour(enum.Enum):
+    """A colour."""
+
+    RED = "red"
+    SEVEN = 7
+
+
+class Money(BaseModel):
+    """An amount, with an alias of its own."""
+
+    amount: Decimal = Field(alias="amount")
+    tags: set[str] = Field(default_factory=set[str])
+
+
+class Aliased(BaseModel):
+    """Arguments that are read by another name than the function has."""
+
+    value: int = Field(alias="valueAlias")
+    note: str = ""
+
+
+class Named(BaseModel):
+    """Arguments that are read by both names; what is unknown is refused."""
+
+    model_config = ConfigDict(populate_by_name=True, extra="forbid")
+    value: int | None = Field(default=None, alias="valueAlias")
+
+
+class Old(pydantic_v1.BaseModel):
+    """Arguments as pydantic 1 describes them."""
+
+    value: int
+    ratio: float = 0.5
+
+
+@dataclasses.dataclass
+class Point:
+    """A place."""
+
+    amount: int
+    tags: list[str] = dataclasses.field(default_factory=list[str])
+
+
+class Row(TypedDict):
+    """A row."""
+
+    amount: int
+    tags: NotRequired[list[str]]
+
+
+MCP = {
+    "type": "object",
+    "properties": {"value": {"type": ["integer", "string", "object"]}},
+    "required": ["value"],
+}
+
+Noted = list[dict[str, Any]]
+
+
+def shapes(noted: Noted) -> dict[str, BaseTool]:  # noqa: C901 - many functions of one line
+    """Return a tool of every kind; each notes what it gets as plain JSON."""
+
+    def note(**got: Any) -> str:
+        noted.append({key: _plain(value) for key, value in got.items()})
+        return "done"
+
+    def integer(value: int, level: int = 0) -> str:
+        """Take an integer."""
+        return note(value=value, level=level)
+
+    def number(value: float) -> str:
+        """Take a number."""
+        return note(value=value)
+
+    def flag(value: bool) -> str:  # noqa: FBT001 - a tool's argument, passed by name
+        """Take a flag."""
+        return note(value=value)
+
+    def text(value: str, limit: int = None) -> str:  # type: ignore[assignment]  # pyright: ignore[reportArgumentType] # noqa: RUF013 - people write this
+        """Take a text, with a default that does not fit its own type."""
+        return note(value=value, limit=limit)
+
+    def money(value: Decimal) -> str:
+        """Take a decimal."""
+        return note(value=value)
+
+    def moment(value: datetime | date) -> str:
+        """Take a time."""
+        return note(value=value)
+
+    def choice(value: Colour) -> str:
+        """Take one of a few."""
+        return note(value=value)
+
+    def either(value: int | str | None = None) -> str:
+        """Take one or the other."""
+        return note(value=value)
+
+    def nested(value: Money) -> str:
+        """Take a model."""
+        return note(value=value)
+
+    def place(value: Point | Row) -> str:
+        """Take a dataclass, or a dictionary of known keys."""
+        return note(value=value)
+
+    def several(
+        value: set[int],
+        state: Annotated[dict[str, Any], InjectedState],
+        runtime: ToolRuntime,
+        call_id: Annotated[str, InjectedToolCallId],
+        user: Annotated[str, InjectedToolArg] = "nobody",
+        key: str = Field(default_factory=lambda: uuid.uuid4().hex),
+    ) -> str:
+        """Take a set, what the runtime gives, and an id that is made up."""
+        assert state["messages"]
+        assert runtime.tool_call_id == call_id
+        assert user == "nobody"
+        return note(value=value, key=key)
+
+    def anything(value: Any = "nothing", **more: Any) -> str:
+        """Take anything."""
+        return note(value=value, **more)
+
+    plain: list[Callable[..., str]] = [
+        integer,
+        number,
+        flag,
+        text,
+        money,
+        moment,
+        choice,
+        either,
+        nested,
+        place,
+        several,
+        anything,
+    ]
+    tools = [tool(one) for one in plain]
+    schemas: dict[str, Any] = {
+        "aliased": Aliased,
+        "named": Named,
+        "old": Old,
+        "described": MCP,
+    }
+    for name, schema in schemas.items():
+        tools.append(
+            StructuredTool.from_function(
+                func=note, name=name, description="Note it.", args_schema=schema
+            )
+        )
+    return {one.name: one for one in tools}
+
+
+def _plain(value: Any) -> Any:  # noqa: PLR0911 - one return a kind
+    """Write a value as JSON, by no library that the product uses."""
+    if isinstance(value, BaseModel):
+        return {name: _plain(one) for name, one in value.__dict__.items()}
+    if dataclasses.is_dataclass(value):
+        return {name: _plain(one) for name, one in vars(value).items()}
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, set):
+        return sorted((_plain(one) for one in value), key=json.dumps)
+    if isinstance(value, list):
+        return [_plain(one) for one in value]
+    if isinstance(value, Decimal):
+        return str(value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if isinstance(value, datetime | date):
+        return value.isoformat().replace("+00:00", "Z")
+    return value

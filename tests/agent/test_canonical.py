@@ -1,0 +1,235 @@
+"""The tool's own schema makes one document of every spelling, or refuses it."""
+
+from __future__ import annotations
+
+import uuid
+from decimal import Decimal
+from typing import Annotated, Any
+
+import pytest
+from langchain_core.tools import BaseTool, StructuredTool, Tool, tool
+from langgraph.prebuilt import InjectedState
+from pydantic import (
+    AliasChoices,
+    BaseModel,
+    Field,
+    SecretStr,
+    computed_field,
+    field_validator,
+)
+from pydantic import v1 as pydantic_v1
+
+from gateway.agent.canonical import Misfit, canonical_args, is_canonical
+from gateway.agent.tool_schemas import schema_of
+from gateway.approvals.edits import argument_errors
+from gateway.approvals.strict_json import JsonObject
+from tests.agent.shapes import SPELLINGS, shapes
+
+SHAPES = shapes([])
+
+
+def described(model: Any) -> BaseTool:
+    """Return a tool whose arguments this model describes."""
+    return StructuredTool.from_function(
+        func=lambda **_: "", name="x", description="X.", args_schema=model
+    )
+
+
+@pytest.mark.parametrize("spelled", [7, "7", "07", "+7", "7.0", 7.0, " 7 "])
+def test_every_spelling_of_an_integer_is_one_document(spelled: object) -> None:
+    args: Any = {"value": spelled}
+
+    assert canonical_args(SHAPES["integer"], args) == {"value": 7, "level": 0}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_canonical_document_is_read_as_itself_and_fits_its_schema(
+    shape: str,
+) -> None:
+    one = SHAPES[shape]
+    fitting = 0
+    for args in SPELLINGS.values():
+        try:
+            document = canonical_args(one, args)
+        except Misfit:
+            continue
+        fitting += 1
+        assert is_canonical(one, document)
+        schema = schema_of(one)
+        assert argument_errors(schema, document) == {} or shape == "described"
+    assert fitting
+
+
+def test_a_misfit_names_the_argument_the_value_and_what_is_expected() -> None:
+    with pytest.raises(Misfit) as error:
+        canonical_args(SHAPES["integer"], {"value": "seven"})
+
+    assert str(error.value).startswith("value: Input should be a valid integer")
+    assert '(got "seven")' in str(error.value)
+
+
+def test_many_mistakes_are_counted_not_listed() -> None:
+    class Many(BaseModel):
+        a: int
+        b: int
+        c: int
+        d: int
+
+    with pytest.raises(Misfit, match=r"c: Field required; and 1 more$"):
+        canonical_args(described(Many), {})
+
+
+def test_a_schema_that_changes_its_own_output_is_refused() -> None:
+    class Doubled(BaseModel):
+        amount: int
+
+        @field_validator("amount")
+        @classmethod
+        def double(cls, amount: int) -> int:
+            return amount * 2
+
+    with pytest.raises(Misfit, match="reads its own output differently at 'amount'"):
+        canonical_args(described(Doubled), {"amount": 50})
+
+
+def test_a_schema_that_does_not_write_what_it_reads_is_refused() -> None:
+    class Hidden(BaseModel):
+        note: str = Field(default="", exclude=True)
+
+    with pytest.raises(Misfit, match="does not write 'note' the way it reads it"):
+        canonical_args(described(Hidden), {"note": "careful"})
+
+
+def test_a_validator_that_fails_in_its_own_way_is_a_misfit() -> None:
+    class Broken(BaseModel):
+        amount: int
+
+        @field_validator("amount")
+        @classmethod
+        def ask(cls, amount: int) -> int:
+            raise LookupError(amount)
+
+    with pytest.raises(Misfit, match=r"could not read them \(LookupError\)"):
+        canonical_args(described(Broken), {"amount": 1})
+
+
+def test_a_default_that_is_made_up_each_time_stays_as_it_was_made_once() -> None:
+    class Made(BaseModel):
+        key: str = Field(default_factory=lambda: uuid.uuid4().hex)
+
+    document = canonical_args(described(Made), {})
+
+    assert canonical_args(described(Made), {}) != document
+    assert canonical_args(described(Made), document) == document
+
+
+def test_a_default_of_another_type_counts_as_the_tool_reads_it() -> None:
+    def pay(amount: Decimal = 0, limit: int = None, key: str = 7) -> str:  # type: ignore[assignment]  # pyright: ignore[reportArgumentType] # noqa: RUF013 - people write this
+        """Pay."""
+        return f"{amount} {limit} {key}"
+
+    assert canonical_args(tool(pay), {}) == {"amount": "0"}
+    assert canonical_args(tool(pay), {"key": "k"}) == {"amount": "0", "key": "k"}
+
+
+def test_a_secret_is_written_as_it_is_and_a_set_in_order() -> None:
+    class Odd(BaseModel):
+        password: SecretStr
+        names: set[str]
+        inner: list[dict[str, SecretStr]] = Field(
+            default_factory=list[dict[str, SecretStr]]
+        )
+
+    args: JsonObject = {
+        "password": "hunter2",
+        "names": ["b", "c", "a", "b"],
+        "inner": [{"k": "v"}],
+    }
+
+    assert canonical_args(described(Odd), args) == {
+        "password": "hunter2",
+        "names": ["a", "b", "c"],
+        "inner": [{"k": "v"}],
+    }
+
+
+def test_an_argument_is_written_under_the_name_that_it_is_read_by() -> None:
+    class Choice(BaseModel):
+        customer: int = Field(validation_alias=AliasChoices("cid", "customerId"))
+        shown: int = Field(default=1, serialization_alias="Shown")
+
+        @computed_field  # type: ignore[prop-decorator]
+        @property
+        def total(self) -> int:
+            return self.customer + self.shown
+
+    document = canonical_args(described(Choice), {"customerId": "7"})
+
+    assert document == {"cid": 7, "shown": 1}
+    schema = schema_of(described(Choice))
+    assert schema
+    assert schema["required"] == ["cid", "shown"]
+
+
+def test_decimals_keep_their_digits() -> None:
+    class Exact(BaseModel):
+        amount: Decimal
+
+    class Old(pydantic_v1.BaseModel):
+        amount: Decimal
+
+    assert canonical_args(described(Exact), {"amount": "1.10"}) == {"amount": "1.10"}
+    assert canonical_args(described(Exact), {"amount": 1.1}) == {"amount": "1.1"}
+    assert canonical_args(described(Old), {"amount": "1.10"}) == {"amount": 1.1}
+    with pytest.raises(Misfit, match="does not write 'amount'"):
+        canonical_args(described(Old), {"amount": "0.10000000000000000000001"})
+
+
+def test_a_json_schema_checks_and_changes_nothing() -> None:
+    schema: dict[str, Any] = {
+        "type": "object",
+        "properties": {"n": {"type": "integer"}, "callbacks": {"type": "string"}},
+        "required": ["n"],
+    }
+
+    document = canonical_args(described(schema), {"n": 7.0, "callbacks": "url"})
+
+    assert document == {"n": 7, "callbacks": "url"}
+    with pytest.raises(Misfit, match="n: '7' is not of type 'integer'"):
+        canonical_args(described(schema), {"n": "7"})
+    with pytest.raises(Misfit, match="'n' is a required property"):
+        canonical_args(described(schema), {})
+
+
+def test_a_json_schema_that_checks_nothing_changes_nothing_either() -> None:
+    schema = {"type": "object", "properties": {"n": {"$ref": "http://x.test/n"}}}
+
+    assert canonical_args(described(schema), {"n": "7"}) == {"n": "7"}
+
+
+def test_a_tool_without_a_schema_gets_what_the_model_wrote() -> None:
+    bare = Tool(name="bare", func=str, description="Bare.")
+
+    assert canonical_args(bare, {"__arg1": "7"}) == {"__arg1": "7"}
+    assert schema_of(bare) is None
+
+
+def test_a_tool_without_arguments_has_an_empty_document() -> None:
+    @tool
+    def ping() -> str:
+        """Ping."""
+        return "pong"
+
+    assert canonical_args(ping, {"level": 3}) == {}
+
+
+def test_what_is_injected_is_no_part_of_the_document() -> None:
+    @tool
+    def peek(n: int, state: Annotated[dict[str, Any], InjectedState]) -> str:
+        """Peek."""
+        return f"{n} {state}"
+
+    assert canonical_args(peek, {"n": "1", "state": {"forged": True}}) == {"n": 1}
+    schema = schema_of(peek)
+    assert schema
+    assert schema["properties"] == {"n": {"title": "N", "type": "integer"}}

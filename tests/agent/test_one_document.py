@@ -1,0 +1,201 @@
+"""What a card shows, what is hashed, counted, and run is one document.
+
+Every kind of tool signature is called with every odd spelling of its arguments, through
+the real middleware and the real service on the real store.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads name generics without parameters
+from langchain_core.messages import (
+    AIMessage,
+    BaseMessage,
+    HumanMessage,
+    ToolMessage,
+)
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import RunnableConfig
+from langchain_core.tools import BaseTool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.types import Command
+from pydantic import ValidationError
+from pydantic import v1 as pydantic_v1
+from typing_extensions import override
+
+from bot.cards.listing import boxes
+from gateway import wire
+from gateway.agent import ApprovalMiddleware
+from gateway.approvals import digest
+from gateway.approvals.decisions import Approve, Click, Settled
+from gateway.approvals.record import Item
+from gateway.policy.load import load_policy
+from gateway.service.measuring import measure
+from gateway.store.store import Store
+from tests.agent.shapes import SPELLINGS, Noted, shapes
+from tests.agent.world import Script, calling
+from tests.service.desk import ANA, CHLOE, POLICY, Desk, still_members
+
+LISTED = "\n".join(f"  {name}: {{tier: approve}}" for name in shapes([]))
+COUNTED = f"""
+{POLICY.rstrip()}
+{LISTED}
+windows:
+  seen: {{tools: [{", ".join(shapes([]))}], by: args.value, count: true, within: 24h}}
+"""
+ALIASES = {"valueAlias": "value"}
+
+
+class Obedient(Script):
+    """A model that makes the call that its user writes as JSON."""
+
+    @override
+    def _generate(
+        self, messages: list[BaseMessage], *args: Any, **kwargs: Any
+    ) -> ChatResult:
+        last = messages[-1]
+        reply = AIMessage("done")
+        if isinstance(last, HumanMessage):
+            name, given = json.loads(last.text)
+            reply = calling((name, given, "c1"))
+        return ChatResult(generations=[ChatGeneration(message=reply)])
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store, load_policy(COUNTED, "policy.yml"))
+
+
+@pytest.mark.parametrize("shape", shapes([]))
+async def test_one_document_is_shown_hashed_counted_and_run(
+    desk: Desk, shape: str
+) -> None:
+    noted: Noted = []
+    tool = shapes(noted)[shape]
+    agent: Any = create_agent(
+        Obedient(replies=[]),
+        [tool],
+        middleware=[ApprovalMiddleware("support", gateway=desk.agents)],
+        checkpointer=InMemorySaver(),
+    )
+    ends: dict[str, str] = {}
+    opened: dict[str, int] = {}
+
+    for number, (spelling, args) in enumerate(SPELLINGS.items()):
+        noted.clear()
+        call = _Call(agent, tool, args, f"t{number}", noted)
+        ends[spelling] = await _play(desk, call, opened)
+
+    assert "ran" in ends.values()
+    assert "returned" in ends.values() or shape in {"either", "anything"}
+
+
+@dataclass
+class _Call:
+    agent: Any
+    tool: BaseTool
+    args: dict[str, Any]
+    thread: str
+    noted: Noted
+
+
+async def _play(desk: Desk, call: _Call, opened: dict[str, int]) -> str:
+    """Let a model call a tool; hold every place to one document."""
+    config: RunnableConfig = {"configurable": {"thread_id": call.thread}}
+    agent, tool, noted = call.agent, call.tool, call.noted
+    words = json.dumps([tool.name, call.args])
+    asked = await agent.ainvoke({"messages": [("user", words)]}, config)
+    pauses = asked.get("__interrupt__", ())
+
+    if not pauses:
+        (told,) = [m for m in asked["messages"] if isinstance(m, ToolMessage)]
+        assert "nobody was asked" in told.text or "cannot be accepted" in told.text
+        assert not noted
+        assert not _fits(tool, call.args)
+        return "returned"
+
+    item = await desk.item(pauses[0].value["item_id"])
+    await _one_document(desk, item, pauses[0].value["args"], opened)
+    await _approve(desk, item)
+    answer = wire.answer_for(await desk.item(item.id))
+    assert answer
+    final = await agent.ainvoke(
+        Command(resume={pauses[0].id: answer.model_dump(mode="json")}), config
+    )
+
+    (told,) = [m for m in final["messages"] if isinstance(m, ToolMessage)]
+    assert told.status == "success", told.text
+    (got,) = noted
+    shown = {ALIASES.get(name, name): value for name, value in item.args.items()}
+    unfit = {name: got[name] for name in got if name not in shown}
+    assert digest.canonical({**got, **shown}) == digest.canonical(got)
+    assert unfit in ({}, {"limit": None}, {"more": None})
+    return "ran"
+
+
+async def _approve(desk: Desk, item: Item) -> None:
+    """Approve as one person does, or two where the window could not be measured."""
+    approval = await desk.approval(item.id)
+    click = Click(
+        approval=approval.id,
+        index=item.index,
+        version=approval.version,
+        action_hash=item.action_hash,
+    )
+    for person in (ANA, CHLOE):
+        outcome = await desk.reviews.decide(
+            click, Approve(), person, voters=still_members
+        )
+        if isinstance(outcome, Settled):
+            return
+    raise AssertionError(outcome)
+
+
+async def _one_document(
+    desk: Desk, item: Item, asked: dict[str, Any], opened: dict[str, int]
+) -> None:
+    assert asked == item.args
+    assert item.action_hash == digest.action_hash(item.action)
+    # The card: short arguments stand in the first box, as text or as JSON.
+    text = "\n".join(boxes(item.tool, item.args, ()))
+    for name, value in item.args.items():
+        assert name in text
+        if not isinstance(value, str | list | dict):
+            assert json.dumps(value) in text
+    keys = desk.store.keys_of_tenant("default")
+    found = measure(
+        desk.policy,
+        keys,
+        item.ctx,
+        item.tool,
+        item.args,
+        declared_schema=item.args_schema,
+        requester="",
+    )
+    for use in found.uses:
+        opened[use.window] = opened.get(use.window, 0) + 1
+        totals = await desk.store.windows.totals(keys.blobs("none"), 0, [use])
+        assert totals[use.name] >= opened[use.window] * use.micro
+
+
+def _fits(tool: BaseTool, args: dict[str, Any]) -> bool:
+    """Say whether the tool alone would take these arguments, as LangChain has it."""
+    schema = tool.args_schema
+    if tool.name in {"described", "several"}:
+        return False  # not read by pydantic, or not without what is injected
+    if tool.name == "text" and args.get("value") == str(2**60):
+        return True
+    try:
+        if isinstance(schema, type) and issubclass(schema, pydantic_v1.BaseModel):
+            schema.parse_obj(args)
+        else:
+            made: Any = schema
+            made.model_validate(args)
+    except (ValidationError, pydantic_v1.ValidationError):
+        return False
+    # What JSON readers cannot keep exactly is refused whatever the tool takes.
+    return args.get("value") != str(2**60)

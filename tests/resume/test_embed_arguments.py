@@ -1,0 +1,132 @@
+"""From outside: a rule is about what the tool runs with, in every spelling."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads name generics without parameters
+from langchain_core.tools import tool
+
+from gateway.agent import ApprovalMiddleware
+from gateway.embed import Twokey
+from gateway.store.store import Store
+from tests.agent.world import Script, calling, results
+from tests.conftest import eventually
+
+POLICY = """
+version: 1
+defaults: {tier: approve, reviewers: U0ANA, channel: "#x"}
+windows:
+  paid: {tools: [pay], by: args.customer, sum: args.amount, within: 24h}
+tools:
+  deploy:
+    tier: auto
+    raise:
+      - {to: escalate, when: args.force == true, because: forced}
+      - {to: deny, when: args.level == 3, because: level 3 is forbidden}
+  pay:
+    tier: auto
+    raise:
+      - {to: deny, when: windows.paid > 100, because: over 100 in 24 h}
+"""
+RAN: list[tuple[object, ...]] = []
+
+
+@tool
+def deploy(env: str, force: bool, level: int = 0) -> str:  # noqa: FBT001 - a tool's argument, passed by name
+    """Deploy."""
+    RAN.append((env, force, level))
+    return "deployed"
+
+
+@tool
+def pay(customer: int, amount: float) -> str:
+    """Pay a customer."""
+    RAN.append((customer, amount))
+    return "paid"
+
+
+@pytest.fixture
+def policy(tmp_path: Path) -> Path:
+    RAN.clear()
+    path = tmp_path / "policy.yml"
+    path.write_text(POLICY)
+    return path
+
+
+def graph_of(name: str, args: dict[str, Any]) -> Any:
+    """Return an agent that makes one call; none of its tools is guarded."""
+    return create_agent(
+        Script(replies=[calling((name, args, "c1"))]),
+        [deploy, pay],
+        middleware=[ApprovalMiddleware("ops")],
+    )
+
+
+async def said(tk: Twokey, thread: str, name: str, args: dict[str, Any]) -> str:
+    """Return what the model reads about one call."""
+    given = {"messages": [("user", thread)]}
+    final = await tk.run(
+        graph_of(name, args), given, thread_id=thread, agent="ops", timeout_s=60
+    )
+    return results(final)[-1].text
+
+
+@pytest.mark.parametrize("level", [3, "3", 3.0, "03", " 3 ", "3.0"])
+async def test_a_deny_on_a_number_stops_its_every_spelling(
+    store: Store, policy: Path, tmp_path: Path, level: object
+) -> None:
+    async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
+        told = await said(
+            tk, "t1", "deploy", {"env": "prod", "force": False, "level": level}
+        )
+
+    assert "level 3 is forbidden" in told
+    assert RAN == []
+
+
+@pytest.mark.parametrize("force", [True, "yes", 1, "true", "on"])
+async def test_a_flag_is_one_flag_however_it_is_spelled(
+    store: Store, policy: Path, tmp_path: Path, force: object
+) -> None:
+    async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
+        graph = graph_of("deploy", {"env": "prod", "force": force})
+        given = {"messages": [("user", "go")]}
+        with pytest.raises(TimeoutError):
+            await tk.run(graph, given, thread_id="t1", agent="ops", timeout_s=0.01)
+
+        async def is_asked() -> bool:
+            return bool(await tk.reviews.waiting())
+
+        await eventually(is_asked)
+        (waiting,) = await tk.reviews.waiting()
+
+    assert waiting.approval.items[0].args == {"env": "prod", "force": True, "level": 0}
+    assert RAN == []
+
+
+async def test_a_customer_has_one_sum_however_the_number_is_spelled(
+    store: Store, policy: Path, tmp_path: Path
+) -> None:
+    spellings = (7, "7", "07", "+7", "7.0", "007")
+    async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
+        told = [
+            await said(tk, f"t{n}", "pay", {"customer": spelled, "amount": 49})
+            for n, spelled in enumerate(spellings)
+        ]
+
+    assert RAN == [(7, 49.0), (7, 49.0)]
+    assert all("over 100 in 24 h" in text for text in told[2:])
+
+
+async def test_what_does_not_fit_is_told_to_the_model_and_asks_nobody(
+    store: Store, policy: Path, tmp_path: Path
+) -> None:
+    async with Twokey(policy=policy, url=store.conn.url, data_dir=tmp_path) as tk:
+        told = await said(tk, "t1", "pay", {"customer": "seven", "amount": 49})
+
+        assert "customer: Input should be a valid integer" in told
+        assert await tk.reviews.waiting() == []
+    assert RAN == []

@@ -19,7 +19,16 @@ from typing import Any, Generic, TypeVar, cast
 from langgraph.config import get_config
 
 from gateway import wire
-from gateway.agent import answers, homes, occurrences, port, signatures, turns, words
+from gateway.agent import (
+    answers,
+    homes,
+    occurrences,
+    port,
+    signatures,
+    step_arguments,
+    turns,
+    words,
+)
 from gateway.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
 from gateway.agent.execution import (
     Closed,
@@ -117,7 +126,8 @@ def require_approval(
     Args:
         tool: the name that policy and the card know this step by.
         args: its arguments by name, strict JSON.
-        run: does it; called with the authorized arguments as keywords. What it returns
+        run: does it; called with the authorized arguments as keywords, which are read
+            by its annotations, if it has any, before anybody is asked. What it returns
             is kept to be given back after a crash, so it should be plain JSON. `grant`
             works in it, and so do `guarded` tools.
         agent: the name that policy and the card know the asker by.
@@ -139,9 +149,9 @@ def require_approval(
     signatures.check(run, args, tool)
 
     async def work(given: JsonObject) -> R:
-        return run(**given)
+        return run(**step_arguments.values(run, given, tool))
 
-    step = _step(tool, args, agent, key, says, schema, gateway)
+    step = _step(run, tool, args, agent, key, says, schema, gateway)
     return drive(_required(step, _Run(run, work), Blocking()))
 
 
@@ -161,14 +171,15 @@ async def arequire_approval(
 
     async def work(given: JsonObject) -> R:
         # A plain function does too: what it returned is there already.
-        returned = cast("Any", run(**given))
+        returned = cast("Any", run(**step_arguments.values(run, given, tool)))
         return cast("R", await returned if inspect.isawaitable(returned) else returned)
 
-    step = _step(tool, args, agent, key, says, schema, gateway)
+    step = _step(run, tool, args, agent, key, says, schema, gateway)
     return await _required(step, _Run(run, work), Awaiting())
 
 
 def _step(
+    run: Callable[..., Any],
     tool: str,
     args: dict[str, Any],
     agent: str,
@@ -177,12 +188,11 @@ def _step(
     schema: JsonObject | None,
     gateway: Gateway | None,
 ) -> _Step:
+    # The canonical form: a step runs alike whether people were asked or not.
+    plain = strict_json.parse_object(digest.canonical(strict_json.accept_object(args)))
     return _Step(
         tool=tool,
-        # The canonical form: a step runs alike whether people were asked or not.
-        args=strict_json.parse_object(
-            digest.canonical(strict_json.accept_object(args))
-        ),
+        args=step_arguments.canonical_step(run, plain, tool),
         agent=agent,
         given_key=key,
         says=says,
@@ -232,7 +242,9 @@ async def _held(
     )
 
     async def once(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
-        problem = signatures.misfit(run.function, args)
+        problem = signatures.misfit(run.function, args) or step_arguments.problem(
+            run.function, args, step.tool
+        )
         if problem:
             return NotApproved("misfit", f"This did not run: {problem}.")
         return Approved(await run.work(args), args)

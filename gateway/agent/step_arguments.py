@@ -1,0 +1,79 @@
+"""Read the arguments of a step as the function that does it declares them.
+
+A step of a plain node has no tool, but its function may have annotations. They are
+read like the schema of a tool: what people are shown is what the function gets.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from langchain_core.tools import BaseTool, StructuredTool
+
+from gateway.agent import canonical
+from gateway.agent.argument_models import argument_model
+from gateway.approvals import digest
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import BadStep
+
+
+def declared(run: Callable[..., Any], tool: str) -> BaseTool | None:
+    """Return what a function declares of its arguments; None: nothing to read by."""
+    try:
+        parameters = inspect.signature(run).parameters.values()
+        is_open = any(one.kind is one.VAR_KEYWORD for one in parameters)
+        annotated = [one for one in parameters if one.annotation is not one.empty]
+        if is_open or not annotated:
+            return None
+        return StructuredTool.from_function(func=run, name=tool, description=tool)
+    except Exception:  # noqa: BLE001 - annotations may be anything; then nothing is read
+        return None
+
+
+def canonical_step(run: Callable[..., Any], args: JsonObject, tool: str) -> JsonObject:
+    """Return the arguments of a step as its function reads them.
+
+    Defaults stay with the function: a node runs again after a pause, and one that is
+    made up each time would make another call of it.
+
+    Raises:
+        BadStep: when the function's annotations do not take them; nobody was asked.
+    """
+    try:
+        return _read(run, args, tool)
+    except canonical.Misfit as error:
+        raise BadStep(
+            f"The step {tool!r} was not put to anybody: {error}. Give arguments that "
+            "fit the annotations of `run`."
+        ) from error
+
+
+def problem(run: Callable[..., Any], args: JsonObject, tool: str) -> str:
+    """Return why a function would not get exactly these arguments; "" when it would."""
+    try:
+        made = _read(run, args, tool)
+    except canonical.Misfit as error:
+        return f"the arguments do not fit ({error})"
+    if digest.canonical(made) != digest.canonical(args):
+        text = digest.canonical(made).decode("utf-8")
+        return f"the function would read the arguments as {text}"
+    return ""
+
+
+def _read(run: Callable[..., Any], args: JsonObject, tool: str) -> JsonObject:
+    reader = declared(run, tool)
+    if reader is None:
+        return args
+    made = canonical.canonical_args(reader, args)
+    return {name: value for name, value in made.items() if name in args}
+
+
+def values(run: Callable[..., Any], args: JsonObject, tool: str) -> dict[str, Any]:
+    """Return canonical arguments as the values that the function declares."""
+    reader = declared(run, tool)
+    if reader is None:
+        return dict(args)
+    read = argument_model(reader).read(args)
+    return {name: getattr(read, name) for name in args}

@@ -1,0 +1,127 @@
+"""A step's arguments are read by the annotations of its function, once, for all."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import date
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import END, START, StateGraph
+from pydantic import Field
+from typing_extensions import TypedDict
+
+from gateway.agent import Approved, NotApproved, arequire_approval, require_approval
+from gateway.agent.step_arguments import canonical_step, problem, values
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.errors import BadStep
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import Runner
+
+
+class State(TypedDict):
+    """A state that the outcome of a step goes through."""
+
+    outcome: Any
+
+
+def book(
+    day: date, seats: int, key: str = Field(default_factory=lambda: uuid.uuid4().hex)
+) -> str:
+    """Book seats."""
+    return f"{seats} on {day:%d %B}{'' if key else '!'}"
+
+
+def graph_of(
+    runner: Runner, saver: InMemorySaver, gateway: FakeGateway, args: JsonObject
+) -> Any:
+    def node(_: State) -> State:
+        return {"outcome": require_approval("book", args, run=book, gateway=gateway)}
+
+    async def anode(_: State) -> State:
+        found: Any = arequire_approval("book", args, run=book, gateway=gateway)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType] - a plain function does too
+        return {"outcome": await found}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("only", anode if runner.is_async else node)
+    builder.add_edge(START, "only")
+    builder.add_edge("only", END)
+    return builder.compile(checkpointer=saver)
+
+
+async def test_what_is_approved_is_what_the_function_reads(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    gateway = FakeGateway()
+    graph = graph_of(runner, memory, gateway, {"day": "2026-01-02", "seats": "03"})
+
+    await runner.run(graph, {"outcome": None})
+    item = gateway.only()
+    gateway.approve(item.id)
+    end = await runner.resume(graph, gateway)
+
+    assert item.args == {"day": "2026-01-02", "seats": 3}
+    assert end["outcome"] == Approved("3 on 02 January", item.args)
+
+
+async def test_a_step_that_runs_unasked_reads_alike(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    gateway = FakeGateway({"book": Tier.AUTO})
+    graph = graph_of(runner, memory, gateway, {"day": "2026-01-02", "seats": "03"})
+
+    end = await runner.run(graph, {"outcome": None})
+
+    assert end["outcome"].result == "3 on 02 January"
+
+
+async def test_an_edit_that_the_function_would_read_otherwise_does_not_run(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    gateway = FakeGateway()
+    graph = graph_of(runner, memory, gateway, {"day": "2026-01-02", "seats": 3})
+    await runner.run(graph, {"outcome": None})
+    gateway.edit(gateway.only().id, {"day": "2026-01-02", "seats": "04"})
+
+    end = await runner.resume(graph, gateway)
+
+    assert isinstance(end["outcome"], NotApproved)
+    assert 'would read the arguments as {"day":"2026-01-02","seats":4}' in (
+        end["outcome"].message
+    )
+
+
+async def test_arguments_that_do_not_fit_are_refused_before_anybody_is_asked(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    gateway = FakeGateway()
+    graph = graph_of(runner, memory, gateway, {"day": "soon", "seats": 3})
+
+    with pytest.raises(BadStep, match="was not put to anybody: day: Input should be"):
+        await runner.run(graph, {"outcome": None})
+
+    assert gateway.items == {}
+
+
+def test_a_function_that_declares_nothing_gets_what_was_given() -> None:
+    args: JsonObject = {"amount": "07"}
+
+    for run in (lambda **_: None, lambda amount: amount, print):
+        assert canonical_step(run, args, "t") == args
+        assert values(run, args, "t") == args
+        assert problem(run, args, "t") == ""
+
+
+def test_annotations_that_nobody_can_read_are_left_alone() -> None:
+    def odd(amount: Missing) -> None:  # type: ignore[name-defined]  # noqa: F821  # pyright: ignore[reportUndefinedVariable]
+        raise AssertionError(amount)
+
+    assert canonical_step(odd, {"amount": "07"}, "t") == {"amount": "07"}
+
+
+def test_an_edit_that_does_not_fit_is_a_problem() -> None:
+    assert "do not fit (seats:" in problem(
+        book, {"day": "2026-01-02", "seats": []}, "t"
+    )

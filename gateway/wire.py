@@ -264,7 +264,8 @@ ClaimReply = Annotated[
 class CallEnd(Record):
     """Say how a call ended that ran unasked; ``notice`` is the row that shows it.
 
-    The gateway compares the rest with its own record. A result has no payload here.
+    It is empty where no notice shows it: then only a failure is told. The gateway
+    compares the rest with its own record. A result has no payload here.
     """
 
     notice: str

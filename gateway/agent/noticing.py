@@ -1,7 +1,10 @@
-"""Tell the gateway how a call ended that ran unasked, so that its notice says it.
+"""Tell the gateway how a call ended that ran unasked.
 
-Nothing depends on this: when the gateway does not answer, the notice goes on saying
-that no result is known, and the agent goes on.
+A notice says how its calls ended. Of a call that no notice shows only a failure is
+told, which counts among the failures of its agent: one that succeeds costs nothing.
+
+The agent does not depend on this: when the gateway does not answer, the notice goes on
+saying that no result is known, the failure is not counted, and the agent goes on.
 """
 
 from __future__ import annotations
@@ -33,14 +36,14 @@ async def watched(
     gateway: Callable[[], Gateway],
     shell: Shell,
 ) -> R:
-    """Run a call that needs nobody, and tell its end when a notice shows it.
+    """Run a call that needs nobody, and tell its end.
 
     Whatever it raises is raised on. A pause inside it is no end.
     """
-    if not verdict.notice:
-        return await run()
 
     async def tell(result: Result) -> None:
+        if result.ok and not verdict.notice:
+            return
         end = CallEnd(
             notice=verdict.notice,
             ref=ref,

@@ -60,7 +60,7 @@ class Gateway(Protocol):
         ...
 
     async def ended(self, end: CallEnd) -> None:
-        """Tell how a call ended that ran unasked; asked for by its verdict's notice."""
+        """Tell how a call ended that ran unasked; without a notice, that it failed."""
         ...
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:

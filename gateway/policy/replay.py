@@ -169,7 +169,7 @@ class _History:
             return True
         if row.name in _RELEASES:
             self._release(row.item)
-        if row.name is EventName.ITEM_FAILED:
+        if row.name in {EventName.ITEM_FAILED, EventName.CALL_FAILED}:
             self._failures[row.agent].add(step.at_ms)
         if row.name is EventName.ITEM_REJECTED:
             self._rejections[row.agent] += 1

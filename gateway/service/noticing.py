@@ -1,10 +1,16 @@
-"""Put the calls that run unasked on notices, and take down how they ended."""
+"""Put the calls that run unasked on notices, and take down how they ended.
+
+Of a call of tier ``auto``, which no notice shows, only a failure is taken down.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
+from pydantic import TypeAdapter
+
+from gateway.approvals import digest
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.notice import (
     CallState,
@@ -17,8 +23,9 @@ from gateway.approvals.notice import (
 from gateway.approvals.record import Person
 from gateway.approvals.strict_json import accept_object
 from gateway.policy.evaluate import Ruling
+from gateway.store.failures import count_failure
 from gateway.store.store import Store
-from gateway.wire import CallEnd, ProposedCall, Turn
+from gateway.wire import CallEnd, ProposedCall, Turn, Verdict, VerdictKind
 
 logger = logging.getLogger(__name__)
 
@@ -116,8 +123,12 @@ class NoticeService:
     async def ended(self, end: CallEnd) -> None:
         """Take down how a call ended; one that our record does not know is ignored.
 
-        The newest word counts: an agent that was cut off may run a call again.
+        The newest word counts: an agent that was cut off may run a call again. Of a
+        call without a notice only a failure is taken down.
         """
+        if not end.notice:
+            await self._unnoticed(end)
+            return
         found = await self._call(end)
         if found is None:
             logger.warning("notice.unknown_call notice=%s", end.notice)
@@ -128,6 +139,31 @@ class NoticeService:
         await self._store.notices.end(
             self._keys, notice.id, call.index, state, end.result.summary, event
         )
+
+    async def _unnoticed(self, end: CallEnd) -> None:
+        if end.result.ok:
+            return
+        ref = end.ref
+        turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
+        body = await self._store.attention.verdicts(self._keys, turn_key)
+        verdicts = TypeAdapter(tuple[Verdict, ...]).validate_json(body or "[]")
+        told = (end.tool, end.tool_call_id)
+        if not any(
+            one.kind is VerdictKind.RUN and (one.tool, one.tool_call_id) == told
+            for one in verdicts
+        ):
+            logger.warning("call.unknown_failure agent=%s", ref.agent)
+            return
+        event = Event(
+            name=EventName.CALL_FAILED,
+            tenant=self._tenant,
+            agent=ref.agent,
+            thread=ref.thread,
+            outer=ref.outer,
+            tool=end.tool,
+        )
+        name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
+        await count_failure(self._store.conn, self._keys, name, event)
 
     async def report(self, notice: Notice, by: Person, text: str) -> bool:
         """Take down that somebody reports a notice; False when they did before.

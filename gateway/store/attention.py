@@ -151,6 +151,10 @@ class AttentionStore:
             rejected=_rejected(fields(reply[6])),
         )
 
+    async def verdicts(self, keys: Keys, turn_key: str) -> str:
+        """Return JSON of the answer to a turn; "" when it is not known."""
+        return text(await self._conn.command("GET", keys.turn(turn_key)))
+
 
 def _rejected(found: dict[str, bytes]) -> dict[str, Rejection]:
     # The turn that is being judged comes after those that are counted.

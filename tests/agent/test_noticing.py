@@ -61,6 +61,24 @@ async def test_a_noticed_call_that_fails_tells_so_and_fails_as_before(
     assert "RuntimeError" in end.result.summary
 
 
+async def test_a_call_without_a_notice_tells_only_that_it_failed(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway({"pay": Tier.AUTO, "look_up": Tier.AUTO})
+    graph = build(gateway, effects.tools(), TURN, saver=memory)
+    await runner.say(graph, "pay")
+    told_of_success = list(gateway.ends)
+    effects.inside = broken
+    again = build(gateway, effects.tools(), TURN, saver=InMemorySaver())
+
+    with pytest.raises(RuntimeError, match="no money"):
+        await runner.say(again, "pay")
+
+    assert told_of_success == []
+    (end,) = gateway.ends
+    assert (end.notice, end.tool, end.result.ok) == ("", "pay", False)
+
+
 async def test_an_odd_error_of_a_noticed_call_can_be_told(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:

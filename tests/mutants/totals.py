@@ -75,6 +75,27 @@ TOTALS_TABLE = (
         "tests/store/test_audit_retention.py",
     ),
     Mutant(
+        "failures: one of an unasked call is told",
+        "gateway/agent/noticing.py",
+        "        if result.ok and not verdict.notice:\n",
+        "        if not verdict.notice:\n",
+        "tests/agent/test_noticing.py",
+    ),
+    Mutant(
+        "failures: one of a call that never was counts nothing",
+        "gateway/service/noticing.py",
+        "one.kind is VerdictKind.RUN and (one.tool, one.tool_call_id) == told",
+        "True",
+        "tests/service/test_unasked_failures.py",
+    ),
+    Mutant(
+        "failures: each counts once",
+        "gateway/store/lua/fail.lua",
+        "if redis.call('ZSCORE', KEYS[1], ARGV[1]) then return {'same'} end",
+        "if false then return {'same'} end",
+        "tests/service/test_unasked_failures.py",
+    ),
+    Mutant(
         "types: equality tells them apart",
         COMPARING,
         "    if len(kinds) > 1:\n",

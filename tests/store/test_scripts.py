@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import scripts
+from gateway.store import failures, scripts
 from gateway.store.store import Store
 
 LUA = Path(scripts.__file__).parent / "lua"
@@ -32,6 +32,7 @@ WRAPPERS: dict[str, Callable[..., object]] = {
     "note": scripts.note,
     "put_aside": scripts.put_aside,
     "ask": scripts.ask,
+    "fail": failures.fail,
 }
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "prelude")
 

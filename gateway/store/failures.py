@@ -1,0 +1,49 @@
+"""Count failed calls of an agent that ran unasked."""
+
+from __future__ import annotations
+
+import json
+
+from gateway.approvals.events import Event
+from gateway.store.attention import FAILED_MS
+from gateway.store.connection import Connection, Reply, text
+from gateway.store.keys import Keys
+from gateway.store.script import Script
+
+FAIL = Script("fail")
+
+
+async def count_failure(conn: Connection, keys: Keys, name: str, event: Event) -> bool:
+    """Count a failed call of an agent; False when it was counted before.
+
+    Args:
+        conn: to the store.
+        keys: of the tenant's shard.
+        name: the same for the same call.
+        event: what is announced.
+    """
+    reply = await fail(
+        conn,
+        failures=keys.failures(event.tenant, event.agent),
+        outbox=keys.outbox,
+        audit=keys.audit,
+        failed=name,
+        failed_ms=FAILED_MS,
+        events=json.dumps([event.model_dump_json()]),
+    )
+    return text(reply[0]) == "done"
+
+
+async def fail(
+    conn: Connection,
+    *,
+    failures: str,
+    outbox: str,
+    audit: str,
+    failed: str,
+    failed_ms: int,
+    events: str,
+) -> list[Reply]:
+    """Run fail.lua."""
+    keys = [failures, outbox, audit]
+    return await FAIL.run(conn, keys, [failed, failed_ms, events])

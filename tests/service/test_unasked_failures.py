@@ -1,0 +1,98 @@
+"""A call that ran unasked and failed counts among the failures of its agent."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gateway.approvals.events import EventName
+from gateway.approvals.record import Result
+from gateway.approvals.tiers import Tier
+from gateway.policy.load import load_policy
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from gateway.wire import CallEnd, TurnRef
+from tests.service.desk import POLICY, Desk
+
+RULE = """look_up_order:
+    tier: auto
+    raise: [{to: approve, when: recent.failures_1h > 1, because: it keeps failing}]
+"""
+FAILED = Result(ok=False, summary="no such order 78291")
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    text = POLICY.replace("look_up_order: {tier: auto}\n", RULE)
+    return Desk(store, load_policy(text, "policy.yml"))
+
+
+def end_of(ref: TurnRef, call: str = "c0", **changes: object) -> CallEnd:
+    end = CallEnd(
+        notice="", ref=ref, tool="look_up_order", tool_call_id=call, result=FAILED
+    )
+    return end.with_(**changes)
+
+
+async def failures(desk: Desk) -> int:
+    key = desk.store.keys_of_tenant("default").failures("default", "support")
+    count = await desk.store.conn.command("ZCARD", key)
+    assert isinstance(count, int)
+    return count
+
+
+async def test_a_rule_sees_that_calls_keep_failing(desk: Desk) -> None:
+    ref, _ = await desk.submit(("look_up_order", {}), ("look_up_order", {}))
+    for call in ("c0", "c1"):
+        await desk.agents.ended(end_of(ref, call))
+
+    _, (verdict,) = await desk.submit(("look_up_order", {}))
+
+    assert verdict.tier is Tier.APPROVE
+
+
+async def test_a_failure_that_is_told_often_counts_once(desk: Desk) -> None:
+    ref, _ = await desk.submit(("look_up_order", {}))
+
+    await asyncio.gather(*(desk.agents.ended(end_of(ref)) for _ in range(8)))
+
+    assert await failures(desk) == 1
+    keys = desk.store.keys_of_tenant("default")
+    told = [
+        event
+        for event in await audit_entries(desk.store.conn, keys)
+        if event.name is EventName.CALL_FAILED
+    ]
+    assert len(told) == 1
+    assert (told[0].tool, told[0].agent) == ("look_up_order", "support")
+    assert "78291" not in told[0].model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"result": Result(ok=True)},
+        {"tool": "process_refund"},
+        {"tool_call_id": "c9"},
+        {"ref": TurnRef(agent="support", thread="t1", message_id="never")},
+        {"ref": TurnRef(agent="other", thread="t1", message_id="m0")},
+        {"notice": "nt_s0_0.0"},
+    ],
+)
+async def test_what_our_record_does_not_know_counts_nothing(
+    desk: Desk, changes: dict[str, object]
+) -> None:
+    ref, _ = await desk.submit(("look_up_order", {}))
+
+    await desk.agents.ended(end_of(ref).with_(**changes))
+
+    assert await failures(desk) == 0
+
+
+async def test_a_call_that_waits_is_no_failure_of_an_unasked_one(desk: Desk) -> None:
+    ref, _ = await desk.submit(("process_refund", {"amount": 1}))
+
+    await desk.agents.ended(end_of(ref, tool="process_refund"))
+
+    assert await failures(desk) == 0

@@ -30,6 +30,7 @@ from gateway.resume.classification import (
     AtBreakpoint,
     ThreadHalted,
     at_breakpoint,
+    is_call_limit,
     is_final,
 )
 from gateway.resume.halts import Halts
@@ -147,6 +148,8 @@ class Advancer:
             if is_final(error):
                 state = await runner.probe(at.thread)
                 await self._halts.put(at, state.checkpoint, error)
+                if is_call_limit(error):
+                    await self._end_dropped(at, state)
             raise
 
     async def _halt_at_breakpoint(self, at: Place, state: ThreadState) -> NoReturn:

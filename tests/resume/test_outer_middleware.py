@@ -1,0 +1,117 @@
+"""No card waits for a call that another middleware keeps from running."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain.agents.middleware import (
+    AgentMiddleware,
+    ToolCallLimitMiddleware,
+    hook_config,
+)
+from langchain_core.messages import AIMessage, ToolMessage
+
+from gateway.approvals.lifecycle import ItemState
+from gateway.embed import Twokey
+from gateway.store.store import Store
+from tests.resume import shop
+from tests.resume.house import RULES
+from tests.resume.test_halted_threads import agent, items, saying
+
+REFUNDS = [("refund", {"order": order, "amount": 5}) for order in ("1", "2")]
+
+
+@pytest.fixture
+async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
+    async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as one:
+        yield one
+
+
+class Answering(AgentMiddleware[Any, Any, Any]):
+    """Answers calls itself, as a cache or an emulator does."""
+
+    def __init__(self, *orders: str) -> None:
+        super().__init__()
+        self._orders = orders
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        call = request.tool_call
+        if call["args"].get("order") not in self._orders:
+            return await handler(request)
+        return ToolMessage("known already", tool_call_id=call["id"])
+
+
+class Jumping(AgentMiddleware[Any, Any, Any]):
+    """Ends the run instead of calling tools."""
+
+    @hook_config(can_jump_to=["end"])
+    def after_model(self, state: Any, runtime: Any) -> dict[str, Any]:
+        call = state["messages"][-1].tool_calls[0]
+        told = ToolMessage("not now", tool_call_id=call["id"])
+        return {"jump_to": "end", "messages": [told, AIMessage("stopped")]}
+
+
+async def test_the_error_of_a_limit_withdraws_the_cards_of_its_turn(
+    tk: Twokey,
+) -> None:
+    graph = agent(ToolCallLimitMiddleware(run_limit=1, exit_behavior="error"))
+
+    with pytest.raises(Exception, match="limit"):
+        await tk.run(graph, saying(json.dumps(REFUNDS)), thread_id="t1", agent="shop")
+    states = [item.state for item in await items(tk)]
+    end = await tk.run(
+        graph, saying("hello"), thread_id="t1", agent="shop", timeout_s=20
+    )
+
+    assert states == [ItemState.WITHDRAWN] * 2
+    assert end["messages"][-1].text == "You said hello"
+    assert shop.ledger() == []
+
+
+async def test_a_call_that_another_middleware_answers_leaves_no_card_behind(
+    tk: Twokey,
+) -> None:
+    end = await tk.run(
+        agent(Answering("1", "2")),
+        saying(json.dumps(REFUNDS)),
+        thread_id="t1",
+        agent="shop",
+        timeout_s=20,
+    )
+
+    assert "known already" in str(end["messages"])
+    assert [item.state for item in await items(tk)] == [ItemState.WITHDRAWN] * 2
+    assert shop.ledger() == []
+
+
+async def test_a_sibling_goes_on_waiting_where_another_call_is_answered(
+    tk: Twokey,
+) -> None:
+    with pytest.raises(TimeoutError):
+        await tk.run(
+            agent(Answering("1")),
+            saying(json.dumps(REFUNDS)),
+            thread_id="t1",
+            agent="shop",
+            timeout_s=4,
+        )
+
+    states = {item.args["order"]: item.state for item in await items(tk)}
+    assert states == {"1": ItemState.WITHDRAWN, "2": ItemState.PENDING}
+
+
+async def test_a_jump_past_the_tools_leaves_no_card_behind(tk: Twokey) -> None:
+    end = await tk.run(
+        agent(Jumping()),
+        saying(json.dumps(REFUNDS[:1])),
+        thread_id="t1",
+        agent="shop",
+        timeout_s=20,
+    )
+
+    assert end["messages"][-1].text == "stopped"
+    assert [item.state for item in await items(tk)] == [ItemState.WITHDRAWN]

@@ -21,7 +21,8 @@ from bot.blocks import (
     section,
     template,
 )
-from bot.cards.approval import card, fallback
+from bot.cards.approval import card
+from bot.cards.fallbacks import of_card
 from bot.cards.message import Message
 from bot.cards.notice import notice_card, plain_notice
 from bot.ids import COMMAND, Action, block_id, seal
@@ -219,7 +220,7 @@ def plain_card(approval: Approval, *, key: bytes, team: str) -> Message:
             reject = button(Action.REJECT, words, value=value, style="danger")
             name = f"plain.{item.index}"
             blocks.append(actions(reject, block_id=block_id(approval, name)))
-    return Message(blocks=tuple(blocks), text=fallback(approval))
+    return Message(blocks=tuple(blocks), text=of_card(approval))
 
 
 def _display_digest(blocks: tuple[Block, ...]) -> str:

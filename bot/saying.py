@@ -366,5 +366,5 @@ def _undeliverable(approval: Approval, why: str) -> Message:
         id=code(approval.id),
         why=code(why if _PLAIN_NAME.fullmatch(why) else "unknown"),
     )
-    text = f"The card of approval {approval.id} cannot be shown: {why}."
+    text = "The card of an approval cannot be shown or changed any more."
     return Message((section(said),), text)

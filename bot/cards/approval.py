@@ -8,8 +8,6 @@ change. Text that others wrote is only ever in preformatted or plain text.
 
 from __future__ import annotations
 
-import re
-
 from bot.blocks import (
     Block,
     Plain,
@@ -26,24 +24,22 @@ from bot.blocks import (
 )
 from bot.cards import buttons
 from bot.cards.batch import row, tail
+from bot.cards.fallbacks import of_card
 from bot.cards.frame import Frame, rows_of
 from bot.cards.message import Message
-from bot.cards.refs import hash_ref, places, utc, when, who
+from bot.cards.refs import hash_ref, places, when, who
 from bot.cards.rich import box, line, stacked
-from bot.cards.states import counted, headline, on_it
+from bot.cards.states import headline, on_it
 from bot.ids import CARD_EVENT
 from bot.text import excerpt, fit
 from gateway.approvals.lifecycle import ApprovalState
 from gateway.approvals.record import Approval
-from gateway.approvals.tiers import Tier, join
 
 _AGENT = 60
 _CALLED = 60
 _PLACES = 2
 _SAYS = {False: 700, True: 300}
 _MANY = 2
-_NAMED = 3
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _ENDINGS = {1: "st", 2: "nd", 3: "rd"}  # codespell:ignore nd
 
 
@@ -70,33 +66,8 @@ def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
         blocks.append(divider(block_id=frame.block_id("line")))
     blocks += [*tail(frame), *_of_time(frame), *_says(frame), _ids(frame)]
     return Message(
-        blocks=tuple(blocks), text=fallback(approval), metadata=_metadata(approval)
+        blocks=tuple(blocks), text=of_card(approval), metadata=_metadata(approval)
     )
-
-
-def fallback(approval: Approval) -> str:
-    """Return the text for notifications, lists and screen readers.
-
-    It holds words and ids of ours and the names of tools. A notification shows little
-    more than its beginning, so what is asked comes first.
-    """
-    tier = join(Tier.AUTO, *(item.tier for item in approval.items))
-    until = f" Expires {utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC."
-    is_open = approval.state is ApprovalState.OPEN
-    return (
-        f"{_tools(approval)}: {counted(approval)}.{until if is_open else ''} "
-        f"Approval {approval.id}, tier {tier}."
-    )
-
-
-def _tools(approval: Approval) -> str:
-    """Name the tools; one whose name could be read as markup stays unnamed."""
-    names = dict.fromkeys(
-        item.tool if _NAME.fullmatch(item.tool) else "another tool"
-        for item in approval.items
-    )
-    more = len(names) - _NAMED
-    return ", ".join([*names][:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _ids(frame: Frame) -> Block:

@@ -21,6 +21,7 @@ from bot.blocks import (
     user,
     usergroup,
 )
+from bot.cards.fallbacks import of_card
 from bot.cards.message import Message
 from bot.cards.refs import places, when
 from bot.text import fit
@@ -38,7 +39,7 @@ def reminder(approval: Approval) -> Message:
         at=when(approval.expires_at_ms),
     )
     whom = _mentions(approval, roles)
-    text = f"Approval {approval.id} still waits for a person."
+    text = f"This is not decided yet. {of_card(approval)}"
     return Message((section(joined(" ", [*whom, said])),), text)
 
 
@@ -53,7 +54,7 @@ def asked_again(approval: Approval, reason: str) -> Message:
     blocks: list[Block] = [section(joined(" ", [*_mentions(approval, roles), said]))]
     if reason:
         blocks.append(context(label(fit(reason, _NAMES))))
-    text = f"Approval {approval.id} waits for a person again."
+    text = f"This waits for a person again. {of_card(approval)}"
     return Message(tuple(blocks), text)
 
 
@@ -68,7 +69,7 @@ def escalation(approval: Approval) -> Message:
     if approval.waiting.channels:
         told = places(approval.waiting.channels[:_MOST])
         blocks.append(context(label("Told in"), *told))
-    text = f"Approval {approval.id} is escalated: it is not decided yet."
+    text = f"This is not decided yet, so others are asked too. {of_card(approval)}"
     return Message(tuple(blocks), text)
 
 
@@ -85,7 +86,7 @@ def told_elsewhere(approval: Approval, place: str) -> Message:
     )
     tools = dict.fromkeys(item.tool for item in _waiting(approval))
     named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))
-    text = f"Approval {approval.id} is escalated: it is not decided yet."
+    text = f"This is not decided yet, so others are asked too. {of_card(approval)}"
     return Message((section(said), section(named)), text)
 
 

@@ -10,8 +10,9 @@ from typing import LiteralString
 
 from bot.blocks import Block, Template, context, joined, label, section, template
 from bot.cards.diff import diff
+from bot.cards.fallbacks import of_news
 from bot.cards.message import Message
-from bot.cards.refs import when, who
+from bot.cards.refs import utc, when, who
 from bot.cards.rich import box, stacked
 from bot.cards.states import approvers, by_whom
 from bot.cards.votes import counted_votes, so_far, still_needed
@@ -87,8 +88,7 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     quotes = [box(text) for text in (*_quotes(event.name, item), *noted) if text]
     if quotes:
         blocks.append(stacked(*quotes, block_id=f"{approval.id}:{event.name}"))
-    text = f"Approval {approval.id}, call {item.index + 1}: {event.name}."
-    return Message(blocks=tuple(blocks), text=text)
+    return Message(blocks=tuple(blocks), text=of_news(event, item))
 
 
 def _extended(event: Event, approval: Approval) -> Message:
@@ -98,7 +98,8 @@ def _extended(event: Event, approval: Approval) -> Message:
         who=who(_actor(event)),
         at=when(until_ms),
     )
-    return Message((section(said),), f"Approval {approval.id} has more time.")
+    text = f"There is more time to decide: until {utc(until_ms):%Y-%m-%d %H:%M} UTC."
+    return Message((section(said),), text)
 
 
 def _said(event: Event, item: Item) -> Template | None:

@@ -130,10 +130,10 @@ def plain_notice(notice: Notice) -> Message:
 
 
 def notice_text(notice: Notice) -> str:
-    """Return the text for notifications and screen readers: words and ids of ours."""
+    """Return the text for notifications and screen readers: sentences of ours."""
     calls = len(notice.calls)
     what = "1 call" if calls == 1 else f"{calls} calls"
-    return f"Notice {notice.id}, {what} without review: {_counted(notice)}."
+    return f"{what} needed no review: {_counted(notice)}."
 
 
 def report_line(event: Event) -> Message:
@@ -142,7 +142,7 @@ def report_line(event: Event) -> Message:
     if event.reason:
         text = excerpt(event.reason, _IN_THREAD).text
         blocks.append(stacked(box(text), block_id=f"report:{event.seq}"))
-    return Message(tuple(blocks), f"Notice {event.notice} was reported.")
+    return Message(tuple(blocks), "Somebody reported a call that ran without review.")
 
 
 def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:

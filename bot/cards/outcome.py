@@ -31,7 +31,7 @@ from gateway.approvals.decisions import (
     Voted,
 )
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Settlement, Verb
+from gateway.approvals.record import Settlement, Verb
 
 _WORDS = 8_000
 _SECTION = 2_800
@@ -134,20 +134,17 @@ def unreadable(approval_id: str) -> Message:
         "gateway to see who else writes to its store.",
         id=code(approval_id),
     )
-    text = f"The record of approval {approval_id} cannot be read; nothing of it runs."
+    text = "The record of an approval cannot be read, so nothing of it runs."
     return Message((section(said),), text)
 
 
-def run_failed(approval: Approval | None = None) -> Message:
+def run_failed() -> Message:
     """Return the notice that an agent could not be brought back after a decision."""
     said = template(
         "⚠️ The agent could not be resumed, and the gateway stopped trying. The "
         "decision is kept; please tell whoever runs the agent."
     )
-    about = f"Approval {approval.id}" if approval else "A run"
-    return Message(
-        blocks=(section(said),), text=f"{about}: the agent could not be resumed."
-    )
+    return Message((section(said),), "The agent could not be resumed.")
 
 
 def _voted(outcome: Voted) -> Template:

@@ -7,13 +7,15 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, LiteralString
 
 from bot.blocks import Label, Template, joined, section, slash_command, template
-from bot.cards.approval import fallback
+from bot.cards.fallbacks import of_card
 from bot.desk import Calm, Desk, Said, spoken
 from bot.listeners.delegate import delegated
 from bot.listeners.doors import Doors, Reply
 from bot.listeners.readable import Reader, access_to, member_reading
 from bot.listeners.stopping import frozen_now, lifted_now, listed_now
 from bot.payload import Command
+from gateway.approvals.record import Approval
+from gateway.approvals.tiers import Tier, join
 
 logger = logging.getLogger(__name__)
 
@@ -97,6 +99,12 @@ def _reader(command: Command) -> Reader:
     return Reader(command.user, command.user_team, command.channel)
 
 
+def _line(approval: Approval) -> str:
+    """Return where an approval stands, with the id that ``show`` takes."""
+    tier = join(Tier.AUTO, *(item.tier for item in approval.items))
+    return f"{of_card(approval)} Tier {tier}, `{approval.id}`."
+
+
 async def _shown(desk: Desk, reader: Reader, approval_id: str) -> str:
     await member_reading(desk, reader)
     loaded = await desk.service.read(approval_id)
@@ -104,7 +112,7 @@ async def _shown(desk: Desk, reader: Reader, approval_id: str) -> str:
         return spoken(_NOT_FOUND)
     access = await access_to(desk, reader, loaded.approval)
     if access.is_given:
-        return fallback(loaded.approval)
+        return _line(loaded.approval)
     return spoken(_MAYBE_MORE if access.is_open else _NOT_FOUND)
 
 
@@ -116,7 +124,7 @@ async def _listed(desk: Desk, reader: Reader) -> str:
         access = await access_to(desk, reader, loaded.approval)
         is_open = is_open or (access.is_open and not access.is_given)
         if access.is_given:
-            shown.append(f"• {fallback(loaded.approval)}")
+            shown.append(f"• {_line(loaded.approval)}")
     lines = shown[:_MAX_LISTED] or [spoken(_NOTHING)]
     if len(shown) > _MAX_LISTED:
         lines.append(f"… and {len(shown) - _MAX_LISTED} more.")

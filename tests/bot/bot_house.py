@@ -204,8 +204,9 @@ class House:
 
 def is_card_of(message: Mapping[str, object], approval_id: str) -> bool:
     """Say whether a message is a card of this approval."""
-    text, is_note = str(message["text"]), message.get("thread_ts") is not None
-    return approval_id in text and not is_note and not message["ephemeral"]
+    is_note = message.get("thread_ts") is not None
+    is_shown = approval_id in str(message["blocks"])
+    return is_shown and not is_note and not message["ephemeral"]
 
 
 def has_button(message: JsonObject, action: Action) -> bool:

@@ -58,7 +58,7 @@ def test_a_call_for_others_names_them_and_the_channels() -> None:
 
 
 def test_another_channel_reads_no_argument_and_no_markup_of_strangers() -> None:
-    item = an_item({"x": CANARY}, tool=CANARY, tier=Tier.ESCALATE)
+    item = an_item({"x": CANARY}, tool=f"*{CANARY}*", tier=Tier.ESCALATE)
 
     note = told_elsewhere(an_approval(item, agent=CANARY), "C0APPROVALS")
 

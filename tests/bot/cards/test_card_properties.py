@@ -82,7 +82,7 @@ def test_every_note_of_history_is_accepted_and_tame(approval: Approval) -> None:
         )
         note = thread_note(event, approval)
         if note is not None:
-            _check(note)
+            _check(note, *(item.tool for item in approval.items))
 
 
 @_quick

@@ -207,4 +207,4 @@ def test_a_notification_names_the_tools_and_no_name_that_is_markup() -> None:
 
     text = card(an_approval(*items), key=KEY, team=TEAM, now_ms=NOW).text
 
-    assert text.startswith("refund, another tool, mail and 2 more: 6 waiting.")
+    assert "6 calls (refund, another tool, mail and 2 more) until" in text

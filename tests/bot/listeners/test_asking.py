@@ -133,11 +133,12 @@ async def test_the_command_says_where_an_approval_stands(each_house: House) -> N
         approval_id = approval_of(verdict.item_id)[0]
 
         await house.actor("U0EVE").command(
-            "/approvals", f"show {approval_id}", "#general"
+            "/approvals", f"show {approval_id}", "#agent-approvals"
         )
 
-        told = await house.told("U0EVE", approval_id, "C0GENERAL")
-        assert "tier approve" in told
+        told = await house.told("U0EVE", approval_id)
+        assert "Approval needed for process_refund until" in told
+        assert "Tier approve" in told
 
 
 @pytest.mark.parametrize(
@@ -145,7 +146,7 @@ async def test_the_command_says_where_an_approval_stands(each_house: House) -> N
     [
         ("", "it happens only if"),
         ("help", "it happens only if"),
-        ("show ap_none", "not known any more"),
+        ("show ap_none", "I know no such approval"),
     ],
 )
 async def test_the_command_explains_itself(house: House, text: str, words: str) -> None:

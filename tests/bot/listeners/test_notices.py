@@ -45,7 +45,7 @@ async def message_of(
     notice_id = notice_of(verdict.notice)[0]
 
     def is_it(message: JsonObject) -> bool:
-        is_own = notice_id in str(message["text"]) and message["thread_ts"] is None
+        is_own = notice_id in str(message["blocks"]) and message["thread_ts"] is None
         return is_own and not message["ephemeral"] and bool(shows(message))
 
     return await house.actor("U0ANA").message_with(channel, is_it)

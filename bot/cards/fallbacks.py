@@ -1,0 +1,99 @@
+"""Word what notifications, lists and screen readers read in place of the blocks.
+
+These are sentences of ours with the names of tools and numbers in them: no ids, and
+nothing that an agent, a customer or a reviewer wrote.
+"""
+
+from __future__ import annotations
+
+import re
+
+from bot.cards.refs import utc
+from bot.cards.states import counted
+from bot.cards.votes import counted_votes
+from gateway.approvals.decisions import Finding
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ApprovalState, ItemState
+from gateway.approvals.record import Approval, Item
+
+_NAMED = 3
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+_S = ItemState
+_STANDS: dict[ItemState, str] = {
+    _S.AUTHORIZED: "The call of {tool} is approved and has not run yet.",
+    _S.EXECUTING: "The call of {tool} is approved and runs now.",
+    _S.EXECUTED: "The call of {tool} was approved and ran.",
+    _S.FAILED: "The call of {tool} was approved, ran and failed.",
+    _S.IN_DOUBT: "Please check whether the call of {tool} ran.",
+    _S.REJECTED: "The call of {tool} was rejected and did not run.",
+    _S.ANSWERED: "The call of {tool} was answered and did not run.",
+    _S.EXPIRED: "Nobody decided about {tool} in time, so it did not run.",
+    _S.SUPERSEDED: "The conversation moved on, so the call of {tool} did not run.",
+    _S.WITHDRAWN: "The call of {tool} was withdrawn and did not run.",
+    _S.LAPSED: "The call of {tool} was approved but never ran.",
+}
+_NEWS: dict[EventName, str] = {
+    EventName.ITEM_EXPIRED: _STANDS[_S.EXPIRED],
+    EventName.ITEM_SUPERSEDED: _STANDS[_S.SUPERSEDED],
+    EventName.ITEM_WITHDRAWN: _STANDS[_S.WITHDRAWN],
+    EventName.ITEM_LAPSED: _STANDS[_S.LAPSED],
+    EventName.ITEM_EXECUTED: "The call of {tool} ran.",
+    EventName.ITEM_FAILED: "The call of {tool} ran and failed.",
+    EventName.ITEM_IN_DOUBT: _STANDS[_S.IN_DOUBT],
+    EventName.ITEM_AUTHORIZED: "The call of {tool} was approved.",
+    EventName.ITEM_REJECTED: _STANDS[_S.REJECTED],
+    EventName.ITEM_ANSWERED: _STANDS[_S.ANSWERED],
+    EventName.ITEM_EDITED: "The call of {tool} was edited.",
+}
+_FOUND: dict[str, str] = {
+    Finding.EXECUTED.value: "Somebody checked: the call of {tool} ran.",
+    Finding.RERUN.value: "Somebody checked: the call of {tool} runs again.",
+    Finding.SKIP.value: "Somebody checked the call of {tool} and left it as it is.",
+}
+_OTHER_NEWS = "There is news about the call of {tool}."
+
+
+def of_card(approval: Approval) -> str:
+    """Return the sentence for a card; what is asked comes first."""
+    tools = _tools(approval)
+    if approval.state is not ApprovalState.OPEN:
+        if approval.is_batch:
+            return f"{len(approval.items)} calls ({tools}): {counted(approval)}."
+        return _STANDS[approval.items[0].state].format(tool=tools)
+    waiting = [item for item in approval.items if item.is_pending]
+    until = f"until {utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC."
+    if approval.is_batch:
+        every, some = len(approval.items), len(waiting)
+        calls = f"{every} calls" if some == every else f"{some} of {every} calls"
+        return f"Approval needed for {calls} ({tools}) {until}"
+    count = counted_votes(approval.items[0])
+    if count.have:
+        have = f"{count.have} of {count.need} approvals given"
+        if count.have >= count.need:
+            have = f"{count.have} approvals given and another one needed"
+        return f"{have} for {tools}, which waits {until}"
+    needed = "Approval" if count.need == 1 else f"{count.need} approvals"
+    return f"{needed} needed for {tools} {until}"
+
+
+def of_news(event: Event, item: Item) -> str:
+    """Return the sentence for a line of history about one call."""
+    tool = tool_name(item.tool)
+    if event.name is EventName.ITEM_VOTED:
+        count = counted_votes(item)
+        return f"{count.have} of {count.need} approvals given for {tool}."
+    if event.name is EventName.ITEM_RECONCILED:
+        return _FOUND.get(event.reason, _OTHER_NEWS).format(tool=tool)
+    return _NEWS.get(event.name, _OTHER_NEWS).format(tool=tool)
+
+
+def tool_name(tool: str) -> str:
+    """Return a tool's name, unless it could be read as markup."""
+    return tool if _NAME.fullmatch(tool) else "another tool"
+
+
+def _tools(approval: Approval) -> str:
+    names = dict.fromkeys(tool_name(item.tool) for item in approval.items)
+    more = len(names) - _NAMED
+    return ", ".join([*names][:_NAMED]) + (f" and {more} more" if more > 0 else "")

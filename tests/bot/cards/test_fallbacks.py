@@ -1,0 +1,134 @@
+"""What notifications and screen readers read is a sentence, as people write them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from bot.cards import calling, outcome
+from bot.cards.approval import card
+from bot.cards.fallbacks import of_card
+from bot.cards.history import thread_note
+from bot.cards.message import Message
+from bot.cards.notice import many_ran, notice_card, plain_notice, report_line
+from bot.cards.stops import STOPS, stop_message
+from bot.posting import plain_card
+from gateway.approvals.decisions import Finding
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval
+from tests.bot.cards.test_notice import NOTICES
+from tests.bot.samples import (
+    ANA,
+    BEN,
+    KEY,
+    NOW,
+    REFUND,
+    TEAM,
+    TWO,
+    a_refund,
+    a_vote,
+    an_approval,
+    an_item,
+    edited,
+)
+
+SENTENCE = re.compile(r"(?=[A-Z0-9])[^\n]{8,240}[.]")
+NO_PERSONS_WORD = re.compile(
+    r"ap_|nt_|sha256|<|>|`|\b(?:item|approval|run|record)\.[a-z]|\bcall \d+:|_ms\b"
+    r"|T0TWOKEY|U0|C0|\b[A-Z]{2,}_",
+)
+
+
+def approvals() -> list[Approval]:
+    """Return an approval in each state, alone, of two people, edited and in a batch."""
+    every = [an_approval(a_refund(state=state)) for state in ItemState]
+    two = a_refund(demand=TWO)
+    changed = edited(a_refund(), REFUND | {"amount": 449.5}, reason="half")
+    batch = [an_item(index=index, state=s) for index, s in enumerate(ItemState)]
+    return [
+        *every,
+        an_approval(two),
+        an_approval(two.with_(votes=(a_vote(two, ANA), a_vote(two, BEN)))),
+        an_approval(changed),
+        an_approval(*batch),
+        an_approval(*(item.with_(state=ItemState.EXECUTED) for item in batch)),
+        an_approval(a_refund(tool="<!channel> *now*")),
+    ]
+
+
+def messages() -> list[Message]:
+    """Return each message that the bot posts."""
+    made: list[Message] = []
+    for approval in approvals():
+        made += [
+            card(approval, key=KEY, team=TEAM, now_ms=NOW),
+            plain_card(approval, key=KEY, team=TEAM),
+            calling.reminder(approval),
+            calling.escalation(approval),
+            calling.told_elsewhere(approval, "C0APPROVALS"),
+        ]
+        for name in EventName:
+            for reason in ("", *Finding):
+                event = Event(
+                    name=name,
+                    tenant="acme",
+                    approval=approval.id,
+                    item=approval.items[0].id,
+                    actor=f"{TEAM}/U0ANA",
+                    reason=reason,
+                )
+                note = thread_note(event, approval)
+                made += [note] if note else []
+    for notice in NOTICES.values():
+        made += [notice_card(notice, key=KEY, team=TEAM), plain_notice(notice)]
+    stopped = [Event(name=name, tenant="acme", agent="a") for name in sorted(STOPS)]
+    ran = Event(name=EventName.CALL_RAN, tenant="acme", agent="a", tool="pay")
+    reported = Event(
+        name=EventName.NOTICE_REPORTED, tenant="acme", notice="nt_s0_1", actor="T/U0ANA"
+    )
+    return [
+        *made,
+        *(stop_message(event) for event in stopped),
+        many_ran([ran, ran]),
+        report_line(reported),
+        outcome.agent_words("Done."),
+        outcome.run_failed(),
+        outcome.unreadable("ap_s0_1"),
+    ]
+
+
+def test_every_fallback_is_a_sentence_without_machine_words() -> None:
+    texts = {message.text for message in messages()}
+
+    assert len(texts) > len(ItemState)
+    for text in texts:
+        assert SENTENCE.fullmatch(text), text
+        assert not NO_PERSONS_WORD.search(text.replace("process_refund", "x")), text
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (
+            ItemState.PENDING,
+            "Approval needed for process_refund until 2026-11-21 11:00",
+        ),
+        (
+            ItemState.REJECTED,
+            "The call of process_refund was rejected and did not",
+        ),
+        (ItemState.IN_DOUBT, "Please check whether the call of process_refund ran."),
+    ],
+)
+def test_what_is_asked_comes_first(state: ItemState, words: str) -> None:
+    assert of_card(an_approval(a_refund(state=state))).startswith(words)
+
+
+def test_how_many_people_are_still_needed_is_said() -> None:
+    two = a_refund(demand=TWO)
+    voted = two.with_(votes=(a_vote(two, ANA),))
+
+    assert of_card(an_approval(two)).startswith("2 approvals needed for process_refund")
+    assert of_card(an_approval(voted)).startswith("1 of 2 approvals given for process")

@@ -40,10 +40,6 @@ tools:
 agents:
   night: {channel: "#random", tools: {drop: {channel: C0GENERAL}}}
 """
-GRAPH = """\
-from langgraph.graph import START, StateGraph
-graph = StateGraph(dict).add_node("a", lambda s: s).add_edge(START, "a").compile()
-"""
 
 
 @pytest.fixture

@@ -8,8 +8,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from pydantic import TypeAdapter
-
 from gateway.approvals import digest
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.notice import (
@@ -23,9 +21,10 @@ from gateway.approvals.notice import (
 from gateway.approvals.record import Person
 from gateway.approvals.strict_json import accept_object
 from gateway.policy.evaluate import Ruling
+from gateway.service.rejudging import KeptVerdicts
 from gateway.store.failures import count_failure
 from gateway.store.store import Store
-from gateway.wire import CallEnd, ProposedCall, Turn, Verdict, VerdictKind
+from gateway.wire import CallEnd, ProposedCall, Turn, VerdictKind
 
 logger = logging.getLogger(__name__)
 
@@ -146,7 +145,7 @@ class NoticeService:
         ref = end.ref
         turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
         body = await self._store.attention.verdicts(self._keys, turn_key)
-        verdicts = TypeAdapter(tuple[Verdict, ...]).validate_json(body or "[]")
+        verdicts = KeptVerdicts.read(body).verdicts if body else ()
         told = (end.tool, end.tool_call_id)
         if not any(
             one.kind is VerdictKind.RUN and (one.tool, one.tool_call_id) == told

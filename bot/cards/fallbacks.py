@@ -11,10 +11,9 @@ import re
 from bot.cards.refs import utc
 from bot.cards.states import counted
 from bot.cards.votes import counted_votes
-from gateway.approvals.decisions import Finding
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ApprovalState, ItemState
-from gateway.approvals.record import Approval, Item
+from gateway.approvals.record import Approval, Finding, Item
 
 _NAMED = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

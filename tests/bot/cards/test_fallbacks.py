@@ -14,10 +14,9 @@ from bot.cards.message import Message
 from bot.cards.notice import many_ran, notice_card, plain_notice, report_line
 from bot.cards.stops import STOPS, stop_message
 from bot.posting import plain_card
-from gateway.approvals.decisions import Finding
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval
+from gateway.approvals.record import Approval, Finding
 from tests.bot.cards.test_notice import NOTICES
 from tests.bot.samples import (
     ANA,

@@ -163,8 +163,9 @@ class Answer(Record):
     """What a held call is resumed with, for the interrupt `APPROVAL_INTERRUPT`.
 
     ``action_hash`` is that of the request and binds the answer to its question.
-    ``args`` are the executed arguments of an edit. ``message`` is the reason of a
-    rejection, the text of a response, or the sentence for any other end.
+    ``args`` are the executed arguments of an edit. ``message`` is what those wrote who
+    approved, the reason of a rejection, the text of a response, or the sentence for any
+    other end.
     ``has_started`` says that the call was started before it went back to people.
     """
 
@@ -336,7 +337,17 @@ def answer_for(item: Item) -> Answer | None:
         return _answer(item, AnswerKind.RESPOND, message=text)
     if item.edit is not None:
         return _answer(item, AnswerKind.EDIT, message=item.edit.reason, args=item.args)
-    return _answer(item, AnswerKind.APPROVE)
+    return _answer(item, AnswerKind.APPROVE, message=_why_approved(item))
+
+
+def _why_approved(item: Item) -> str:
+    """Return the reasons of those who approved, each with its author; or nothing."""
+    return " ".join(
+        f"{vote.by.name or vote.by.user} approved this call and wrote: "
+        f"{json.dumps(vote.reason, ensure_ascii=False)}."
+        for vote in item.votes
+        if vote.reason and vote.action_hash == item.action_hash
+    )
 
 
 def ended(item: Item) -> str:

@@ -18,6 +18,7 @@ from gateway.agent import (
     exact_runs,
     messages,
     proposing,
+    reasons,
     repeats,
     results,
     turns,
@@ -221,7 +222,6 @@ class Caller:
             tool=verdict.tool,
             args_hash=verdict.args_hash,
         )
-
         args = strict_json.accept_object(request.tool_call["args"])
 
         async def cleaned() -> ToolResult:
@@ -260,7 +260,8 @@ class Caller:
             action_hash=verdict.action_hash,
             ask_again=lambda: answers.ask(verdict, args, is_again=True),
         )
-        return await self._execute(request, run, held)
+        ran = await self._execute(request, run, held)
+        return reasons.with_reasons(request, ran, answer)
 
     async def _execute(
         self, request: ToolCallRequest, run: Handler, held: HeldCall

@@ -190,6 +190,11 @@ def with_records(
     return _prepended(told, texts)
 
 
+def with_note(message: ToolMessage, text: str) -> ToolMessage:
+    """Return a result with words of people before it, look-alikes defused."""
+    return _prepended(message, [edits.defuse(text)])
+
+
 def restated(
     messages: Sequence[AnyMessage], records: Iterable[EditRecord]
 ) -> list[AnyMessage]:

@@ -13,7 +13,12 @@ from gateway.approvals.record import Record
 from gateway.approvals.strict_json import JsonObject, parse_object
 from gateway.commands import console
 from gateway.commands.policy_facts import facts_of, moment
-from gateway.commands.policy_words import explained, replayed, too_few_people
+from gateway.commands.policy_words import (
+    explained,
+    idle_requirements,
+    replayed,
+    too_few_people,
+)
 from gateway.commands.session import session_of
 from gateway.errors import BadJson, SettingsError
 from gateway.policy.evaluate import evaluate
@@ -67,7 +72,7 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         unread: list[JsonValue] = [{"place": place, "text": str(error)}]
         console.as_json({"ok": False, "problems": unread})
         raise typer.Exit(2) from error
-    lacking = too_few_people(policy)
+    lacking = [*too_few_people(policy), *idle_requirements(policy)]
     if json:
         document: JsonObject = {"ok": True, "policy_digest": policy.digest}
         document["tools"] = [*policy.tools]

@@ -7,12 +7,14 @@ from datetime import UTC, datetime, timedelta
 
 import typer
 
+from gateway.approvals.quorum import clauses, tally
 from gateway.approvals.record import Demand, Role
 from gateway.approvals.tiers import Tier
 from gateway.commands.console import printable
 from gateway.policy.evaluate import Ruling
 from gateway.policy.raising import FiredRule
 from gateway.policy.replay import Replayed
+from gateway.policy.requirement_checks import unused
 from gateway.policy.rules import Policy
 from gateway.policy.selection import Selection
 from gateway.policy.triage_rules import TriageRule
@@ -102,6 +104,14 @@ def too_few_people(policy: Policy) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def idle_requirements(policy: Policy) -> list[str]:
+    """Return a sentence for every requirement that nothing needs."""
+    return [
+        f"The requirement {name!r} is not used: no 'needs' names it."
+        for name in unused(policy)
+    ]
+
+
 def _named(tool: str) -> str:
     return repr(tool) if tool else "A tool that is not listed"
 
@@ -116,15 +126,16 @@ def _reachable(rules: Selection) -> set[Tier]:
 
 def _lacks(demand: Demand, tier: Tier) -> str:
     """Say what a demand lacks; nothing is known of how many are in a user group."""
-    if any(role.usergroups for role in demand.roles):
-        return ""
-    people = {user for role in demand.roles for user in role.users}
-    if not people:
-        return "needs people, and nobody is set who could approve it."
-    if len(people) < demand.approvals:
+    for names, count in clauses(demand).items():
+        roles = [role for role in demand.roles if role.name in names]
+        people = {user for role in roles for user in role.users}
+        if any(role.usergroups for role in roles) or len(people) >= count:
+            continue
+        if not people:
+            return "needs people, and nobody is set who could approve it."
         return (
-            f"needs {demand.approvals} people at {tier}, and {len(people)} can be "
-            "asked, so at that tier it can only be rejected or expire."
+            f"needs {count} people at {tier}, and {len(people)} can be asked, so at "
+            "that tier it can only be rejected or expire."
         )
     return ""
 
@@ -164,10 +175,19 @@ def _who(demand: Demand) -> str:
     held = [role for role in demand.roles if role.users or role.usergroups]
     if not held:
         return "nobody: no reviewers are set, so it can only expire"
-    people = "one person" if demand.approvals == 1 else f"{demand.approvals} people"
+    count = tally(demand, (), "")
+    people = "one person" if count.need == 1 else f"{count.need} people"
+    parts = [f"{number} {names}" for names, number in count.lacking.items()]
+    if sum(count.lacking.values()) == count.need > 1:
+        people = f"{people}, {' and '.join(parts)}, out"
+        parts = []
+    elif sum(count.lacking.values()) > count.need:
+        people = f"{' and '.join(parts)}, who may be the same people, out"
+        parts = []
     names = " or ".join(_holders(role) for role in held)
-    most = [f"at least {count} {role}" for role, count in demand.at_least.items()]
-    return ", ".join([f"{people} of {names}", *most])
+    most = [f"at least {part}" for part in parts]
+    maker = [] if demand.editor_may_vote else ["nobody approves their own change"]
+    return ", ".join([f"{people} of {names}", *most, *maker])
 
 
 def _holders(role: Role) -> str:

@@ -95,6 +95,8 @@ _STATES = {
     Verb.RESPOND: "answered",
 }
 _YOURS = "You asked for this one yourself"
+_CHANGED = "You changed this call yourself"
+_ASKERS = {Kind.REQUESTER, Kind.OWNER}
 _NEVER = {
     Kind.REQUESTER: _YOURS,
     Kind.OWNER: _YOURS,
@@ -137,7 +139,8 @@ def expected(cell: Cell) -> End:
     if refusal(cell):
         return End(Word.REFUSED, "pending", before, is_other)
     if cell.verb in {Verb.REJECT, Verb.RESPOND}:  # one word against it is enough
-        return End(Word.SETTLED, _STATES[cell.verb], before, is_other)
+        state = "withdrawn" if cell.kind in _ASKERS else _STATES[cell.verb]
+        return End(Word.SETTLED, state, before, is_other)
     is_edited = cell.verb is Verb.EDIT
     # Votes are for the call as it was, and of people who may vote still.
     is_void = is_edited or cell.demand in _VOID
@@ -156,13 +159,16 @@ def sentence(cell: Cell) -> str:
 def refusal(cell: Cell) -> str:
     """Return in part why a decision does not count; "" when it does."""
     kind, demand = cell.kind, cell.demand
+    is_rejected = cell.verb is Verb.REJECT
+    if kind in _ASKERS and is_rejected:  # whoever asked may take it back
+        return ""
     if kind in _NEVER:
         return _NEVER[kind]
     # What is escalated is asked afresh; anything else may be known from a minute ago.
     if kind is Kind.DEACTIVATED_NOW and demand.is_escalated:
         return _NEVER[Kind.DEACTIVATED]
-    if demand is Demand.RAISED_BY_SELF:
-        return _YOURS
+    if demand is Demand.RAISED_BY_SELF and not is_rejected:
+        return _CHANGED
     if demand is Demand.NOBODY:
         return "nobody can approve it"
     return _doubt(cell) if _roles(cell) else _stranger_to_it(cell)

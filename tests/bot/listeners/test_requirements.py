@@ -1,0 +1,162 @@
+"""Who has to agree by the policy's requirements, decided by signed clicks."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.ids import Action, Input
+from gateway.approvals.lifecycle import ItemState
+from gateway.policy.load import load_policy
+from gateway.wire import AnswerKind, Verdict, answer_for
+from tests.bot.bot_house import CHANNEL, POLICY, House, says
+
+RULES = """
+requirements:
+  one_person: {of: [support, senior]}
+  one_senior: {of: [senior]}
+  pay_out: {all: [{of: [support]}, {of: [finance]}]}
+  maker: {of: [support], editor_may_vote: false}
+"""
+TOOLS = """
+  refund_it:
+    tier: approve
+    needs: one_person
+    raise: [{when: args.amount > 50, needs: one_senior, because: over 50}]
+  pay: {tier: approve, needs: pay_out}
+  mail: {tier: approve, needs: maker, args_schema: {properties: {to: {type: string}}}}
+  explained: {tier: approve, requires_reason: [approve]}
+"""
+
+
+@pytest.fixture
+def shop(house: House) -> House:
+    text = POLICY.replace("tools:\n", f"{RULES}tools:\n") + TOOLS
+    people = "  finance: {users: [U0EVE, U0ANA]}\n"
+    text = text.replace("tiers:\n", f"{people}tiers:\n", 1)
+    house.policy = load_policy(text, "policy.yml")
+    return house
+
+
+async def click(house: House, verdict: Verdict, user: str, action: Action) -> None:
+    card = await house.card(verdict)
+    await house.actor(user).click(CHANNEL, str(card["ts"]), action)
+
+
+async def state(house: House, verdict: Verdict) -> ItemState:
+    return (await house.approval(verdict)).items[0].state
+
+
+async def test_one_senior_alone_approves_above_50_and_nobody_else_can(
+    shop: House,
+) -> None:
+    async with shop.running():
+        (verdict,) = await shop.submit(("refund_it", {"amount": 51}))
+
+        await click(shop, verdict, "U0ANA", Action.APPROVE)
+        await shop.told("U0ANA", "Only senior can decide this")
+        assert await state(shop, verdict) is ItemState.PENDING
+        await click(shop, verdict, "U0CHLOE", Action.APPROVE)
+
+        assert await state(shop, verdict) is ItemState.AUTHORIZED
+
+
+async def test_support_and_finance_agree_and_who_is_both_counts_once(
+    shop: House,
+) -> None:
+    async with shop.running():
+        (verdict,) = await shop.submit(("pay", {"amount": 1}))
+        await shop.card(verdict, says("Needs 1 from finance and 1 from support"))
+
+        await click(shop, verdict, "U0ANA", Action.APPROVE)
+        await shop.told("U0ANA", "1 of 2")
+        assert await state(shop, verdict) is ItemState.PENDING
+        await click(shop, verdict, "U0EVE", Action.APPROVE)
+
+        assert await state(shop, verdict) is ItemState.AUTHORIZED
+
+
+async def test_what_is_missing_is_told_and_shown_after_the_first_vote(
+    shop: House,
+) -> None:
+    async with shop.running():
+        (verdict,) = await shop.submit(("pay", {"amount": 1}))
+
+        await click(shop, verdict, "U0BEN", Action.APPROVE)
+
+        await shop.told("U0BEN", "1 of 2; 1 from `finance` still needed.")
+        await shop.card(verdict, says("1 from `finance` still needed"))
+
+
+async def test_who_changed_the_arguments_cannot_approve_them(shop: House) -> None:
+    async with shop.running():
+        (verdict,) = await shop.submit(("mail", {"to": "a"}))
+        ana = shop.actor("U0ANA")
+        await click(shop, verdict, "U0ANA", Action.EDIT)
+        await ana.wait_for_view()
+        await ana.submit({"field:0": "b"})
+        await shop.card(verdict, says("Edited by"))
+
+        await click(shop, verdict, "U0ANA", Action.APPROVE)
+        await shop.told("U0ANA", "You changed this call yourself")
+        await click(shop, verdict, "U0BEN", Action.APPROVE)
+
+        approval = await shop.approval(verdict)
+        assert approval.items[0].state is ItemState.AUTHORIZED
+        assert approval.items[0].args == {"to": "b"}
+
+
+async def test_who_asked_takes_the_call_back_with_the_form_for_rejections(
+    shop: House,
+) -> None:
+    async with shop.running():
+        (verdict,) = await shop.submit(("pay", {"amount": 1}))
+        dan = shop.actor("U0DAN")
+
+        await click(shop, verdict, "U0DAN", Action.REJECT)
+        await dan.wait_for_view()
+        await dan.submit({Input.REASON: "No longer wanted."})
+
+        await shop.card(verdict, says("*Withdrawn* by <@U0DAN>"))
+        item = (await shop.approval(verdict)).items[0]
+        answer = answer_for(item)
+        assert item.state is ItemState.WITHDRAWN
+        assert answer
+        assert answer.type is AnswerKind.WITHDRAWN
+        assert "No longer wanted." in answer.message
+
+
+async def test_an_approval_asks_for_its_reason_and_keeps_it(shop: House) -> None:
+    async with shop.running():
+        (verdict,) = await shop.submit(("explained", {"n": 1}))
+        ana = shop.actor("U0ANA")
+
+        await click(shop, verdict, "U0ANA", Action.APPROVE)
+        await ana.wait_for_view()
+        assert await state(shop, verdict) is ItemState.PENDING
+        await ana.submit({Input.REASON: "Checked with the customer."})
+
+        item = (await shop.approval(verdict)).items[0]
+        answer = answer_for(item)
+        assert item.state is ItemState.AUTHORIZED
+        assert item.votes[0].reason == "Checked with the customer."
+        assert answer
+        assert 'wrote: "Checked with the customer."' in answer.message
+
+
+async def test_a_reason_that_only_the_policy_of_now_asks_for_is_asked_for(
+    shop: House,
+) -> None:
+    async with shop.running():
+        (verdict,) = await shop.submit(("send_email", {"to": "a"}))
+        rules = shop.policy.tools["explained"]
+        tools = {**shop.policy.tools, "send_email": rules}
+        shop.policy = shop.policy.with_(tools=tools)
+        ana = shop.actor("U0ANA")
+
+        await click(shop, verdict, "U0ANA", Action.APPROVE)
+        await ana.wait_for_view()
+        await ana.submit({Input.REASON: "Fine."})
+
+        item = (await shop.approval(verdict)).items[0]
+        assert item.state is ItemState.AUTHORIZED
+        assert item.votes[0].reason == "Fine."

@@ -1,0 +1,367 @@
+"""Requirements say who has to agree, as data; whatever joins them only adds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import permutations
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.approvals.quorum import stricter, tally
+from gateway.approvals.record import Demand, Person, Vote
+from gateway.approvals.tiers import Tier
+from gateway.cli import run
+from gateway.commands.policy_words import explained, idle_requirements
+from gateway.policy.evaluate import Ruling, evaluate
+from gateway.policy.facts import Facts
+from gateway.policy.load import BadPolicy, load_policy
+from gateway.policy.requirements import required
+from gateway.policy.rules import Policy
+from gateway.policy.selection import Selection
+
+HEAD = """\
+version: 1
+defaults: {reviewers: support}
+roles:
+  support: {users: [U0ANA, U0BEN, U0BOTH]}
+  senior: {users: [U0LEAD, U0HEAD]}
+  finance: {users: [U0FIN, U0BOTH]}
+  alone: {users: [U0ONE]}
+"""
+REQUIREMENTS = """\
+requirements:
+  one_person: {of: [support, senior]}
+  one_senior: {of: senior}
+  pay_out: {all: [{of: [support]}, {of: [finance]}], order: any, editor_may_vote: false}
+  three: {all: [{of: support}, {of: senior}, {of: finance}]}
+"""
+RULES = """\
+tools:
+  refund:
+    tier: auto
+    needs: one_person
+    raise:
+      - {when: args.amount > 10, to: approve, because: over 10}
+      - {when: args.amount > 50, needs: one_senior, because: over 50}
+      - {when: args.amount > 1000, to: escalate, needs: pay_out, because: over 1000}
+  wire: {tier: escalate, needs: pay_out}
+  letter: {tier: approve}
+"""
+ROLES = {
+    "U0ANA": ("support",),
+    "U0BEN": ("support",),
+    "U0BOTH": ("support", "finance"),
+    "U0LEAD": ("senior",),
+    "U0FIN": ("finance",),
+}
+POLICY = load_policy(HEAD + REQUIREMENTS + RULES, "policy.yml")
+
+
+def agreed(demand: Demand, people: Iterable[str]) -> bool:
+    votes = [
+        Vote(by=Person(team="T0", user=one), roles=ROLES[one], action_hash="h", at_ms=1)
+        for one in people
+    ]
+    return tally(demand, votes, "h").is_met
+
+
+def judge(tool: str, amount: float = 1) -> Ruling:
+    return evaluate(
+        POLICY, agent="a", tool=tool, args={"amount": amount}, facts=Facts(now_ms=1)
+    )
+
+
+def who(demand: Demand) -> str:
+    ruling = judge("letter").with_(demand=demand)
+    return dict(explained(ruling, None))["who"]
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(BadPolicy) as caught:
+        load_policy(text, "policy.yml")
+    return [str(problem) for problem in caught.value.problems]
+
+
+@pytest.mark.parametrize(
+    ("people", "is_met"),
+    [
+        (["U0ANA", "U0FIN"], True),
+        (["U0ANA", "U0BOTH"], True),
+        (["U0BOTH", "U0FIN"], True),
+        (["U0BOTH"], False),
+        (["U0ANA", "U0BEN"], False),
+        (["U0FIN"], False),
+        (["U0LEAD", "U0FIN"], False),
+    ],
+)
+def test_support_and_finance_together_are_two_people(
+    people: list[str], *, is_met: bool
+) -> None:
+    assert agreed(required(POLICY, "pay_out"), people) is is_met
+
+
+def test_who_is_missing_is_named_until_both_agreed() -> None:
+    demand = required(POLICY, "pay_out")
+    vote = Vote(
+        by=Person(team="T0", user="U0ANA"), roles=("support",), action_hash="h", at_ms=1
+    )
+
+    assert tally(demand, (), "h").lacking == {"finance": 1, "support": 1}
+    assert tally(demand, (), "h").need == 2
+    assert tally(demand, (vote,), "h").lacking == {"finance": 1}
+
+
+HELD = st.dictionaries(
+    st.sampled_from(["U1", "U2", "U3", "U4"]),
+    st.sets(st.sampled_from(["support", "senior", "finance"])),
+)
+
+
+@given(HELD)
+def test_all_needs_people_of_its_own_for_each_part(
+    held: Mapping[str, set[str]],
+) -> None:
+    votes = [
+        Vote(
+            by=Person(team="T0", user=user),
+            roles=tuple(roles),
+            action_hash="h",
+            at_ms=1,
+        )
+        for user, roles in held.items()
+    ]
+
+    is_met = tally(required(POLICY, "three"), votes, "h").is_met
+
+    assert is_met == any(
+        all(part in held[user] for part, user in zip(parts, chosen, strict=True))
+        for parts in [("support", "senior", "finance")]
+        for chosen in permutations(held, 3)
+    )
+
+
+NAMES = st.sampled_from(["one_person", "one_senior", "pay_out", "three"])
+
+
+@given(NAMES, NAMES, HELD)
+def test_what_is_joined_is_met_exactly_when_both_are(
+    first: str, second: str, held: Mapping[str, set[str]]
+) -> None:
+    one, other = required(POLICY, first), required(POLICY, second)
+    votes = [
+        Vote(
+            by=Person(team="T0", user=user),
+            roles=tuple(roles),
+            action_hash="h",
+            at_ms=1,
+        )
+        for user, roles in held.items()
+    ]
+
+    both = stricter(one, other)
+
+    is_met = tally(one, votes, "h").is_met and tally(other, votes, "h").is_met
+    assert tally(both, votes, "h").is_met is is_met
+    assert both.editor_may_vote is (one.editor_may_vote and other.editor_may_vote)
+
+
+@given(st.sets(st.sampled_from([1, 20, 60, 2000]), min_size=2, max_size=2), HELD)
+def test_no_rule_that_fires_makes_a_call_need_less(
+    amounts: set[int], held: Mapping[str, set[str]]
+) -> None:
+    less, more = (judge("refund", amount) for amount in sorted(amounts))
+    votes = [
+        Vote(
+            by=Person(team="T0", user=user),
+            roles=tuple(roles),
+            action_hash="h",
+            at_ms=1,
+        )
+        for user, roles in held.items()
+    ]
+
+    assert more.tier.rank >= less.tier.rank
+    if tally(more.demand, votes, "h").is_met and less.tier.needs_people:
+        assert tally(less.demand, votes, "h").is_met
+
+
+def test_one_senior_alone_is_enough_above_50_and_nobody_else_is() -> None:
+    small, large = judge("refund", 20), judge("refund", 51)
+
+    assert small.tier is large.tier is Tier.APPROVE
+    assert agreed(small.demand, ["U0ANA"])
+    assert agreed(large.demand, ["U0LEAD"])
+    assert not agreed(large.demand, ["U0ANA", "U0BEN", "U0FIN"])
+    assert large.reasons[-1] == "Needs one_senior: over 50."
+
+
+def test_a_rule_with_a_requirement_alone_puts_an_auto_call_to_people() -> None:
+    rule = "{when: args.x > 1, needs: one_senior, because: b}"
+    policy = load_policy(
+        HEAD + REQUIREMENTS + f"tools: {{pay: {{tier: auto, raise: [{rule}]}}}}",
+        "p.yml",
+    )
+
+    facts = Facts(now_ms=1)
+    ruling = evaluate(policy, agent="a", tool="pay", args={"x": 2}, facts=facts)
+
+    assert ruling.tier is Tier.APPROVE
+
+
+def test_a_rule_that_cannot_be_checked_needs_what_it_names() -> None:
+    ruling = evaluate(POLICY, agent="a", tool="refund", args={}, facts=Facts(now_ms=1))
+
+    assert ruling.tier is Tier.ESCALATE
+    assert not agreed(ruling.demand, ["U0ANA", "U0BEN", "U0FIN"])
+    assert agreed(ruling.demand, ["U0ANA", "U0BEN", "U0FIN", "U0LEAD"])
+
+
+def test_everybody_who_may_be_asked_by_a_rule_counts_as_a_reviewer() -> None:
+    names = {role.name for role in Selection(POLICY, "a", "refund").everybody()}
+
+    assert names == {"support", "senior", "finance"}
+
+
+def test_explain_says_in_words_who_has_to_agree() -> None:
+    assert (
+        who(required(POLICY, "one_senior")) == "one person of senior (U0LEAD, U0HEAD)"
+    )
+    assert who(required(POLICY, "pay_out")) == (
+        "2 people, 1 finance and 1 support, out of support (U0ANA, U0BEN, U0BOTH) or "
+        "finance (U0FIN, U0BOTH), nobody approves their own change"
+    )
+    joined = stricter(Demand(approvals=1, of=POLICY.roles_named(("support",))),
+                      required(POLICY, "one_senior"))  # fmt: skip
+    assert who(joined).startswith("1 senior and 1 support, who may be the same people")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "requirements: {r: {of: [suport]}}",
+            (
+                "8: 'requirements.r.of' names the role 'suport', which is not in "
+                "'roles'; "
+                "did you mean 'support'?"
+            ),
+        ),
+        (
+            "requirements: {r: {all: [{of: [support]}, {of: [finanse]}]}}",
+            "'requirements.r.all[1].of' names the role 'finanse', which is not in",
+        ),
+        (
+            "requirements: {r: {of: [U0ANA]}}",
+            "'U0ANA' is a Slack id, and a requirement names roles",
+        ),
+        (
+            "requirements: {r: {of: [alone], approvals: 2}}",
+            "'requirements.r' needs 2 people of alone, and 1 can be asked; add users",
+        ),
+        (
+            "requirements: {r: {all: [{of: alone}, {of: alone}]}}",
+            "'requirements.r' needs 2 people of alone, and 1 can be asked",
+        ),
+        (
+            "requirements: {r: {all: [{of: support}]}}",
+            "it has 1 parts; write 2 to 4, or 'of' for one",
+        ),
+        (
+            "requirements: {r: {of: support, all: [{of: senior}, {of: senior}]}}",
+            "write either 'of: [support]' or 'all:",
+        ),
+        (
+            "requirements: {r: {approvals: 2, all: [{of: support}, {of: senior}]}}",
+            "'approvals' and 'at_least' go with 'of'",
+        ),
+        (
+            "requirements: {r: {of: support, at_least: {senior: 1}}}",
+            "'senior' is not in 'requirements.r.of', so it could never vote; add it",
+        ),
+        (
+            "requirements: {r: {of: support, at_least: {support: 2}}}",
+            "'requirements.r.at_least.support' is 2; use 1 to 1, the number of",
+        ),
+        (
+            "requirements: {pay_out: {of: support}}\ntools: {t: {needs: payout}}",
+            (
+                "9: 'tools.t.needs' names the requirement 'payout', which is not in "
+                "'requirements'; did you mean 'pay_out'?"
+            ),
+        ),
+        (
+            "tiers: {escalate: {needs: x, approvals: 2}}",
+            "'needs' says who decides, and so does 'approvals'; keep one",
+        ),
+        (
+            (
+                "requirements: {r: {of: support}}\n"
+                "tools: {t: {needs: r, reviewers: senior}}"
+            ),
+            "'tools.t.needs': 'needs' says who decides on this tool, and so does 'revi",
+        ),
+        (
+            (
+                "requirements: {r: {of: support}}\ntools:\n  t: {raise: [{to: deny, "
+                "needs: r, when: 'true', because: b}]}"
+            ),
+            "nobody decides at 'deny', so it cannot have 'needs'",
+        ),
+        (
+            "tools: {t: {raise: [{when: 'true', because: b}]}}",
+            "it asks for nothing; write 'to: escalate' or 'needs: …'",
+        ),
+        (
+            "agents: {a: {tools: {t: {tier: auto}}}}",
+            "8: 'agents.a.tools.t.tier' is 'auto', lower than 'defaults.tier', 'appr",
+        ),
+        (
+            "tools: {t: {idempotent: true}}\nagents: {a: {tools: {t: {tier: auto}}}}",
+            "9: 'agents.a.tools.t.tier' is 'auto', lower than 'defaults.tier'",
+        ),
+    ],
+)
+def test_a_requirement_that_leads_nowhere_is_refused_with_its_line(
+    text: str, said: str
+) -> None:
+    assert any(said in one for one in problems(HEAD + text)), problems(HEAD + text)
+
+
+def test_a_requirement_that_nothing_needs_is_pointed_out() -> None:
+    policy: Policy = load_policy(HEAD + REQUIREMENTS + "tools: {}", "p.yml")
+
+    assert idle_requirements(policy)[0] == (
+        "The requirement 'one_person' is not used: no 'needs' names it."
+    )
+
+
+def test_the_check_command_prints_what_is_not_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "policy.yml"
+    file.write_text(HEAD + REQUIREMENTS + RULES, encoding="utf-8")
+
+    code = run(["policy", "check", str(file)])
+
+    assert code == 0
+    assert "The requirement 'three' is not used" in capsys.readouterr().out
+
+
+def test_who_is_called_later_and_could_not_vote_is_not_called() -> None:
+    tiers = "tiers: {approve: {escalate_at: 50%, escalate_to: senior, needs: NAME}}\n"
+    here, nowhere = (
+        evaluate(
+            load_policy(HEAD + REQUIREMENTS + tiers.replace("NAME", name), "p.yml"),
+            agent="a",
+            tool="t",
+            args={},
+            facts=Facts(now_ms=1),
+        )
+        for name in ("one_person", "pay_out")
+    )
+
+    assert (here.escalate_to, here.escalate_at_ms) == ("senior", 1_800_000)
+    assert (nowhere.escalate_to, nowhere.escalate_at_ms) == ("", 0)

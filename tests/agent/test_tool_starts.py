@@ -340,7 +340,7 @@ async def test_one_grant_starts_one_tool_once(effects: Effects) -> None:
     end = graph.invoke(_given("pay ada"), CONFIG)
 
     assert effects.paid == [(1, "ada")]
-    assert by_call(end)["c1"].text.startswith(REFUSED)
+    assert "did not run again" in by_call(end)["c1"].text
 
 
 async def test_a_model_that_starts_tools_by_itself_is_stopped(

@@ -102,6 +102,21 @@ class UngatedTool(NotAllowed):
         )
 
 
+class TooManySpeakers(NotAllowed):
+    """More people spoke in a thread than are remembered; none of them is forgotten.
+
+    Attributes:
+        limit: how many are remembered.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        super().__init__(
+            f"More than {limit} people have spoken in this thread. None of them may "
+            "decide what comes of it, so none is forgotten: start a new thread."
+        )
+
+
 class GraphError(TwokeyError):
     """An agent's graph cannot be imported or is not a compiled graph."""
 

@@ -18,7 +18,7 @@ from bot.payload import BadPayload, Json
 from bot.web import SlackError
 from gateway.approvals.decisions import Reviewer, Standing
 from gateway.approvals.record import Origin, Person
-from gateway.errors import StoreUnavailable
+from gateway.errors import StoreUnavailable, TooManySpeakers
 from gateway.store.keys import MESSAGE_LIFETIME
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,10 @@ _NOT_KEPT_YET = template(
     "minutes; if nothing is said here by then, please ask again."
 )
 _OUTSIDER = template("Only members of this workspace can ask an agent.")
+_CROWDED = template(
+    "So many people have asked in this thread that I cannot keep track of who may not "
+    "decide. Nothing was done: please ask again in a new thread."
+)
 _UNKNOWN = template(
     "Slack did not say who you are, so nothing was done. Please try again in a moment."
 )
@@ -127,6 +131,9 @@ async def _ask(desk: Desk, said: Mention) -> None:
     except StoreUnavailable:
         desk.tasks.later(_tell(desk, said, _NOT_KEPT_YET), name="tell")
         raise
+    except TooManySpeakers:
+        await _tell_once(desk, said, _CROWDED)
+        return
     if said.edited_ts and not is_new:
         await _tell_once(desk, said, _ASKED_BEFORE)
     word = "asked" if is_new else "asked_before"

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolCall, ToolMessage
@@ -16,6 +15,7 @@ from langgraph.types import Command
 from gateway.agent import (
     answers,
     exact_runs,
+    homes,
     messages,
     proposing,
     reasons,
@@ -26,6 +26,7 @@ from gateway.agent import (
 )
 from gateway.agent.book import Book
 from gateway.agent.bridge import Shell, insistently
+from gateway.agent.cleaning import cleaned
 from gateway.agent.exact_runs import Handler
 from gateway.agent.execution import (
     Closed,
@@ -44,16 +45,16 @@ from gateway.agent.port import Gateway
 from gateway.agent.proposing import Prepared, Toolbox
 from gateway.agent.results import ToolResult
 from gateway.agent.tool_schemas import schema_of
-from gateway.approvals import digest, edits, strict_json
+from gateway.approvals import digest, strict_json
 from gateway.approvals.record import EditRecord, Home, Result
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import (
-    BadJson,
     NotAllowed,
-    ThreadUnavailable,
     TwokeyError,
 )
 from gateway.wire import AnswerKind, CallHint, TurnRef, Verdict, VerdictKind
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +95,7 @@ class Caller:
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
+            turn = turn.with_(around=homes.around(ref.home))
             verdicts = await insistently(self.shell, lambda: gateway.submit(turn))
         except NotAllowed as error:
             return draft.all_denied(ref.message_id, str(error))
@@ -108,47 +110,6 @@ class Caller:
         names = {call["name"] for call in calls}
         own = {name: schema_of(self.tools.get(name)) for name in names}
         return {**own, **self.schemas}
-
-    async def edits(self, state: Mapping[str, Any]) -> list[EditRecord]:
-        """Return the edits that state knows of and people made here, oldest first.
-
-        State is not believed: what this process did not hear from the gateway itself
-        is asked about, once a run. An edit counts in the run it was made in: a copy of
-        it in the state of another thread, or of another agent whose thread has the
-        same name, is left out, and so is one that nobody made.
-
-        Raises:
-            ThreadUnavailable: when the gateway cannot say. The model must neither miss
-                what a person changed nor be told of a change that nobody made.
-        """
-        told: dict[str, EditRecord] = {}
-        for record in messages.known_edits(state):
-            with suppress(BadJson):
-                told[edits.edit_hash(record)] = record
-        ref = turns.place(self.agent, "") if told else None
-        if ref is None:
-            return []
-        unknown = {
-            each: record.item_id
-            for each, record in told.items()
-            if not self.book.has_edit(ref.home, each)
-        }
-        made = await self._made(ref, unknown) if unknown else frozenset[str]()
-        self.book.put_edits(ref.home, (told[each] for each in made))
-        forged = unknown.keys() - made
-        return [record for each, record in told.items() if each not in forged]
-
-    async def _made(self, ref: TurnRef, unknown: Mapping[str, str]) -> frozenset[str]:
-        try:
-            gateway = self.gateway()
-            return await insistently(
-                self.shell, lambda: gateway.edits_made(ref, unknown)
-            )
-        except TwokeyError as error:
-            raise ThreadUnavailable(
-                "The gateway did not confirm what people changed in this thread, so "
-                "the model was not asked; resume the thread when the gateway is back."
-            ) from error
 
     async def call(self, request: ToolCallRequest, run: Handler) -> ToolResult:
         """Return what the model gets to read for one call.
@@ -224,12 +185,12 @@ class Caller:
         )
         args = strict_json.accept_object(request.tool_call["args"])
 
-        async def cleaned() -> ToolResult:
+        async def ran() -> ToolResult:
             return await exact_runs.run_exactly(request, run, args)
 
         with collecting(ref.home) as inside, granted(grant):
             result = await watched(
-                cleaned,
+                ran,
                 results.summed_up,
                 ref=ref,
                 verdict=verdict,
@@ -294,7 +255,8 @@ class Caller:
         if isinstance(end, Ran):
             result, inside = end.result, end.inside
         else:
-            result, inside = given_back(request.tool_call, end.result)
+            history = request.state["messages"]
+            result, inside = given_back(request.tool_call, end.result, history)
         return self._presented(
             request,
             result,
@@ -340,11 +302,12 @@ class Caller:
 def given_back(
     call: Any,  # noqa: ANN401 - a ToolCall; its TypedDict comes in two spellings
     result: Result,
+    history: Sequence[AnyMessage],
 ) -> tuple[ToolResult, list[EditRecord]]:
     """Return a stored result as the tool returned it, or say that it is lost."""
     found = results.restored(result.payload)
     if found is not None:
-        return exact_runs.cleaned(found[0]), found[1]
+        return cleaned(found[0], history), found[1]
     return words.told(call, words.lost(result), is_error=not result.ok), []
 
 

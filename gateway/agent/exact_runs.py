@@ -7,7 +7,8 @@ from typing import Any, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 
-from gateway.agent import messages, proposing, repeats, results, turns, words
+from gateway.agent import proposing, repeats, turns, words
+from gateway.agent.cleaning import cleaned
 from gateway.agent.grants import guarding
 from gateway.agent.results import ToolResult
 from gateway.approvals.strict_json import JsonObject
@@ -33,7 +34,7 @@ async def run_exactly(
     try:
         tool = proposing.runnable(request.tool_call["name"], request.tool, args)
         exact = with_args(request, args).override(tool=guarding(tool))
-        return cleaned(await run(exact))
+        return cleaned(await run(exact), request.state["messages"])
     except NotAllowed as error:
         return repeats.marked(words.told(request.tool_call, str(error)))
 
@@ -47,9 +48,3 @@ def unread(state: Mapping[str, Any], request: ToolCallRequest, args: JsonObject)
     except NotAllowed as error:
         return str(error)
     return ""
-
-
-def cleaned(result: ToolResult) -> ToolResult:
-    """Return what a tool returned without anything that only we may say."""
-    theirs = results.without_updates(result, turns.OUR_STATE)
-    return results.each_message(theirs, messages.without_lookalikes)

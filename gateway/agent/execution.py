@@ -132,7 +132,7 @@ def collecting(home: Home) -> Generator[list[EditRecord]]:
     found: list[EditRecord] = []
     token = _inside.set(found)
     try:
-        with homes.at_home(home):
+        with homes.at_home(home), homes.own_conversation():
             yield found
     finally:
         _inside.reset(token)

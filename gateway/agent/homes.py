@@ -2,6 +2,9 @@
 
 People speak to the outermost agent and a worker resumes it, so whatever waits inside
 its tools belongs to its thread: who asked, what brings it back, what ends it.
+
+Agents of one run that are nodes of one graph work on one conversation; an agent inside
+a tool has a conversation of its own, which begins at the namespace of that tool's task.
 """
 
 from __future__ import annotations
@@ -10,20 +13,31 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from gateway.approvals.record import Home
+from langgraph.config import get_config
+
+from gateway.approvals.record import Home, is_inside
 from gateway.errors import GraphError
 
 _home: ContextVar[Home | None] = ContextVar("twokey_home", default=None)
+_around: ContextVar[Home | None] = ContextVar("twokey_around", default=None)
+_conversation: ContextVar[str] = ContextVar("twokey_conversation", default="")
 
 
 @contextmanager
 def at_home(home: Home | None) -> Generator[None]:
-    """Let agents inside this block belong to a run; None leaves it as it is."""
-    token = _home.set(home or _home.get())
+    """Let agents inside this block belong to a run; None leaves it as it is.
+
+    The run that they belonged to before is around this one.
+    """
+    before = _home.get()
+    is_other = home is not None and before is not None and before != home
+    outer = _around.set(before if is_other else _around.get())
+    token = _home.set(home or before)
     try:
         yield
     finally:
         _home.reset(token)
+        _around.reset(outer)
 
 
 def check_name(agent: str, thread: str, ns: str) -> None:
@@ -53,3 +67,38 @@ def outer_of(agent: str, thread: str, ns: str) -> Home | None:
     home = _home.get()
     is_own = home == Home(agent=agent, thread=thread)
     return home if ns and not is_own else None
+
+
+@contextmanager
+def own_conversation() -> Generator[None]:
+    """Let agents inside this block, in the running task, talk among themselves."""
+    ns = str(get_config().get("configurable", {}).get("checkpoint_ns", ""))
+    token = _conversation.set(ns)
+    try:
+        yield
+    finally:
+        _conversation.reset(token)
+
+
+def conversation_of(ns: str) -> str:
+    """Return the namespace in which the conversation of an agent at ``ns`` began.
+
+    It is "" for one that is in no tool: its conversation is that of the whole run.
+    """
+    outer = _conversation.get()
+    if not outer or not f"{ns}|".startswith(f"{outer}|"):
+        return ""
+    # The second graph that one task runs is beside the first, and talks to itself.
+    return outer if ns == outer or is_inside(ns, outer) else ns
+
+
+def around(home: Home) -> Home | None:
+    """Return the run in whose tool the agents of another run work, if there is one.
+
+    An agent that is given a thread of its own is a run of its own, but the people of
+    the run around it may have asked for what it does.
+    """
+    outer = _home.get()
+    if outer == home:
+        outer = _around.get()
+    return outer if outer != home else None

@@ -74,10 +74,8 @@ def edit_messages(state: Mapping[str, Any]) -> list[EditMessage]:
             were cleared or summarised.
     """
     found = {record.item_id: record for record in known_edits(state)}
-    for message in cast("Sequence[object]", state.get("messages") or ()):
-        if isinstance(message, ToolMessage):
-            for record, _ in records_on(message):
-                found.setdefault(record.item_id, record)
+    for record in carried_edits(state):
+        found.setdefault(record.item_id, record)
     return [EditMessage.of(one) for one in sorted(found.values(), key=_when)]
 
 
@@ -88,9 +86,22 @@ def _when(record: EditRecord) -> int:
 def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
     """Return the records of all edits that an agent's state names, oldest first.
 
-    State is not believed by this: `gateway.agent.calls.Caller.edits` asks the gateway.
+    State is not believed by this: `gateway.agent.run_edits.genuine` asks the gateway.
     """
     return _records(cast("Sequence[object]", state.get("twokey_edits") or ()))
+
+
+def carried_edits(state: Mapping[str, Any]) -> list[EditRecord]:
+    """Return the records that results in a state carry, of whatever agent.
+
+    They are not believed by this either.
+    """
+    return [
+        record
+        for message in cast("Sequence[object]", state.get("messages") or ())
+        if isinstance(message, ToolMessage)
+        for record, _ in records_on(message)
+    ]
 
 
 def add_edits(
@@ -217,7 +228,8 @@ def records_on(message: ToolMessage) -> list[tuple[EditRecord, bool]]:
     """Return the records that a result carries; True marks that of its own call."""
     kwargs = message.additional_kwargs
     own = _records([kwargs.get(EDIT_KEY)])
-    inside = _records(cast("list[object]", kwargs.get(INSIDE_KEY) or []))
+    found: object = kwargs.get(INSIDE_KEY)
+    inside = _records(cast("list[object]", found) if isinstance(found, list) else [])
     return [(record, True) for record in own] + [(record, False) for record in inside]
 
 

@@ -32,6 +32,7 @@ from gateway.agent import (
     port,
     proposing,
     repair,
+    run_edits,
     tool_starts,
     turns,
 )
@@ -125,7 +126,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         state: AgentState[Any],
         runtime: Runtime[Any],
     ) -> Update | None:
-        """Put back what a new user message cut off; note what this run wishes."""
+        """Put back what was cut off; note edits of other agents and what is wished."""
         return drive(self._before_agent(Blocking(), state, runtime))
 
     async def abefore_agent(
@@ -133,7 +134,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         state: AgentState[Any],
         runtime: Runtime[Any],
     ) -> Update | None:
-        """Put back what a new user message cut off; note what this run wishes."""
+        """Put back what was cut off; note edits of other agents and what is wished."""
         return await self._before_agent(Awaiting(), state, runtime)
 
     def after_model(
@@ -231,8 +232,11 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
         wishes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
-        repaired = await repair.repaired(self._caller(shell), state)
-        return repair.with_more(repaired, wishes)
+        caller = self._caller(shell)
+        news = await run_edits.news(caller, state)
+        told = {"twokey_edits": messages.facts(news)} if news else {}
+        repaired = await repair.repaired(caller, state)
+        return repair.with_more(repaired, {**wishes, **told})
 
     async def _after_model(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
@@ -263,7 +267,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     async def _after_agent(self, shell: Shell, state: AgentState[Any]) -> None:
         if execution.is_inside():
-            execution.report(await self._caller(shell).edits(state))
+            execution.report(await run_edits.genuine(self._caller(shell), state))
 
     def _hints(self, calls: Sequence[ToolCall], asking: Asking) -> dict[str, CallHint]:
         wishes = cast("Mapping[str, Any]", asking.state).get(overrides.STATE)
@@ -279,7 +283,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self, shell: Shell, request: ModelRequest[Any]
     ) -> ModelRequest[Any]:
         self._tools.learn(request.tools)
-        records = await self._caller(shell).edits(request.state)
+        records = await run_edits.genuine(self._caller(shell), request.state)
         told = request.override(messages=messages.restated(request.messages, records))
         note = await self._noted(shell) if self.system_note else None
         if note is None:

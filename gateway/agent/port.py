@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gateway.agent import homes
 from gateway.agent.tool_starts import excepting
-from gateway.approvals.record import Home, Result
+from gateway.approvals.record import EditRecord, Home, Result
 from gateway.errors import NotAllowed
 from gateway.wire import (
     AgentNote,
@@ -64,11 +64,29 @@ class Gateway(Protocol):
         ...
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
-        """Return what became of the held calls of a turn."""
+        """Return what became of the held calls of a message.
+
+        Agents share messages, so the message may be another agent's: then the calls
+        are looked for in the whole run.
+        """
         ...
 
     async def supersede(self, ref: TurnRef) -> None:
-        """End what still waits of this turn and inside it: the thread moved on."""
+        """End what still waits of this turn and inside it: the thread moved on.
+
+        For another agent's message, what waits of that agent's turn is ended.
+        """
+        ...
+
+    async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
+        """Return the edits of those calls of a run that ran, oldest first.
+
+        It is bounded: older ones are known from the messages that they are about.
+
+        Args:
+            home: the run.
+            within: namespace of a conversation; only calls at or inside it are meant.
+        """
         ...
 
     async def edits_made(

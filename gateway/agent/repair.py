@@ -36,6 +36,7 @@ from gateway.wire import AnswerKind, CallOutcome, Verdict, VerdictKind
 
 logger = logging.getLogger(__name__)
 
+_EDITS = "twokey_edits"
 _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
 
@@ -43,6 +44,7 @@ _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 class _Repair:
     """What is put back: answers by call id of one message, facts, other updates."""
 
+    history: Sequence[AnyMessage]
     answers: dict[str, ToolMessage] = field(default_factory=dict[str, ToolMessage])
     records: list[EditRecord] = field(default_factory=list[EditRecord])
     updates: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
@@ -52,7 +54,7 @@ async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] |
     """Return the update that completes every cut-off turn; None when all are whole."""
     history = cast("list[AnyMessage]", list(state.get("messages", ())))
     note = _noted_turn(state)
-    repair = _Repair()
+    repair = _Repair(history)
     rebuilt: list[AnyMessage] = []
     is_broken = False
     for index, message in enumerate(history):
@@ -86,7 +88,10 @@ def with_more(
     if isinstance(repaired_state, list):
         commands = cast("list[Command[Any]]", repaired_state)
         return cast("dict[str, Any]", [*commands, Command(update=more)])
-    return {**(repaired_state or {}), **more}
+    both = {**(repaired_state or {}), **more}
+    if repaired_state and _EDITS in repaired_state and _EDITS in more:
+        both[_EDITS] = [*repaired_state[_EDITS], *more[_EDITS]]
+    return both
 
 
 def _noted_turn(state: Mapping[str, Any]) -> TurnNote | None:
@@ -127,38 +132,38 @@ async def _answer(
     outcomes = await _outcomes(caller, message)
     for call in lost:
         call_id = call["id"] or ""
-        outcome = None if outcomes is None else outcomes.get(call_id)
+        outcome = outcomes.get(call_id)
         if outcome is None or outcome.tool != call["name"]:
             verdict = None
             if note is not None and note.message_id == message.id:
                 verdict = note.verdicts.get(call_id)
-            text = _without_outcome(verdict, is_asked=outcomes is not None)
-            repair.answers[call_id] = words.told(call, text)
+            repair.answers[call_id] = words.told(call, _without_outcome(verdict))
         else:
             repair.answers[call_id] = _from_outcome(repair, call, outcome)
 
 
-async def _outcomes(
-    caller: Caller, message: AIMessage
-) -> dict[str, CallOutcome] | None:
-    """End what still waits of a turn and return what became of it; None: unknown."""
+async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome]:
+    """End what still waits of a turn; return what is known of its calls by call id."""
     ref = None if message.id is None else turns.place(caller.agent, message.id)
     if ref is None:
-        return None
+        return {}
     try:
         gateway = caller.gateway()
         await insistently(caller.shell, lambda: gateway.supersede(ref))
         found = await insistently(caller.shell, lambda: gateway.outcomes(ref))
     except TwokeyError as error:
         log_failure(logger, error, "repair.outcomes_unknown message=%s", message.id)
-        return None
+        return {}
     return {outcome.tool_call_id: outcome for outcome in found}
 
 
-def _without_outcome(verdict: Verdict | None, *, is_asked: bool) -> str:
-    if verdict is None:
-        return words.NEVER_SUBMITTED if is_asked else words.CUT_OFF
-    if verdict.kind is VerdictKind.DENY:
+def _without_outcome(verdict: Verdict | None) -> str:
+    """Word the end of a call that the gateway has no record of.
+
+    It may have run all the same: unasked, or as a call of an agent without a gate
+    whose messages this one reads. Only a refusal of our own is known not to have run.
+    """
+    if verdict is not None and verdict.kind is VerdictKind.DENY:
         return words.denied(verdict.reason)
     return words.CUT_OFF
 
@@ -175,7 +180,7 @@ def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> Tool
 
 def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
     assert outcome.result is not None  # noqa: S101 - the caller looked
-    result, inside = given_back(call, outcome.result)
+    result, inside = given_back(call, outcome.result, repair.history)
     found = results.answering(result)
     message = found or words.told(call, words.RESULT_LOST, is_error=False)
     kwargs = {**message.additional_kwargs, ITEM_KEY: outcome.item_id}
@@ -196,7 +201,7 @@ def _update(
     }
     fresh = [record for record in repair.records if record not in known]
     if fresh:
-        update["twokey_edits"] = messages.facts(fresh)
+        update[_EDITS] = messages.facts(fresh)
     if not repair.updates:
         return update
     # Each tool's own state update goes through the reducers by itself, as it would

@@ -286,7 +286,13 @@ def _place(step: _Step) -> TurnRef:
 async def _verdict(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
     call = ProposedCall(tool=step.tool, args=step.args, tool_call_id=step.key)
     schemas = {} if step.schema is None else {step.tool: step.schema}
-    turn = Turn(ref=ref, calls=(call,), says=step.says, schemas=schemas)
+    turn = Turn(
+        ref=ref,
+        calls=(call,),
+        says=step.says,
+        schemas=schemas,
+        around=homes.around(ref.home),
+    )
     try:
         found = await insistently(shell, lambda: step.gateway.submit(turn))
     except NotAllowed as error:

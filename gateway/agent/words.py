@@ -35,9 +35,6 @@ LEFT_BE = (
     "This call was cut off while it ran, and a person decided to leave it be. Treat it "
     "as not done, although it may have taken effect. Do not repeat it; tell the user."
 )
-NEVER_SUBMITTED = (
-    "This call did not run, because the conversation moved on before it was cleared."
-)
 CUT_OFF = (
     "This call was cut off when the conversation moved on, and its result is lost. "
     f"It may have run. {UNKNOWN_EFFECT}"

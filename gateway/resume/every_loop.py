@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from weakref import WeakKeyDictionary
 
-from gateway.approvals.record import Result
+from gateway.approvals.record import EditRecord, Home, Result
 from gateway.policy.rules import Policy
 from gateway.service.agents import AgentService
 from gateway.store.store import Store
@@ -99,6 +99,10 @@ class EveryLoop:
     async def supersede(self, ref: TurnRef) -> None:
         """See `gateway.agent.port.Gateway.supersede`."""
         await self._here().supersede(ref)
+
+    async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
+        """See `gateway.agent.port.Gateway.history`."""
+        return await self._here().history(home, within)
 
     async def edits_made(
         self, ref: TurnRef, edits: Mapping[str, str]

@@ -35,6 +35,7 @@ from gateway.resume.strict_state import strict_serializer
 from gateway.resume.thread_news import News, ThreadNews, next_news
 from gateway.resume.worker import GRACE_S, Rested
 from gateway.store.store import Store
+from gateway.store.threads import ThreadFacts
 
 logger = logging.getLogger(__name__)
 
@@ -126,13 +127,14 @@ class ThreadRuns:
         self, at: Place, requester: Person | None, origin: Origin | None
     ) -> None:
         """Keep who asked and where, as far as they are given."""
-        given = {"requester": requester, "origin": origin}
-        changes = {name: value for name, value in given.items() if value is not None}
-        if changes:
-            threads = self._store.threads
-            known = await threads.facts(at.keys, at.tenant, at.agent, at.thread)
-            facts = known.with_(**changes)
-            await threads.remember(at.keys, at.tenant, at.agent, at.thread, facts)
+        if requester is None and origin is None:
+            return
+
+        def asked(before: ThreadFacts) -> ThreadFacts:
+            after = before if requester is None else before.asked_by(requester)
+            return after if origin is None else after.with_(origin=origin)
+
+        await self._store.threads.change(at.keys, at.tenant, at.agent, at.thread, asked)
 
     async def delete(self, at: Place, runner: LangGraphLocal) -> None:
         """End what waits in a thread, and forget its checkpoints.

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gateway.approvals import digest
 from gateway.approvals.edits import edit_hash
@@ -14,6 +14,7 @@ from gateway.approvals.events import Event, EventName, named_after
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
     Approval,
+    EditRecord,
     Home,
     Item,
     Result,
@@ -54,7 +55,11 @@ from gateway.wire import (
 
 logger = logging.getLogger(__name__)
 
+MAX_HISTORY = 64
+"""How many approvals of a run one look back reads at most, the newest."""
+
 _ATTEMPTS = 16
+_RAN = {ItemState.EXECUTED, ItemState.FAILED}
 _WAITING = {ItemState.PENDING, ItemState.AUTHORIZED}
 _NOT_AUTHORIZED = "Nobody authorized this call, so it must not run."
 _NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
@@ -143,25 +148,21 @@ class AgentService:
         await self._notices.ended(end)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
-        """Return what became of the held calls of one turn."""
-        listed = [one.id for one in await self._listed(ref) if one.ns == ref.ns]
-        approvals = [
-            loaded.approval
-            for loaded in await self._store.approvals.load_each(listed)
-            if loaded.approval.message_id == ref.message_id
-        ]
+        """Return what became of the held calls of one message, in the whole run."""
+        approvals = await self._of_message(ref)
+        return tuple(_outcome(item) for one in approvals for item in one.items)
+
+    async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
+        """Return edits of calls that ran; see `gateway.agent.port.Gateway.history`."""
+        listed = await self._store.approvals.latest_of_run(
+            self._keys, self._tenant, home, limit=MAX_HISTORY
+        )
+        ids = [one.id for one in listed if _is_within(one.ns, within)]
         return tuple(
-            CallOutcome(
-                item_id=item.id,
-                tool_call_id=item.ctx.tool_call_id,
-                tool=item.tool,
-                state=item.state,
-                answer=answer_for(item),
-                edit=item.edit,
-                result=item.result,
-            )
-            for approval in approvals
-            for item in approval.items
+            item.edit
+            for loaded in await self._store.approvals.load_each(ids)
+            for item in loaded.approval.items
+            if item.edit is not None and item.state in _RAN
         )
 
     async def supersede(self, ref: TurnRef) -> None:
@@ -173,6 +174,8 @@ class AgentService:
         listed = [one for one in await self._listed(ref) if _is_at(one, ref)]
         for approval_id in await self._store.approvals.unfinished(self._keys, listed):
             await self._end(approval_id, ItemState.SUPERSEDED, is_ended)
+        # Of another agent's message, which nobody brings forward any more.
+        await self.supersede_approvals(one.id for one in await self._of_message(ref))
 
     async def supersede_run(self, home: Home) -> None:
         """End everything that waits in a run, inside its tools too."""
@@ -289,6 +292,20 @@ class AgentService:
             return None
         return loaded.approval, loaded.approval.items[index]
 
+    async def _of_message(self, ref: TurnRef) -> list[Approval]:
+        """Return the approvals of a message: this agent's, else another's of the run.
+
+        Two agents may have messages with one id; then each has its own.
+        """
+        listed = await self._listed(ref)
+        own = await self._made_of([one for one in listed if one.ns == ref.ns], ref)
+        return own or await self._made_of(listed[-MAX_HISTORY:], ref)
+
+    async def _made_of(self, listed: Sequence[Listed], ref: TurnRef) -> list[Approval]:
+        found = await self._store.approvals.load_each(one.id for one in listed)
+        approvals = [loaded.approval for loaded in found]
+        return [one for one in approvals if one.message_id == ref.message_id]
+
     async def _listed(self, ref: TurnRef) -> list[Listed]:
         return await self._store.approvals.of_run(self._keys, self._tenant, ref.home)
 
@@ -329,6 +346,22 @@ def _is_of_run(approval: Approval, ref: TurnRef) -> bool:
     is_one_agent = (approval.agent, approval.thread) == (ref.agent, ref.thread)
     is_outermost = approval.outer is None or ref.outer is None
     return approval.home == ref.home or (is_one_agent and is_outermost)
+
+
+def _outcome(item: Item) -> CallOutcome:
+    return CallOutcome(
+        item_id=item.id,
+        tool_call_id=item.ctx.tool_call_id,
+        tool=item.tool,
+        state=item.state,
+        answer=answer_for(item),
+        edit=item.edit,
+        result=item.result,
+    )
+
+
+def _is_within(ns: str, outer: str) -> bool:
+    return not outer or ns == outer or is_inside(ns, outer)
 
 
 def _is_at(one: Listed, ref: TurnRef) -> bool:

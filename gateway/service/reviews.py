@@ -43,9 +43,6 @@ from gateway.store.threads import ThreadFacts
 MAX_WAITING = 100
 """Approvals that one look at the queue reads at most."""
 
-MAX_PRINCIPALS = 100
-"""Earlier speakers of a thread who are remembered as principals."""
-
 Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
 """Resolves, now, those who voted for an item before."""
 
@@ -266,15 +263,11 @@ class ReviewService:
 
         Raises:
             StoreUnavailable: when it is not known to be kept; deliver it again.
+            TooManySpeakers: when more people spoke here than are remembered.
         """
 
         def asked(before: ThreadFacts) -> ThreadFacts:
-            first = (before.requester,) if before.requester else ()
-            # Whoever spoke here before may have asked for what is still to come.
-            spoke = tuple(dict.fromkeys((*before.principals, *first)))
-            return ThreadFacts(
-                requester=requester, origin=origin, principals=spoke[-MAX_PRINCIPALS:]
-            )
+            return before.asked_by(requester).with_(origin=origin)
 
         job = Job(
             kind=JobKind.START,

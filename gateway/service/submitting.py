@@ -30,6 +30,7 @@ from gateway.store import keys as store_keys
 from gateway.store.attention import Standing
 from gateway.store.opening import Admission, Listed
 from gateway.store.store import Store
+from gateway.store.threads import ThreadFacts
 from gateway.store.windows import Use
 from gateway.triage.port import Triage
 from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind
@@ -66,11 +67,13 @@ class Submitter:
 
         Raises:
             StoreUnavailable: when nothing was opened.
+            TooManySpeakers: when nobody could say later who asked for these calls.
         """
         turn = turn.with_(calls=tuple(_canonical(call) for call in turn.calls))
         ref = turn.ref
         turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
         advising = Advising(self._triage, turn)
+        await self._join(turn)
         for _ in range(_ATTEMPTS):
             standing = await self._store.attention.standing(
                 self._keys,
@@ -125,6 +128,26 @@ class Submitter:
             ruling = _judged(turn, policy, call, moment.facts(0, held=0))
             found.append(judged_again(verdict, ruling.tier))
         return tuple(found)
+
+    async def _join(self, turn: Turn) -> None:
+        """Let the people of the run around this one count as its own.
+
+        They are kept with the thread: it may be resumed by itself later.
+        """
+        home, around, threads = turn.ref.home, turn.around, self._store.threads
+        if around is None or around == home:
+            return
+        outer = await threads.facts(
+            self._keys, self._tenant, around.agent, around.thread
+        )
+        if outer == ThreadFacts():
+            return
+
+        def joined(own: ThreadFacts) -> ThreadFacts:
+            both = own.joined(outer.principals)
+            return both if outer.requester is None else both.asked_by(outer.requester)
+
+        await threads.change(self._keys, self._tenant, home.agent, home.thread, joined)
 
     async def _judge(
         self, turn: Turn, turn_key: str, standing: Standing, advising: Advising

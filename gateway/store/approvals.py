@@ -303,6 +303,13 @@ class ApprovalStore:
         reply = await self._conn.command("ZRANGE", keys.run(tenant, home), 0, -1)
         return _listed(reply)
 
+    async def latest_of_run(
+        self, keys: Keys, tenant: str, home: Home, *, limit: int
+    ) -> list[Listed]:
+        """Return the newest of a run's approvals, oldest first."""
+        run = keys.run(tenant, home)
+        return _listed(await self._conn.command("ZRANGE", run, -limit, -1))
+
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
         """Return the ids of those in which something is still to happen by itself."""
         if not listed:

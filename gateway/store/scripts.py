@@ -1,7 +1,6 @@
 """Call the Lua scripts; each function's signature is its script's contract.
 
-A script's header names its KEYS and ARGV; a test holds them to the parameters here,
-in order. Keys come first, then arguments.
+A script's header names its KEYS and then its ARGV, as the parameters here do.
 """
 
 from __future__ import annotations
@@ -28,6 +27,7 @@ RETIME = Script("retime")
 DELEGATE = Script("delegate")
 NOTE = Script("note")
 PUT_ASIDE = Script("put_aside")
+REMEMBER = Script("remember")
 ASK = Script("ask")
 
 
@@ -391,3 +391,10 @@ async def ask(
     return await ASK.run(
         conn, [seen, facts, jobs], [before, after, job, keep_ms, seen_ms]
     )
+
+
+async def remember(
+    conn: Connection, *, facts: str, before: str, after: str, keep_ms: int
+) -> list[Reply]:
+    """Run remember.lua."""
+    return await REMEMBER.run(conn, [facts], [before, after, keep_ms])

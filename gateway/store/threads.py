@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 
 from gateway.approvals.record import Origin, Person, Record
-from gateway.errors import StoreUnavailable, ThreadUnavailable
+from gateway.errors import StoreUnavailable, ThreadUnavailable, TooManySpeakers
 from gateway.store import scripts
 from gateway.store.connection import Connection, text
 from gateway.store.jobs import Job
@@ -19,13 +19,43 @@ _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
 _ATTEMPTS = 16
 
+MAX_PRINCIPALS = 100
+"""How many people may speak in a thread: each is remembered."""
+
 
 class ThreadFacts(Record):
-    """Who asked the agent in this thread, and where its words belong."""
+    """Who asked the agent in this thread, and where its words belong.
+
+    ``requester`` asked last; ``principals`` asked before, or outside of the run.
+    """
 
     requester: Person | None = None
     origin: Origin | None = None
     principals: tuple[Person, ...] = ()
+
+    def asked_by(self, requester: Person) -> ThreadFacts:
+        """Return the facts after somebody asked; nobody before them is forgotten.
+
+        Raises:
+            TooManySpeakers: when more than `MAX_PRINCIPALS` would be remembered.
+        """
+        before = () if self.requester is None else (self.requester,)
+        return self.with_(requester=requester).joined(before)
+
+    def joined(self, people: Iterable[Person]) -> ThreadFacts:
+        """Return the facts with more people who may have asked for what comes.
+
+        Raises:
+            TooManySpeakers: when more than `MAX_PRINCIPALS` would be remembered.
+        """
+        # One person, whatever name they had at the time.
+        known = {(one.team, one.user): one for one in (*self.principals, *people)}
+        speakers = {*known}
+        if self.requester is not None:
+            speakers.add((self.requester.team, self.requester.user))
+        if len(speakers) > MAX_PRINCIPALS:
+            raise TooManySpeakers(MAX_PRINCIPALS)
+        return self.with_(principals=tuple(known.values()))
 
 
 def _facts(body: str) -> ThreadFacts:
@@ -55,6 +85,39 @@ class ThreadStore:
         """Return who asked; empty facts for a thread nobody named."""
         key = keys.thread_facts(tenant, agent, thread)
         return _facts(text(await self._conn.command("HGET", key, "facts")))
+
+    async def change(
+        self,
+        keys: Keys,
+        tenant: str,
+        agent: str,
+        thread: str,
+        changed: Callable[[ThreadFacts], ThreadFacts],
+    ) -> None:
+        """Change who asked, so that nobody who asks at the same moment is forgotten.
+
+        Args:
+            keys: of the tenant's shard.
+            tenant: whose thread it is.
+            agent: the run's outermost agent.
+            thread: its thread.
+            changed: the facts from now on, made of those before.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept.
+        """
+        key = keys.thread_facts(tenant, agent, thread)
+        for _ in range(_ATTEMPTS):
+            before = text(await self._conn.command("HGET", key, "facts"))
+            after = changed(_facts(before)).model_dump_json()
+            reply = await scripts.remember(
+                self._conn, facts=key, before=before, after=after, keep_ms=_KEEP_MS
+            )
+            if text(reply[0]) == "kept":
+                return
+        raise StoreUnavailable(
+            "Too many people asked in this thread at once; nothing was kept. Ask again."
+        )
 
     async def ask(
         self,

@@ -18,6 +18,7 @@ from gateway.approvals.lifecycle import ItemState, Move
 from gateway.approvals.record import (
     Context,
     Demand,
+    EditRecord,
     Home,
     Item,
     Person,
@@ -158,14 +159,29 @@ class FakeGateway:
                     edit=item.edit,
                     result=item.result,
                 )
+                for item in self._of_message(ref)
+            )
+
+    async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
+        with self._entered("history"):
+            return tuple(
+                item.edit
                 for item in self.items.values()
-                if _ref_of(item) == _named(ref)
+                if item.edit is not None
+                and item.state in {ItemState.EXECUTED, ItemState.FAILED}
+                and self.homes[item.id] == home
+                and (
+                    not within
+                    or item.ctx.ns == within
+                    or is_inside(item.ctx.ns, within)
+                )
             )
 
     async def supersede(self, ref: TurnRef) -> None:
         with self._entered("supersede"):
+            meant = {item.id for item in self._of_message(ref)}
             for item in list(self.items.values()):
-                is_of = _ref_of(item) == _named(ref) or self._is_below(item, ref)
+                is_of = item.id in meant or self._is_below(item, ref)
                 if is_of and item.is_pending:
                     self._move(item.id, Move.SUPERSEDE)
 
@@ -370,6 +386,16 @@ class FakeGateway:
             is_older = is_here or self._is_below(item, ref)
             if is_older and item.is_pending and _ref_of(item) != _named(ref):
                 self._move(item.id, Move.SUPERSEDE)
+
+    def _of_message(self, ref: TurnRef) -> list[Item]:
+        """Return the items of a message: this agent's, else another's of the run."""
+        items = self.items.values()
+        own = [item for item in items if _ref_of(item) == _named(ref)]
+        return own or [
+            item
+            for item in items
+            if item.ctx.message_id == ref.message_id and self.homes[item.id] == ref.home
+        ]
 
     def _is_below(self, item: Item, ref: TurnRef) -> bool:
         return self.homes[item.id] == ref.home and is_inside(item.ctx.ns, ref.ns)

@@ -1,7 +1,8 @@
-"""An agent inside a tool that is given a thread of its own is a run of its own."""
+"""People of the run around an agent with a thread of its own asked for its calls."""
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -11,16 +12,22 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 
 from gateway.agent import guarded
-from gateway.approvals.record import Approval
+from gateway.approvals.decisions import Forbidden, Reviewer, Settled, Standing
+from gateway.approvals.record import Approval, Person
+from gateway.embed import Twokey
+from gateway.errors import TooManySpeakers
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.graphs import attached
 from gateway.resume.langgraph_local import LangGraphLocal
 from gateway.store.store import Store
+from gateway.store.threads import MAX_PRINCIPALS
 from tests.conftest import eventually
 from tests.resume import shop
-from tests.resume.house import DAN, House
+from tests.resume.house import ANA, DAN, RULES, House
+from tests.service.desk import Desk
 
 REFUND = [["refund", {"order": "1", "amount": 5}]]
+RUNNING: list[Twokey] = []
 OWN: RunnableConfig = {"configurable": {"thread_id": "own"}}
 
 
@@ -43,26 +50,127 @@ async def house(
         yield House(store, LangGraphLocal(attached(graph, saver)))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Self-approval: gateway/agent/homes.py (`outer_of`) makes such an agent a "
-    "run of its own, and gateway/service/submitting.py takes principals from that run "
-    "alone. The turn would have to name the runs around it, and the thread's facts "
-    "would have to keep who asked in them, for what it asks after it was resumed.",
-)
 async def test_whoever_asked_outside_is_a_principal_in_that_thread_too(
     house: House,
 ) -> None:
+    async with house.working():
+        opened = await opened_inside(house)
+
+    assert [*opened.principals] == [DAN]
+
+
+async def test_they_are_known_when_that_thread_is_resumed_by_itself(
+    house: House,
+) -> None:
+    async with house.working():
+        await opened_inside(house)
+        await house.reviews.ask_agent(
+            "shop", "own", json.dumps(REFUND), requester=ANA.person, origin=None
+        )
+        await eventually(lambda: _is_asked_twice(house))
+        [_, later] = await house.approvals("own")
+
+    assert later.requester == ANA.person
+    assert {person.user for person in later.principals} == {DAN.user, ANA.person.user}
+
+
+async def opened_inside(house: House) -> Approval:
+    """Let the agent hand a refund on; wait for what the agent inside asks."""
     opened: list[Approval] = []
 
     async def is_opened() -> bool:
         opened[:] = await house.approvals("own")
         return bool(opened)
 
-    async with house.working():
-        await house.ask(("hand_on", {"task": json.dumps(REFUND)}))
-        [outer] = await house.asked()
-        await house.decide(outer)
-        await eventually(is_opened)
+    await house.ask(("hand_on", {"task": json.dumps(REFUND)}))
+    [outer] = await house.asked()
+    await house.decide(outer)
+    await eventually(is_opened)
+    return opened[0]
 
-    assert [*opened[0].principals] == [DAN]
+
+async def _is_asked_twice(house: House) -> bool:
+    return len(await house.approvals("own")) > 1
+
+
+async def test_whoever_asked_outside_cannot_approve_there(house: House) -> None:
+    dan = Reviewer(
+        team=DAN.team, user=DAN.user, name=DAN.name, standing=Standing.MEMBER
+    )
+
+    async with house.working():
+        [inner] = (await opened_inside(house)).items
+
+        assert isinstance(await house.decide(inner, by=dan), Forbidden)
+        assert isinstance(await house.decide(inner), Settled)
+
+
+@tool
+async def hand_on_by_run(task: str) -> str:
+    """Let another agent do something by a run of its own."""
+    given = {"messages": [{"role": "user", "content": task}]}
+    twokey = RUNNING[0]
+    await twokey.run(shop.graph, given, thread_id="own", agent="shop")
+    return "handed on"
+
+
+async def test_a_run_that_a_tool_starts_knows_them_too(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    graph = shop.graph(guarded(hand_on_by_run))
+    given = {
+        "messages": [
+            ("user", json.dumps([("hand_on_by_run", {"task": json.dumps(REFUND)})]))
+        ]
+    }
+    async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
+        RUNNING[:] = [tk]
+        house = House(store, await tk._runner(graph, "shop"))  # pyright: ignore[reportPrivateUsage] - to look at its threads
+        run = asyncio.create_task(
+            tk.run(graph, given, thread_id="t1", agent="shop", requester=DAN)
+        )
+        await house.decide((await house.asked())[0])
+        [inner] = await house.asked(thread="own")
+        [approval] = await house.approvals("own")
+        await house.decide(inner)
+        await run
+
+    assert [*approval.principals] == [DAN]
+
+
+async def test_nobody_who_asked_is_forgotten_when_many_ask(store: Store) -> None:
+    keys = store.keys_of_tenant("default")
+    people = [Person(team="T0", user=f"U{n}") for n in range(12)]
+
+    async def ask(person: Person) -> None:
+        await store.threads.change(
+            keys, "default", "shop", "t1", lambda facts: facts.asked_by(person)
+        )
+
+    await asyncio.gather(*(ask(person) for person in people))
+
+    facts = await store.threads.facts(keys, "default", "shop", "t1")
+    assert facts.requester
+    known = {person.user for person in (*facts.principals, facts.requester)}
+    assert known == {person.user for person in people}
+
+
+async def test_more_people_than_are_remembered_are_told_to_start_a_new_thread(
+    store: Store,
+) -> None:
+    house = Desk(store)
+    people = [Person(team="T0", user=f"U{n}") for n in range(MAX_PRINCIPALS + 1)]
+
+    async def ask(person: Person) -> None:
+        await house.reviews.ask_agent("a", "t1", "hi", requester=person, origin=None)
+
+    for person in people[:-1]:
+        await ask(person)
+    with pytest.raises(TooManySpeakers, match="start a new thread"):
+        await ask(people[-1])
+    await ask(people[0])
+
+    keys = store.keys_of_tenant("default")
+    facts = await store.threads.facts(keys, "default", "a", "t1")
+    assert {one.user for one in facts.principals} == {one.user for one in people[:-1]}

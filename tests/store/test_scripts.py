@@ -33,6 +33,7 @@ WRAPPERS: dict[str, Callable[..., object]] = {
     "put_aside": scripts.put_aside,
     "ask": scripts.ask,
     "fail": failures.fail,
+    "remember": scripts.remember,
 }
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "prelude")
 

@@ -1,0 +1,101 @@
+"""Tell the genuine edits of a run from those that a state only claims.
+
+People's edits are known from three places: this agent's own state, the results in its
+messages, and one bounded look back over the run when an agent begins. Only the
+gateway's record decides; what this process heard from it is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from gateway.agent import homes, messages, turns
+from gateway.agent.bridge import insistently
+from gateway.agent.calls import Caller
+from gateway.agent.port import Gateway
+from gateway.approvals import edits
+from gateway.approvals.record import EditRecord
+from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
+
+T = TypeVar("T")
+
+
+async def genuine(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
+    """Return the edits that state knows of and people made here, oldest first.
+
+    State knows them from this agent's own record and from the results in its
+    messages, which may be of other agents of the run. It is not believed: what
+    this process did not hear from the gateway itself is asked about, once. An edit
+    counts in the run it was made in: a copy of it in the state of another thread,
+    or of another agent whose thread has the same name, is left out, and so is one
+    that nobody made.
+
+    Raises:
+        ThreadUnavailable: when the gateway cannot say. The model must neither miss
+            what a person changed nor be told of a change that nobody made.
+    """
+    told: dict[str, EditRecord] = {}
+    for record in _named_edits(state):
+        with suppress(BadJson):
+            told[edits.edit_hash(record)] = record
+    ref = turns.place(caller.agent, "") if told else None
+    if ref is None:
+        return []
+    unknown = {
+        each: record.item_id
+        for each, record in told.items()
+        if not caller.book.has_edit(ref.home, each)
+    }
+    made = frozenset[str]()
+    if unknown:
+        made = await _heard(caller, lambda gateway: gateway.edits_made(ref, unknown))
+    caller.book.put_edits(ref.home, (told[each] for each in made))
+    forged = unknown.keys() - made
+    return [record for each, record in told.items() if each not in forged]
+
+
+async def news(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
+    """Return edits of the run that this agent's own state does not know of.
+
+    Another agent of the run may have made the call, in an earlier node or an
+    earlier visit, and its result need not stand in the messages of this one.
+
+    Raises:
+        ThreadUnavailable: when the gateway cannot say; see `genuine`.
+    """
+    ref = turns.place(caller.agent, "")
+    if ref is None or not _has_gateway(caller):
+        return []
+    home, within = ref.home, homes.conversation_of(ref.ns)
+    found = await _heard(caller, lambda gateway: gateway.history(home, within))
+    caller.book.put_edits(home, found)
+    known = _named_edits(state)
+    return [record for record in found if record not in known]
+
+
+def _has_gateway(caller: Caller) -> bool:
+    try:
+        caller.gateway()
+    except NotAllowed:
+        return False
+    return True
+
+
+async def _heard(
+    caller: Caller, question: Callable[[Gateway], Coroutine[Any, Any, T]]
+) -> T:
+    """Ask the gateway about edits."""
+    try:
+        gateway = caller.gateway()
+        return await insistently(caller.shell, lambda: question(gateway))
+    except TwokeyError as error:
+        raise ThreadUnavailable(
+            "The gateway did not confirm what people changed in this thread, so "
+            "the model was not asked; resume the thread when the gateway is back."
+        ) from error
+
+
+def _named_edits(state: Mapping[str, Any]) -> list[EditRecord]:
+    return [*messages.known_edits(state), *messages.carried_edits(state)]

@@ -1,0 +1,106 @@
+"""One cell of the matrix while it is played: what may happen in it, and what did."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from langchain_core.messages import BaseMessage
+from langchain_core.tools import BaseTool, tool
+
+from gateway.agent import guarded
+from tests.conformance.models import Planned, Step, planned
+
+
+class Choice(StrEnum):
+    """How the wait for each payment ends."""
+
+    APPROVE = "approve"
+    EDIT = "edit"
+    REJECT = "reject"
+    RESPOND = "respond"
+    EXPIRE = "expire"
+    SUPERSEDE = "supersede"
+
+
+class Failure(StrEnum):
+    """What goes wrong around it."""
+
+    NONE = "none"
+    RAISES = "raises"
+    KILLED = "killed"
+    RESTART = "restart"
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One combination."""
+
+    topology: str
+    choice: Choice
+    failure: Failure
+
+    def __str__(self) -> str:
+        """Return a name that is also a thread's."""
+        return f"{self.topology}-{self.choice}-{self.failure}"
+
+
+@dataclass
+class Scene:
+    """What one cell needs to be built, again after a restart, and what it did."""
+
+    cell: Cell
+    ledger: list[tuple[str, float]] = field(default_factory=list[tuple[str, float]])
+    models: list[Planned] = field(default_factory=list[Planned])
+    final: Any = None
+    cut_off: set[str] = field(default_factory=set[str])
+
+    @property
+    def tool_name(self) -> str:
+        """Return the name of the payment's tool; one of them expires soon."""
+        return "pay_soon" if self.cell.choice is Choice.EXPIRE else "pay"
+
+    def order(self, call_id: str) -> str:
+        """Return an order that no other cell has."""
+        return f"{self.cell}/{call_id}"
+
+    def payment(self, call_id: str, amount: float = 8) -> tuple[str, Any, str]:
+        """Return a call that pays."""
+        args = {"order": self.order(call_id), "amount": amount}
+        return (self.tool_name, args, call_id)
+
+    def model(self, label: str, *turns: list[Step]) -> Planned:
+        """Return a model whose inputs are kept."""
+        model = planned(label, *turns, [f"{label} has a second turn"])
+        self.models.append(model)
+        return model
+
+    def inputs(self, label: str) -> list[list[BaseMessage]]:
+        """Return all that models of this label read, also before a restart."""
+        return [seen for one in self.models if one.label == label for seen in one.seen]
+
+    def everything_read(self) -> list[tuple[str, list[BaseMessage]]]:
+        """Return every input of every model."""
+        return [(one.label, seen) for one in self.models for seen in one.seen]
+
+    async def do_pay(self, order: str, amount: float) -> str:
+        """Pay, as the cell lets it end."""
+        self.ledger.append((order, amount))
+        if self.cell.failure is Failure.RAISES:
+            raise ValueError("the bank hung up")
+        if self.cell.failure is Failure.KILLED and order not in self.cut_off:
+            # What the process of a worker does when it ends between claim and record.
+            self.cut_off.add(order)
+            raise asyncio.CancelledError
+        return f"paid {order} {amount:g}"
+
+    def pay_tool(self) -> BaseTool:
+        """Return the payment's tool, made for this cell alone."""
+
+        async def pay(order: str, amount: float) -> str:
+            """Pay an order."""
+            return await self.do_pay(order, amount)
+
+        return guarded(tool(self.tool_name)(pay))

@@ -1,0 +1,55 @@
+"""However agents share a run: what ran was approved, what was told is recorded.
+
+The default run plays a part of the matrix. All of it is played with
+``TWOKEY_CONFORMANCE=all``, or a part with a word such as ``swarm`` or ``killed``.
+"""
+
+from __future__ import annotations
+
+import os
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from gateway.store.store import Store
+from tests.conformance.playing import play
+from tests.conformance.scenes import Cell, Choice, Failure
+from tests.conformance.topologies import TOPOLOGIES
+
+CELLS = [Cell(*one) for one in product(TOPOLOGIES, Choice, Failure)]
+
+
+def chosen() -> list[Cell]:
+    """Return the cells to play."""
+    word = os.environ.get("TWOKEY_CONFORMANCE", "")
+    if not word:
+        return few()
+    return [cell for cell in CELLS if word == "all" or word in str(cell)]
+
+
+def few() -> list[Cell]:
+    """Return an edit in every topology, and every choice and failure somewhere."""
+    mixed = [
+        Cell(name, [*Choice][place % len(Choice)], [*Failure][place % len(Failure)])
+        for place, name in enumerate(TOPOLOGIES)
+    ]
+    edits = [Cell(name, Choice.EDIT, Failure.NONE) for name in TOPOLOGIES]
+    return [*dict.fromkeys([*mixed, *edits])]
+
+
+def test_the_matrix_is_whole_and_no_topology_is_left_out() -> None:
+    assert len({*CELLS}) == len(TOPOLOGIES) * len(Choice) * len(Failure)
+    assert {cell.topology for cell in few()} == {*TOPOLOGIES}
+
+
+@pytest.mark.timeout(3000)
+async def test_every_cell_is_without_a_difference(store: Store, tmp_path: Path) -> None:
+    cells = chosen()
+
+    found = await play(cells, store.conn.url, tmp_path)
+
+    other = {str(cell): told for cell, told in found.items() if told}
+    lines = [f"{cell}: {one}" for cell, told in other.items() for one in told]
+    assert not other, "\n".join(lines)
+    assert {*found} == {*cells}

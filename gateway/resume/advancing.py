@@ -72,7 +72,7 @@ class Advancer:
         """
         await self._finish_before(at, runner)
         await self._announcer.started(at)
-        before = await self._unfinished(at)
+        before = await self.unfinished(at)
         await self._step(at, runner, give)
         state = await runner.probe(at.thread)
         await self._supersede_dropped(at, state, before)
@@ -241,14 +241,15 @@ class Advancer:
         A task that runs several agents at once shows the question of one; the others
         ask when it is entered again.
         """
-        ids = await self._unfinished(at)
+        ids = await self.unfinished(at)
         loaded = await self._store.approvals.load_each(ids)
         found = [one.approval for one in loaded]
         asking = {one.ns for one in found if any(i.id in asked for i in one.items)}
         paused = {_task(ns) for ns in asking if ns}
         return [one for one in found if one.ns in asking or _task(one.ns) not in paused]
 
-    async def _unfinished(self, at: Place) -> list[str]:
+    async def unfinished(self, at: Place) -> list[str]:
+        """Return ids of the approvals in which something is still to happen."""
         approvals = self._store.approvals
         listed = await approvals.of_run(at.keys, at.tenant, at.home)
         return await approvals.unfinished(at.keys, listed)

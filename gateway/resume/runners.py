@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from gateway.resume.runner import Runner
 
 MAX_LEFT = 100_000
-"""Threads that are remembered as resumed by the program; the oldest are forgotten, and
-jobs about them are then put back instead of acknowledged."""
+"""Threads that are remembered as ended, or as resumed by the program; the oldest are
+forgotten, and jobs about them are then put back instead of acknowledged."""
 
 
 class Runners:
@@ -27,7 +27,8 @@ class Runners:
     def __init__(self, agents: Mapping[str, Runner] | None = None) -> None:
         self._agents: Mapping[str, Runner] = {} if agents is None else agents
         self._threads: dict[tuple[str, str], Runner] = {}
-        self._left: dict[tuple[str, str], None] = {}
+        # Whether it ended; else the program resumes it by itself.
+        self._left: dict[tuple[str, str], bool] = {}
 
     def serve(self, agents: Mapping[str, Runner]) -> None:
         """Run every thread of these agents, unless it has a runner of its own."""
@@ -44,17 +45,33 @@ class Runners:
     def release(self, agent: str, thread: str) -> None:
         """Forget the runner of a thread that has ended."""
         self._threads.pop((agent, thread), None)
+        self._remember(agent, thread, has_ended=True)
 
     def leave(self, agent: str, thread: str) -> None:
         """Leave a thread to the program that resumes it by itself."""
-        self._left.pop((agent, thread), None)
-        self._left[agent, thread] = None
-        if len(self._left) > MAX_LEFT:
-            del self._left[next(iter(self._left))]
+        self._remember(agent, thread, has_ended=False)
 
     def is_left(self, agent: str, thread: str) -> bool:
         """Return True if the program resumes this thread by itself."""
-        return (agent, thread) in self._left and self.of(agent, thread) is None
+        return self._how(agent, thread) is False
+
+    def has_ended(self, agent: str, thread: str) -> bool:
+        """Return True if this process saw the thread end, and runs it no more.
+
+        Another process may have begun another turn of it since.
+        """
+        return self._how(agent, thread) is True
+
+    def _how(self, agent: str, thread: str) -> bool | None:
+        if self.of(agent, thread) is not None:
+            return None
+        return self._left.get((agent, thread))
+
+    def _remember(self, agent: str, thread: str, *, has_ended: bool) -> None:
+        self._left.pop((agent, thread), None)
+        self._left[agent, thread] = has_ended
+        if len(self._left) > MAX_LEFT:
+            del self._left[next(iter(self._left))]
 
     def of(self, agent: str, thread: str) -> Runner | None:
         """Return what runs a thread; None when this process does not run it."""

@@ -153,7 +153,7 @@ class Worker:
         is_ours = job.tenant == self._tenant
         is_resume = job.kind is JobKind.RESUME
         try:
-            if is_ours and is_resume and self._runners.is_left(job.agent, job.thread):
+            if is_ours and is_resume and await self._is_of_no_use(at):
                 await queue.done(delivery)
                 return
             if runner is None or not is_ours:
@@ -166,6 +166,13 @@ class Worker:
             logger.warning("job.unacknowledged job=%s error=%s", delivery.id, error)
         except Exception as error:  # noqa: BLE001 - the worker survives
             log_failure(logger, error, "job.lost_for_now job=%s", delivery.id)
+
+    async def _is_of_no_use(self, at: Place) -> bool:
+        """Return True if no process has anything to do for a thread's job."""
+        if self._runners.is_left(at.agent, at.thread):
+            return True
+        has_ended = self._runners.has_ended(at.agent, at.thread)
+        return has_ended and not await self._advancer.unfinished(at)
 
     async def _attempt(
         self, at: Place, runner: Runner, queue: JobQueue, delivery: Delivery

@@ -188,7 +188,7 @@ async def play(cells: Sequence[Cell], url: str, folder: Path) -> dict[Cell, list
     found: dict[Cell, list[str]] = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gateway.resume.worker.BACK_OFF_MS", 50)
-        patch.setattr("gateway.embed.POLL_S", 0.2)
+        patch.setattr("gateway.resume.thread_runs.BUSY_S", 0.2)
         patch.setattr("gateway.embed.open_store", quick_store)
         if again:
             async with Twokey(policy=POLICY, url=url, data_dir=folder) as tk:

@@ -28,6 +28,7 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Home, Item, approval_of
 from gateway.embed import Twokey
 from gateway.errors import GraphError
+from gateway.store.jobs import Job, JobKind
 from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
@@ -256,6 +257,24 @@ async def test_a_finished_thread_leaves_no_graph_behind(opened: Open) -> None:
         gc.collect()
 
         assert graph() is None
+
+
+async def test_the_last_job_of_a_thread_that_ended_is_done(opened: Open) -> None:
+    async with opened() as tk:
+        queue = tk.store.queue(tk.store.keys_of_tenant("default"))
+
+        async def is_idle() -> bool:
+            return await queue.depth() == 0
+
+        given = calling("pay", order="1")
+        run = tk.run(graph_of("ann"), given, thread_id="ann", agent="shop")
+        waiting = asyncio.create_task(run)
+        await approve(tk, await asked(tk, "ann"))
+        await waiting
+        job = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="ann")
+        await queue.put(job)
+
+        await eventually(is_idle)
 
 
 async def asked(tk: Twokey, thread: str) -> Item:

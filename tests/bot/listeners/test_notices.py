@@ -146,7 +146,7 @@ async def test_a_notice_whose_posting_got_no_answer_is_posted_again_and_one_coun
         copies = [
             message
             for message in await house.actor("U0ANA").messages(CHANNEL)
-            if notice_of(verdict.notice)[0] in str(message["text"])
+            if notice_of(verdict.notice)[0] in str(message["blocks"])
         ]
         lost, kept = copies
 

@@ -119,10 +119,12 @@ class Stage:
 
     async def called(self, ts: str, approval: Approval, event: EventName) -> None:
         """Wait for the line under a card that calls people to it."""
-        line = _CALLS[event](approval).text
+        line, _, _ = _CALLS[event](approval).text.partition(".")
 
         def is_call(message: JsonObject) -> bool:
-            return message.get("thread_ts") == ts and message["text"] == line
+            # What follows says how far the call is by then.
+            said, _, _ = str(message["text"]).partition(".")
+            return message.get("thread_ts") == ts and said == line
 
         await self.ana.message_with(CHANNEL, is_call, PATIENCE_S)
         self.say(event.value, approval=approval.id)

@@ -184,7 +184,8 @@ class Ingress:
                 logger.warning("ingress.replayed request=%s", digest)
                 return Answer()
         except StoreUnavailable:
-            logger.exception("ingress.unrecorded request=%s", digest)
+            # One calm line, and no trace: the store says the rest at its own place.
+            logger.warning("ingress.unrecorded why=store_unavailable")
             is_recorded = False
         try:
             text = body.decode("utf-8")

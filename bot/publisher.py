@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from bot.board import Board, Topic
 from bot.saying import Saying
 from gateway.errors import StoreUnavailable, ThreadUnavailable
-from gateway.failures import log_failure
 from gateway.store.keys import Keys
 from gateway.store.outbox import Outbox
 from gateway.store.store import Store
@@ -86,7 +85,7 @@ class Publisher:
             except ThreadUnavailable:
                 logger.debug("publisher.standby shard=%s", self._keys.shard)
             except StoreUnavailable as error:
-                log_failure(logger, error, "publisher.store_unavailable")
+                logger.warning("publisher.store_unavailable why=%s", error)
             finally:
                 self.is_leading = False
             await _pause(stop, _RETRY_S)

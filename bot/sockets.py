@@ -139,7 +139,7 @@ class Sockets:
                 await _send(client, envelope_id, Answer())
                 return
         except StoreUnavailable:
-            logger.exception("socket.unrecorded request=%s", digest)
+            logger.warning("socket.unrecorded why=store_unavailable")
             is_recorded = False
         headers = _retry_headers(request)
         answer = await self._handle(

@@ -11,11 +11,19 @@ import logging
 import re
 import sys
 import time
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
 from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
 from gateway.failures import FAILURE, Failure
+
+REPEATED_AFTER_S = 60.0
+"""How long the same warning or error is written once."""
+
+_MOST_LINES = 500
 
 OURS = ("gateway", "bot")
 """Loggers of Twokey; other libraries are heard from WARNING on."""
@@ -59,9 +67,51 @@ def write_logs(settings: LogSettings, *, shows_errors: bool = False) -> None:
     handler = logging.StreamHandler(sys.stderr)
     is_json = settings.format is Format.JSON
     handler.setFormatter((_Json if is_json else _Text)(shows_errors=shows_errors))
+    handler.addFilter(Repeats())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     for name in OURS:
         logging.getLogger(name).setLevel(settings.level.upper())
+
+
+class Repeats(logging.Filter):
+    """Let a line through once a minute, however often it is repeated.
+
+    Strangers who send garbage, and a store that is away, would fill a log with one
+    line. The next one that is let through says how many there were meanwhile.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._lines: OrderedDict[tuple[str, str], _Line] = OrderedDict()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Say whether to write a record; errors of this minute are written once."""
+        if record.levelno < logging.WARNING:
+            return True
+        now_s = self._clock()
+        key = (record.name, record.getMessage())
+        line = self._lines.get(key)
+        if line is not None and now_s < line.until_s:
+            line.repeats += 1
+            return False
+        if line is not None and line.repeats and isinstance(record.args, tuple):
+            record.msg = f"{record.msg} repeated=%d"
+            record.args = (*record.args, line.repeats)
+        self._lines[key] = _Line(now_s + REPEATED_AFTER_S)
+        self._lines.move_to_end(key)
+        while len(self._lines) > _MOST_LINES:
+            self._lines.popitem(last=False)
+        return True
+
+
+@dataclass(slots=True)
+class _Line:
+    until_s: float
+    repeats: int = 0
 
 
 class _Text(logging.Formatter):

@@ -11,7 +11,14 @@ import pytest
 
 from gateway.config import Settings
 from gateway.errors import SettingsError
-from gateway.logs import Format, Level, LogSettings, write_logs
+from gateway.logs import (
+    REPEATED_AFTER_S,
+    Format,
+    Level,
+    LogSettings,
+    Repeats,
+    write_logs,
+)
 
 LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z INFO    item.done item=1\n")
 
@@ -93,3 +100,35 @@ def test_the_environment_says_how() -> None:
     )
     with pytest.raises(SettingsError, match="TWOKEY_LOG_LEVEL"):
         Settings.load(None, {"TWOKEY_LOG_LEVEL": "loud"})
+
+
+def test_a_warning_that_is_repeated_is_written_once_a_minute_and_counted() -> None:
+    now_s = 0.0
+    repeats = Repeats(clock=lambda: now_s)
+
+    def line(words: str, level: int = logging.WARNING) -> logging.LogRecord:
+        return logging.LogRecord(
+            "bot.x", level, "x.py", 1, "a.b why=%s", (words,), None
+        )
+
+    first = [repeats.filter(line("wrong")) for _ in range(1000)]
+    other = repeats.filter(line("late"))
+    news = [repeats.filter(line("wrong", logging.INFO)) for _ in range(3)]
+    now_s = REPEATED_AFTER_S
+    again = line("wrong")
+
+    assert (first.count(True), other, news) == (1, True, [True, True, True])
+    assert repeats.filter(again)
+    assert again.getMessage() == "a.b why=wrong repeated=999"
+    for number in range(2000):
+        repeats.filter(line(str(number)))
+    assert repeats.filter(line("wrong"))
+
+
+def test_a_flood_of_one_warning_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    write_logs(LogSettings())
+
+    for _ in range(1000):
+        logging.getLogger("bot.ingress").warning("ingress.refused why=%s", "unsigned")
+
+    assert capsys.readouterr().err.count("ingress.refused") == 1

@@ -185,10 +185,10 @@ async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
     except (Calm, BadPayload):
         raise
     except StoreUnavailable:
-        logger.exception("listener.unrecorded")
+        logger.warning("listener.unrecorded why=store_unavailable")
         raise Calm(NOT_RECORDED) from None
     except TimeoutError:
-        logger.exception("listener.slow patience_s=%s", PATIENCE_S)
+        logger.warning("listener.slow patience_s=%s", PATIENCE_S)
         raise Calm(NOT_CONFIRMED) from None
     except UnreadableRecord as error:
         log_failure(logger, error, "listener.unreadable_record")

@@ -104,7 +104,7 @@ def test_debug_development_and_the_sandbox_show_the_words(
     settings = Settings.load(tmp_path / "twokey.yml", {})
     session = Session(env={}, debug=debug)
 
-    run._begin_logs(session, settings, insecure_dev=insecure_dev)
+    run._begin_logs(session, settings, insecure_dev=insecure_dev)  # pyright: ignore[reportPrivateUsage] - what each command does first
     fail()
 
     assert ("DE44" in capsys.readouterr().err) is is_shown

@@ -77,7 +77,10 @@ def replayed(found: Sequence[Replayed]) -> Iterator[str]:
         yield f"{what}  {_tier(one.was)} → {_tier(one.now)}"
         for reason in one.reasons:
             yield f"    {reason}"
-    raised = sum(one.now.rank > one.was.rank for one in changed)
+        if one.lacking:
+            more = " and ".join(f"{n} from {role}" for role, n in one.lacking.items())
+            yield f"    Who approved it then would not be enough: {more} more."
+    raised = sum(one.is_raised for one in changed)
     yield (
         f"{len(found)} calls: {raised} would need more, {len(changed) - raised} would "
         f"need less, {len(found) - len(changed)} stay as they were."

@@ -16,7 +16,8 @@ from typing import NamedTuple
 from pydantic import ConfigDict, Field, ValidationError
 
 from gateway.approvals.events import EventName
-from gateway.approvals.record import Record
+from gateway.approvals.quorum import tally
+from gateway.approvals.record import Demand, Person, Record, Vote
 from gateway.approvals.strict_json import JsonObject, parse_object
 from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson, PolicyError
@@ -56,6 +57,8 @@ class Row(Record):
     approval: str = ""
     item: str = ""
     tool: str = ""
+    actor: str = ""
+    roles: tuple[str, ...] = ()
     tier: Tier | None = None
     call: PastCall | None = None
 
@@ -63,8 +66,9 @@ class Row(Record):
 class Replayed(Record):
     """One past call: what it needed then, and what it would need now.
 
-    ``is_complete`` is False when the row has no arguments: then ``now`` is only the
-    listed tier, and rules could raise it.
+    ``lacking`` names the roles of which too few approved it then, although the policy
+    requires them. ``is_complete`` is False when the row has no arguments: then ``now``
+    is only the listed tier, and rules could raise it.
     """
 
     at_ms: int
@@ -74,12 +78,18 @@ class Replayed(Record):
     was: Tier
     now: Tier
     reasons: tuple[str, ...] = ()
+    lacking: dict[str, int] = Field(default_factory=dict)
     is_complete: bool = True
 
     @property
     def is_changed(self) -> bool:
         """Say whether the policy would have asked for something else."""
-        return self.was is not self.now
+        return self.was is not self.now or bool(self.lacking)
+
+    @property
+    def is_raised(self) -> bool:
+        """Say whether the policy would have asked for more."""
+        return self.now.rank > self.was.rank or bool(self.lacking)
 
 
 def read_rows(text: str, source: str) -> list[Row]:
@@ -104,12 +114,44 @@ def read_rows(text: str, source: str) -> list[Row]:
 
 def replay(policy: Policy, rows: Iterable[Row]) -> list[Replayed]:
     """Judge every call of an export once, in the order of time."""
-    history = _History()
+    history, listed = _History(), list(rows)
+    votes = _votes(listed)
     return [
-        _judged(policy, step, history)
-        for step in _steps(list(rows))
+        _judged(policy, step, history, votes.get(step.row.item, {}))
+        for step in _steps(listed)
         if history.sees(step)
     ]
+
+
+_Voters = dict[str, tuple[str, ...]]
+"""Who approved a call, to the roles that they held then."""
+
+
+def _votes(rows: Iterable[Row]) -> dict[str, _Voters]:
+    """Return who approved each call that was approved; an edit makes votes void."""
+    votes: dict[str, _Voters] = defaultdict(dict)
+    approved: set[str] = set()
+    for row in rows:
+        if row.name is EventName.ITEM_EDITED:
+            votes[row.item].clear()
+        if row.name in {EventName.ITEM_VOTED, EventName.ITEM_AUTHORIZED} and row.roles:
+            votes[row.item][row.actor] = row.roles
+        if row.name is EventName.ITEM_AUTHORIZED:
+            approved.add(row.item)
+    return {item: votes[item] for item in approved if votes[item]}
+
+
+def _unmet(demand: Demand, voters: _Voters) -> dict[str, int]:
+    """Return who would have had to agree besides, by the roles held then."""
+    counted = [
+        Vote(by=Person(team="", user=who), roles=roles, action_hash="", at_ms=0)
+        for who, roles in voters.items()
+    ]
+    count = tally(demand, counted, "")
+    if count.is_met:
+        return {}
+    names = " or ".join(role.name for role in demand.roles)
+    return count.lacking or {names or "nobody": count.need - count.have}
 
 
 class _Step(NamedTuple):
@@ -217,12 +259,15 @@ class _History:
             window.give_back(share)
 
 
-def _judged(policy: Policy, step: _Step, history: _History) -> Replayed:
+def _judged(
+    policy: Policy, step: _Step, history: _History, voters: _Voters
+) -> Replayed:
     row = step.row
     was = row.tier or Tier.APPROVE
     if row.call is None:
         now = listed_tier(policy, agent=row.agent, tool=row.tool)
         reasons: tuple[str, ...] = ()
+        lacking: dict[str, int] = {}
     else:
         agent, tool, args = row.agent, row.tool, row.call.args
         requester = row.call.requester
@@ -232,6 +277,8 @@ def _judged(policy: Policy, step: _Step, history: _History) -> Replayed:
         facts = history.facts(step, found)
         ruling = evaluate(policy, agent=agent, tool=tool, args=args, facts=facts)
         now, reasons = ruling.tier, ruling.reasons
+        is_asked = now.needs_people and bool(voters)
+        lacking = _unmet(ruling.demand, voters) if is_asked else {}
         history.reserve(step, found, is_denied=now is Tier.DENY)
     if now.needs_people:
         history.asked(step)
@@ -243,6 +290,7 @@ def _judged(policy: Policy, step: _Step, history: _History) -> Replayed:
         was=was,
         now=now,
         reasons=reasons,
+        lacking=lacking,
         is_complete=row.call is not None,
     )
 

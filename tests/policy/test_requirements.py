@@ -14,10 +14,11 @@ from gateway.approvals.quorum import stricter, tally
 from gateway.approvals.record import Demand, Person, Vote
 from gateway.approvals.tiers import Tier
 from gateway.cli import run
-from gateway.commands.policy_words import explained, idle_requirements
+from gateway.commands.policy_words import explained, idle_requirements, replayed
 from gateway.policy.evaluate import Ruling, evaluate
 from gateway.policy.facts import Facts
 from gateway.policy.load import BadPolicy, load_policy
+from gateway.policy.replay import Row, replay
 from gateway.policy.requirements import required
 from gateway.policy.rules import Policy
 from gateway.policy.selection import Selection
@@ -348,6 +349,32 @@ def test_the_check_command_prints_what_is_not_used(
 
     assert code == 0
     assert "The requirement 'three' is not used" in capsys.readouterr().out
+
+
+def test_a_replay_says_whose_word_an_approved_call_would_lack_now() -> None:
+    call = {"args": {"amount": 60}}
+    base = {"at_ms": 1, "agent": "a", "tool": "refund", "tier": "approve"}
+    rows = [
+        {**base, "name": "item.authorized", "item": item, "actor": who, "call": call}
+        | {"roles": roles}
+        for item, who, roles in (
+            ("i1", "T0/U0ANA", ["support"]),
+            ("i2", "T0/U0LEAD", ["senior"]),
+        )
+    ]
+
+    junior, senior = replay(POLICY, [Row.model_validate(row) for row in rows])
+
+    assert (junior.was, junior.now, junior.lacking) == (
+        Tier.APPROVE,
+        Tier.APPROVE,
+        {"senior": 1},
+    )
+    assert junior.is_changed
+    assert not senior.is_changed
+    told = list(replayed([junior]))
+    assert "    Who approved it then would not be enough: 1 from senior more." in told
+    assert told[-1].startswith("1 calls: 1 would need more, 0 would need less")
 
 
 def test_who_is_called_later_and_could_not_vote_is_not_called() -> None:

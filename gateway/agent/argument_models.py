@@ -182,10 +182,8 @@ class _ModelV1:
         self._model = schema
         if injected:
             anything: Any = dict.fromkeys(injected, (Any, None))
-            self._model = cast(
-                "type[pydantic_v1.BaseModel]",
-                pydantic_v1.create_model(schema.__name__, __base__=schema, **anything),
-            )
+            create: Any = cast("Any", pydantic_v1).create_model
+            self._model = create(schema.__name__, __base__=schema, **anything)
         by_name = self._model.__config__.allow_population_by_field_name
         self._read_as = {
             name: name if by_name else field.alias
@@ -242,7 +240,7 @@ class _ModelV1:
         return {self._written_as.get(key, key): value for key, value in written.items()}
 
 
-def _differ(one: object, other: object) -> bool:
+def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any class
     """Say whether two values are known to differ, whatever holds their members.
 
     A union may read a document as one class at first and as its twin later.
@@ -253,9 +251,11 @@ def _differ(one: object, other: object) -> bool:
             _differ(left[name], right[name]) for name in left
         )
     if isinstance(one, list | tuple) and isinstance(other, list | tuple):
-        pairs = zip(cast("Any", one), cast("Any", other), strict=False)
-        return len(one) != len(other) or any(_differ(*pair) for pair in pairs)
-    if type(one).__eq__ is object.__eq__:
+        ours, theirs = cast("list[Any]", one), cast("list[Any]", other)
+        pairs = zip(ours, theirs, strict=False)
+        return len(ours) != len(theirs) or any(_differ(*pair) for pair in pairs)
+    equals: object = type(one).__eq__
+    if equals is object.__eq__:
         return type(one) is not type(other)
     try:
         return bool(one != other)
@@ -303,7 +303,8 @@ def _members(value: object) -> dict[str, object] | None:
         named = {name: field.alias for name, field in fields.items()}
         return {named.get(name, name): one for name, one in value.__dict__.items()}
     if isinstance(value, Mapping):
-        return {str(key): one for key, one in value.items()}
+        rows: Any = value
+        return {str(key): one for key, one in rows.items()}
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]
         return {name: getattr(value, name) for name in names}

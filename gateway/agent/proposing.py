@@ -229,11 +229,10 @@ def _name_of(tool: object) -> str:
         return tool.name
     if isinstance(tool, Mapping):
         described = cast("Mapping[str, Any]", tool)
-        function = described.get("function")
-        inner = (
-            cast("Mapping[str, Any]", function) if isinstance(function, Mapping) else {}
-        )
-        return str(described.get("name") or inner.get("name") or "")
+        inner: object = described.get("function")
+        if isinstance(inner, Mapping) and not described.get("name"):
+            described = cast("Mapping[str, Any]", inner)
+        return str(described.get("name") or "")
     return str(getattr(tool, "__name__", ""))
 
 

@@ -166,7 +166,7 @@ def shapes(noted: Noted) -> dict[str, BaseTool]:  # noqa: C901 - many functions 
     def several(
         value: set[int],
         state: Annotated[dict[str, Any], InjectedState],
-        runtime: ToolRuntime,
+        runtime: ToolRuntime[Any, Any],
         call_id: Annotated[str, InjectedToolCallId],
         user: Annotated[str, InjectedToolArg] = "nobody",
         key: str = Field(default_factory=lambda: uuid.uuid4().hex),
@@ -217,12 +217,13 @@ def _plain(value: Any) -> Any:  # noqa: PLR0911 - one return a kind
         return {name: _plain(one) for name, one in value.__dict__.items()}
     if dataclasses.is_dataclass(value):
         return {name: _plain(one) for name, one in vars(value).items()}
+    held: Any = value
     if isinstance(value, dict):
-        return {name: _plain(one) for name, one in value.items()}
+        return {name: _plain(one) for name, one in held.items()}
     if isinstance(value, set):
-        return sorted((_plain(one) for one in value), key=json.dumps)
+        return sorted((_plain(one) for one in held), key=json.dumps)
     if isinstance(value, list):
-        return [_plain(one) for one in value]
+        return [_plain(one) for one in held]
     if isinstance(value, Decimal):
         return str(value)
     if isinstance(value, enum.Enum):

@@ -70,18 +70,18 @@ async def events(desk: Desk) -> list[tuple[str, str]]:
     return [(row.name, row.reason) for row in rows]
 
 
-@pytest.mark.parametrize(
-    ("call", "said"),
-    [
-        (
-            ("wire_money", {"amount": "ten"}, "c1"),
-            'valid integer, unable to parse string as an integer (got "ten")',
-        ),
-        (("wire_money", {}, "c1"), "amount: Field required"),
-        (("wire_mony", {"amount": 1}, "c1"), "There is no tool 'wire_mony'"),
-        (("wire_mony", {"amount": 1}, "c1"), "The tools are: wire_money."),
-    ],
-)
+REFUSED: list[tuple[tuple[str, dict[str, Any], str], str]] = [
+    (
+        ("wire_money", {"amount": "ten"}, "c1"),
+        'valid integer, unable to parse string as an integer (got "ten")',
+    ),
+    (("wire_money", {}, "c1"), "amount: Field required"),
+    (("wire_mony", {"amount": 1}, "c1"), "There is no tool 'wire_mony'"),
+    (("wire_mony", {"amount": 1}, "c1"), "The tools are: wire_money."),
+]
+
+
+@pytest.mark.parametrize(("call", "said"), REFUSED)
 async def test_a_call_that_does_not_fit_goes_back_and_nobody_is_asked(
     desk: Desk, call: tuple[str, dict[str, Any], str], said: str
 ) -> None:

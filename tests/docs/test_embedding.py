@@ -60,7 +60,7 @@ async def test_the_plain_node_wires_the_money_once_it_may(
             await approve_all(tk, Home(agent="billing", thread="t"))
         final = await run
 
-    assert final["said"] == "sent 90 to ada"
+    assert final["said"] == "sent 90.0 to ada"
 
 
 async def test_a_web_application_gives_out_an_id_and_comes_back(

@@ -373,3 +373,15 @@ def test_arrow_keys_walk_through_the_messages(screen: Screen) -> None:
     screen.press(Keys.ARROW_UP)
 
     assert screen.focused().get_attribute("data-ts") == roots[-2]["ts"]
+
+
+def test_nobody_can_write_to_an_app_whose_messages_tab_is_off(
+    screen: Screen, slack: FakeSlack
+) -> None:
+    slack.state["bot"]["takes_messages"] = False
+
+    screen.open(place="D0ANA")
+
+    screen.wait(
+        lambda: "has been turned off" in screen.words("#composer"), "the reason"
+    )

@@ -27,6 +27,7 @@ from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 
 ARGS_TAG = "twokey/v1/args"
+FindingWord = Literal["executed", "rerun", "skip"]
 APPROVAL_INTERRUPT = "twokey.approval"
 RECONCILE_INTERRUPT = "twokey.reconcile"
 
@@ -184,7 +185,7 @@ class Answer(Record):
 class ReconcileAnswer(Record):
     """What an execution in doubt is resumed with, for `RECONCILE_INTERRUPT`."""
 
-    type: Literal["executed", "rerun", "skip"]
+    type: FindingWord
     item_id: str
     action_hash: str
     message: str = ""
@@ -210,6 +211,7 @@ class Claimed(Record):
 
     The claim holds for ``lease_s`` seconds and is kept by heartbeats with ``fence``.
     ``idempotency_key`` is the same for every attempt at this authorization.
+    ``asks_on_failure`` says that people settle what becomes of a failure.
     """
 
     kind: Literal["new"] = "new"
@@ -219,14 +221,19 @@ class Claimed(Record):
     idempotency_key: str
     lease_s: float
     edit: EditRecord | None = None
+    asks_on_failure: bool = False
 
 
 class Done(Record):
-    """It ran before; here is the result that was stored."""
+    """It ran before; here is the result that was stored.
+
+    ``found`` is what people found out, when that says more than the result.
+    """
 
     kind: Literal["done"] = "done"
     result: Result
     edit: EditRecord | None = None
+    found: ReconcileAnswer | None = None
 
 
 class Busy(Record):
@@ -370,6 +377,18 @@ def _taken_back(settlement: Settlement) -> str:
     if not settlement.text:
         return said
     return f"{said} Their reason: {json.dumps(settlement.text, ensure_ascii=False)}."
+
+
+def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
+    """Return what people found out about an execution in doubt, with their notes."""
+    notes = [one.note for one in item.observations_now if one.note]
+    return ReconcileAnswer(
+        type=word,
+        item_id=item.id,
+        action_hash=digest.action_hash(item.requested),
+        message=" / ".join(notes),
+        by=item.observations_now[-1].by if item.observations_now else None,
+    )
 
 
 def unknown_answer(item_id: str, action_hash: str) -> Answer:

@@ -44,6 +44,12 @@ _BY_SOMEBODY: dict[EventName, LiteralString] = {
 _WITH_WORDS = frozenset(
     {EventName.ITEM_REJECTED, EventName.ITEM_ANSWERED, EventName.ITEM_WITHDRAWN}
 )
+_FAILED: LiteralString = "❌ It failed. Please say whether it runs again."
+_WITH_RESULT = {
+    EventName.ITEM_EXECUTED,
+    EventName.ITEM_FAILED,
+    EventName.ITEM_IN_DOUBT,
+}
 _REPORTED: dict[str, LiteralString] = {
     "executed": "⚠️ After this was settled, its executor reported that it ran.",
     "failed": "⚠️ After this was settled, its executor reported that it failed.",
@@ -107,7 +113,8 @@ def _said(event: Event, item: Item) -> Template | None:
     if name is EventName.ITEM_WITHDRAWN and item.settlement is not None:
         return template("↩ Withdrawn by {who}. Nothing ran.", who=who(_actor(event)))
     if name in _NAMED:
-        return template(_NAMED[name])
+        is_failure = name is EventName.ITEM_IN_DOUBT and item.has_failed
+        return template(_FAILED if is_failure else _NAMED[name])
     if name is EventName.ITEM_EDITED and item.edit is not None:
         return _edited(item, item.edit.by)
     if name is EventName.ITEM_VOTED and item.votes:
@@ -180,7 +187,7 @@ def _quotes(name: EventName, item: Item) -> list[str]:
         return [_cut(item.votes[-1].reason)]
     if name is EventName.ITEM_REPORTED and item.late:
         return [_cut(item.late.summary)]
-    if name in {EventName.ITEM_EXECUTED, EventName.ITEM_FAILED} and item.result:
+    if name in _WITH_RESULT and item.result:
         return [_cut(item.result.summary)]
     return []
 

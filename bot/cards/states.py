@@ -147,6 +147,8 @@ def _one(item: Item) -> Label:
     if item.is_pending and need > 1:
         return label(f"⏳ Approval needed from {need} people")
     head = HEADLINES[item.state]
+    if item.has_failed:
+        head = "❌ It failed. Run it again?"
     if item.state is _S.LAPSED and item.fence:
         head = "⌛ Approved, but it did not go on"
     if item.edit is not None:
@@ -172,7 +174,9 @@ def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     if item.is_pending:
         return _pending(approval, item, now_ms=now_ms)
     head, tail = _TOLD[item.state]
-    if item.fence:
+    if item.has_failed:
+        head, tail = "❌ *It failed*", " {at}. Please say below whether it runs again."
+    elif item.fence:
         tail = _STARTED.get(item.state, tail)
     told = template(tail, at=when(item.changed_at_ms))
     by = approvers(item)

@@ -171,9 +171,14 @@ async def execute(
         reply = await _settled_claim(request, gateway, shell)
         match reply:
             case Claimed():
-                return await _run_once(held, reply, gateway, shell, work)
+                end = await _run_once(held, reply, gateway, shell, work)
+                if end is not None:
+                    return end
+                # An owner of its own: if nothing was recorded, the claim of this one
+                # would be given again.
+                request = request.with_(owner=uuid.uuid4().hex)
             case Done():
-                return RanBefore(reply.result, reply.edit)
+                return _done(reply)
             case Refused():
                 return NotRun(words.denied(reply.reason))
             case Reopened():
@@ -186,6 +191,12 @@ async def execute(
                     return Reconciled(finding)
             case _:
                 assert_never(reply)
+
+
+def _done(reply: Done) -> RanBefore | Reconciled:
+    if reply.found is not None:
+        return Reconciled(reply.found)
+    return RanBefore(reply.result, reply.edit)
 
 
 async def _settled_claim(
@@ -218,7 +229,8 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
 
 async def _run_once(
     held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell, work: Work[R]
-) -> Ran[R] | NotRun:
+) -> Ran[R] | NotRun | None:
+    """Run a claimed call; None when it failed and people are asked what to do."""
     args = _authorized_args(held, claimed)
     if args is None:
         logger.warning("execution.mismatch item=%s", held.item_id)
@@ -249,7 +261,10 @@ async def _run_once(
             # Whatever a tool can raise ends here: the effect may have happened, so it
             # is recorded inside the claim and told. Raised, it would replay for ever.
             result = work.failure(words.failed(error))
-    await _finish(held, claimed, gateway, shell, work.store(result, inside))
+    stored = work.store(result, inside)
+    await _finish(held, claimed, gateway, shell, stored)
+    if claimed.asks_on_failure and not stored.ok:
+        return None
     return Ran(result, args, claimed.edit, inside)
 
 

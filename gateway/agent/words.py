@@ -128,11 +128,11 @@ def reconciled(answer: ReconcileAnswer) -> str:
     who = _name(answer.by)
     if answer.type == "executed":
         return (
-            f"This call was cut off while it ran. {who} checked and confirmed that it "
+            f"This call was cut off or failed. {who} checked and confirmed that it "
             f"took effect; its output is lost.{note} Do not repeat it."
         )
     return (
-        f"This call was cut off while it ran, and {who} decided to leave it be.{note} "
+        f"This call was cut off or failed, and {who} decided to leave it be.{note} "
         "Treat it as not done, although it may have taken effect. Do not repeat it; "
         "tell the user."
     )

@@ -134,6 +134,7 @@ class Item(Record):
     """One call inside an approval.
 
     Attributes:
+        asks_on_failure: a call that failed is in doubt until people settle it.
         authorization_ms: how long an authorization may wait by the policy that judged
             the call; 0: as long as any may.
         revoked: why an authorization was taken back; kept when it was given anew.
@@ -166,6 +167,7 @@ class Item(Record):
     redact: tuple[str, ...] = ()
     requires_reason: ReasonFor = ()
     idempotent: bool = False
+    asks_on_failure: bool = False
     authorization_ms: int = 0
     spelled: JsonObject | None = None
     triage: Opinion | None = None
@@ -197,6 +199,12 @@ class Item(Record):
     def action_hash(self) -> str:
         """Return the hash of what would run now."""
         return digest.action_hash(self.action)
+
+    @property
+    def has_failed(self) -> bool:
+        """Say whether its doubt is about a failure that the tool itself reported."""
+        is_doubt = self.state is ItemState.IN_DOUBT
+        return is_doubt and self.result is not None and not self.result.ok
 
     @property
     def observations_now(self) -> tuple[Observation, ...]:

@@ -35,6 +35,7 @@ class Ruling(Record):
         args_schema: what an edit is checked against; None: only strict JSON.
         redact: dotted paths that cards hide.
         requires_reason: the decisions that need a reason.
+        asks_on_failure: people say whether a call that failed runs again.
         idempotent: an execution in doubt may be repeated under the same key.
         overridable: a run of the agent may ask for less than is listed.
         fired: the rules that raised the tier, and what they saw: untrusted.
@@ -57,6 +58,7 @@ class Ruling(Record):
     redact: tuple[str, ...] = ()
     requires_reason: ReasonFor = ()
     idempotent: bool = False
+    asks_on_failure: bool = False
     overridable: bool = False
     fired: tuple[FiredRule, ...] = ()
     remind_at_ms: int = 0
@@ -136,6 +138,7 @@ def evaluate(
         redact=redact,
         requires_reason=rules.requires_reason(),
         idempotent=bool(rules.first.idempotent),
+        asks_on_failure=rules.first.on_failure == "ask",
         overridable=rules.overridable,
         fired=raised,
         remind_at_ms=rules.share_ms(tier, waiting.remind_at),

@@ -224,6 +224,7 @@ class ToolRule(Record):
     redact: tuple[ArgsPath, ...] = ()
     expires_in: Duration | None = None
     authorization: Duration | None = None
+    on_failure: Literal["tell", "ask"] | None = None
     channel: ChannelRef | None = None
     overridable: Switch | None = None
     triage: TriageRule | None = None

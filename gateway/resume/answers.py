@@ -26,6 +26,7 @@ from gateway.wire import (
     RECONCILE_INTERRUPT,
     ReconcileAnswer,
     answer_for,
+    reconcile_answer,
     unknown_answer,
 )
 
@@ -198,7 +199,8 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
     the claim again: it is given back, and nothing runs.
     """
     words = {
-        ItemState.EXECUTED: "rerun" if item.result else "executed",
+        # What people confirmed outweighs a failure that the tool had reported.
+        ItemState.EXECUTED: "rerun" if item.result and item.result.ok else "executed",
         ItemState.FAILED: "rerun" if item.result else "skip",
         ItemState.AUTHORIZED: "rerun",
         ItemState.EXECUTING: "rerun",
@@ -207,17 +209,7 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
     word = words.get(item.state)
     if word is None:
         return None
-    notes = [one.note for one in item.observations if one.note]
-    by = item.observations[-1].by if item.observations else None
-    return ReconcileAnswer.model_validate(
-        {
-            "type": word,
-            "message": " / ".join(notes),
-            "by": by.model_dump() if by else None,
-            "item_id": item.id,
-            "action_hash": digest.action_hash(item.requested),
-        }
-    )
+    return reconcile_answer(item, word)
 
 
 async def _item(store: Store, item_id: str) -> tuple[Home, Item] | None:

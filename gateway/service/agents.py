@@ -15,6 +15,7 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
     Approval,
     EditRecord,
+    Finding,
     Home,
     Item,
     Result,
@@ -45,12 +46,14 @@ from gateway.wire import (
     ClaimRequest,
     Done,
     InDoubt,
+    ReconcileAnswer,
     Refused,
     Turn,
     TurnRef,
     Verdict,
     answer_for,
     ended,
+    reconcile_answer,
 )
 
 logger = logging.getLogger(__name__)
@@ -136,12 +139,11 @@ class AgentService:
 
     async def finish(self, item_id: str, fence: int, result: Result) -> bool:
         """Record what an execution came to; False when the claim is another's."""
-        state = ItemState.EXECUTED if result.ok else ItemState.FAILED
-        return await self._end_claim(item_id, fence, state, result)
+        return await self._end_claim(item_id, fence, result)
 
     async def release(self, item_id: str, fence: int) -> None:
         """Give a claim back unused: the tool paused before it had an effect."""
-        await self._end_claim(item_id, fence, ItemState.AUTHORIZED, None)
+        await self._end_claim(item_id, fence, None)
 
     async def ended(self, end: CallEnd) -> None:
         """Take down how a call ended that ran unasked and stands on a notice."""
@@ -236,6 +238,7 @@ class AgentService:
                     idempotency_key=key,
                     lease_s=self._store.lease_ms / 1000,
                     edit=item.edit,
+                    asks_on_failure=item.asks_on_failure,
                 )
             case "busy":
                 reply = Busy(retry_after_s=min(0.5, max(0.05, answer.left_ms / 5000)))
@@ -257,15 +260,15 @@ class AgentService:
         fresh = found[1] if found else item
         # A person may have settled a doubt: then there is a state and no result.
         result = fresh.result or Result(ok=fresh.state is ItemState.EXECUTED)
-        return Done(result=result, edit=fresh.edit)
+        return Done(result=result, edit=fresh.edit, found=_found(fresh))
 
-    async def _end_claim(
-        self, item_id: str, fence: int, state: ItemState, result: Result | None
-    ) -> bool:
+    async def _end_claim(self, item_id: str, fence: int, result: Result | None) -> bool:
         found = await self._find(item_id)
         if found is None:
             return False
         approval, item = found
+        state = _state_after(item, result)
+        reported = "executed" if result and result.ok else "failed"
         return await self._store.claims.finish(
             approval,
             item.index,
@@ -273,7 +276,7 @@ class AgentService:
             state=state,
             result=result,
             event=item_event(approval, item, named_after(state)),
-            late=item_event(approval, item, EventName.ITEM_REPORTED, reason=state),
+            late=item_event(approval, item, EventName.ITEM_REPORTED, reason=reported),
         )
 
     async def _find(self, item_id: str) -> tuple[Approval, Item] | None:
@@ -330,6 +333,25 @@ class AgentService:
             word, _ = await self._store.approvals.supersede(approval, ends)
             if word != "moved":
                 return
+
+
+def _found(item: Item) -> ReconcileAnswer | None:
+    """Return what people found out, unless the executor's own result is to be read."""
+    result = item.result
+    if item.found is Finding.EXECUTED and not (result and result.ok):
+        return reconcile_answer(item, "executed")
+    if item.found is Finding.SKIP and result is None:
+        return reconcile_answer(item, "skip")
+    return None
+
+
+def _state_after(item: Item, result: Result | None) -> ItemState:
+    """Return where a claim leaves its item; without a result it was not used."""
+    if result is None:
+        return ItemState.AUTHORIZED
+    if result.ok:
+        return ItemState.EXECUTED
+    return ItemState.IN_DOUBT if item.asks_on_failure else ItemState.FAILED
 
 
 def _ended(approval: Approval, item: Item, state: ItemState) -> tuple[ItemState, Event]:

@@ -242,6 +242,7 @@ def _item(
         redact=ruling.redact,
         requires_reason=ruling.requires_reason,
         idempotent=ruling.idempotent,
+        asks_on_failure=ruling.asks_on_failure,
         authorization_ms=ruling.authorization_ms,
         spelled=one.call.spelled,
         triage=one.opinion,

@@ -40,6 +40,7 @@ tools:
   refund: {tier: approve}
   email: {tier: approve, idempotent: true}
   slow: {tier: approve}
+  charge: {tier: approve, on_failure: ask}
   brief: {tier: approve, expires_in: 1s}
 """
 DAN = Person(team="T0", user="U0DAN", name="Dan")

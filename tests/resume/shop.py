@@ -27,6 +27,7 @@ from gateway.agent import ApprovalMiddleware, grant, guarded
 LEDGER = "SHOP_LEDGER"
 DIE = "SHOP_DIE"
 is_broken = True
+is_bank_down = False
 
 
 class Obedient(BaseChatModel):
@@ -114,6 +115,16 @@ def email(to: str) -> str:
 
 
 @tool
+def charge(order: str) -> str:
+    """Charge an order; the bank may be down."""
+    note(f"charge {order} {grant().idempotency_key[-12:]}")
+    die_at("inside")
+    if is_bank_down:
+        raise RuntimeError("the bank is down")
+    return f"charged {order}"
+
+
+@tool
 def slow(order: str, seconds: float) -> str:
     """Take a while."""
     note(f"begin {order}")
@@ -134,6 +145,13 @@ def graph(*more: BaseTool) -> Pregel[Any, Any, Any, Any]:
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
         Obedient(),
-        tools=[guarded(refund), guarded(email), guarded(slow), look_up, *more],
+        tools=[
+            guarded(refund),
+            guarded(email),
+            guarded(slow),
+            guarded(charge),
+            look_up,
+            *more,
+        ],
         middleware=[ApprovalMiddleware("shop")],
     )

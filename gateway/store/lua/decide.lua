@@ -71,6 +71,10 @@ end
 if state == 'in_doubt' and ARGV[7] ~= 'in_doubt' then
   -- Whatever this attempt's owner says from now on comes after people settled it.
   redis.call('HSET', KEYS[1], i .. ':k', redis.call('HGET', KEYS[1], i .. ':f') or '0')
+  if ARGV[7] == 'authorized' then
+    -- What the last attempt came to is no result of the next one.
+    redis.call('HDEL', KEYS[2], i .. ':r')
+  end
 end
 if ARGV[7] == 'authorized' then
   redis.call('HSET', KEYS[1], i .. ':l', now + tonumber(ARGV[10]))

@@ -9,7 +9,8 @@
 -- ARGV[1] id      text    the approval
 -- ARGV[2] index   int     the item
 -- ARGV[3] fence   int     the claim's fence
--- ARGV[4] state   text    executed, failed, or authorized to give the claim back
+-- ARGV[4] state   text    executed, failed, in_doubt for a failure that people are
+--                         asked about, or authorized to give the claim back
 -- ARGV[5] result  json    the result, or empty when given back
 -- ARGV[6] keep_ms int     lifetime from now on, milliseconds
 -- ARGV[7] events  json    array of event texts
@@ -39,7 +40,8 @@ if late then
   -- alone did run.
   open = state == 'authorized' or (state == 'failed' and ARGV[4] == 'executed')
   if not (owned and open) then return {'late'} end
-elseif owned and state == ARGV[4] then
+elseif owned and state == ARGV[4]
+  and (state ~= 'in_doubt' or redis.call('HEXISTS', KEYS[2], i .. ':r') == 1) then
   return {'done'}
 elseif not (owned and open) then
   return {'lost', state}
@@ -59,7 +61,7 @@ redis.call('PEXPIRE', KEYS[1], ARGV[6])
 redis.call('PEXPIRE', KEYS[2], ARGV[6])
 reindex(KEYS[1], KEYS[3], ARGV[1], now)
 settle(KEYS[2], i, ARGV[4], now)
-if ARGV[4] == 'failed' then
+if ARGV[4] == 'failed' or ARGV[4] == 'in_doubt' then
   redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now)
   redis.call('ZADD', KEYS[6], now + tonumber(ARGV[8]), ARGV[1] .. '.' .. i)
   redis.call('PEXPIRE', KEYS[6], ARGV[8])

@@ -1,0 +1,139 @@
+"""A failed call of a tool that asks is run again by people, alone, under its key."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.decisions import Edit, Reconcile
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Finding, Item
+from gateway.policy.load import load_policy
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import POLICY, House
+
+CHARGE = ("charge", {"order": "78291"})
+EMAIL = ("email", {"to": "ana@example.org"})
+
+
+@pytest.fixture(autouse=True)
+def _bank_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shop, "is_bank_down", True)
+
+
+async def failed(house: House, times: int = 1) -> Item:
+    """Wait until a charge has failed so often, and the thread asks about it."""
+
+    async def is_so() -> bool:
+        doubts = await house.events(EventName.ITEM_IN_DOUBT)
+        asked = [str(one.value) for one in (await house.runner.probe("t1")).pending]
+        return len(doubts) == times and any("twokey.reconcile" in one for one in asked)
+
+    await eventually(is_so)
+    await house.idle()
+    return (await house.items())[0]
+
+
+async def charge(house: House) -> Item:
+    """Have a charge approved that fails beside an e-mail that is sent."""
+    await house.ask(CHARGE, EMAIL)
+    charging, email = await house.asked(2)
+    await house.decide(email)
+    await house.decide(charging)
+    return await failed(house)
+
+
+async def test_people_run_it_again_alone_and_under_its_key(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house.working():
+        item = await charge(house)
+        assert item.state is ItemState.IN_DOUBT
+        assert item.has_failed
+        monkeypatch.setattr(shop, "is_bank_down", False)
+
+        outcome = await house.decide(item, Reconcile(finding=Finding.RERUN))
+        words = await house.words()
+
+    assert outcome.kind == "settled"
+    assert words == "charged 78291 | mailed ana@example.org"
+    lines = [line for line in shop.ledger() if line.startswith("charge")]
+    assert (len(lines), len(set(lines))) == (2, 1), "twice, under one key"
+    assert len(shop.ledger()) == 3, "the e-mail was not sent again"
+    assert (await house.states())[0] is ItemState.EXECUTED
+
+
+async def test_each_attempt_needs_a_word_of_its_own(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house.working():
+        item = await charge(house)
+        await house.decide(item, Reconcile(finding=Finding.RERUN))
+        again = await failed(house, 2)
+        assert len([one for one in shop.ledger() if one.startswith("charge")]) == 2
+        monkeypatch.setattr(shop, "is_bank_down", False)
+
+        await house.decide(again, Reconcile(finding=Finding.RERUN))
+        words = await house.words()
+
+    assert words == "charged 78291 | mailed ana@example.org"
+
+
+@pytest.mark.parametrize(
+    ("finding", "state", "told"),
+    [
+        (Finding.SKIP, ItemState.FAILED, "the bank is down"),
+        (
+            Finding.EXECUTED,
+            ItemState.EXECUTED,
+            'it took effect; its output is lost. Their note: "4711"',
+        ),
+    ],
+)
+async def test_what_people_say_instead_is_what_the_agent_reads(
+    house: House, finding: Finding, state: ItemState, told: str
+) -> None:
+    async with house.working():
+        item = await charge(house)
+        await house.decide(item, Reconcile(finding=finding, note="4711"))
+        words = await house.words()
+
+    assert told in words
+    assert (await house.states())[0] is state
+    assert len([one for one in shop.ledger() if one.startswith("charge")]) == 1
+
+
+async def test_an_edited_call_is_run_again_as_it_was_edited(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with house.working():
+        await house.ask(CHARGE)
+        [charging] = await house.asked()
+        await house.decide(charging, Edit(args={"order": "1"}, reason="the other one"))
+        item = await failed(house)
+        monkeypatch.setattr(shop, "is_bank_down", False)
+        await house.decide(item, Reconcile(finding=Finding.RERUN))
+        words = await house.words()
+
+    assert "charged 1" in words
+    assert {line.split()[1] for line in shop.ledger()} == {"1"}
+    assert len(set(shop.ledger())) == 1
+
+
+async def test_without_the_policys_word_the_agent_reads_the_error_at_once(
+    house: House,
+) -> None:
+    text = POLICY.replace("charge: {tier: approve, on_failure: ask}", "charge: {}")
+    house.policy = load_policy(text, "policy.yml")
+    async with house.working():
+        await house.ask(CHARGE)
+        [charging] = await house.asked()
+        await house.decide(charging)
+        words = await house.words()
+
+    assert "the bank is down" in words
+    assert await house.states() == [ItemState.FAILED]
+    [item] = await house.items()
+    late = await house.decide(item, Reconcile(finding=Finding.RERUN))
+    assert late.kind == "stale"

@@ -195,8 +195,7 @@ class ReconcileAnswer(Record):
 class ClaimRequest(Record):
     """Ask for the right to execute one held call once.
 
-    ``owner`` names the process and attempt. ``ctx_hash`` is not asked for: the gateway
-    compares thread, namespace, message and call ids with its own record.
+    ``owner`` names the process and attempt.
     """
 
     item_id: str
@@ -258,10 +257,7 @@ class Refused(Record):
 
 
 class Reopened(Record):
-    """It went back to people and waits for them; ask about it again.
-
-    ``reason`` is a sentence of ours that says why.
-    """
+    """It went back to people, for this reason; ask about it again."""
 
     kind: Literal["reopened"] = "reopened"
     reason: str
@@ -381,13 +377,13 @@ def _taken_back(settlement: Settlement) -> str:
 
 def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
     """Return what people found out about an execution in doubt, with their notes."""
-    notes = [one.note for one in item.observations_now if one.note]
+    seen = item.observations_now
     return ReconcileAnswer(
         type=word,
         item_id=item.id,
         action_hash=digest.action_hash(item.requested),
-        message=" / ".join(notes),
-        by=item.observations_now[-1].by if item.observations_now else None,
+        message=" / ".join(one.note for one in seen if one.note),
+        by=seen[-1].by if seen else None,
     )
 
 

@@ -24,6 +24,7 @@ from gateway.store.store import Store
 from gateway.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,
+    FindingWord,
     ReconcileAnswer,
     answer_for,
     reconcile_answer,
@@ -198,7 +199,7 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
     A stored result (the owner that seemed dead came back) is fetched by asking for
     the claim again: it is given back, and nothing runs.
     """
-    words = {
+    words: dict[ItemState, FindingWord] = {
         # What people confirmed outweighs a failure that the tool had reported.
         ItemState.EXECUTED: "rerun" if item.result and item.result.ok else "executed",
         ItemState.FAILED: "rerun" if item.result else "skip",

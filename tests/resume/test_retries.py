@@ -84,11 +84,7 @@ async def test_each_attempt_needs_a_word_of_its_own(
     ("finding", "state", "told"),
     [
         (Finding.SKIP, ItemState.FAILED, "the bank is down"),
-        (
-            Finding.EXECUTED,
-            ItemState.EXECUTED,
-            'it took effect; its output is lost. Their note: "4711"',
-        ),
+        (Finding.EXECUTED, ItemState.EXECUTED, 'Their note: "4711"'),
     ],
 )
 async def test_what_people_say_instead_is_what_the_agent_reads(

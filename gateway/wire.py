@@ -224,10 +224,7 @@ class Claimed(Record):
 
 
 class Done(Record):
-    """It ran before; here is the result that was stored.
-
-    ``found`` is what people found out, when that says more than the result.
-    """
+    """It ran before, with this result; ``found`` is what people say when it differs."""
 
     kind: Literal["done"] = "done"
     result: Result
@@ -373,18 +370,6 @@ def _taken_back(settlement: Settlement) -> str:
     if not settlement.text:
         return said
     return f"{said} Their reason: {json.dumps(settlement.text, ensure_ascii=False)}."
-
-
-def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
-    """Return what people found out about an execution in doubt, with their notes."""
-    seen = item.observations_now
-    return ReconcileAnswer(
-        type=word,
-        item_id=item.id,
-        action_hash=digest.action_hash(item.requested),
-        message=" / ".join(one.note for one in seen if one.note),
-        by=seen[-1].by if seen else None,
-    )
 
 
 def unknown_answer(item_id: str, action_hash: str) -> Answer:

@@ -20,6 +20,7 @@ from gateway.approvals.strict_json import JsonObject
 from gateway.errors import GraphError, UnreadableRecord
 from gateway.failures import log_failure
 from gateway.resume.runner import PendingInterrupt
+from gateway.service.claiming import reconcile_answer
 from gateway.store.store import Store
 from gateway.wire import (
     APPROVAL_INTERRUPT,
@@ -27,7 +28,6 @@ from gateway.wire import (
     FindingWord,
     ReconcileAnswer,
     answer_for,
-    reconcile_answer,
     unknown_answer,
 )
 

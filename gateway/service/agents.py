@@ -15,7 +15,6 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
     Approval,
     EditRecord,
-    Finding,
     Home,
     Item,
     Result,
@@ -26,7 +25,7 @@ from gateway.errors import UnreadableRecord
 from gateway.failures import log_failure
 from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
-from gateway.service.claiming import Claiming
+from gateway.service.claiming import Claiming, found_by_people, state_after
 from gateway.service.facts import item_event
 from gateway.service.noticing import NoticeService
 from gateway.service.refusing import stopped
@@ -46,14 +45,12 @@ from gateway.wire import (
     ClaimRequest,
     Done,
     InDoubt,
-    ReconcileAnswer,
     Refused,
     Turn,
     TurnRef,
     Verdict,
     answer_for,
     ended,
-    reconcile_answer,
 )
 
 logger = logging.getLogger(__name__)
@@ -260,14 +257,14 @@ class AgentService:
         fresh = found[1] if found else item
         # A person may have settled a doubt: then there is a state and no result.
         result = fresh.result or Result(ok=fresh.state is ItemState.EXECUTED)
-        return Done(result=result, edit=fresh.edit, found=_found(fresh))
+        return Done(result=result, edit=fresh.edit, found=found_by_people(fresh))
 
     async def _end_claim(self, item_id: str, fence: int, result: Result | None) -> bool:
         found = await self._find(item_id)
         if found is None:
             return False
         approval, item = found
-        state = _state_after(item, result)
+        state = state_after(item, result)
         reported = "executed" if result and result.ok else "failed"
         return await self._store.claims.finish(
             approval,
@@ -333,25 +330,6 @@ class AgentService:
             word, _ = await self._store.approvals.supersede(approval, ends)
             if word != "moved":
                 return
-
-
-def _found(item: Item) -> ReconcileAnswer | None:
-    """Return what people found out, unless the executor's own result is to be read."""
-    result = item.result
-    if item.found is Finding.EXECUTED and not (result and result.ok):
-        return reconcile_answer(item, "executed")
-    if item.found is Finding.SKIP and result is None:
-        return reconcile_answer(item, "skip")
-    return None
-
-
-def _state_after(item: Item, result: Result | None) -> ItemState:
-    """Return where a claim leaves its item; without a result it was not used."""
-    if result is None:
-        return ItemState.AUTHORIZED
-    if result.ok:
-        return ItemState.EXECUTED
-    return ItemState.IN_DOUBT if item.asks_on_failure else ItemState.FAILED
 
 
 def _ended(approval: Approval, item: Item, state: ItemState) -> tuple[ItemState, Event]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gateway.approvals import digest
 from gateway.approvals.changes import Change
 from gateway.approvals.events import EventName, named_after
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item
+from gateway.approvals.record import Approval, Finding, Item, Result
 from gateway.approvals.revoking import Revoked, revoked
 from gateway.errors import StoreUnavailable
 from gateway.policy.rules import Policy
 from gateway.service.facts import GATEWAY, item_event
 from gateway.service.judging import JudgedNow, judge_now, lapse_ms
 from gateway.store.store import Store
-from gateway.wire import Refused, Reopened, ended
+from gateway.wire import FindingWord, ReconcileAnswer, Refused, Reopened, ended
 
 _ATTEMPTS = 16
 
@@ -100,3 +101,34 @@ def waiting_again(item: Item) -> Reopened | None:
 
 def _told(item: Item) -> Refused | Reopened:
     return waiting_again(item) or Refused(reason=ended(item), state=item.state)
+
+
+def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
+    """Return what people found out about an execution in doubt, with their notes."""
+    seen = item.observations_now
+    return ReconcileAnswer(
+        type=word,
+        item_id=item.id,
+        action_hash=digest.action_hash(item.requested),
+        message=" / ".join(one.note for one in seen if one.note),
+        by=seen[-1].by if seen else None,
+    )
+
+
+def found_by_people(item: Item) -> ReconcileAnswer | None:
+    """Return what people found out, unless the executor's own result is to be read."""
+    result = item.result
+    if item.found is Finding.EXECUTED and not (result and result.ok):
+        return reconcile_answer(item, "executed")
+    if item.found is Finding.SKIP and result is None:
+        return reconcile_answer(item, "skip")
+    return None
+
+
+def state_after(item: Item, result: Result | None) -> ItemState:
+    """Return where a claim leaves its item; without a result it was not used."""
+    if result is None:
+        return ItemState.AUTHORIZED
+    if result.ok:
+        return ItemState.EXECUTED
+    return ItemState.IN_DOUBT if item.asks_on_failure else ItemState.FAILED

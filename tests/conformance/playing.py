@@ -17,13 +17,12 @@ from gateway.approvals.decisions import (
     Click,
     Decision,
     Edit,
-    Finding,
     Reconcile,
     Reject,
     Respond,
 )
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Home, Item, approval_of
+from gateway.approvals.record import Finding, Home, Item, approval_of
 from gateway.embed import Twokey
 from gateway.policy.load import load_policy
 from gateway.store.store import Store

@@ -11,6 +11,7 @@ from pydantic import BaseModel
 
 from gateway.cli import run
 from gateway.policy.load import BadPolicy, load_policy
+from gateway.policy.requirement_rules import PartRule, RequirementRule
 from gateway.policy.rules import (
     Defaults,
     Policy,
@@ -114,6 +115,8 @@ def test_a_program_on_the_page_runs(home: Path, block: Block) -> None:
         ToolRule,
         WindowRule,
         RaiseRule,
+        RequirementRule,
+        PartRule,
         Protection,
         NotifyRule,
         ApproveRule,

@@ -14,6 +14,20 @@ SILENCES = "tests/policy/test_load_silences.py"
 
 BY_NOW_TABLE = (
     Mutant(
+        "maker is not checker",
+        DECIDING,
+        "    if raised.demand.editor_may_vote and not asks_more:",
+        "    if not asks_more:",
+        "tests/approvals/test_taking_back.py",
+    ),
+    Mutant(
+        "a rule's requirement is joined and never dropped",
+        "gateway/policy/selection.py",
+        "[*base, *(required(policy, name) for name in needs)]",
+        "base",
+        "tests/policy/test_requirements.py",
+    ),
+    Mutant(
         "by now: a call that outlived its time is approved by nobody",
         DECIDING,
         "    if _has_outlived(frame):",
@@ -78,7 +92,7 @@ BY_NOW_TABLE = (
     ),
     Mutant(
         "silently: as many people are listed as have to agree",
-        "gateway/policy/crosscheck.py",
+        "gateway/policy/requirement_checks.py",
         "if is_bounded and len(people) < needed:",
         "if False and len(people) < needed:",
         SILENCES,

@@ -18,8 +18,8 @@ SLACK_TABLE = (
     Mutant(
         "Approve all never covers an escalated call",
         "bot/cards/batch.py",
-        "return item.tier is Tier.ESCALATE or needs_full_view",
-        "return needs_full_view",
+        "return has_reason or is_escalated or needs_full_view",
+        "return has_reason or needs_full_view",
         BATCHES,
     ),
     Mutant(

@@ -84,8 +84,8 @@ TABLE = (
     Mutant(
         "a principal never votes",
         QUORUM,
-        "if any(principal.is_same(reviewer.person) for principal in principals):",
-        "if any(False for principal in principals):",
+        "    if is_among(reviewer.person, (*principals, *editors)):",
+        "    if False:",
     ),
     Mutant(
         "an empty role approves nothing",
@@ -140,7 +140,7 @@ TABLE = (
     ),
     Mutant(
         "a tier is never lowered",
-        DECIDING,
+        "gateway/approvals/changes.py",
         "tier = join(item.tier, judged.tier)",
         "tier = judged.tier",
     ),

@@ -8,6 +8,7 @@ DECIDING = "gateway/approvals/deciding.py"
 STRICTER = "tests/service/test_stricter_by_now.py"
 CHECKING = "gateway/approvals/checking.py"
 RECONCILING = "gateway/approvals/reconciling.py"
+CLAIMED = "tests/service/test_claimed_by_now.py"
 RUNS = "tests/attacks/test_runs.py"
 COSTLY = "tests/attacks/test_costly_calls.py"
 SILENCES = "tests/policy/test_load_silences.py"
@@ -100,9 +101,9 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: one person alone has nothing run again that needs two",
         RECONCILING,
-        "    if not quorum.tally(demand, (alone,), item.action_hash).is_met:",
-        "    if False:",
-        RUNS,
+        "    if count.is_met:\n        return _settled(",
+        "    if True:\n        return _settled(",
+        "tests/service/test_doubts.py",
     ),
     Mutant(
         "by now: nothing runs again by whoever may not approve it",
@@ -138,5 +139,40 @@ BY_NOW_TABLE = (
         "        left[0] -= 1\n",
         "",
         COSTLY,
+    ),
+    Mutant(
+        "by now: what the policy forbids does not run",
+        "gateway/approvals/revoking.py",
+        "    if judged.tier is Tier.DENY or not",
+        "    if not",
+        CLAIMED,
+    ),
+    Mutant(
+        "by now: a claim needs the votes that the policy of now asks for",
+        "gateway/approvals/revoking.py",
+        "    if quorum.tally(demand, votes, item.action_hash).is_met:",
+        "    if True:",
+        CLAIMED,
+    ),
+    Mutant(
+        "by now: a click on a card from before counts for nothing",
+        "gateway/approvals/revoking.py",
+        "version=approval.version + 1",
+        "version=approval.version",
+        CLAIMED,
+    ),
+    Mutant(
+        "by now: a cleared call is refused by a stricter policy",
+        "gateway/service/rejudging.py",
+        "if verdict.kind is not VerdictKind.RUN or tier.runs_unasked:",
+        "if True:",
+        "tests/service/test_cleared_by_then.py",
+    ),
+    Mutant(
+        "a late report is never dropped",
+        "gateway/store/lua/finish.lua",
+        "  and redis.call('HGET', KEYS[1], i .. ':k') == ARGV[3]",
+        "  and false",
+        "tests/service/test_doubts.py",
     ),
 )

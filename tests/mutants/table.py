@@ -31,8 +31,8 @@ TABLE = (
     Mutant(
         "an answer answers one question",
         "gateway/agent/answers.py",
-        "    _forget_repeats(model)\n",
-        "",
+        "    return _latest(answer, model)\n",
+        "    return answer\n",
         "tests/agent/test_answered_before.py",
     ),
     Mutant(

@@ -78,6 +78,20 @@ def ask_what_happened(item_id: str, action_hash: str, tool: str) -> ReconcileAns
     return _until_good(question, model, model)
 
 
+def forget_findings(item_id: str, action_hash: str) -> None:
+    """Let no finding about a doubt that is settled answer what is asked next.
+
+    A node that asks again after a doubt runs from its start. By then the doubt is
+    gone, so nothing asks for the finding that LangGraph saved with its answers.
+    """
+    scratchpad = get_config().get("configurable", {}).get(_SCRATCHPAD)
+    resume: object = getattr(scratchpad, "resume", None)
+    if not isinstance(resume, list):
+        return
+    given, model = cast("list[object]", resume), _reconcile_model(item_id, action_hash)
+    given[:] = [each for each in given if not _is_good(each, model)]
+
+
 def answer_model(verdict: Verdict) -> type[Answer]:
     """Return the model that accepts only answers to this very question."""
     schema = verdict.args_schema
@@ -127,7 +141,7 @@ def _latest(answer: Answer, model: type[Answer]) -> Answer:
     return model.model_validate(given[places[0]])
 
 
-def _is_good(answer: object, model: type[Answer]) -> bool:
+def _is_good(answer: object, model: type[Answer | ReconcileAnswer]) -> bool:
     try:
         model.model_validate(answer)
     except ValidationError:

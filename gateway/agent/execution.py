@@ -22,7 +22,7 @@ from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from gateway import wire
 from gateway.agent import bridge, homes, words
-from gateway.agent.answers import ask_what_happened
+from gateway.agent.answers import ask_what_happened, forget_findings
 from gateway.agent.bridge import Shell, insistently
 from gateway.agent.grants import Grant, granted
 from gateway.agent.port import Gateway
@@ -178,6 +178,7 @@ async def execute(
                 # would be given again.
                 request = request.with_(owner=uuid.uuid4().hex)
             case Done():
+                forget_findings(held.item_id, held.action_hash)
                 return _done(reply)
             case Refused():
                 return NotRun(words.denied(reply.reason))

@@ -166,11 +166,7 @@ async def finish(player: Player, scene: Scene) -> list[str]:
     else:
         deciding = asyncio.create_task(player.decide(scene))
         try:
-            try:
-                scene.final = await run
-            except NodeCancelledError:
-                # What "died" was the program itself: it runs the thread again.
-                scene.final = await player.run(scene, None)
+            scene.final = await _final(player, scene, run)
         finally:
             deciding.cancel()
         found = differences(scene, await player.items(scene))
@@ -178,6 +174,15 @@ async def finish(player: Player, scene: Scene) -> list[str]:
             return found
         await player.run(scene, 2)
     return differences(scene, await player.items(scene))
+
+
+async def _final(player: Player, scene: Scene, run: asyncio.Task[Any]) -> object:
+    """Return what a run comes to; a program that "died" runs its thread again."""
+    while True:
+        try:
+            return await run
+        except NodeCancelledError:
+            run = player.run(scene, None)
 
 
 async def play(cells: Sequence[Cell], url: str, folder: Path) -> dict[Cell, list[str]]:

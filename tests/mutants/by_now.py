@@ -106,6 +106,13 @@ BY_NOW_TABLE = (
         "tests/service/test_doubts.py",
     ),
     Mutant(
+        "by now: nothing runs again without the people whom the policy of now needs",
+        RECONCILING,
+        "return quorum.stricter(item.demand, judged.demand)",
+        "return item.demand",
+        RUNS,
+    ),
+    Mutant(
         "by now: nothing runs again by whoever may not approve it",
         RECONCILING,
         "judged.tier is Tier.DENY or verb not in judged.allow",

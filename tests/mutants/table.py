@@ -85,7 +85,13 @@ TABLE = (
         "a principal never votes",
         QUORUM,
         "    if is_among(reviewer.person, (*principals, *editors)):",
-        "    if False:",
+        "    if is_among(reviewer.person, editors):",
+    ),
+    Mutant(
+        "who changed a call does not approve it where the policy forbids that",
+        QUORUM,
+        "    if is_among(reviewer.person, (*principals, *editors)):",
+        "    if is_among(reviewer.person, principals):",
     ),
     Mutant(
         "an empty role approves nothing",

@@ -24,6 +24,7 @@ from gateway.errors import BadJson, SettingsError
 from gateway.policy.evaluate import evaluate
 from gateway.policy.load import BadPolicy
 from gateway.policy.replay import Replayed, read_rows, replay
+from gateway.policy.untyped import untyped_arguments
 from gateway.sentences import sentence
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -54,7 +55,7 @@ class CallFile(Record):
 def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) -> None:
     """Say whether a policy can be used, or where it is wrong."""
     try:
-        policy = session_of(ctx).policy(file)
+        policy, document = session_of(ctx).loaded_policy(file)
     except BadPolicy as error:
         if json:
             rows: list[JsonValue] = [
@@ -72,18 +73,19 @@ def check(ctx: typer.Context, file: PolicyFile = None, *, json: AsJson = False) 
         unread: list[JsonValue] = [{"place": place, "text": str(error)}]
         console.as_json({"ok": False, "problems": unread})
         raise typer.Exit(2) from error
-    lacking = [*too_few_people(policy), *idle_requirements(policy)]
+    untyped = [str(one) for one in untyped_arguments(policy, document)]
+    notes = [*too_few_people(policy), *idle_requirements(policy), *untyped]
     if json:
-        document: JsonObject = {"ok": True, "policy_digest": policy.digest}
-        document["tools"] = [*policy.tools]
-        document["notes"] = [*lacking]
-        console.as_json(document)
+        found: JsonObject = {"ok": True, "policy_digest": policy.digest}
+        found["tools"] = [*policy.tools]
+        found["notes"] = [*notes]
+        console.as_json(found)
         return
     console.good(
         f"The policy is good: {len(policy.tools)} tools are listed, any other is "
         f"{policy.defaults.tier}. {policy.digest}"
     )
-    for line in lacking:
+    for line in notes:
         console.note(line)
 
 

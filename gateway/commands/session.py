@@ -10,7 +10,7 @@ import typer
 
 from gateway.commands.console import read_text
 from gateway.config import Settings
-from gateway.policy.load import load_policy
+from gateway.policy.load import LoadedPolicy, load_with_lines
 from gateway.policy.rules import Policy
 
 
@@ -37,11 +37,15 @@ class Session:
             PolicyError: names the line of what is wrong.
             SettingsError: when it cannot be read.
         """
+        return self.loaded_policy(file).policy
+
+    def loaded_policy(self, file: Path | None = None) -> LoadedPolicy:
+        """Load a policy like `policy`, with the document that knows its lines."""
         if file is not None:
             name = "<stdin>" if str(file) == "-" else str(file)
-            return load_policy(read_text(file, "the policy"), name)
+            return load_with_lines(read_text(file, "the policy"), name)
         source = self.settings().policy
-        return load_policy(source.read(), str(source.path), under=source.under)
+        return load_with_lines(source.read(), str(source.path), under=source.under)
 
 
 def session_of(ctx: typer.Context) -> Session:

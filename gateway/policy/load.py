@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -37,8 +38,20 @@ class BadPolicy(PolicyError):
         super().__init__(f"{problems[0].text}{others}", problems[0].place)
 
 
+class LoadedPolicy(NamedTuple):
+    """A policy, and the document it was read from, which knows the lines."""
+
+    policy: Policy
+    document: Document
+
+
 def load_policy(text: str, source: str, *, under: str = "") -> Policy:
-    """Load a policy from YAML.
+    """Load a policy from YAML; see `load_with_lines`."""
+    return load_with_lines(text, source, under=under).policy
+
+
+def load_with_lines(text: str, source: str, *, under: str = "") -> LoadedPolicy:
+    """Load a policy from YAML, with its document.
 
     Args:
         text: the YAML.
@@ -62,7 +75,7 @@ def load_policy(text: str, source: str, *, under: str = "") -> Policy:
         problems = tuple(dict.fromkeys(found))
         if problems:
             raise BadPolicy(problems)
-    return policy
+    return LoadedPolicy(policy, document)
 
 
 def _check_json(document: Document) -> None:

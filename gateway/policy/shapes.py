@@ -16,6 +16,8 @@ _OPEN = frozenset(
     | {"dependentSchemas", "prefixItems"}
 )
 
+_TYPED = frozenset({"type", "enum", "const", "anyOf", "oneOf", "allOf"})
+
 _MAX_REFERENCES = 16
 
 EVERY = "*"
@@ -47,6 +49,12 @@ def shape_at(schema: JsonObject, path: Iterable[str]) -> Shape:
             return Shape(missing=step)
         node = _resolved(schema, step)
     return Shape() if node is None else Shape(node, _kinds(node))
+
+
+def is_typed(schema: JsonObject, path: Iterable[str]) -> bool:
+    """Return True if a schema says of which types, or values, a place may be."""
+    node = shape_at(schema, path).node
+    return node is not None and not _TYPED.isdisjoint(node)
 
 
 def _step(node: JsonObject, name: str) -> JsonValue:

@@ -181,7 +181,7 @@ def test_a_tool_that_too_few_people_can_approve_is_pointed_out(
         "roles: {group: {usergroups: [S0SUPPORT]}}\n"
         "tools:\n"
         "  one: {tier: approve}\n"
-        "  two: {tier: approve, raise: [{to: escalate, when: args.x, because: y}]}\n"
+        "  two: {tier: approve, raise: [{to: escalate, when: 1 < 2, because: y}]}\n"
         "  enough: {tier: escalate, reviewers: [U0ANA, U0BEN]}\n"
         "  unknown: {tier: escalate, reviewers: group}\n"
     )

@@ -258,13 +258,22 @@ def _changed(frame: Frame, document: str, reason: str) -> Change | Refusal:
     raised = raised_item(edited, frame.judged)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})
-    asks_more = raised.tier is not frame.item.tier or quorum.asks_more(
-        raised.demand, frame.item.demand
-    )
-    if raised.demand.editor_may_vote and not asks_more:
+    if raised.demand.editor_may_vote and not _asks_more(frame, raised):
         return _vote(frame, raised, Verb.EDIT, text=reason)
     principals = (*raised.principals, frame.reviewer.person)
     return _reopened(frame, raised.with_(principals=principals))
+
+
+def _asks_more(frame: Frame, raised: Item) -> bool:
+    """Return True if an edit makes its call need more than it needed before.
+
+    Arguments of a lower tier add that tier's people to those that the call needs
+    anyway. That is no raise: who makes a call smaller may vote on it.
+    """
+    if raised.tier is not frame.item.tier:
+        return True
+    is_lower = frame.judged is not None and frame.judged.tier is not raised.tier
+    return not is_lower and quorum.asks_more(raised.demand, frame.item.demand)
 
 
 def _unchanged(frame: Frame, reason: str) -> Change | Refusal:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -121,7 +122,7 @@ class Model:
 
     def __init__(self, amount: int) -> None:
         self.amount, self.version = amount, 1
-        self.is_escalated, self.is_raised = amount > 500, False
+        self.is_escalated, self.needs_both = amount > 500, False
         self.votes: dict[str, set[str]] = {}
         self.barred = {"dan"}
         self.state = "pending"
@@ -131,6 +132,18 @@ class Model:
         is_escalated = self.is_escalated or amount > 500
         asked = {"support", "senior"} if is_escalated else {"support"}
         return name not in self.barred and bool(people.held(name) & asked)
+
+    def say_no(self, name: str, people: People) -> str:
+        """Take it back, as who asked may; or reject it, as who changed it may too."""
+        if name == "dan":
+            is_known = name not in people.gone | people.hidden
+            self.state = "withdrawn" if is_known else self.state
+            return "counted" if is_known else "refused"
+        asked = {"support", "senior"} if self.is_escalated else {"support"}
+        if not people.held(name) & asked:
+            return "refused"
+        self.state = "rejected"
+        return "counted"
 
     def approve(self, name: str, people: People) -> str:
         """Count a vote, and look again at the earlier ones when it is the last."""
@@ -160,18 +173,21 @@ class Model:
         if not is_raising and people.open(name) & asked:
             return "refused"
         self.amount, self.votes, self.version = amount, {}, self.version + 1
+        # Two seniors are enough for a large amount; what was large and small by turns
+        # needs the people of both.
+        self.needs_both |= self.is_escalated != (amount > 500)
         if is_raising:
-            self.is_escalated = self.is_raised = True
+            self.is_escalated = True
             self.barred.add(name)
             return "counted"
         return self.approve(name, people)
 
     def is_enough(self, votes: dict[str, set[str]]) -> bool:
-        """Say whether these people are enough; what was raised needs both demands."""
+        """Say whether these people are enough."""
         held = {role for roles in votes.values() for role in roles}
         if not self.is_escalated:
             return "support" in held
-        needed = {"senior", "support"} if self.is_raised else {"senior"}
+        needed = {"senior", "support"} if self.needs_both else {"senior"}
         return len(votes) >= 2 and needed <= held
 
     def play(self, step: Step, people: People, *, is_over: bool) -> str:
@@ -179,17 +195,14 @@ class Model:
         late = step.is_late_copy and self.version > 1
         if self.state != "pending" or is_over or late:
             return "refused"
+        if step.what == "reject":
+            return self.say_no(step.who, people)
         amount = step.amount if step.what == "edit" else self.amount
         if not self.may(step.who, people, amount):
             return "refused"
-        match step.what:
-            case "approve":
-                return self.approve(step.who, people)
-            case "edit":
-                return self.edit(step.who, step.amount, people)
-            case _:
-                self.state = "rejected"
-                return "counted"
+        if step.what == "approve":
+            return self.approve(step.who, people)
+        return self.edit(step.who, step.amount, people)
 
 
 def user(name: str) -> str:
@@ -230,6 +243,7 @@ def say(approval: Approval, step: Step, people: People, now_ms: int) -> Approval
     return result.approval if isinstance(result, Change) else None
 
 
+@pytest.mark.timeout(600)
 @settings(
     max_examples=10_000,
     deadline=None,

@@ -149,8 +149,15 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(call=calls, by=PEOPLE, responds=st.booleans())
     def refuse(self, call: Expected, by: Reviewer, *, responds: bool) -> None:
         decision = Respond(message="ask") if responds else Reject()
+        withdraws = (
+            by is DAN_CLICKS and not responds and call.state is ItemState.PENDING
+        )
         kind = self._say(call, decision, by)
-        if self._may(call, by):
+        if withdraws:
+            # Dan asked for the call, so he may take it back.
+            assert kind == "settled"
+            call.state = ItemState.WITHDRAWN
+        elif self._may(call, by):
             assert kind == "settled"
             call.state = ItemState.ANSWERED if responds else ItemState.REJECTED
         else:

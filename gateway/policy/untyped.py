@@ -7,12 +7,13 @@ does not show that, so this is worth a warning and is no mistake.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from gateway.approvals.strict_json import JsonObject
 from gateway.documents import Document, Problem
 from gateway.policy.expressions import compiled
-from gateway.policy.rules import Policy, RaiseRule, WindowRule
+from gateway.policy.rules import Policy, RaiseRule
 from gateway.policy.selection import Selection
 from gateway.policy.shapes import is_typed
 from gateway.sentences import Path, dotted
@@ -25,79 +26,90 @@ _NOT_COMPARED = (
 )
 
 
+class _Use(NamedTuple):
+    """A place that reads an argument of a tool.
+
+    Attributes:
+        place: of the policy.
+        tool: the tool.
+        path: of the argument, below ``args``.
+        schemas: those that the tool may have there; None where it has none.
+        risk: what can happen without a type.
+    """
+
+    place: Path
+    tool: str
+    path: tuple[str, ...]
+    schemas: Sequence[JsonObject | None]
+    risk: str
+
+
 def untyped_arguments(policy: Policy, document: Document) -> list[Problem]:
     """Return a warning for each argument without a type in a window or a rule."""
+    schemas = _schemas(policy)
+    uses = (*_of_windows(policy, schemas), *_of_rules(policy, schemas))
     found = [
-        _warning(policy, document, place, tool, path, risk)
-        for place, tools, path, risk in (*_of_windows(policy), *_of_rules(policy))
-        for tool in tools
+        document.problem(use.place, text) for use in uses if (text := _warning(use))
     ]
-    return list(dict.fromkeys(one for one in found if one is not None))
+    return list(dict.fromkeys(found))
 
 
-_Use = tuple[Path, tuple[str, ...], tuple[str, ...], str]
-"""A place that reads an argument, the tools it is for, the path below ``args``, and
-what can happen without a type."""
+def _schemas(policy: Policy) -> dict[str, list[JsonObject | None]]:
+    """Return for each tool the schema that is listed, and those of single agents."""
+    found = {tool: [rule.args_schema] for tool, rule in policy.tools.items()}
+    for agent in policy.agents.values():
+        for tool, rule in agent.tools.items():
+            if rule.args_schema is not None or tool not in policy.tools:
+                found.setdefault(tool, []).append(rule.args_schema)
+    return found
 
 
-def _of_windows(policy: Policy) -> Iterator[_Use]:
+def _of_windows(
+    policy: Policy, schemas: Mapping[str, Sequence[JsonObject | None]]
+) -> Iterator[_Use]:
     for name, window in policy.windows.items():
-        for key, source, risk in _sources(window):
-            root, *path = source.split(".")
-            if root == "args":
-                yield ("windows", name, key), window.tools, tuple(path), risk
+        for key, source, risk in (
+            ("by", window.by, _APART),
+            ("sum", window.sum, _NOT_ADDED),
+        ):
+            root, *path = (source or "").split(".")
+            if root != "args":
+                continue
+            for tool in window.tools:
+                place = ("windows", name, key)
+                yield _Use(place, tool, tuple(path), schemas[tool], risk)
 
 
-def _sources(window: WindowRule) -> Iterator[tuple[str, str, str]]:
-    if window.by is not None:
-        yield "by", window.by, _APART
-    if window.sum is not None:
-        yield "sum", window.sum, _NOT_ADDED
-
-
-def _of_rules(policy: Policy) -> Iterator[_Use]:
+def _of_rules(
+    policy: Policy, schemas: Mapping[str, Sequence[JsonObject | None]]
+) -> Iterator[_Use]:
     for tool, listed in policy.tools.items():
-        yield from _reads(("tools", tool), tool, listed.raise_)
+        yield from _reads(("tools", tool), listed.raise_, schemas[tool])
     for agent, rule in policy.agents.items():
         for tool, own in rule.tools.items():
-            yield from _reads(("agents", agent, "tools", tool), tool, own.raise_)
+            schema = Selection(policy, agent, tool).first.args_schema
+            yield from _reads(("agents", agent, "tools", tool), own.raise_, [schema])
 
 
-def _reads(base: Path, tool: str, rules: Sequence[RaiseRule]) -> Iterator[_Use]:
+def _reads(
+    base: Path, rules: Sequence[RaiseRule], schemas: Sequence[JsonObject | None]
+) -> Iterator[_Use]:
     for index, rule in enumerate(rules):
+        place = (*base, "raise", index, "when")
         for path in compiled(rule.when).paths:
-            yield (*base, "raise", index, "when"), (tool,), path, _NOT_COMPARED
+            yield _Use(place, str(base[-1]), path, schemas, _NOT_COMPARED)
 
 
-def _warning(
-    policy: Policy,
-    document: Document,
-    place: Path,
-    tool: str,
-    path: tuple[str, ...],
-    risk: str,
-) -> Problem | None:
-    agent = str(place[1]) if place[0] == "agents" else None
-    for schema in _schemas(policy, tool, agent):
-        if schema is None:
-            write = f"add args_schema to {tool!r}"
-        elif not is_typed(schema, path):
-            write = f"declare it in the args_schema of {tool!r}"
-        else:
+def _warning(use: _Use) -> str:
+    """Return what to say of a use; empty when every schema declares the type."""
+    for schema in use.schemas:
+        if schema is not None and is_typed(schema, use.path):
             continue
-        what = f"{dotted(place)!r}: args.{'.'.join(path)} has no declared type"
-        return document.problem(place, f"{what}: {write}, {risk}.")
-    return None
-
-
-def _schemas(
-    policy: Policy, tool: str, agent: str | None
-) -> Iterable[JsonObject | None]:
-    """Yield the schemas that a tool has: for one agent, or listed and for each agent.
-
-    An agent for which nothing is listed has the schema that is listed for all.
-    """
-    agents = [name for name, rule in policy.agents.items() if tool in rule.tools]
-    names = agents if tool not in policy.tools else ["", *agents]
-    for name in names if agent is None else [agent]:
-        yield Selection(policy, name, tool).first.args_schema
+        is_listed = schema is not None
+        write = (
+            "declare it in the args_schema of" if is_listed else "add args_schema to"
+        )
+        name = f"args.{'.'.join(use.path)}"
+        text = f"{dotted(use.place)!r}: {name} has no declared type: {write} "
+        return f"{text}{use.tool!r}, {use.risk}."
+    return ""

@@ -21,7 +21,7 @@ from bot.blocks import (
 )
 from bot.cards import buttons
 from bot.cards.diff import diff
-from bot.cards.frame import Frame, room, rows_of
+from bot.cards.frame import LEAST, Frame, room, rows_of
 from bot.cards.listing import Listing, all_text, fits, listing, summary
 from bot.cards.refs import hash_ref, when, who
 from bot.cards.rich import box, line, stacked
@@ -36,6 +36,8 @@ from gateway.approvals.tiers import Tier
 _MAX_MIXED = 2
 _OTHERS = 300
 _OBSERVATIONS = 2
+_WORDS_OF_EXTRAS = 40
+"""What the title of one note takes, at most."""
 _FINDINGS = {
     Finding.EXECUTED: "it ran",
     Finding.RERUN: "run it again",
@@ -48,8 +50,24 @@ def needs_full_view(approval: Approval, index: int) -> bool:
     item = approval.items[index]
     has_row = any(each.index == index for each in rows_of(approval))
     return not has_row or not fits(
-        item.tool, item.args, item.redact, room=room(approval).call
+        item.tool, item.args, item.redact, room=_call_room(approval, item)
     )
+
+
+def _call_room(approval: Approval, item: Item) -> int:
+    """Return the room of a call's arguments.
+
+    What few calls have to tell takes its room from them, so that all others show more.
+    """
+    share = room(approval)
+    taken = len(item.observations[-_OBSERVATIONS:]) * (share.text + _WORDS_OF_EXTRAS)
+    if item.spelled is not None:
+        taken += share.note + _WORDS_OF_EXTRAS
+    if item.late is not None:
+        taken += share.text + 2 * _WORDS_OF_EXTRAS
+    if item.revoked is not None:
+        taken += share.note + 2 * _WORDS_OF_EXTRAS
+    return max(LEAST, share.call - taken)
 
 
 def needs_own_click(approval: Approval, item: Item) -> bool:
@@ -66,7 +84,8 @@ def needs_own_click(approval: Approval, item: Item) -> bool:
 
 def row(frame: Frame, item: Item) -> list[Block]:
     """Return the blocks of one call, from what it is to what may be said of it."""
-    shown = listing(item.tool, item.args, item.redact, room=frame.room.call)
+    room_left = _call_room(frame.approval, item)
+    shown = listing(item.tool, item.args, item.redact, room=room_left)
     name = f"{item.index}"
     blocks = [
         *_title(frame, item),

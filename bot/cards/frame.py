@@ -19,8 +19,10 @@ MAX_ROWS = 5
 
 # What surrounds the rows, and in a row the sentence, the reasons, the warnings and
 # the buttons with their questions; measured at their longest by a test.
-_HEAD_AND_TAIL = {False: 1_390, True: 1_560}
+_HEAD_AND_TAIL = {False: 1_390, True: 1_600}
 _ROW_WORDS = {False: 960, True: 580}
+_OTHERS = 300
+"""What the list of calls without rows takes."""
 
 
 LEAST = 80
@@ -86,6 +88,7 @@ def room(approval: Approval) -> Room:
     rows = min(len(approval.items), MAX_ROWS)
     is_batch = approval.is_batch
     free = TEXT_IN_ALL_BLOCKS - _HEAD_AND_TAIL[is_batch]
+    free -= _OTHERS if len(approval.items) > MAX_ROWS else 0
     free = free // rows - _ROW_WORDS[is_batch]
     return Room(
         title=max(LEAST, free * 6 // 100),

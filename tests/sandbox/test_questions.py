@@ -94,8 +94,9 @@ async def test_a_question_that_makes_no_sense_is_refused(
     arguments: dict[str, Any],
     expected: str,
 ) -> None:
-    scopes = ("channels:history", "channels:read", "groups:history")
-    sandbox.control.scopes([*sandbox.workspace.bot_scopes, *scopes])
+    scopes = ("channels:history", "channels:read", "groups:history", "im:write")
+    granted = {*sandbox.workspace.bot_scopes, *scopes} - {"im:history"}
+    sandbox.control.scopes(sorted(granted))
     sandbox.control.leave("C0GENERAL", "U0TWOKEY")
     sandbox.workspace.messages[APPROVALS].clear()
     await client.chat_postMessage(channel=APPROVALS, text="one")

@@ -105,8 +105,9 @@ async def test_a_public_channel_can_be_posted_to_with_its_own_scope(
 
 
 async def test_a_person_is_written_to_in_their_direct_message(
-    client: Any, ana: Person
+    sandbox: Sandbox, client: Any, ana: Person
 ) -> None:
+    sandbox.control.scopes([*sandbox.workspace.bot_scopes, "im:write"])
     opened = await client.conversations_open(users="U0ANA")
     posted = await client.chat_postMessage(channel="U0ANA", text="psst")
 

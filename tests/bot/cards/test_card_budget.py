@@ -56,6 +56,7 @@ def _fullest(
     if is_edited:
         item = edited(item, {**after}, reason=long)
     item = item.with_(votes=tuple(a_vote(item, voter) for voter in VOTERS))
+    item = item.with_(spelled={"body": long})
     return settled(item, state, text=long, result=Result(ok=True, summary=long))
 
 

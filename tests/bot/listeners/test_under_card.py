@@ -99,7 +99,6 @@ async def test_an_edit_of_those_words_offers_the_new_ones(house: House) -> None:
     ("user", "words"),
     [
         ("U0CHLOE", "you are not on that list"),
-        ("U0DAN", "You asked for this one yourself"),
         ("U0GUEST", "Guests cannot decide"),
     ],
 )
@@ -112,6 +111,18 @@ async def test_who_may_not_decide_is_offered_nothing_and_asks_nothing(
         answer = await said_under(house, verdict, "@twokey refund another", user)
 
         assert (words in str(answer["text"]), offered(answer)) == (True, [])
+        assert await house.store.queue(house.keys).depth() == 0
+
+
+async def test_who_asked_is_offered_to_take_the_call_back_and_nothing_else(
+    house: House,
+) -> None:
+    async with house.running():
+        verdict = await house.refund()
+
+        answer = await said_under(house, verdict, "@twokey no longer needed", "U0DAN")
+
+        assert offered(answer) == ["reject_words"]
         assert await house.store.queue(house.keys).depth() == 0
 
 

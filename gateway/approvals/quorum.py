@@ -129,9 +129,10 @@ def clauses(demand: Demand) -> dict[frozenset[str], int]:
     """
     found: dict[frozenset[str], int] = {}
     for part in demand.parts:
-        rows = {frozenset(role.name for role in part.of): part.approvals}
-        rows |= {frozenset({name}): count for name, count in part.at_least.items()}
-        for names, count in rows.items():
+        # Of one role alone, both say how many of it: the higher number holds.
+        rows = [(frozenset(role.name for role in part.of), part.approvals)]
+        rows += [(frozenset({name}), count) for name, count in part.at_least.items()]
+        for names, count in rows:
             found[names] = max(count, found.get(names, 0))
     return found
 

@@ -77,6 +77,15 @@ def test_an_escalation_asks_for_what_was_frozen_and_for_more() -> None:
     assert tally(both, mixed, HASH).is_met
 
 
+def test_at_least_one_of_the_only_role_lowers_no_number_of_approvals() -> None:
+    demand = Demand(approvals=2, of=(SENIOR,), at_least={"senior": 1})
+    one, other = vote(CHLOE, "senior"), vote(BEN, "senior")
+
+    assert not tally(demand, [one], HASH).is_met
+    assert tally(demand, [one], HASH).need == 2
+    assert tally(demand, [one, other], HASH).is_met
+
+
 def test_roles_without_anybody_in_common_leave_nobody() -> None:
     others = Role(name="support", users=("U0EVE",))
 

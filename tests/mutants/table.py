@@ -122,8 +122,8 @@ TABLE = (
     Mutant(
         "a role that has to be there is there",
         QUORUM,
-        "frozenset({name}): count for name, count in part.at_least",
-        "frozenset({name}): 0 for name, count in part.at_least",
+        "(frozenset({name}), count) for name, count in part.at_least",
+        "(frozenset({name}), 0) for name, count in part.at_least",
     ),
     Mutant(
         "an edit voids earlier votes",

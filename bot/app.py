@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from functools import partial
 from types import TracebackType
 from typing import Self
 
@@ -20,6 +21,7 @@ from bot.config import BotConfig
 from bot.desk import Desk
 from bot.identity import identify, no_slack
 from bot.ingress import EVENTS_PATH, Ingress
+from bot.judging_again import outdated
 from bot.limits import Limits
 from bot.listeners import LISTENERS
 from bot.listeners.doors import Doors
@@ -157,18 +159,20 @@ class SlackBot:
 
         saying = Saying(
             wall=wall,
-            read=self._service.read,
+            read=self._service.read_as_of_now,
             read_notice=self._service.notices.read,
             posted=warm,
             channel=lambda: self._service.channel,
             fallback_channel=config.fallback_channel,
         )
+        keys = store.keys_of_tenant(config.tenant)
         publisher = Publisher(
             store,
-            store.keys_of_tenant(config.tenant),
+            keys,
             tenant=config.tenant,
             saying=saying,
             clock=self._clock,
+            outdated=partial(outdated, self._service, store.cards, keys),
         )
         stop = asyncio.Event()
         running = asyncio.create_task(publisher.run(stop), name="publisher")

@@ -143,6 +143,13 @@ class Board:
         if not topic.failures:
             topic.not_before = 0.0
 
+    def redraw(self, approval: str) -> None:
+        """Make a card due again: what it says of its calls is so no longer."""
+        topic = self._topics.setdefault(approval, Topic(approval, approval))
+        topic.wanted += 1
+        if not topic.failures:
+            topic.not_before = 0.0
+
     def drop_done(self, topic: Topic) -> None:
         """Forget a topic about which nothing is left to say."""
         if topic.is_done and not topic.is_busy:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass, field
 
+from pydantic import JsonValue
+
 from bot.blocks import (
     BadBlocks,
     Block,
@@ -35,6 +37,8 @@ from gateway.store.cards import CardPlace, CardStore
 from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
+
+JUDGEMENT_TAG = "twokey/v1/judgement"
 
 Shown = Approval | Notice
 """What has a message of its own, which is brought up to date."""
@@ -100,9 +104,12 @@ class Wall:
             await self._take_down(channel, ts)
             return place
         shown = _display_digest(message.blocks)
-        await self.cards.shown(keys, record.id, rev=record.rev, display_digest=shown)
+        judged = judgement_digest(record)
+        await self.cards.shown(
+            keys, record.id, rev=record.rev, display_digest=shown, judged=judged
+        )
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
-        return place.with_(rev=record.rev, display_digest=shown)
+        return place.with_(rev=record.rev, display_digest=shown, judged=judged)
 
     async def _take_down(self, channel: str, ts: str) -> None:
         try:
@@ -131,7 +138,10 @@ class Wall:
             ts=place.ts,
         )
         shown = _display_digest(message.blocks)
-        await self.cards.shown(keys, record.id, rev=record.rev, display_digest=shown)
+        judged = judgement_digest(record)
+        await self.cards.shown(
+            keys, record.id, rev=record.rev, display_digest=shown, judged=judged
+        )
         logger.info("card.updated id=%s rev=%d", record.id, record.rev)
 
     async def say(
@@ -198,6 +208,18 @@ class Wall:
         except RateLimited as error:
             self.limits.refused(method, counted, error.retry_after_s)
             raise NotYet(method, channel, error.retry_after_s) from error
+
+
+def judgement_digest(record: Shown) -> str:
+    """Return a digest of what the waiting calls of a card need, and why."""
+    if isinstance(record, Notice):
+        return ""
+    rows: list[JsonValue] = []
+    for item in record.items:
+        if item.is_pending:
+            demand = item.demand.model_dump(mode="json")
+            rows.append([item.index, item.tier.value, [*item.reasons], demand])
+    return digest.tagged_hash(JUDGEMENT_TAG, digest.canonical(rows))
 
 
 def plain_card(approval: Approval, *, key: bytes, team: str) -> Message:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from bot.board import Board, Topic
 from bot.saying import Saying
 from gateway.errors import StoreUnavailable, ThreadUnavailable
+from gateway.failures import log_failure
 from gateway.store.keys import Keys
 from gateway.store.outbox import Outbox
 from gateway.store.store import Store
@@ -30,6 +31,7 @@ _CONSUMER = "publisher"
 _BLOCK_MS = 1000
 _RETRY_S = 1.0
 _GRACE_S = 5.0
+_JUDGED_EVERY_S = 0.5
 
 
 @dataclass(slots=True)
@@ -40,6 +42,7 @@ class _Shift:
     outbox: Outbox
     running: set[asyncio.Task[None]]
     changed: asyncio.Event = field(default_factory=asyncio.Event)
+    happened: asyncio.Event = field(default_factory=asyncio.Event)
     is_smaller: asyncio.Event = field(default_factory=asyncio.Event)
     is_over: bool = False
 
@@ -53,6 +56,8 @@ class Publisher:
         tenant: whose events are published; each has a place of its own in the stream.
         saying: how to say it.
         clock: seconds, never going backwards.
+        outdated: returns the approvals whose cards show what is so no longer, and
+            keeps in its argument what it returned them for.
     """
 
     def __init__(
@@ -63,7 +68,9 @@ class Publisher:
         tenant: str,
         saying: Saying,
         clock: Callable[[], float],
+        outdated: Callable[[dict[str, str]], Awaitable[Sequence[str]]],
     ) -> None:
+        self._outdated = outdated
         self._store = store
         self._keys = keys
         self._tenant = tenant
@@ -99,6 +106,7 @@ class Publisher:
         work = [
             asyncio.create_task(self._read(shift)),
             asyncio.create_task(self._write(shift)),
+            asyncio.create_task(self._judge_again(shift)),
         ]
         try:
             done, _ = await asyncio.wait(
@@ -128,10 +136,32 @@ class Publisher:
             others = (event for event in left if event.tenant != self._tenant)
             await shift.outbox.done(*(event.seq for event in others))
             shift.changed.set()
+            if left:
+                shift.happened.set()
             while len(shift.board) >= ROOM and not shift.is_over:
                 shift.is_smaller.clear()
                 await _pause(shift.is_smaller, _RETRY_S)
             left = await shift.outbox.take(_CONSUMER, block_ms=_BLOCK_MS)
+
+    async def _judge_again(self, shift: _Shift) -> None:
+        """Redraw cards that are judged otherwise since something happened.
+
+        Once at the start: what the publisher before did not come to is found so.
+        """
+        named: dict[str, str] = {}
+        while not shift.is_over:
+            shift.happened.clear()
+            try:
+                for approval in await self._outdated(named):
+                    shift.board.redraw(approval)
+                    shift.changed.set()
+            except StoreUnavailable:
+                raise
+            except Exception as error:  # noqa: BLE001 - cards are published without it
+                log_failure(logger, error, "publisher.not_judged_again")
+            await asyncio.sleep(_JUDGED_EVERY_S)
+            while not (shift.is_over or shift.happened.is_set()):
+                await _pause(shift.happened, _RETRY_S)
 
     async def _write(self, shift: _Shift) -> None:
         while not shift.is_over:
@@ -152,10 +182,14 @@ class Publisher:
         await _pause(shift.changed, wait_s)
 
     async def _work_on(self, topic: Topic, shift: _Shift) -> None:
+        shown = topic.shown
         try:
             wait_s = await self._saying.step(topic, shift.outbox, self._keys)
             topic.not_before = self._clock() + wait_s if wait_s else 0.0
         finally:
+            if topic.shown != shown:
+                # What a card says may have changed while it was on its way to Slack.
+                shift.happened.set()
             topic.is_busy = False
             shift.board.drop_done(topic)
             shift.changed.set()

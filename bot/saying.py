@@ -16,7 +16,7 @@ from bot.cards.notice import many_ran, report_line
 from bot.cards.outcome import agent_words, run_failed, unreadable
 from bot.cards.stops import STOPS, stop_message
 from bot.limits import UPDATE
-from bot.posting import NotYet, Shown, Wall
+from bot.posting import NotYet, Shown, Wall, judgement_digest
 from bot.web import SlackError, SlackRefused
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ApprovalState
@@ -77,7 +77,8 @@ class Saying:
 
     Attributes:
         wall: where they go.
-        read: returns an approval and the time, None for an unknown id.
+        read: returns an approval as it is to be shown, and the time; None for an
+            unknown id.
         read_notice: returns a notice, None for an unknown id.
         posted: called once for each card that was posted.
         channel: returns where to say what belongs to no card and no thread.
@@ -192,7 +193,8 @@ class Saying:
             if isinstance(record, Approval):
                 self.posted(record)
         topic.place = (place.channel, place.ts)
-        if place.rev < record.rev:
+        is_judged_otherwise = place.judged != judgement_digest(record)
+        if place.rev < record.rev or (place.rev == record.rev and is_judged_otherwise):
             await self.wall.update_card(
                 keys, record, place, now_ms=now_ms, is_plain=topic.is_plain
             )

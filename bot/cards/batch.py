@@ -26,10 +26,11 @@ from bot.cards.listing import Listing, all_text, fits, listing, summary
 from bot.cards.refs import hash_ref, when, who
 from bot.cards.rich import box, line, stacked
 from bot.cards.states import BECAUSE, TIERS, TRIAGE, WORDS, reasons_line, sentence
-from bot.cards.votes import lacking
+from bot.cards.votes import counted_votes, lacking
 from bot.text import excerpt, fit, mixed_script_warnings
 from gateway.approvals.evidence import spelling
 from gateway.approvals.hidden import has_hidden
+from gateway.approvals.quorum import asks_more, tally
 from gateway.approvals.record import Approval, Finding, Item, Person, Verb
 from gateway.approvals.tiers import Tier
 
@@ -213,7 +214,30 @@ def _why(frame: Frame, item: Item) -> Block:
     back = _taken_back(frame, item)
     wrote = _spelling(frame, item)
     name = f"{item.index}.why"
-    return context(tier, *parts, *need, *back, *wrote, block_id=frame.block_id(name))
+    return context(
+        *_raised(frame, item),
+        tier,
+        *parts,
+        *need,
+        *back,
+        *wrote,
+        block_id=frame.block_id(name),
+    )
+
+
+def _raised(frame: Frame, item: Item) -> list[Template]:
+    """Say that a call that waits needs more by now than it was opened with."""
+    first = item.opened
+    if first is None or not item.is_pending or frame.approval.is_batch:
+        return []  # a row of a batch has room for its tier and reasons only
+    if item.tier is first.tier and not asks_more(item.demand, first.demand):
+        return []
+    if item.tier is Tier.DENY:
+        return [template("⛔ *Not allowed by now.* It may be again later.")]
+    need = counted_votes(item).need
+    if need > tally(first.demand, (), item.action_hash).need:
+        return [template("⬆ *Needs {n} people now*", n=need)]
+    return [template("⬆ *Needs more now than when it was asked*")]
 
 
 def _spelling(frame: Frame, item: Item) -> list[Plain]:

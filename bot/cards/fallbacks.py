@@ -14,6 +14,7 @@ from bot.cards.votes import counted_votes
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ApprovalState, ItemState
 from gateway.approvals.record import Approval, Finding, Item
+from gateway.approvals.tiers import Tier
 
 _NAMED = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -69,9 +70,15 @@ def of_card(approval: Approval) -> str:
     count = counted_votes(approval.items[0])
     if count.have:
         have = f"{count.have} of {count.need} approvals given"
-        if count.have >= count.need:
+        if count.is_met:
+            have = (
+                f"{count.have} of {count.need} approvals given, and a last click needed"
+            )
+        elif count.have >= count.need:
             have = f"{count.have} approvals given and another one needed"
         return f"{have} for {tools}, which waits {until}"
+    if approval.items[0].tier is Tier.DENY:
+        return f"The policy does not allow {tools} by now; it waits {until}"
     needed = "Approval" if count.need == 1 else f"{count.need} approvals"
     return f"{needed} needed for {tools} {until}"
 

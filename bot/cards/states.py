@@ -144,6 +144,8 @@ def headline(approval: Approval, *, now_ms: int) -> Label:
 
 def _one(item: Item) -> Label:
     need = counted_votes(item).need
+    if item.is_pending and item.tier is Tier.DENY:
+        return label("⛔ The policy does not allow this by now")
     if item.is_pending and need > 1:
         return label(f"⏳ Approval needed from {need} people")
     head = HEADLINES[item.state]
@@ -241,6 +243,12 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     count = counted_votes(item)
     # A batch says once, at its head, when its time ends.
     until = [] if approval.is_batch else [template("Expires {at}.", at=at)]
+    if count.have and count.is_met:
+        by = joined(
+            "", [template("⏳ "), approvals(item), template(", by "), by_whom(item)]
+        )
+        enough = template(". Nobody else is needed by now: *Approve* once more.")
+        return joined(" ", [joined("", [by, enough]), *until])
     if count.have:
         have = joined("", [template("⏳ "), approvals(item), template(", by")])
         by = joined("", [by_whom(item), still_needed(item), template(".")])

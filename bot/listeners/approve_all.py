@@ -11,6 +11,7 @@ from bot.ids import Action
 from bot.listeners.doors import Doors
 from bot.listeners.seeing import answered, log_outcome, seen
 from gateway.approvals.decisions import Approve, Outcome, Settled, Voted
+from gateway.store.approvals import Loaded
 
 
 def register(doors: Doors) -> None:
@@ -22,7 +23,10 @@ async def _approve_all(desk: Desk, clicked: Clicked) -> Said | None:
     looked_at = await seen(desk, clicked, Action.APPROVE_ALL)
     approval = looked_at.approval
     waiting = [item for item in approval.items if item.is_pending]
-    if any(needs_own_click(approval, item) for item in waiting):
+    shown = await desk.service.as_of_now(Loaded(approval, looked_at.now_ms))
+    if any(
+        needs_own_click(approval, shown.approval.items[one.index]) for one in waiting
+    ):
         raise Calm(
             template(
                 "Nothing was recorded: a call that is escalated, needs a reason, or is "

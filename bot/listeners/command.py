@@ -112,7 +112,7 @@ async def _shown(desk: Desk, reader: Reader, approval_id: str) -> str:
         return spoken(_NOT_FOUND)
     access = await access_to(desk, reader, loaded.approval)
     if access.is_given:
-        return _line(loaded.approval)
+        return _line((await desk.service.as_of_now(loaded)).approval)
     return spoken(_MAYBE_MORE if access.is_open else _NOT_FOUND)
 
 
@@ -124,7 +124,8 @@ async def _listed(desk: Desk, reader: Reader) -> str:
         access = await access_to(desk, reader, loaded.approval)
         is_open = is_open or (access.is_open and not access.is_given)
         if access.is_given:
-            shown.append(f"• {_line(loaded.approval)}")
+            by_now = await desk.service.as_of_now(loaded)
+            shown.append(f"• {_line(by_now.approval)}")
     lines = shown[:_MAX_LISTED] or [spoken(_NOTHING)]
     if len(shown) > _MAX_LISTED:
         lines.append(f"… and {len(shown) - _MAX_LISTED} more.")

@@ -63,7 +63,8 @@ async def _view(desk: Desk, opened: HomeOpened) -> Block:
         access = await _access(desk, opened.user, loaded.approval)
         is_complete = is_complete and not access.is_open
         if access.is_given:
-            mine.append(loaded.approval)
+            shown = await desk.service.as_of_now(loaded)
+            mine.append(shown.approval)
     view = home.home(
         mine,
         key=desk.config.seal_key,

@@ -12,6 +12,7 @@ from gateway.approvals.record import (
     Approval,
     Demand,
     Item,
+    Opened,
     Person,
     ReasonFor,
     Record,
@@ -102,6 +103,41 @@ def raised_item(item: Item, judged: Judgement | None) -> Item:
     )
 
 
+def first_of(item: Item, judged: Judgement | None) -> Item:
+    """Return what a waiting item is judged from: without what this policy raised.
+
+    What raised it may be over, such as another call in the same window.
+    """
+    first = item.opened
+    if first is None or judged is None or not item.is_pending:
+        return item
+    if first.policy_digest != judged.policy_digest:
+        return item.with_(opened=None)  # another policy lowers nothing
+    return item.with_(
+        tier=first.tier, reasons=first.reasons, demand=first.demand, opened=None
+    )
+
+
+def shown_item(item: Item, judged: Judgement | None) -> Item:
+    """Return a waiting item as it is judged now."""
+    first = first_of(item, judged)
+    return keeping_floor(first, raised_item(first, judged), judged)
+
+
+def keeping_floor(first: Item, raised: Item, judged: Judgement | None) -> Item:
+    """Return the raised item with what it needed before, if it needs more now."""
+    is_same = (raised.tier, raised.demand) == (first.tier, first.demand)
+    if judged is None or is_same:
+        return raised
+    floor = Opened(
+        tier=first.tier,
+        reasons=first.reasons,
+        demand=first.demand,
+        policy_digest=judged.policy_digest,
+    )
+    return raised.with_(opened=floor)
+
+
 def for_whom(frame: Frame) -> tuple[Person, ...]:
     """Return those for whom this person decides here."""
     return tuple(other.person for other in frame.reviewer.stands_in_for)
@@ -117,6 +153,8 @@ def reopened(frame: Frame, item: Item, version: int) -> Approval:
     approval = following(frame.approval, item, version=version)
     is_raised = item.is_pending and item.tier is not frame.item.tier
     if not is_raised or frame.judged is None or not frame.judged.ttl_ms:
+        return approval
+    if timing.is_hastened(approval, ttl_ms=frame.judged.ttl_ms, now_ms=frame.now_ms):
         return approval
     return timing.hastened(approval, ttl_ms=frame.judged.ttl_ms, now_ms=frame.now_ms)
 

@@ -16,8 +16,10 @@ from gateway.approvals.changes import (
     Frame,
     Judgement,
     event_of,
+    first_of,
     following,
     for_whom,
+    keeping_floor,
     listed,
     raised_item,
     reopened,
@@ -102,6 +104,7 @@ def decide(
     item = _item_at(approval, click.index)
     if item is None:
         return Changed(seen_version=click.version, version=approval.version)
+    item = first_of(item, judged)
     frame = Frame(
         approval, item, click, reviewer, now_ms, judged, tuple(voters), reviewer
     )
@@ -210,6 +213,8 @@ def _is_counted(frame: Frame, item: Item) -> bool:
     person, action_hash = frame.reviewer.person, item.action_hash
     if not quorum.has_voted(item.votes, person, action_hash):
         return False
+    if quorum.tally(item.demand, item.votes, action_hash).is_met:
+        return False  # more were needed when they voted; nobody else is by now
     if quorum.has_voted(_votes_of_others(item, person), person, action_hash):
         return True
     counted = {
@@ -332,6 +337,8 @@ def _vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
     events = [event_of(frame, item, EventName.ITEM_EDITED, version)] * is_edited
     if count.is_met:
         item = _authorized(frame, item, verb, text)
+    elif not is_edited:
+        item = keeping_floor(frame.item, item, frame.judged)
     approval = reopened(frame, item, version)
     name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
     last = event_of(frame, item, name, version).with_(reason=text)

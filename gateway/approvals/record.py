@@ -130,11 +130,26 @@ class Opinion(Record):
     rationale: str = ""
 
 
+class Opened(Record):
+    """What a call needed when it was opened, or by its last edit: its floor.
+
+    ``policy_digest`` is of the policy that raised it since. While that one is in force,
+    the raise ends with its cause; another policy lowers nothing.
+    """
+
+    tier: Tier
+    reasons: tuple[str, ...]
+    demand: Demand
+    policy_digest: str
+
+
 class Item(Record):
     """One call inside an approval.
 
     Attributes:
         asks_on_failure: a call that failed is in doubt until people settle it.
+        opened: what it needs at least, while ``tier``, ``reasons`` and ``demand`` are
+            stricter by a later judgement; None when they are what it was opened with.
         authorization_ms: how long an authorization may wait by the policy that judged
             the call; 0: as long as any may.
         revoked: why an authorization was taken back; kept when it was given anew.
@@ -172,6 +187,7 @@ class Item(Record):
     spelled: JsonObject | None = None
     triage: Opinion | None = None
     requests_before: dict[str, int] = Field(default_factory=dict)
+    opened: Opened | None = None
     principals: tuple[Person, ...] = ()
     votes: tuple[Vote, ...] = ()
     edit: EditRecord | None = None

@@ -65,6 +65,11 @@ def hastened(approval: Approval, *, ttl_ms: int, now_ms: int) -> Approval:
     )
 
 
+def is_hastened(approval: Approval, *, ttl_ms: int, now_ms: int) -> bool:
+    """Say whether it was given no more time than this already, by an earlier raise."""
+    return 0 < approval.latest_at_ms <= now_ms + LONGEST * ttl_ms
+
+
 def take(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Retimed | Refusal:
     """Say that somebody is on it, for `TAKEN_FOR`; a later one takes it over.
 

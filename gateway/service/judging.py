@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.approvals.changes import Judgement
+from gateway.approvals.changes import Judgement, shown_item
 from gateway.approvals.record import Approval, Item
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy.evaluate import evaluate
@@ -89,3 +89,24 @@ async def judge_now(
         stopped=unstartable(freeze) if freeze else "",
     )
     return JudgedNow(judgement, Judged(one.uses, totals))
+
+
+async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:
+    """Return an approval whose waiting calls need what a click now would be judged by.
+
+    It is for showing: nothing is written, and a decision is judged for itself.
+    """
+    shown = approval
+    for item in approval.items:
+        if item.is_pending:
+            judged = await judge_now(store, policy, approval, item, item.args)
+            judgement = judged.judgement if judged else None
+            shown = shown.replacing(shown_item(item, judgement))
+    return shown
+
+
+def counts_in_windows(policy: Policy, approval: Approval) -> bool:
+    """Say whether what other calls do may change what a waiting call needs."""
+    rules = policy.windows.values()
+    waiting = (item for item in approval.items if item.is_pending)
+    return any(rule.covers(item.tool) for item in waiting for rule in rules)

@@ -29,7 +29,13 @@ from gateway.policy.selection import Selection
 from gateway.service.delegating import DelegationService
 from gateway.service.facts import aftermath
 from gateway.service.freezing import FreezeService
-from gateway.service.judging import JudgedNow, judge_now, lapse_ms
+from gateway.service.judging import (
+    JudgedNow,
+    as_of_now,
+    counts_in_windows,
+    judge_now,
+    lapse_ms,
+)
 from gateway.service.noticing import NoticeService
 from gateway.service.stopping import StopService
 from gateway.service.sweep import Sweeper
@@ -42,6 +48,9 @@ from gateway.store.threads import ThreadFacts
 
 MAX_WAITING = 100
 """Approvals that one look at the queue reads at most."""
+
+MAX_JUDGED_AGAIN = 50
+"""Waiting approvals that are judged again at most when a window may have changed."""
 
 Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
 """Resolves, now, those who voted for an item before."""
@@ -222,6 +231,30 @@ class ReviewService:
             if loaded.approval.tenant == self._tenant
             and loaded.approval.state is ApprovalState.OPEN
             and loaded.now_ms < loaded.approval.expires_at_ms
+        ]
+
+    async def as_of_now(self, loaded: Loaded) -> Loaded:
+        """Return an approval as it is to be shown: needing what it needs by now."""
+        shown = await as_of_now(self.store, self._policy(), loaded.approval)
+        return Loaded(shown, loaded.now_ms)
+
+    async def read_as_of_now(self, approval_id: str) -> Loaded | None:
+        """Return what `read` does, as it is to be shown; never decide over this."""
+        loaded = await self.read(approval_id)
+        return None if loaded is None else await self.as_of_now(loaded)
+
+    async def judged_again(self, limit: int = MAX_JUDGED_AGAIN) -> list[Loaded]:
+        """Return waiting approvals whose calls count in windows, as of now.
+
+        Those that are due soonest come first; ``limit`` bounds what it costs.
+        """
+        policy = self._policy()
+        if not policy.windows:
+            return []
+        return [
+            await self.as_of_now(loaded)
+            for loaded in await self.waiting(limit)
+            if counts_in_windows(policy, loaded.approval)
         ]
 
     async def preview(

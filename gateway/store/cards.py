@@ -22,12 +22,16 @@ _NONCE_MS = int(NONCE_LIFETIME.total_seconds() * 1000)
 
 
 class CardPlace(Record):
-    """The one usable copy of a card: channel and message, and the rev it shows."""
+    """The one usable copy of a card: channel and message, and the rev it shows.
+
+    ``judged`` is a digest of what it says that the waiting calls need.
+    """
 
     channel: str
     ts: str
     rev: int = 0
     display_digest: str = ""
+    judged: str = ""
 
 
 class ViewBinding(Record):
@@ -63,6 +67,7 @@ class CardStore:
             ts=ts,
             rev=number(found.get("rev")),
             display_digest=text(found.get("display")),
+            judged=text(found.get("judged")),
         )
 
     async def posted(
@@ -98,12 +103,17 @@ class CardStore:
         await self.shown(keys, notice, rev=_FOLDED, display_digest="")
 
     async def shown(
-        self, keys: Keys, approval: str, *, rev: int, display_digest: str
+        self,
+        keys: Keys,
+        approval: str,
+        *,
+        rev: int,
+        display_digest: str,
+        judged: str = "",
     ) -> None:
-        """Remember which rev the card shows, and the digest of its blocks."""
-        await self._conn.command(
-            "HSET", keys.card(approval), "rev", rev, "display", display_digest
-        )
+        """Remember which rev and judgement the card shows, and its blocks' digest."""
+        key, shown = keys.card(approval), ("display", display_digest)
+        await self._conn.command("HSET", key, "rev", rev, *shown, "judged", judged)
 
     async def keep_words(
         self, keys: Keys, approval: str, *, user: str, ts: str, words: str

@@ -40,6 +40,7 @@ _IN_DETAIL = {
     "tier",
     "reasons",
     "demand",
+    "opened",
     "action",
     "principals",
     "votes",

@@ -50,7 +50,7 @@ STEPS = st.lists(
 
 def judgement(tier: Tier) -> Judgement:
     """Return what a policy of that moment would say."""
-    return Judgement(tier=tier, reasons=(), demand=DEMANDS[tier], policy_digest="p")
+    return Judgement(tier=tier, reasons=(), demand=DEMANDS[tier], policy_digest=tier)
 
 
 @settings(max_examples=400, deadline=None)

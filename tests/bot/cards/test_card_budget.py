@@ -11,6 +11,7 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
     Approval,
     Item,
+    Opened,
     Opinion,
     Person,
     Result,
@@ -36,6 +37,9 @@ ODD = "\u0430b\u200b c\u0430 " * 6
 VOTERS = [Person(team=TEAM, user=f"U{'0' * 20}{n}") for n in range(8)]
 
 
+FLOOR = Opened(tier=Tier.APPROVE, reasons=(), demand=TWO, policy_digest="p")
+
+
 def _fullest(
     filler: str, index: int, count: int, state: ItemState, *, is_edited: bool
 ) -> Item:
@@ -55,8 +59,8 @@ def _fullest(
     after = {**args, "z": long} if index % 2 else {**args, "body": args["body"][1:]}
     if is_edited:
         item = edited(item, {**after}, reason=long)
-    item = item.with_(votes=tuple(a_vote(item, voter) for voter in VOTERS))
-    item = item.with_(spelled={"body": long})
+    votes = tuple(a_vote(item, voter) for voter in VOTERS)
+    item = item.with_(opened=FLOOR, votes=votes, spelled={"body": long})
     return settled(item, state, text=long, result=Result(ok=True, summary=long))
 
 

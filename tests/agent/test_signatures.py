@@ -80,13 +80,13 @@ async def test_arequire_approval_takes_a_plain_function_too(
 async def test_a_function_with_another_signature_is_refused_before_anybody_is_asked(
     runner: Runner, memory: InMemorySaver
 ) -> None:
-    def wire(to: str, amout: int) -> str:
-        return f"{to}{amout}"
+    def wire(to: str, total: int) -> str:
+        return f"{to}{total}"
 
     gateway = FakeGateway()
     graph = _graph(runner, memory, wire, gateway)
 
-    with pytest.raises(BadStep, match=r"wire.*not put to anybody.*'amout'"):
+    with pytest.raises(BadStep, match=r"wire.*not put to anybody.*'total'"):
         await runner.run(graph, {"amount": 5})
 
     assert not gateway.turns

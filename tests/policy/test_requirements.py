@@ -243,9 +243,9 @@ def test_explain_says_in_words_who_has_to_agree() -> None:
     ("text", "said"),
     [
         (
-            "requirements: {r: {of: [suport]}}",
+            "requirements: {r: {of: [supporters]}}",
             (
-                "8: 'requirements.r.of' names the role 'suport', which is not in "
+                "8: 'requirements.r.of' names the role 'supporters', which is not in "
                 "'roles'; "
                 "did you mean 'support'?"
             ),

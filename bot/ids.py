@@ -37,6 +37,7 @@ class Action(StrEnum):
     RECONCILE_EXECUTED = "reconcile_executed"
     RECONCILE_RERUN = "reconcile_rerun"
     RECONCILE_SKIP = "reconcile_skip"
+    RECONCILE_NOTE = "reconcile_note"
     PAGE_BACK = "page_back"
     PAGE_NEXT = "page_next"
     FREEZE_TOOL = "freeze_tool"
@@ -54,6 +55,7 @@ class View(StrEnum):
     EDIT_RAISED = "edit_raised_modal"
     REJECT = "reject_modal"
     RESPOND = "respond_modal"
+    RECONCILE = "reconcile_modal"
     DETAILS = "details_modal"
     NOTICE = "notice_modal"
     REPORT = "report_modal"
@@ -68,6 +70,8 @@ class Input(StrEnum):
     MESSAGE = "message"
     READ_ALL = "read_all"
     REMARK = "remark"
+    FINDING = "finding"
+    NOTE = "note"
 
 
 VALUE = "value"

@@ -210,7 +210,8 @@ class Claimed(Record):
 
     The claim holds for ``lease_s`` seconds and is kept by heartbeats with ``fence``.
     ``idempotency_key`` is the same for every attempt at this authorization.
-    ``asks_on_failure`` says that people settle what becomes of a failure.
+    ``asks_on_failure`` says that people settle what becomes of a failure. ``settled``
+    is what people said of an earlier attempt, when they had the call run again.
     """
 
     kind: Literal["new"] = "new"
@@ -221,15 +222,21 @@ class Claimed(Record):
     lease_s: float
     edit: EditRecord | None = None
     asks_on_failure: bool = False
+    settled: ReconcileAnswer | None = None
 
 
 class Done(Record):
-    """It ran before, with this result; ``found`` is what people say when it differs."""
+    """It ran before, with this result.
+
+    ``settled`` is what people said of the last doubt about it; ``found`` is the same
+    when it is to be read in place of the result.
+    """
 
     kind: Literal["done"] = "done"
     result: Result
     edit: EditRecord | None = None
     found: ReconcileAnswer | None = None
+    settled: ReconcileAnswer | None = None
 
 
 class Busy(Record):
@@ -280,7 +287,10 @@ class CallEnd(Record):
 
 
 class CallOutcome(Record):
-    """What became of one held call, for repairing a turn that was cut off."""
+    """What became of one held call, for repairing a turn that was cut off.
+
+    ``found`` and ``settled`` are as in `Done`.
+    """
 
     item_id: str
     tool_call_id: str
@@ -289,6 +299,21 @@ class CallOutcome(Record):
     answer: Answer | None = None
     edit: EditRecord | None = None
     result: Result | None = None
+    found: ReconcileAnswer | None = None
+    settled: ReconcileAnswer | None = None
+
+
+class LateReport(Record):
+    """What an executor reported after people had settled the doubt about its call.
+
+    ``is_apart`` says that it is about an earlier attempt than the call's own result.
+    """
+
+    item_id: str
+    tool_call_id: str
+    ok: bool
+    summary: str = ""
+    is_apart: bool = False
 
 
 class AgentNote(Record):

@@ -40,7 +40,7 @@ _OBSERVATIONS = 2
 _WORDS_OF_EXTRAS = 40
 """What the title of one note takes, at most."""
 _FINDINGS = {
-    Finding.EXECUTED: "it ran",
+    Finding.EXECUTED: "it took effect",
     Finding.RERUN: "run it again",
     Finding.SKIP: "leave it",
 }

@@ -7,9 +7,19 @@ from bot.cards.frame import Frame
 from bot.ids import Action
 from bot.text import fit
 from gateway.approvals.lifecycle import ApprovalState, ItemState
-from gateway.approvals.record import Item, Verb
+from gateway.approvals.record import Finding, Item, Verb
 from gateway.approvals.tiers import Tier
 from gateway.approvals.timing import is_extendable, is_pressing
+
+FINDINGS = {
+    Finding.EXECUTED: "It ran",
+    Finding.RERUN: "Run it again",
+    Finding.SKIP: "Leave it",
+}
+"""What people say of a call whose worker stopped while it ran."""
+
+FINDINGS_OF_A_FAILURE = FINDINGS | {Finding.EXECUTED: "It took effect"}
+"""What people say of a call that ran and reported a failure."""
 
 
 def decisions(frame: Frame, item: Item, *, is_shown_whole: bool) -> list[Block]:
@@ -158,25 +168,22 @@ def _view_all(frame: Frame, item: Item, *, is_shown_whole: bool) -> Block:
 
 
 def _findings(frame: Frame, item: Item) -> list[Block]:
-    again = (
-        "The tool is declared safe to repeat with the same key."
-        if item.idempotent
-        else "If it did take effect the first time, it will happen twice."
-    )
+    again = label(if_repeated(item))
     question = confirm(
-        label("Run it again?"), label(again), yes=label("Run again"), no=label("Back")
+        label("Run it again?"), again, yes=label("Run again"), no=label("Back")
     )
     nth = _nth(frame, item)
+    names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
     return [
         button(
             Action.RECONCILE_EXECUTED,
-            label("It ran"),
+            label(names[Finding.EXECUTED]),
             value=frame.value(item.index, Action.RECONCILE_EXECUTED),
             accessibility_label=label(f"I checked: {nth} took effect"),
         ),
         button(
             Action.RECONCILE_RERUN,
-            label("Run it again"),
+            label(names[Finding.RERUN]),
             value=frame.value(item.index, Action.RECONCILE_RERUN),
             style="danger",
             accessibility_label=label(f"I checked: run {nth} again"),
@@ -184,11 +191,24 @@ def _findings(frame: Frame, item: Item) -> list[Block]:
         ),
         button(
             Action.RECONCILE_SKIP,
-            label("Leave it"),
+            label(names[Finding.SKIP]),
             value=frame.value(item.index, Action.RECONCILE_SKIP),
             accessibility_label=label(f"Close {nth} without running it again"),
         ),
+        button(
+            Action.RECONCILE_NOTE,
+            label("Add a note…"),
+            value=frame.value(item.index, Action.RECONCILE_NOTE),
+            accessibility_label=label(f"Say what became of {nth}, with a note"),
+        ),
     ]
+
+
+def if_repeated(item: Item) -> str:
+    """Say what it means to run a call in doubt again."""
+    if item.idempotent:
+        return "The tool is declared safe to repeat with the same key."
+    return "If it did take effect the first time, it will happen twice."
 
 
 def _nth(frame: Frame, item: Item) -> str:

@@ -33,6 +33,7 @@ _STANDS: dict[ItemState, str] = {
     _S.WITHDRAWN: "The call of {tool} was withdrawn and did not run.",
     _S.LAPSED: "The call of {tool} was approved but never ran.",
 }
+_FAILED = "The call of {tool} failed. Please say whether it runs again."
 _NEWS: dict[EventName, str] = {
     EventName.ITEM_EXPIRED: _STANDS[_S.EXPIRED],
     EventName.ITEM_SUPERSEDED: _STANDS[_S.SUPERSEDED],
@@ -47,9 +48,9 @@ _NEWS: dict[EventName, str] = {
     EventName.ITEM_EDITED: "The call of {tool} was edited.",
 }
 _FOUND: dict[str, str] = {
-    Finding.EXECUTED.value: "Somebody checked: the call of {tool} ran.",
-    Finding.RERUN.value: "Somebody checked: the call of {tool} runs again.",
-    Finding.SKIP.value: "Somebody checked the call of {tool} and left it as it is.",
+    Finding.EXECUTED.value: "Somebody checked: the call of {tool} took effect.",
+    Finding.RERUN.value: "The call of {tool} runs again, people say.",
+    Finding.SKIP.value: "The call of {tool} is left as it is, people say.",
 }
 _OTHER_NEWS = "There is news about the call of {tool}."
 
@@ -60,7 +61,7 @@ def of_card(approval: Approval) -> str:
     if approval.state is not ApprovalState.OPEN:
         if approval.is_batch:
             return f"{len(approval.items)} calls ({tools}): {counted(approval)}."
-        return _STANDS[approval.items[0].state].format(tool=tools)
+        return _stands(approval.items[0]).format(tool=tools)
     waiting = [item for item in approval.items if item.is_pending]
     until = f"until {utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC."
     if approval.is_batch:
@@ -91,7 +92,13 @@ def of_news(event: Event, item: Item) -> str:
         return f"{count.have} of {count.need} approvals given for {tool}."
     if event.name is EventName.ITEM_RECONCILED:
         return _FOUND.get(event.reason, _OTHER_NEWS).format(tool=tool)
+    if event.name is EventName.ITEM_IN_DOUBT and item.has_failed:
+        return _FAILED.format(tool=tool)
     return _NEWS.get(event.name, _OTHER_NEWS).format(tool=tool)
+
+
+def _stands(item: Item) -> str:
+    return _FAILED if item.has_failed else _STANDS[item.state]
 
 
 def tool_name(tool: str) -> str:

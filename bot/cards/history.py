@@ -55,14 +55,14 @@ _REPORTED: dict[str, LiteralString] = {
     "failed": "⚠️ After this was settled, its executor reported that it failed.",
 }
 _OBSERVED: dict[str, LiteralString] = {
-    Finding.EXECUTED.value: "🔎 {who} checked and says: it ran. Others are needed too.",
+    Finding.EXECUTED.value: "🔎 {who} says: it took effect. Others are needed too.",
     Finding.RERUN.value: "🔎 {who} says: run it again. Others are needed too.",
     Finding.SKIP.value: "🔎 {who} says: leave it. Others are needed too.",
 }
 _FOUND: dict[str, LiteralString] = {
-    Finding.EXECUTED.value: "🔎 {who} checked: it ran.",
-    Finding.RERUN.value: "🔎 {who} checked: it runs again.",
-    Finding.SKIP.value: "🔎 {who} checked and left it as it is.",
+    Finding.EXECUTED.value: "🔎 {who} checked: it took effect.",
+    Finding.RERUN.value: "🔎 {who} says: it runs again.",
+    Finding.SKIP.value: "🔎 {who} left it as it is.",
 }
 
 _OF_DOUBT = {

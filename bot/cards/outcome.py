@@ -42,7 +42,7 @@ _ENDED: dict[ItemState, LiteralString] = {
     ItemState.EXECUTING: "This is already approved and running",
     ItemState.EXECUTED: "This already ran",
     ItemState.FAILED: "This already ran and failed",
-    ItemState.IN_DOUBT: "This may have run, and waits for a person to check",
+    ItemState.IN_DOUBT: "This waits for people to say what became of it",
     ItemState.REJECTED: "This is already rejected",
     ItemState.ANSWERED: "This is already answered",
     ItemState.EXPIRED: "The time to decide is over and nothing ran",

@@ -138,7 +138,7 @@ def headline(approval: Approval, *, now_ms: int) -> Label:
     if waiting:
         return label(f"⏳ Approval needed: {waiting} of {len(approval.items)} calls")
     if doubts:
-        return label(f"❓ Did they run? Please check {doubts} of {len(approval.items)}")
+        return label(f"❓ Please check {doubts} of {len(approval.items)} calls")
     return label(f"{len(approval.items)} calls: {counted(approval)}")
 
 

@@ -6,7 +6,9 @@ from bot.desk import Desk, Said
 from bot.gestures import Clicked
 from bot.ids import Action
 from bot.listeners.doors import Doors
-from bot.listeners.seeing import answered, decide, seen
+from bot.listeners.seeing import answered, decide, may_settle, seen
+from bot.listeners.views import open_view
+from bot.modals import reconcile
 from gateway.approvals.decisions import Reconcile
 from gateway.approvals.record import Finding
 
@@ -18,9 +20,10 @@ _FINDINGS = {
 
 
 def register(doors: Doors) -> None:
-    """Answer the three buttons of a call in doubt."""
+    """Answer the buttons of a call in doubt: one click, or a form with a note."""
     for action in _FINDINGS:
         doors.on_action(action, _reconcile)
+    doors.on_action(Action.RECONCILE_NOTE, _with_note)
 
 
 async def _reconcile(desk: Desk, clicked: Clicked) -> Said | None:
@@ -29,3 +32,12 @@ async def _reconcile(desk: Desk, clicked: Clicked) -> Said | None:
     decision = Reconcile(finding=_FINDINGS[action])
     outcome = await decide(desk, looked_at, decision, clicked.who, clicked.digest)
     return answered(outcome, now_ms=looked_at.now_ms)
+
+
+async def _with_note(desk: Desk, clicked: Clicked) -> Said | None:
+    looked_at = await seen(desk, clicked, Action.RECONCILE_NOTE)
+    await may_settle(desk, looked_at, clicked.who)
+    approval, index = looked_at.approval, looked_at.item.index
+    view = reconcile.view(approval, index, key=desk.config.seal_key, team=desk.team)
+    await open_view(desk, clicked, looked_at, view)
+    return None

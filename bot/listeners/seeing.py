@@ -11,6 +11,7 @@ from bot.cards.outcome import explained
 from bot.desk import Calm, Desk, Said
 from bot.gestures import Clicked
 from bot.ids import Action, BadSeal, Sealed, unseal, verify
+from gateway.approvals import quorum
 from gateway.approvals.deciding import REASON_POINTER
 from gateway.approvals.decisions import (
     Approve,
@@ -21,8 +22,10 @@ from gateway.approvals.decisions import (
     Outcome,
     Reviewer,
     Settled,
+    Stale,
     Unknown,
 )
+from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.permission import objection
 from gateway.approvals.record import Approval, Item, Verb
 from gateway.store.approvals import Loaded
@@ -217,6 +220,28 @@ async def permitted(desk: Desk, looked_at: Seen, verb: Verb, who: Who) -> None:
         raise Calm(label(reason))
     if verb not in item.allow:
         raise Calm(template("The policy does not allow this for this tool."))
+
+
+async def may_settle(desk: Desk, looked_at: Seen, who: Who) -> None:
+    """Refuse to open the form of a doubt that is settled, or is for others to settle.
+
+    The gateway asks all of this again when they send it.
+
+    Raises:
+        Calm: says why not.
+    """
+    approval, item = looked_at.approval, looked_at.item
+    if item.state is not ItemState.IN_DOUBT:
+        stale = Stale(
+            state=item.state, settlement=item.settlement, at_ms=item.changed_at_ms
+        )
+        raise Calm(explained(stale, now_ms=looked_at.now_ms))
+    reviewer = await desk.reviewer_of(*who, item)
+    asked = (approval.principals, item.principals)
+    reason = quorum.objection(reviewer, item.demand, *asked)
+    if reason is not None:
+        logger.info("click.refused why=forbidden approval=%s", approval.id)
+        raise Calm(label(reason))
 
 
 def lacks_reason(outcome: Outcome) -> bool:

@@ -249,15 +249,16 @@ class Caller:
         if isinstance(end, NotRun):
             return _uncleared(request, end.reason, held.item_id)
         if isinstance(end, Reconciled):
-            text = words.reconciled(end.finding)
-            told = words.told(request.tool_call, text, item_id=held.item_id)
+            told = words.told_finding(
+                request.tool_call, end.finding, item_id=held.item_id
+            )
             return _closing(request, told)
         if isinstance(end, Ran):
             result, inside = end.result, end.inside
         else:
             history = request.state["messages"]
             result, inside = given_back(request.tool_call, end.result, history)
-        return self._presented(
+        presented = self._presented(
             request,
             result,
             held.ref.home,
@@ -265,6 +266,7 @@ class Caller:
             own=end.edit,
             inside=inside,
         )
+        return reasons.with_settlement(request, presented, end.settled)
 
     def _presented(
         self,

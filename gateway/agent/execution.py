@@ -92,14 +92,19 @@ class Ran(Generic[R]):
     args: JsonObject
     edit: EditRecord | None
     inside: list[EditRecord]
+    settled: ReconcileAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class RanBefore:
-    """It ran before; ``result`` is what was stored."""
+    """It ran before; ``result`` is what was stored.
+
+    ``settled`` is what people said of a doubt about it, here and in `Ran`.
+    """
 
     result: Result
     edit: EditRecord | None
+    settled: ReconcileAnswer | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +202,7 @@ async def execute(
 def _done(reply: Done) -> RanBefore | Reconciled:
     if reply.found is not None:
         return Reconciled(reply.found)
-    return RanBefore(reply.result, reply.edit)
+    return RanBefore(reply.result, reply.edit, reply.settled)
 
 
 async def _settled_claim(
@@ -266,7 +271,7 @@ async def _run_once(
     await _finish(held, claimed, gateway, shell, stored)
     if claimed.asks_on_failure and not stored.ok:
         return None
-    return Ran(result, args, claimed.edit, inside)
+    return Ran(result, args, claimed.edit, inside, claimed.settled)
 
 
 def _authorized_args(held: HeldCall, claimed: Claimed) -> JsonObject | None:

@@ -31,7 +31,9 @@ ITEM_KEY = "twokey_item"
 """Where the answer to a held call carries the id of its item."""
 ANSWER_KEY = "twokey_answer"
 """Where the answer to a call that did not run carries what people said, as data."""
-OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY)
+SETTLED_KEY = "twokey_settled"
+"""Where a result says that people settled what became of its call, or may yet."""
+OUR_KEYS = (EDIT_KEY, INSIDE_KEY, ITEM_KEY, ANSWER_KEY, SETTLED_KEY)
 
 MAX_EDITS = 64
 MAX_EDITS_CHARS = 256 * 1024
@@ -198,12 +200,18 @@ def with_records(
     if is_silent:
         return told
     texts = ([notice(own)] if own else []) + [notice_inside(r) for r in inside]
-    return _prepended(told, texts)
+    return prepended(told, texts)
 
 
 def with_note(message: ToolMessage, text: str) -> ToolMessage:
     """Return a result with words of people before it, look-alikes defused."""
-    return _prepended(message, [edits.defuse(text)])
+    return prepended(message, [edits.defuse(text)])
+
+
+def marked_settled(message: ToolMessage) -> ToolMessage:
+    """Return a result that a late report of its executor may contradict."""
+    kwargs = {**message.additional_kwargs, SETTLED_KEY: True}
+    return message.model_copy(update={"additional_kwargs": kwargs})
 
 
 def restated(
@@ -220,7 +228,7 @@ def restated(
                 record = known.pop(named.item_id, None)
                 if record is not None:
                     texts.append(notice(record) if is_own else notice_inside(record))
-        placed.append(_prepended(message, texts))
+        placed.append(prepended(message, texts))
     return _noted(placed, [notice_apart(record) for record in known.values()])
 
 
@@ -300,7 +308,8 @@ def _noted(messages: list[AnyMessage], notes: list[str]) -> list[AnyMessage]:
     return [*messages[:at], changed, *messages[at + 1 :]]
 
 
-def _prepended(message: _M, texts: Sequence[str]) -> _M:
+def prepended(message: _M, texts: Sequence[str]) -> _M:
+    """Return a message with paragraphs before its content."""
     if not texts:
         return message
     text = "\n\n".join(texts)

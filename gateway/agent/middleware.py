@@ -25,6 +25,7 @@ from langgraph.types import Command
 
 from gateway.agent import (
     execution,
+    late_reports,
     messages,
     notes,
     order,
@@ -283,8 +284,11 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         self, shell: Shell, request: ModelRequest[Any]
     ) -> ModelRequest[Any]:
         self._tools.learn(request.tools)
-        records = await run_edits.genuine(self._caller(shell), request.state)
-        told = request.override(messages=messages.restated(request.messages, records))
+        caller = self._caller(shell)
+        records = await run_edits.genuine(caller, request.state)
+        late = await late_reports.reported(caller, request.messages)
+        stated = messages.restated(request.messages, records)
+        told = request.override(messages=late_reports.told(stated, late))
         note = await self._noted(shell) if self.system_note else None
         if note is None:
             return told

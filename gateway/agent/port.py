@@ -21,6 +21,7 @@ from gateway.wire import (
     CallOutcome,
     ClaimReply,
     ClaimRequest,
+    LateReport,
     Turn,
     TurnRef,
     Verdict,
@@ -100,6 +101,15 @@ class Gateway(Protocol):
                 agent whose thread has the same name, is not among them.
             edits: hash of an edit record (`gateway.approvals.edits.edit_hash`) to the
                 id of the item that it is about.
+        """
+        ...
+
+    async def late_reports(
+        self, ref: TurnRef, item_ids: Collection[str]
+    ) -> tuple[LateReport, ...]:
+        """Return what executors reported after people had settled these calls.
+
+        Only calls of the run that the ref stands in are answered about.
         """
         ...
 

@@ -1,13 +1,13 @@
-"""Tell the model why people approved a call, before the call's result."""
+"""Tell the model, before a call's result, what people said when they let it happen."""
 
 from __future__ import annotations
 
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import ToolMessage
 
-from gateway.agent import messages, results
+from gateway.agent import messages, results, words
 from gateway.agent.results import ToolResult
-from gateway.wire import Answer, AnswerKind
+from gateway.wire import Answer, AnswerKind, ReconcileAnswer
 
 
 def with_reasons(
@@ -17,13 +17,37 @@ def with_reasons(
 
     What a user sees directly (``return_direct``) stays as the tool returned it.
     """
-    is_silent = request.tool is not None and request.tool.return_direct
-    if answer.type is not AnswerKind.APPROVE or not answer.message or is_silent:
+    if answer.type is not AnswerKind.APPROVE or not answer.message:
         return result
 
     def told(message: ToolMessage) -> ToolMessage:
-        if message.tool_call_id != request.tool_call["id"]:
+        if message.tool_call_id != request.tool_call["id"] or _is_silent(request):
             return message
         return messages.with_note(message, answer.message)
 
     return results.each_message(result, told)
+
+
+def with_settlement(
+    request: ToolCallRequest, result: ToolResult, settled: ReconcileAnswer | None
+) -> ToolResult:
+    """Return a result with the note of those who settled a doubt about its call.
+
+    It is marked too: the attempt that was in doubt may still be reported.
+    """
+    if settled is None:
+        return result
+    note = words.settled(settled)
+
+    def told(message: ToolMessage) -> ToolMessage:
+        if message.tool_call_id != request.tool_call["id"]:
+            return message
+        marked = messages.marked_settled(message)
+        is_told = note and not _is_silent(request)
+        return messages.with_note(marked, note) if is_told else marked
+
+    return results.each_message(result, told)
+
+
+def _is_silent(request: ToolCallRequest) -> bool:
+    return request.tool is not None and request.tool.return_direct

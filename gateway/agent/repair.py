@@ -37,6 +37,7 @@ from gateway.wire import AnswerKind, CallOutcome, Verdict, VerdictKind
 logger = logging.getLogger(__name__)
 
 _EDITS = "twokey_edits"
+_OPEN = {ItemState.EXECUTING, ItemState.IN_DOUBT}
 _RAN = {ItemState.EXECUTED, ItemState.FAILED}
 
 
@@ -169,12 +170,16 @@ def _without_outcome(verdict: Verdict | None) -> str:
 
 
 def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
+    if outcome.found is not None:
+        return words.told_finding(call, outcome.found, item_id=outcome.item_id)
     if outcome.state in _RAN and outcome.result is not None:
         return _from_result(repair, call, outcome)
     answer = outcome.answer
     if answer is None or answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         text = words.cut_off(outcome.state)
-        return words.told(call, text, item_id=outcome.item_id)
+        told = words.told(call, text, item_id=outcome.item_id)
+        # People may yet settle what became of it, and be wrong.
+        return messages.marked_settled(told) if outcome.state in _OPEN else told
     return words.told_answer(call, answer, item_id=outcome.item_id)
 
 
@@ -189,7 +194,12 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
     )
     repair.updates.extend(results.other_updates(result))
     repair.records.extend([outcome.edit, *inside] if outcome.edit else inside)
-    return messages.with_records(marked, outcome.edit, inside)
+    told = messages.with_records(marked, outcome.edit, inside)
+    if outcome.settled is None:
+        return told
+    note = words.settled(outcome.settled)
+    told = messages.marked_settled(told)
+    return messages.with_note(told, note) if note else told
 
 
 def _update(

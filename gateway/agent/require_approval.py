@@ -46,7 +46,15 @@ from gateway.approvals import digest, strict_json
 from gateway.approvals.record import EditRecord, Result
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import NotAllowed, ThreadUnavailable, TwokeyError
-from gateway.wire import AnswerKind, ProposedCall, Turn, TurnRef, Verdict, VerdictKind
+from gateway.wire import (
+    AnswerKind,
+    ProposedCall,
+    ReconcileAnswer,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
 
 R = TypeVar("R")
 
@@ -258,7 +266,7 @@ async def _held(
         return NotApproved("deny", end.reason)
     if isinstance(end, Reconciled):
         return Unsure(words.reconciled(end.finding))
-    return _with_edit(_given_back(end.result), end.edit)
+    return _noted(_with_edit(_given_back(end.result), end.edit), end.settled)
 
 
 def _place(step: _Step) -> TurnRef:
@@ -352,3 +360,11 @@ def _with_edit(outcome: Outcome[R], edit: EditRecord | None) -> Outcome[R]:
     if not isinstance(outcome, Approved) or edit is None:
         return outcome
     return Approved(outcome.result, outcome.args, edit)
+
+
+def _noted(outcome: Outcome[R], settled: ReconcileAnswer | None) -> Outcome[R]:
+    """Return an unsure end with the note of those who left it as it is."""
+    note = words.settled(settled) if settled else ""
+    if not note or not isinstance(outcome, Unsure):
+        return outcome
+    return Unsure(f"{note} {outcome.message}")

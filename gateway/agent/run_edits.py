@@ -50,7 +50,7 @@ async def genuine(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
     }
     made = frozenset[str]()
     if unknown:
-        made = await _heard(caller, lambda gateway: gateway.edits_made(ref, unknown))
+        made = await heard(caller, lambda gateway: gateway.edits_made(ref, unknown))
     caller.book.put_edits(ref.home, (told[each] for each in made))
     forged = unknown.keys() - made
     return [record for each, record in told.items() if each not in forged]
@@ -69,7 +69,7 @@ async def news(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
     if ref is None or not _has_gateway(caller):
         return []
     home, within = ref.home, homes.conversation_of(ref.ns)
-    found = await _heard(caller, lambda gateway: gateway.history(home, within))
+    found = await heard(caller, lambda gateway: gateway.history(home, within))
     caller.book.put_edits(home, found)
     known = _named_edits(state)
     return [record for record in found if record not in known]
@@ -83,17 +83,21 @@ def _has_gateway(caller: Caller) -> bool:
     return True
 
 
-async def _heard(
+async def heard(
     caller: Caller, question: Callable[[Gateway], Coroutine[Any, Any, T]]
 ) -> T:
-    """Ask the gateway about edits."""
+    """Ask the gateway what the model has to be told.
+
+    Raises:
+        ThreadUnavailable: when it cannot say.
+    """
     try:
         gateway = caller.gateway()
         return await insistently(caller.shell, lambda: question(gateway))
     except TwokeyError as error:
         raise ThreadUnavailable(
-            "The gateway did not confirm what people changed in this thread, so "
-            "the model was not asked; resume the thread when the gateway is back."
+            "The gateway did not confirm what happened in this thread, so the model "
+            "was not asked; resume the thread when the gateway is back."
         ) from error
 
 

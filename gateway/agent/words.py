@@ -10,12 +10,17 @@ import json
 
 from langchain_core.messages import ToolCall, ToolMessage
 
-from gateway.agent.messages import ANSWER_KEY, ITEM_KEY, with_data
+from gateway.agent.messages import (
+    ANSWER_KEY,
+    ITEM_KEY,
+    marked_settled,
+    with_data,
+)
 from gateway.approvals import edits
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Person, Result
 from gateway.errors import NotAllowed
-from gateway.wire import Answer, AnswerKind, ReconcileAnswer
+from gateway.wire import Answer, AnswerKind, LateReport, ReconcileAnswer
 
 NOT_AGAIN = "Do not make the same call again."
 UNKNOWN_EFFECT = (
@@ -135,6 +140,42 @@ def reconciled(answer: ReconcileAnswer) -> str:
         f"This call was cut off or failed, and {who} decided to leave it be.{note} "
         "Treat it as not done, although it may have taken effect. Do not repeat it; "
         "tell the user."
+    )
+
+
+def told_finding(
+    call: ToolCall, answer: ReconcileAnswer, *, item_id: str
+) -> ToolMessage:
+    """Return the message for a call whose end only people could tell."""
+    is_error = answer.type != "executed"
+    text = reconciled(answer)
+    return marked_settled(told(call, text, item_id=item_id, is_error=is_error))
+
+
+def settled(answer: ReconcileAnswer) -> str:
+    """Word the note with which people settled a doubt; "" when they wrote none."""
+    if not answer.message:
+        return ""
+    did = {
+        "executed": "had confirmed that this call took effect",
+        "rerun": "had this call run again, after it was cut off or failed",
+        "skip": "left this call as it is, after it was cut off or failed",
+    }
+    note = _quoted(answer.message)
+    return f"{_name(answer.by)} {did[answer.type]}. Their note: {note}."
+
+
+def reported_late(report: LateReport) -> str:
+    """Word what an executor reported after people had settled its call."""
+    said = "it ran and took effect" if report.ok else "it failed"
+    about = "an earlier attempt at this call" if report.is_apart else "this call"
+    means = "So it took effect twice" if report.is_apart else "This is what counts now"
+    summary = report.summary[:500]
+    quoted = f" It said: {_quoted(summary)}." if summary else ""
+    return (
+        f"A late report about {about}: after people had settled what became of it, its "
+        f"executor reported that {said}.{quoted} {means}, whatever the result says "
+        "below. Do not repeat the call; tell the user."
     )
 
 

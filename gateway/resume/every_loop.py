@@ -8,7 +8,7 @@ agents (`gateway.agent.bridge`). Each loop gets connections of its own.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from weakref import WeakKeyDictionary
 
 from gateway.approvals.record import EditRecord, Home, Result
@@ -22,6 +22,7 @@ from gateway.wire import (
     CallOutcome,
     ClaimReply,
     ClaimRequest,
+    LateReport,
     Turn,
     TurnRef,
     Verdict,
@@ -109,6 +110,12 @@ class EveryLoop:
     ) -> frozenset[str]:
         """See `gateway.agent.port.Gateway.edits_made`."""
         return await self._here().edits_made(ref, edits)
+
+    async def late_reports(
+        self, ref: TurnRef, item_ids: Collection[str]
+    ) -> tuple[LateReport, ...]:
+        """See `gateway.agent.port.Gateway.late_reports`."""
+        return await self._here().late_reports(ref, item_ids)
 
     async def note(self, agent: str) -> AgentNote:
         """See `gateway.agent.port.Gateway.note`."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gateway.approvals import digest
 from gateway.approvals.edits import edit_hash
@@ -25,7 +25,14 @@ from gateway.errors import UnreadableRecord
 from gateway.failures import log_failure
 from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
-from gateway.service.claiming import Claiming, found_by_people, state_after
+from gateway.service.claiming import (
+    Claiming,
+    found_by_people,
+    late_report,
+    outcome_of,
+    settled_by_people,
+    state_after,
+)
 from gateway.service.facts import item_event
 from gateway.service.noticing import NoticeService
 from gateway.service.refusing import stopped
@@ -45,11 +52,11 @@ from gateway.wire import (
     ClaimRequest,
     Done,
     InDoubt,
+    LateReport,
     Refused,
     Turn,
     TurnRef,
     Verdict,
-    answer_for,
     ended,
 )
 
@@ -149,7 +156,7 @@ class AgentService:
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         """Return what became of the held calls of one message, in the whole run."""
         approvals = await self._of_message(ref)
-        return tuple(_outcome(item) for one in approvals for item in one.items)
+        return tuple(outcome_of(item) for one in approvals for item in one.items)
 
     async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
         """Return edits of calls that ran; see `gateway.agent.port.Gateway.history`."""
@@ -209,6 +216,15 @@ class AgentService:
                 made.add(each)
         return frozenset(made)
 
+    async def late_reports(
+        self, ref: TurnRef, item_ids: Collection[str]
+    ) -> tuple[LateReport, ...]:
+        """Return late reports; see `gateway.agent.port.Gateway.late_reports`."""
+        found = [await self._find(item_id) for item_id in item_ids]
+        mine = [one[1] for one in found if one and _is_of_run(one[0], ref)]
+        reports = map(late_report, mine)
+        return tuple(report for report in reports if report is not None)
+
     async def note(self, agent: str) -> AgentNote:
         """Return which tools of an agent need a person."""
         policy = self._policy()
@@ -236,6 +252,7 @@ class AgentService:
                     lease_s=self._store.lease_ms / 1000,
                     edit=item.edit,
                     asks_on_failure=item.asks_on_failure,
+                    settled=settled_by_people(item),
                 )
             case "busy":
                 reply = Busy(retry_after_s=min(0.5, max(0.05, answer.left_ms / 5000)))
@@ -257,7 +274,12 @@ class AgentService:
         fresh = found[1] if found else item
         # A person may have settled a doubt: then there is a state and no result.
         result = fresh.result or Result(ok=fresh.state is ItemState.EXECUTED)
-        return Done(result=result, edit=fresh.edit, found=found_by_people(fresh))
+        return Done(
+            result=result,
+            edit=fresh.edit,
+            found=found_by_people(fresh),
+            settled=settled_by_people(fresh),
+        )
 
     async def _end_claim(self, item_id: str, fence: int, result: Result | None) -> bool:
         found = await self._find(item_id)
@@ -346,18 +368,6 @@ def _is_of_run(approval: Approval, ref: TurnRef) -> bool:
     is_one_agent = (approval.agent, approval.thread) == (ref.agent, ref.thread)
     is_outermost = approval.outer is None or ref.outer is None
     return approval.home == ref.home or (is_one_agent and is_outermost)
-
-
-def _outcome(item: Item) -> CallOutcome:
-    return CallOutcome(
-        item_id=item.id,
-        tool_call_id=item.ctx.tool_call_id,
-        tool=item.tool,
-        state=item.state,
-        answer=answer_for(item),
-        edit=item.edit,
-        result=item.result,
-    )
 
 
 def _is_within(ns: str, outer: str) -> bool:

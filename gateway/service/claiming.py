@@ -15,7 +15,16 @@ from gateway.policy.rules import Policy
 from gateway.service.facts import GATEWAY, item_event
 from gateway.service.judging import JudgedNow, judge_now, lapse_ms
 from gateway.store.store import Store
-from gateway.wire import FindingWord, ReconcileAnswer, Refused, Reopened, ended
+from gateway.wire import (
+    CallOutcome,
+    FindingWord,
+    LateReport,
+    ReconcileAnswer,
+    Refused,
+    Reopened,
+    answer_for,
+    ended,
+)
 
 _ATTEMPTS = 16
 
@@ -105,7 +114,8 @@ def _told(item: Item) -> Refused | Reopened:
 
 def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
     """Return what people found out about an execution in doubt, with their notes."""
-    seen = item.observations_now
+    latest = max((one.fence for one in item.observations), default=0)
+    seen = [one for one in item.observations if one.fence == latest]
     return ReconcileAnswer(
         type=word,
         item_id=item.id,
@@ -123,6 +133,42 @@ def found_by_people(item: Item) -> ReconcileAnswer | None:
     if item.found is Finding.SKIP and result is None:
         return reconcile_answer(item, "skip")
     return None
+
+
+def settled_by_people(item: Item) -> ReconcileAnswer | None:
+    """Return as what people settled the last doubt; None when there was none."""
+    if item.found is None:
+        return None
+    return reconcile_answer(item, item.found.value)
+
+
+def late_report(item: Item) -> LateReport | None:
+    """Return what was reported after people had settled a doubt; None for nothing."""
+    if item.late is None or item.found is None:
+        return None
+    began_again = item.found is Finding.RERUN and not item.observations_now
+    return LateReport(
+        item_id=item.id,
+        tool_call_id=item.ctx.tool_call_id,
+        ok=item.late.ok,
+        summary=item.late.summary,
+        is_apart=began_again,
+    )
+
+
+def outcome_of(item: Item) -> CallOutcome:
+    """Return what became of a held call, for repairing a turn that was cut off."""
+    return CallOutcome(
+        item_id=item.id,
+        tool_call_id=item.ctx.tool_call_id,
+        tool=item.tool,
+        state=item.state,
+        answer=answer_for(item),
+        edit=item.edit,
+        result=item.result,
+        found=found_by_people(item),
+        settled=settled_by_people(item),
+    )
 
 
 def state_after(item: Item, result: Result | None) -> ItemState:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from gateway import wire
@@ -19,13 +19,16 @@ from gateway.approvals.record import (
     Context,
     Demand,
     EditRecord,
+    Finding,
     Home,
     Item,
+    Observation,
     Person,
     Result,
     Revocation,
     Settlement,
     Verb,
+    Vote,
     is_inside,
 )
 from gateway.approvals.strict_json import JsonObject
@@ -33,6 +36,13 @@ from gateway.approvals.tiers import Tier, join
 from gateway.errors import NotAllowed, StoreUnavailable
 from gateway.policy.evaluate import Ruling
 from gateway.policy.overrides import Override
+from gateway.service.claiming import (
+    found_by_people,
+    late_report,
+    outcome_of,
+    reconcile_answer,
+    settled_by_people,
+)
 from gateway.service.hints import apply_hint
 from gateway.wire import (
     AgentNote,
@@ -45,6 +55,7 @@ from gateway.wire import (
     ClaimRequest,
     Done,
     InDoubt,
+    LateReport,
     ProposedCall,
     ReconcileAnswer,
     Refused,
@@ -117,7 +128,12 @@ class FakeGateway:
             case ItemState.IN_DOUBT:
                 return InDoubt()
             case ItemState.EXECUTED | ItemState.FAILED:
-                return Done(result=item.result or Result(ok=True), edit=item.edit)
+                return Done(
+                    result=item.result or Result(ok=item.state is ItemState.EXECUTED),
+                    edit=item.edit,
+                    found=found_by_people(item),
+                    settled=settled_by_people(item),
+                )
             case _:
                 return Refused(
                     reason=f"This call is {item.state} and does not run.",
@@ -149,18 +165,7 @@ class FakeGateway:
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         with self._entered("outcomes"):
-            return tuple(
-                CallOutcome(
-                    item_id=item.id,
-                    tool_call_id=item.ctx.tool_call_id,
-                    tool=item.tool,
-                    state=item.state,
-                    answer=wire.answer_for(item),
-                    edit=item.edit,
-                    result=item.result,
-                )
-                for item in self._of_message(ref)
-            )
+            return tuple(map(outcome_of, self._of_message(ref)))
 
     async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
         with self._entered("history"):
@@ -198,6 +203,15 @@ class FakeGateway:
                 and item.edit
                 and edit_hash(item.edit) == each
             )
+
+    async def late_reports(
+        self, ref: TurnRef, item_ids: Collection[str]
+    ) -> tuple[LateReport, ...]:
+        with self._entered("late_reports"):
+            items = [self.items[each] for each in item_ids if each in self.items]
+            mine = [item for item in items if self.homes[item.id] == ref.home]
+            reports = [late_report(item) for item in mine]
+            return tuple(report for report in reports if report)
 
     async def note(self, agent: str) -> AgentNote:
         with self._entered("note"):
@@ -248,23 +262,20 @@ class FakeGateway:
         """Let the lease of a dead owner run out."""
         self._move(item_id, Move.DOUBT)
 
-    def reconcile(self, item_id: str, finding: str) -> ReconcileAnswer:
+    def reconcile(self, item_id: str, finding: str, note: str = "") -> ReconcileAnswer:
         """Let a person say what happened; return what the thread is resumed with."""
-        item = self.items[item_id]
-        if finding == "executed":
-            self._move(item_id, Move.EXECUTE, result=Result(ok=True))
-        elif finding == "rerun":
-            self._move(item_id, Move.RETRY)
-        else:
-            self._move(item_id, Move.FAIL, result=Result(ok=False))
-        return ReconcileAnswer.model_validate(
-            {
-                "type": finding,
-                "item_id": item_id,
-                "action_hash": digest.action_hash(item.requested),
-                "by": ANNA.model_dump(),
-            }
+        item, found = self.items[item_id], Finding(finding)
+        vote = Vote(by=ANNA, roles=(), action_hash=item.action_hash, at_ms=1)
+        said = Observation(finding=found, vote=vote, note=note, fence=item.fence)
+        self.items[item_id] = item.with_(
+            found=found, observations=(*item.observations, said)
         )
+        moves = {
+            Finding.EXECUTED: Move.EXECUTE,
+            Finding.RERUN: Move.RETRY,
+            Finding.SKIP: Move.FAIL,
+        }
+        return reconcile_answer(self._move(item_id, moves[found]), found.value)
 
     def answer(self, item_id: str) -> Answer:
         answer = wire.answer_for(self.items[item_id])
@@ -373,6 +384,7 @@ class FakeGateway:
                 idempotency_key=digest.claim_key(item.ctx.as_dict(), item.action_hash),
                 lease_s=self.lease_s,
                 edit=item.edit,
+                settled=settled_by_people(item),
             )
         )
 

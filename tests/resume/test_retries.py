@@ -53,11 +53,13 @@ async def test_people_run_it_again_alone_and_under_its_key(
         assert item.has_failed
         monkeypatch.setattr(shop, "is_bank_down", False)
 
-        outcome = await house.decide(item, Reconcile(finding=Finding.RERUN))
+        again = Reconcile(finding=Finding.RERUN, note="the bank is up")
+        outcome = await house.decide(item, again)
         words = await house.words()
 
     assert outcome.kind == "settled"
-    assert words == "charged 78291 | mailed ana@example.org"
+    assert 'Their note: "the bank is up".' in words
+    assert words.endswith("charged 78291 | mailed ana@example.org")
     lines = [line for line in shop.ledger() if line.startswith("charge")]
     assert (len(lines), len(set(lines))) == (2, 1), "twice, under one key"
     assert len(shop.ledger()) == 3, "the e-mail was not sent again"
@@ -84,7 +86,7 @@ async def test_each_attempt_needs_a_word_of_its_own(
     ("finding", "state", "told"),
     [
         (Finding.SKIP, ItemState.FAILED, "the bank is down"),
-        (Finding.EXECUTED, ItemState.EXECUTED, 'Their note: "4711"'),
+        (Finding.EXECUTED, ItemState.EXECUTED, "confirmed that it took effect"),
     ],
 )
 async def test_what_people_say_instead_is_what_the_agent_reads(
@@ -96,6 +98,7 @@ async def test_what_people_say_instead_is_what_the_agent_reads(
         words = await house.words()
 
     assert told in words
+    assert 'Their note: "4711"' in words
     assert (await house.states())[0] is state
     assert len([one for one in shop.ledger() if one.startswith("charge")]) == 1
 

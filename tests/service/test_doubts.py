@@ -165,7 +165,9 @@ async def test_the_truth_keeps_a_call_from_running_a_second_time(desk: Desk) -> 
 
     await desk.agents.finish(claim.item_id, fence, PAID)
 
-    assert await desk.agents.claim(claim.with_(owner="w2")) == Done(result=PAID)
+    reply = await desk.agents.claim(claim.with_(owner="w2"))
+    assert isinstance(reply, Done)
+    assert (reply.result, reply.found) == (PAID, None)
 
 
 async def test_a_report_beside_a_second_run_is_kept_and_changes_nothing_of_it(
@@ -183,3 +185,72 @@ async def test_a_report_beside_a_second_run_is_kept_and_changes_nothing_of_it(
     item = await desk.item(claim.item_id)
     assert (item.state, item.result, item.late) == (ItemState.FAILED, BROKE, PAID)
     assert item.is_contradicted
+
+
+@pytest.mark.parametrize("finding", Finding)
+async def test_a_note_reaches_the_agent_whatever_was_found(
+    desk: Desk, finding: Finding
+) -> None:
+    claim, fence = await doubtful(desk)
+    await say(desk, claim, finding, ANA, "see 4711")
+    [outcome] = await desk.agents.outcomes(claim.ref)
+    if finding is not Finding.RERUN:
+        await desk.agents.finish(claim.item_id, fence, PAID)
+
+    reply = await desk.agents.claim(claim.with_(owner="w2"))
+
+    assert isinstance(reply, Claimed if finding is Finding.RERUN else Done)
+    for told in (reply.settled, outcome.settled):
+        assert told is not None
+        assert (told.type, told.message) == (finding.value, "see 4711")
+        assert told.by == ANA.person
+
+
+async def test_a_note_on_a_failure_that_was_left_is_beside_the_tools_own_error(
+    desk: Desk,
+) -> None:
+    claim, _ = await doubtful(desk)
+    await say(desk, claim, Finding.RERUN, ANA, "try it once more")
+    second = await desk.agents.claim(claim.with_(owner="w2"))
+    assert isinstance(second, Claimed)
+    await desk.agents.finish(claim.item_id, second.fence, BROKE)
+
+    reply = await desk.agents.claim(claim.with_(owner="w3"))
+
+    assert isinstance(reply, Done)
+    assert (reply.result, reply.found) == (BROKE, None)
+    assert reply.settled is not None
+    assert reply.settled.message == "try it once more"
+
+
+async def test_a_late_report_is_told_in_its_own_run_and_names_its_attempt(
+    desk: Desk,
+) -> None:
+    left, fence = await doubtful(desk)
+    assert await desk.agents.late_reports(left.ref, [left.item_id]) == ()
+    await say(desk, left, Finding.SKIP, ANA)
+    assert await desk.agents.late_reports(left.ref, [left.item_id]) == ()
+    await desk.agents.finish(left.item_id, fence, PAID)
+
+    asked = [left.item_id, "junk", "ap_s0_0.0"]
+    [report] = await desk.agents.late_reports(left.ref, asked)
+    other = left.ref.with_(thread="t2")
+
+    assert (report.item_id, report.tool_call_id) == (left.item_id, left.tool_call_id)
+    assert (report.ok, report.summary, report.is_apart) == (True, "paid 899", False)
+    assert await desk.agents.late_reports(other, asked) == ()
+
+
+@pytest.mark.parametrize("has_begun", [True, False])
+async def test_a_report_about_an_earlier_attempt_is_apart_once_a_second_one_began(
+    desk: Desk, *, has_begun: bool
+) -> None:
+    claim, fence = await doubtful(desk)
+    await say(desk, claim, Finding.RERUN, ANA)
+    if has_begun:
+        await desk.agents.claim(claim.with_(owner="w2"))
+
+    await desk.agents.finish(claim.item_id, fence, PAID)
+
+    [report] = await desk.agents.late_reports(claim.ref, [claim.item_id])
+    assert (report.ok, report.is_apart) == (True, has_begun)

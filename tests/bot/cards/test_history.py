@@ -119,9 +119,9 @@ def test_each_event_has_its_line(name: EventName, item: Item, text: str) -> None
 @pytest.mark.parametrize(
     ("reason", "text"),
     [
-        ("executed", "m:🔎 <@U0BEN> checked: it ran.\n"),
-        ("rerun", "m:🔎 <@U0BEN> checked: it runs again.\n"),
-        ("skip", "m:🔎 <@U0BEN> checked and left it as it is.\n"),
+        ("executed", "m:🔎 <@U0BEN> checked: it took effect.\n"),
+        ("rerun", "m:🔎 <@U0BEN> says: it runs again.\n"),
+        ("skip", "m:🔎 <@U0BEN> left it as it is.\n"),
         ("else", None),
     ],
 )

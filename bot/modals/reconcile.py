@@ -1,0 +1,80 @@
+"""Say what became of a call in doubt, with a note for the others and the agent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from bot.blocks import Block, input_block, label, modal, option, select, text_input
+from bot.cards.buttons import FINDINGS, FINDINGS_OF_A_FAILURE, if_repeated
+from bot.ids import Input, View, seal
+from bot.modals.edit import text_of
+from bot.modals.form import State
+from bot.modals.heading import heading
+from bot.modals.reading import Unreadable, seen
+from bot.modals.schema import Kind
+from gateway.approvals.reconciling import MAX_NOTE
+from gateway.approvals.record import Approval, Finding
+
+_NEEDED = "Please choose what became of this call."
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What a reviewer submitted: finding and note, or block id to a sentence."""
+
+    finding: Finding | None
+    note: str
+    errors: dict[str, str]
+
+
+def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
+    """Return the modal in which one call in doubt is settled, or a word on it given."""
+    item = approval.items[index]
+    names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
+    menu = select(
+        Input.FINDING.value,
+        [option(label(words), finding.value) for finding, words in names.items()],
+        placeholder=label("Choose one"),
+    )
+    note = text_input(Input.NOTE.value, multiline=True, max_length=MAX_NOTE)
+    blocks = [
+        *heading(approval, item),
+        input_block(
+            label("What became of it"),
+            menu,
+            block_id=Input.FINDING.value,
+            hint=label(f"{names[Finding.RERUN]}: {if_repeated(item)}"),
+        ),
+        input_block(
+            label("What did you find?"),
+            note,
+            block_id=Input.NOTE.value,
+            hint=label(
+                "The agent reads this. It stands on the card and in the audit log."
+            ),
+            optional=True,
+        ),
+    ]
+    return modal(
+        label("What became of it?"),
+        blocks,
+        callback_id=View.RECONCILE,
+        submit=label("Record this"),
+        close=label("Cancel"),
+        private_metadata=seal(
+            approval, index, key=key, team=team, purpose=View.RECONCILE
+        ),
+    )
+
+
+def submitted(state: State) -> Submitted:
+    """Read the modal; a note alone, without a choice, settles nothing."""
+    note = text_of(state, Input.NOTE)
+    held = state.get(Input.FINDING.value, {}).get(Input.FINDING.value, {})
+    try:
+        finding = Finding(str(seen(held, Kind.CHOICE)))
+    except Unreadable as error:
+        return Submitted(None, note, {Input.FINDING.value: str(error)})
+    except ValueError:
+        return Submitted(None, note, {Input.FINDING.value: _NEEDED})
+    return Submitted(finding, note, {})

@@ -1,0 +1,88 @@
+"""Tell the model when an executor reported something else than people had settled.
+
+A worker that was thought dead may come back after people said what became of its call,
+and after the agent has read that and gone on. What is told is not kept in state: the
+gateway is asked before each call of the model about the results that are still among
+the messages, and each report stands once in what the model reads, inside the result
+that it is about.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from langchain_core.messages import AnyMessage, ToolMessage
+
+from gateway.agent import turns, words
+from gateway.agent.calls import Caller
+from gateway.agent.messages import ITEM_KEY, SETTLED_KEY, prepended
+from gateway.agent.run_edits import heard
+from gateway.approvals import edits
+from gateway.wire import LateReport
+
+MARK = "[twokey:late]"
+"""Opens every late report; the same text in a tool's own output is defused."""
+
+MAX_ASKED = 64
+"""How many results one model call asks about at most, the newest."""
+
+
+async def reported(
+    caller: Caller, messages: Sequence[AnyMessage]
+) -> dict[str, LateReport]:
+    """Return the late reports about the results among these messages, by item id.
+
+    Nobody is asked about messages of which people had to settle nothing.
+
+    Raises:
+        ThreadUnavailable: when the gateway cannot say.
+    """
+    asked = [_item_of(message) for message in messages if _is_settled(message)]
+    ids = [*dict.fromkeys(each for each in reversed(asked) if each)][:MAX_ASKED]
+    ref = turns.place(caller.agent, "") if ids else None
+    if ref is None:
+        return {}
+    found = await heard(caller, lambda gateway: gateway.late_reports(ref, ids))
+    return {report.item_id: report for report in found}
+
+
+def told(
+    messages: Sequence[AnyMessage], reports: Mapping[str, LateReport]
+) -> list[AnyMessage]:
+    """Return the input of a model call in which every late report stands once."""
+    left = dict(reports)
+    placed: list[AnyMessage] = []
+    for message in messages:
+        report = left.get(_item_of(message)) if _is_settled(message) else None
+        is_news = report is not None and _is_news(message, report)
+        if report is not None and is_news:
+            del left[report.item_id]
+            placed.append(prepended(message, [notice(report)]))
+        else:
+            placed.append(message)
+    return placed
+
+
+def notice(report: LateReport) -> str:
+    """Return what the model reads of a report, with look-alikes in it defused."""
+    return f"{MARK} {edits.defuse(words.reported_late(report))}"
+
+
+def _is_news(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolMessage
+    """Say whether a report differs from what the result of its call says."""
+    if message.tool_call_id != report.tool_call_id:
+        return False
+    if report.is_apart:
+        return report.ok
+    return report.ok is (message.status == "error")
+
+
+def _is_settled(message: AnyMessage) -> bool:
+    is_result = isinstance(message, ToolMessage)
+    return is_result and message.additional_kwargs.get(SETTLED_KEY) is True
+
+
+def _item_of(message: AnyMessage) -> str:
+    found: object = message.additional_kwargs.get(ITEM_KEY)
+    return found if isinstance(found, str) else ""

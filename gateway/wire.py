@@ -247,9 +247,13 @@ class Busy(Record):
 
 
 class InDoubt(Record):
-    """An owner died between effect and record; a person has to say what happened."""
+    """An owner died between effect and record; a person has to say what happened.
+
+    ``edit`` says what a person changed before: those arguments ran, if any did.
+    """
 
     kind: Literal["in_doubt"] = "in_doubt"
+    edit: EditRecord | None = None
 
 
 class Refused(Record):
@@ -284,36 +288,6 @@ class CallEnd(Record):
     tool: str
     tool_call_id: str
     result: Result
-
-
-class CallOutcome(Record):
-    """What became of one held call, for repairing a turn that was cut off.
-
-    ``found`` and ``settled`` are as in `Done`.
-    """
-
-    item_id: str
-    tool_call_id: str
-    tool: str
-    state: ItemState
-    answer: Answer | None = None
-    edit: EditRecord | None = None
-    result: Result | None = None
-    found: ReconcileAnswer | None = None
-    settled: ReconcileAnswer | None = None
-
-
-class LateReport(Record):
-    """What an executor reported after people had settled the doubt about its call.
-
-    ``is_apart`` says that it is about an earlier attempt than the call's own result.
-    """
-
-    item_id: str
-    tool_call_id: str
-    ok: bool
-    summary: str = ""
-    is_apart: bool = False
 
 
 class AgentNote(Record):

@@ -252,7 +252,17 @@ class Caller:
             told = words.told_finding(
                 request.tool_call, end.finding, item_id=held.item_id
             )
-            return _closing(request, told)
+            if end.edit is None:
+                return _closing(request, told)
+            # What took effect, if anything did, is what a person had made of it.
+            return self._presented(
+                request,
+                told,
+                held.ref.home,
+                item_id=held.item_id,
+                own=end.edit,
+                inside=[],
+            )
         if isinstance(end, Ran):
             result, inside = end.result, end.inside
         else:

@@ -126,6 +126,7 @@ class Reconciled:
     """It was cut off while it ran; a person found out what happened, or let it be."""
 
     finding: ReconcileAnswer
+    edit: EditRecord | None = None
 
 
 _inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", default=None)
@@ -194,14 +195,14 @@ async def execute(
             case InDoubt():
                 finding = ask_what_happened(held.item_id, held.action_hash, held.tool)
                 if finding.type != "rerun":
-                    return Reconciled(finding)
+                    return Reconciled(finding, reply.edit)
             case _:
                 assert_never(reply)
 
 
 def _done(reply: Done) -> RanBefore | Reconciled:
     if reply.found is not None:
-        return Reconciled(reply.found)
+        return Reconciled(reply.found, reply.edit)
     return RanBefore(reply.result, reply.edit, reply.settled)
 
 

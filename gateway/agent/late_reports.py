@@ -19,7 +19,7 @@ from gateway.agent.calls import Caller
 from gateway.agent.messages import ITEM_KEY, SETTLED_KEY, prepended
 from gateway.agent.run_edits import heard
 from gateway.approvals import edits
-from gateway.wire import LateReport
+from gateway.outcomes import LateReport
 
 MARK = "[twokey:late]"
 """Opens every late report; the same text in a tool's own output is defused."""

@@ -15,13 +15,12 @@ from gateway.agent import homes
 from gateway.agent.tool_starts import excepting
 from gateway.approvals.record import EditRecord, Home, Result
 from gateway.errors import NotAllowed
+from gateway.outcomes import CallOutcome, LateReport
 from gateway.wire import (
     AgentNote,
     CallEnd,
-    CallOutcome,
     ClaimReply,
     ClaimRequest,
-    LateReport,
     Turn,
     TurnRef,
     Verdict,

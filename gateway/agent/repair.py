@@ -32,7 +32,8 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import EditRecord
 from gateway.errors import TwokeyError
 from gateway.failures import log_failure
-from gateway.wire import AnswerKind, CallOutcome, Verdict, VerdictKind
+from gateway.outcomes import CallOutcome
+from gateway.wire import AnswerKind, Verdict, VerdictKind
 
 logger = logging.getLogger(__name__)
 

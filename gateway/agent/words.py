@@ -20,7 +20,8 @@ from gateway.approvals import edits
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Person, Result
 from gateway.errors import NotAllowed
-from gateway.wire import Answer, AnswerKind, LateReport, ReconcileAnswer
+from gateway.outcomes import LateReport
+from gateway.wire import Answer, AnswerKind, ReconcileAnswer
 
 NOT_AGAIN = "Do not make the same call again."
 UNKNOWN_EFFECT = (

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from weakref import WeakKeyDictionary
 
 from gateway.approvals.record import EditRecord, Home, Result
+from gateway.outcomes import CallOutcome, LateReport
 from gateway.policy.rules import Policy
 from gateway.service.agents import AgentService
 from gateway.store.store import Store
@@ -19,10 +20,8 @@ from gateway.triage.port import Triage
 from gateway.wire import (
     AgentNote,
     CallEnd,
-    CallOutcome,
     ClaimReply,
     ClaimRequest,
-    LateReport,
     Turn,
     TurnRef,
     Verdict,

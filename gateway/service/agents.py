@@ -23,6 +23,7 @@ from gateway.approvals.record import (
 )
 from gateway.errors import UnreadableRecord
 from gateway.failures import log_failure
+from gateway.outcomes import CallOutcome, LateReport
 from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
 from gateway.service.claiming import (
@@ -46,13 +47,11 @@ from gateway.wire import (
     AgentNote,
     Busy,
     CallEnd,
-    CallOutcome,
     Claimed,
     ClaimReply,
     ClaimRequest,
     Done,
     InDoubt,
-    LateReport,
     Refused,
     Turn,
     TurnRef,
@@ -257,7 +256,7 @@ class AgentService:
             case "busy":
                 reply = Busy(retry_after_s=min(0.5, max(0.05, answer.left_ms / 5000)))
             case "in_doubt":
-                reply = InDoubt()
+                reply = InDoubt(edit=item.edit)
             case "done":
                 reply = await self._stored_result(item)
             case "refused":

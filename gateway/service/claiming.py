@@ -11,14 +11,13 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Finding, Item, Result
 from gateway.approvals.revoking import Revoked, revoked
 from gateway.errors import StoreUnavailable
+from gateway.outcomes import CallOutcome, LateReport
 from gateway.policy.rules import Policy
 from gateway.service.facts import GATEWAY, item_event
 from gateway.service.judging import JudgedNow, judge_now, lapse_ms
 from gateway.store.store import Store
 from gateway.wire import (
-    CallOutcome,
     FindingWord,
-    LateReport,
     ReconcileAnswer,
     Refused,
     Reopened,

@@ -34,6 +34,7 @@ from gateway.approvals.record import (
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier, join
 from gateway.errors import NotAllowed, StoreUnavailable
+from gateway.outcomes import CallOutcome, LateReport
 from gateway.policy.evaluate import Ruling
 from gateway.policy.overrides import Override
 from gateway.service.claiming import (
@@ -49,13 +50,11 @@ from gateway.wire import (
     Answer,
     Busy,
     CallEnd,
-    CallOutcome,
     Claimed,
     ClaimReply,
     ClaimRequest,
     Done,
     InDoubt,
-    LateReport,
     ProposedCall,
     ReconcileAnswer,
     Refused,
@@ -126,7 +125,7 @@ class FakeGateway:
             case ItemState.EXECUTING:
                 return Busy(retry_after_s=0.01)
             case ItemState.IN_DOUBT:
-                return InDoubt()
+                return InDoubt(edit=item.edit)
             case ItemState.EXECUTED | ItemState.FAILED:
                 return Done(
                     result=item.result or Result(ok=item.state is ItemState.EXECUTED),

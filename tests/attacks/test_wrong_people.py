@@ -39,6 +39,7 @@ from tests.conftest import eventually
 DECIDING = [
     *(Action.APPROVE, Action.EDIT, Action.REJECT, Action.RESPOND),
     *(Action.RECONCILE_EXECUTED, Action.RECONCILE_RERUN, Action.RECONCILE_SKIP),
+    Action.RECONCILE_NOTE,
 ]
 NOBODY = {
     "an outsider": "U0EVE",

@@ -1,0 +1,37 @@
+"""Name what became of calls, for agents that read it later."""
+
+from __future__ import annotations
+
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import EditRecord, Record, Result
+from gateway.wire import Answer, ReconcileAnswer
+
+
+class CallOutcome(Record):
+    """What became of one held call, for repairing a turn that was cut off.
+
+    ``found`` and ``settled`` are as in `Done`.
+    """
+
+    item_id: str
+    tool_call_id: str
+    tool: str
+    state: ItemState
+    answer: Answer | None = None
+    edit: EditRecord | None = None
+    result: Result | None = None
+    found: ReconcileAnswer | None = None
+    settled: ReconcileAnswer | None = None
+
+
+class LateReport(Record):
+    """What an executor reported after people had settled the doubt about its call.
+
+    ``is_apart`` says that it is about an earlier attempt than the call's own result.
+    """
+
+    item_id: str
+    tool_call_id: str
+    ok: bool
+    summary: str = ""
+    is_apart: bool = False

@@ -17,7 +17,7 @@ TOLD = ToolMessage(
     id="m1",
     additional_kwargs={EDIT_KEY: {"item_id": "ap0.0"}},
 )
-HISTORY = [HumanMessage("pay"), TOLD]
+HISTORY: list[Any] = [HumanMessage("pay"), TOLD]
 
 
 def handed_over(*messages: Any) -> list[Any]:

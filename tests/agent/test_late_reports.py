@@ -14,6 +14,7 @@ from gateway.agent import guarded, late_reports
 from gateway.agent.messages import ITEM_KEY, SETTLED_KEY
 from gateway.approvals.record import Finding, Result
 from gateway.errors import ThreadUnavailable
+from gateway.outcomes import LateReport
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import (
     FREE,
@@ -189,10 +190,10 @@ def test_a_report_is_told_once_and_only_about_its_own_call() -> None:
             "left", tool_call_id=call, status="error", additional_kwargs=kwargs
         )
 
-    report = late_reports.LateReport(
+    report = LateReport(
         item_id="ap0.0", tool_call_id="c1", ok=True, summary=PAID.summary
     )
-    history = [
+    history: list[Any] = [
         HumanMessage("hi"),
         result("ap0.0", "c2"),
         result("ap0.0", "c1"),

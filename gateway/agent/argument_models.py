@@ -254,11 +254,11 @@ def _differ(one: Any, other: Any) -> bool:  # noqa: ANN401 - a value of any clas
         ours, theirs = cast("list[Any]", one), cast("list[Any]", other)
         pairs = zip(ours, theirs, strict=False)
         return len(ours) != len(theirs) or any(_differ(*pair) for pair in pairs)
-    equals: object = type(one).__eq__
-    if equals is object.__eq__:
-        return type(one) is not type(other)
+    kind: Any = type(cast("object", one))
+    if kind.__eq__ is object.__eq__:
+        return kind is not type(cast("object", other))
     try:
-        return bool(one != other)
+        return bool(cast("Any", one) != other)
     except Exception:  # noqa: BLE001 - arrays and the like; their documents are equal
         return False
 
@@ -303,7 +303,7 @@ def _members(value: object) -> dict[str, object] | None:
         named = {name: field.alias for name, field in fields.items()}
         return {named.get(name, name): one for name, one in value.__dict__.items()}
     if isinstance(value, Mapping):
-        rows: Any = value
+        rows = cast("Mapping[object, Any]", value)
         return {str(key): one for key, one in rows.items()}
     if dataclasses.is_dataclass(value):
         names = [field.name for field in dataclasses.fields(value)]

@@ -125,5 +125,9 @@ class BadStep(TwokeyError):
     """A step of a graph is written in a way that cannot run; nobody was asked."""
 
 
+class StateUnknown(TwokeyError):
+    """The business state that a call depends on cannot be read, so it did not run."""
+
+
 class ThreadUnavailable(TwokeyError):
     """A thread cannot be resumed now; its job stays and is tried again."""

@@ -12,6 +12,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gateway.approvals import digest
+from gateway.approvals.business_state import BusinessState
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
     EditRecord,
@@ -25,9 +26,17 @@ from gateway.approvals.record import (
 )
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
+from gateway.claim_replies import Busy as Busy  # noqa: PLC0414 - re-export
+from gateway.claim_replies import CheckState as CheckState  # noqa: PLC0414 - re-export
+from gateway.claim_replies import Claimed as Claimed  # noqa: PLC0414 - re-export
+from gateway.claim_replies import FindingWord as FindingWord  # noqa: PLC0414 - re-export
+from gateway.claim_replies import InDoubt as InDoubt  # noqa: PLC0414 - re-export
+from gateway.claim_replies import ReconcileAnswer as ReconcileAnswer  # noqa: PLC0414 - re-export
+from gateway.claim_replies import Refused as Refused  # noqa: PLC0414 - re-export
+from gateway.claim_replies import Reopened as Reopened  # noqa: PLC0414 - re-export
+from gateway.claim_replies import StateNow as StateNow  # noqa: PLC0414 - re-export
 
 ARGS_TAG = "twokey/v1/args"
-FindingWord = Literal["executed", "rerun", "skip"]
 APPROVAL_INTERRUPT = "twokey.approval"
 RECONCILE_INTERRUPT = "twokey.reconcile"
 
@@ -95,6 +104,7 @@ class ProposedCall(Record):
             evidence for people and is neither hashed nor run.
         problem: a sentence for the model about a call that cannot run as it is, because
             it does not fit its tool or names none; ``args`` are the model's own then.
+        state: the business state that its tool's `recheck` returned; None without one.
     """
 
     tool: str
@@ -103,6 +113,7 @@ class ProposedCall(Record):
     hint: CallHint | None = None
     spelled: JsonObject | None = None
     problem: str = ""
+    state: BusinessState | None = None
 
 
 class Turn(Record):
@@ -182,20 +193,10 @@ class Answer(Record):
     has_started: bool = False
 
 
-class ReconcileAnswer(Record):
-    """What an execution in doubt is resumed with, for `RECONCILE_INTERRUPT`."""
-
-    type: FindingWord
-    item_id: str
-    action_hash: str
-    message: str = ""
-    by: Person | None = None
-
-
 class ClaimRequest(Record):
     """Ask for the right to execute one held call once.
 
-    ``owner`` names the process and attempt.
+    ``owner`` names the process and attempt. ``state`` answers a `CheckState`.
     """
 
     item_id: str
@@ -203,26 +204,7 @@ class ClaimRequest(Record):
     tool: str
     tool_call_id: str
     owner: str
-
-
-class Claimed(Record):
-    """Run exactly ``action`` (a canonical document) now, once.
-
-    The claim holds for ``lease_s`` seconds and is kept by heartbeats with ``fence``.
-    ``idempotency_key`` is the same for every attempt at this authorization.
-    ``asks_on_failure`` says that people settle what becomes of a failure. ``settled``
-    is what people said of an earlier attempt, when they had the call run again.
-    """
-
-    kind: Literal["new"] = "new"
-    fence: int
-    action: str
-    action_hash: str
-    idempotency_key: str
-    lease_s: float
-    edit: EditRecord | None = None
-    asks_on_failure: bool = False
-    settled: ReconcileAnswer | None = None
+    state: StateNow | None = None
 
 
 class Done(Record):
@@ -239,40 +221,9 @@ class Done(Record):
     settled: ReconcileAnswer | None = None
 
 
-class Busy(Record):
-    """A live owner executes it right now; ask again after ``retry_after_s``."""
-
-    kind: Literal["busy"] = "busy"
-    retry_after_s: float = 0.2
-
-
-class InDoubt(Record):
-    """An owner died between effect and record; a person has to say what happened.
-
-    ``edit`` says what a person changed before: those arguments ran, if any did.
-    """
-
-    kind: Literal["in_doubt"] = "in_doubt"
-    edit: EditRecord | None = None
-
-
-class Refused(Record):
-    """It must not run; ``reason`` is a sentence for the model."""
-
-    kind: Literal["refused"] = "refused"
-    reason: str
-    state: ItemState | None = None
-
-
-class Reopened(Record):
-    """It went back to people, for this reason; ask about it again."""
-
-    kind: Literal["reopened"] = "reopened"
-    reason: str
-
-
 ClaimReply = Annotated[
-    Claimed | Done | Busy | InDoubt | Refused | Reopened, Field(discriminator="kind")
+    Claimed | CheckState | Done | Busy | InDoubt | Refused | Reopened,
+    Field(discriminator="kind"),
 ]
 
 

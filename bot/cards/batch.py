@@ -20,14 +20,22 @@ from bot.blocks import (
     words,
 )
 from bot.cards import buttons
-from bot.cards.diff import diff
-from bot.cards.frame import LEAST, Frame, room, rows_of
+from bot.cards.diff import diff, is_in_another_state, state_text
+from bot.cards.frame import LEAST, Frame, Room, room, rows_of
 from bot.cards.listing import Listing, all_text, fits, listing, summary
 from bot.cards.refs import hash_ref, when, who
 from bot.cards.rich import box, line, stacked
-from bot.cards.states import BECAUSE, TIERS, TRIAGE, WORDS, reasons_line, sentence
+from bot.cards.states import (
+    BECAUSE,
+    STATES,
+    TIERS,
+    TRIAGE,
+    WORDS,
+    reasons_line,
+    sentence,
+)
 from bot.cards.votes import counted_votes, lacking
-from bot.text import excerpt, fit, mixed_script_warnings
+from bot.text import Excerpt, excerpt, fit, mixed_script_warnings
 from gateway.approvals.evidence import spelling
 from gateway.approvals.hidden import has_hidden
 from gateway.approvals.quorum import asks_more, tally
@@ -50,8 +58,10 @@ def needs_full_view(approval: Approval, index: int) -> bool:
     """Say whether a call is too long for its card, so that View all has Approve."""
     item = approval.items[index]
     has_row = any(each.index == index for each in rows_of(approval))
-    return not has_row or not fits(
-        item.tool, item.args, item.redact, room=_call_room(approval, item)
+    return (
+        not has_row
+        or not fits(item.tool, item.args, item.redact, room=_call_room(approval, item))
+        or not _state(item, room(approval)).complete
     )
 
 
@@ -68,6 +78,8 @@ def _call_room(approval: Approval, item: Item) -> int:
         taken += share.text + 2 * _WORDS_OF_EXTRAS
     if item.revoked is not None:
         taken += share.note + 2 * _WORDS_OF_EXTRAS
+    if item.is_pending and state_text(item):
+        taken += share.text + 2 * _WORDS_OF_EXTRAS
     return max(LEAST, share.call - taken)
 
 
@@ -97,7 +109,8 @@ def row(frame: Frame, item: Item) -> list[Block]:
             _standing(frame, item, shown), block_id=frame.block_id(f"{name}.state")
         ),
     ]
-    offered = buttons.decisions(frame, item, is_shown_whole=shown.is_complete)
+    is_whole = shown.is_complete and _state(item, frame.room).complete
+    offered = buttons.decisions(frame, item, is_shown_whole=is_whole)
     if offered:
         blocks.append(actions(*offered, block_id=frame.block_id(f"{name}.actions")))
     return blocks
@@ -149,6 +162,9 @@ def _title(frame: Frame, item: Item) -> list[Block]:
 
 def _call(frame: Frame, item: Item, shown: Listing) -> Block:
     parts: list[list[JSON]] = [box(text) for text in shown.boxes]
+    if item.is_pending and state_text(item):
+        parts += [line(bold(label(STATES[is_in_another_state(item)])))]
+        parts += [box(_state(item, frame.room).text)]
     if item.triage is not None and item.is_pending and item.edit is None:
         # After an edit its words would be about what does not run.
         parts += _quoted(f"{TRIAGE}:", item.triage.rationale, frame)
@@ -174,6 +190,10 @@ def _call(frame: Frame, item: Item, shown: Listing) -> Block:
     if item.result is not None and item.late is None:
         parts += _quoted("Result (as the tool says):", item.result.summary, frame)
     return stacked(*parts, block_id=frame.block_id(f"{item.index}.call"))
+
+
+def _state(item: Item, free: Room) -> Excerpt:
+    return excerpt(state_text(item), free.text)
 
 
 def _quoted(title: str, text: str, frame: Frame) -> list[list[JSON]]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pydantic import JsonValue
+
 from bot.cards.listing import one_line, readable
 from bot.text import excerpt
-from gateway.approvals.evidence import Argument, differences
+from gateway.approvals.business_state import state_in
+from gateway.approvals.evidence import Argument, arguments, differences
 from gateway.approvals.record import Item
 from gateway.approvals.strict_json import JsonObject
 
@@ -30,6 +33,42 @@ def changes(
     """
     rows = [_row(*one) for one in differences(before, after, redact)]
     return excerpt("\n".join(rows), max(room, _LEAST_ROOM)).text
+
+
+def state_text(item: Item) -> str:
+    """Return the business state of a call by its keys, with what changed marked.
+
+    Keys whose value is as it was when the call was asked for read ``name  value``.
+    Empty without a state.
+    """
+    asked, now = state_in(item.requested), state_in(item.action)
+    if asked is None or now is None or asked.value is now.value is None:
+        return ""
+    before, after = _by_keys(asked.value, now.value), _by_keys(now.value, asked.value)
+    changed = {one[0]: _row(*one) for one in differences(before, after)}
+    same = {one.name: _kept(one) for one in arguments(after) if one.name not in changed}
+    return "\n".join(row for _, row in sorted({**changed, **same}.items()))
+
+
+def is_in_another_state(item: Item) -> bool:
+    """Say whether the business state is another than when the call was asked for."""
+    asked, now = state_in(item.requested), state_in(item.action)
+    return asked is not None and now is not None and not asked.is_same(now)
+
+
+def _by_keys(value: JsonValue, other: JsonValue) -> JsonObject:
+    """Return a state as names and values; what has no keys is called ``state``."""
+    has_keys = all(isinstance(one, dict) or one is None for one in (value, other))
+    if not has_keys or value == {}:
+        return {"state": value}
+    return value if isinstance(value, dict) else {}
+
+
+def _kept(argument: Argument) -> str:
+    name, text = one_line(argument.name), _shown(argument)
+    if "\n" not in text:
+        return f"{name}  {text}"
+    return "\n".join([name, _marked("  ", text)])
 
 
 def _row(name: str, before: Argument | None, after: Argument | None) -> str:

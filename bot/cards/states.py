@@ -68,6 +68,13 @@ TRIAGE = "Triage (a model's opinion, unverified)"
 """What stands before the words of a model that raised a call."""
 
 
+STATES = {
+    False: "State when asked:",
+    True: "State now (when asked → now, where it changed):",
+}
+"""What stands above a business state, and above one that changed meanwhile."""
+
+
 def reasons_line(reasons: Sequence[str]) -> str:
     """Return the policy's reasons in one line, what raised the tier first.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from bot.cards.chunks import chunks
+from bot.cards.diff import is_in_another_state, state_text
 from bot.cards.listing import boxes
-from bot.cards.states import TRIAGE
+from bot.cards.states import STATES, TRIAGE
 from bot.modals.heading import REASONS
 from bot.text import reveal
 from gateway.approvals.record import Approval, Item, Verb
@@ -52,6 +53,7 @@ def _parts(approval: Approval, item: Item) -> list[Part]:
     call = "What runs if approved" if item.is_pending else "The call"
     sections = [
         (call, list(boxes(item.tool, item.args, item.redact))),
+        (STATES[is_in_another_state(item)].removesuffix(":"), [state_text(item)]),
         ("What the agent asked for", _requested(item)),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
         ("Why it needs review", [reasons] if len(reasons) > REASONS else []),

@@ -19,6 +19,7 @@ from gateway.agent import (
     messages,
     proposing,
     reasons,
+    rechecks,
     repeats,
     results,
     turns,
@@ -27,6 +28,7 @@ from gateway.agent import (
 from gateway.agent.book import Book
 from gateway.agent.bridge import Shell, insistently
 from gateway.agent.cleaning import cleaned
+from gateway.agent.edits_inside import collecting
 from gateway.agent.exact_runs import Handler
 from gateway.agent.execution import (
     Closed,
@@ -35,10 +37,9 @@ from gateway.agent.execution import (
     Ran,
     Reconciled,
     Work,
-    collecting,
     execute,
 )
-from gateway.agent.grants import Grant, granted
+from gateway.agent.grants import Grant, granted, recheck_of
 from gateway.agent.messages import ITEM_KEY
 from gateway.agent.noticing import watched
 from gateway.agent.port import Gateway
@@ -46,13 +47,22 @@ from gateway.agent.proposing import Prepared, Toolbox
 from gateway.agent.results import ToolResult
 from gateway.agent.tool_schemas import schema_of
 from gateway.approvals import digest, strict_json
+from gateway.approvals.business_state import BusinessState
 from gateway.approvals.record import EditRecord, Home, Result
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import (
     NotAllowed,
+    StateUnknown,
     TwokeyError,
 )
-from gateway.wire import AnswerKind, CallHint, TurnRef, Verdict, VerdictKind
+from gateway.wire import (
+    AnswerKind,
+    CallHint,
+    ProposedCall,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
 
 T = TypeVar("T")
 
@@ -90,6 +100,7 @@ class Caller:
                 again there is not submitted.
         """
         draft = turns.Draft(calls, hints, ready, history)
+        draft.depend(await self._states(draft.proposed))
         if not draft.proposed:
             return draft.note(ref.message_id, ())
         try:
@@ -104,6 +115,22 @@ class Caller:
         note = draft.note(ref.message_id, verdicts)
         self.book.put(ref, note.verdicts)
         return note
+
+    async def _states(
+        self, calls: Sequence[ProposedCall]
+    ) -> dict[str, BusinessState | None]:
+        """Return the business states by call id that calls depend on; None: unknown."""
+        found: dict[str, BusinessState | None] = {}
+        for call in calls:
+            recheck = recheck_of(self.tools.get(call.tool))
+            if recheck is None or call.problem:
+                continue
+            try:
+                state = await rechecks.read(self.shell, recheck, call.tool, call.args)
+            except StateUnknown:
+                state = None
+            found[call.tool_call_id] = state
+        return found
 
     def _schemas(self, calls: Sequence[ToolCall]) -> dict[str, JsonObject | None]:
         """Return each tool's schema of arguments: the one given for it, or its own."""
@@ -220,6 +247,7 @@ class Caller:
             item_id=item_id,
             action_hash=verdict.action_hash,
             ask_again=lambda: answers.ask(verdict, args, is_again=True),
+            recheck=recheck_of(self.tools.get(verdict.tool)),
         )
         ran = await self._execute(request, run, held)
         return reasons.with_reasons(request, ran, answer)
@@ -242,26 +270,20 @@ class Caller:
             held, gateway, self.shell, Work(run_with, results.stored, failure)
         )
         if isinstance(end, Closed):
-            told = words.told_answer(
-                request.tool_call, end.answer, item_id=held.item_id
-            )
+            call = request.tool_call
+            told = words.told_answer(call, end.answer, item_id=held.item_id)
             return _closing(request, told)
         if isinstance(end, NotRun):
             return _uncleared(request, end.reason, held.item_id)
         if isinstance(end, Reconciled):
-            told = words.told_finding(
-                request.tool_call, end.finding, item_id=held.item_id
-            )
+            call, item_id = request.tool_call, held.item_id
+            told = words.told_finding(call, end.finding, item_id=item_id)
             if end.edit is None:
                 return _closing(request, told)
             # What took effect, if anything did, is what a person had made of it.
+            home, own = held.ref.home, end.edit
             return self._presented(
-                request,
-                told,
-                held.ref.home,
-                item_id=held.item_id,
-                own=end.edit,
-                inside=[],
+                request, told, home, item_id=item_id, own=own, inside=[]
             )
         if isinstance(end, Ran):
             result, inside = end.result, end.inside

@@ -14,27 +14,36 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Generic, TypeVar, assert_never
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
 from gateway import wire
-from gateway.agent import bridge, homes, words
+from gateway.agent import bridge, rechecks, words
 from gateway.agent.answers import ask_what_happened, forget_findings
 from gateway.agent.bridge import Shell, insistently
+from gateway.agent.edits_inside import collecting
 from gateway.agent.grants import Grant, granted
 from gateway.agent.port import Gateway
+from gateway.agent.rechecks import Recheck
 from gateway.approvals import digest, strict_json
-from gateway.approvals.record import EditRecord, Home, Result
+from gateway.approvals.business_state import is_same_but_state, state_in
+from gateway.approvals.record import EditRecord, Result
 from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
+from gateway.errors import (
+    BadJson,
+    NotAllowed,
+    StateUnknown,
+    ThreadUnavailable,
+    TwokeyError,
+)
 from gateway.failures import log_failure
 from gateway.wire import (
     Answer,
     AnswerKind,
     Busy,
+    CheckState,
     Claimed,
     ClaimReply,
     ClaimRequest,
@@ -43,6 +52,7 @@ from gateway.wire import (
     ReconcileAnswer,
     Refused,
     Reopened,
+    StateNow,
     TurnRef,
 )
 
@@ -59,7 +69,8 @@ R = TypeVar("R")
 class HeldCall:
     """One held call as this agent knows it; ``args`` are those the model asked for.
 
-    ``ask_again`` pauses until people decided about it anew.
+    ``ask_again`` pauses until people decided about it anew. ``recheck`` reads the
+    business state that must be as people approved it.
     """
 
     ref: TurnRef
@@ -69,6 +80,7 @@ class HeldCall:
     item_id: str
     action_hash: str
     ask_again: Callable[[], Answer]
+    recheck: Recheck | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,33 +141,6 @@ class Reconciled:
     edit: EditRecord | None = None
 
 
-_inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", default=None)
-
-
-@contextmanager
-def collecting(home: Home) -> Generator[list[EditRecord]]:
-    """Collect the edits that agents inside the running tool report, of this run."""
-    found: list[EditRecord] = []
-    token = _inside.set(found)
-    try:
-        with homes.at_home(home), homes.own_conversation():
-            yield found
-    finally:
-        _inside.reset(token)
-
-
-def is_inside() -> bool:
-    """Say whether this agent runs inside a tool of another one, which collects."""
-    return _inside.get() is not None
-
-
-def report(records: list[EditRecord]) -> None:
-    """Tell the agent outside, when there is one, which edits were made in here."""
-    found = _inside.get()
-    if found is not None:
-        found.extend(record for record in records if record not in found)
-
-
 async def execute(
     held: HeldCall, gateway: Gateway, shell: Shell, work: Work[R]
 ) -> Ran[R] | RanBefore | Reconciled | Closed | NotRun:
@@ -164,6 +149,7 @@ async def execute(
     Raises:
         ThreadUnavailable: when the gateway cannot be reached, or another owner does
             not finish in time. The answer is kept: resume the thread again later.
+        StateUnknown: when the business state cannot be read; the same holds.
         GraphBubbleUp: when something inside the tool pauses; the claim is given back.
     """
     request = ClaimRequest(
@@ -174,7 +160,7 @@ async def execute(
         owner=uuid.uuid4().hex,
     )
     while True:
-        reply = await _settled_claim(request, gateway, shell)
+        reply = await _settled_claim(held, request, gateway, shell)
         match reply:
             case Claimed():
                 end = await _run_once(held, reply, gateway, shell, work)
@@ -207,19 +193,25 @@ def _done(reply: Done) -> RanBefore | Reconciled:
 
 
 async def _settled_claim(
-    request: ClaimRequest, gateway: Gateway, shell: Shell
+    held: HeldCall, request: ClaimRequest, gateway: Gateway, shell: Shell
 ) -> Claimed | Done | InDoubt | Refused | Reopened:
     deadline = time.monotonic() + BUSY_DEADLINE_S
     while True:
         reply = await _claim(request, gateway, shell)
-        if not isinstance(reply, Busy):
+        if isinstance(reply, CheckState):
+            state = await _state_now(held, reply, shell)
+            if state is None:
+                return Refused(reason=words.MISMATCH)
+            request = request.with_(state=state)
+        elif not isinstance(reply, Busy):
             return reply
         if time.monotonic() >= deadline:
             raise ThreadUnavailable(
                 f"Item {request.item_id!r} is still being executed elsewhere after "
                 f"{BUSY_DEADLINE_S:.0f} s; resume the thread again later."
             )
-        await shell.sleep(max(reply.retry_after_s, 0.01))
+        if isinstance(reply, Busy):
+            await shell.sleep(max(reply.retry_after_s, 0.01))
 
 
 async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> ClaimReply:
@@ -234,6 +226,23 @@ async def _claim(request: ClaimRequest, gateway: Gateway, shell: Shell) -> Claim
         ) from error
 
 
+async def _state_now(
+    held: HeldCall, asked: CheckState, shell: Shell
+) -> StateNow | None:
+    """Read the state for what would run; None when that is not this call."""
+    args = _authorized_args(held, asked)
+    if args is None:
+        logger.warning("execution.mismatch item=%s", held.item_id)
+        return None
+    if held.recheck is None:
+        raise StateUnknown(
+            f"The tool {held.tool!r} has no recheck here, and the call was approved "
+            "in one state only. It did not run; give the tool its recheck again."
+        )
+    state = await rechecks.read(shell, held.recheck, held.tool, args)
+    return StateNow(action_hash=asked.action_hash, state=state)
+
+
 async def _run_once(
     held: HeldCall, claimed: Claimed, gateway: Gateway, shell: Shell, work: Work[R]
 ) -> Ran[R] | NotRun | None:
@@ -243,6 +252,9 @@ async def _run_once(
         logger.warning("execution.mismatch item=%s", held.item_id)
         await _release(held, claimed, gateway, shell)
         return NotRun(words.MISMATCH)
+    if held.recheck is not None and state_in(claimed.action) is None:
+        await _release(held, claimed, gateway, shell)
+        return NotRun(rechecks.NOT_BOUND)
     grant = Grant(
         item_id=held.item_id,
         idempotency_key=claimed.idempotency_key,
@@ -275,7 +287,9 @@ async def _run_once(
     return Ran(result, args, claimed.edit, inside, claimed.settled)
 
 
-def _authorized_args(held: HeldCall, claimed: Claimed) -> JsonObject | None:
+def _authorized_args(
+    held: HeldCall, claimed: Claimed | CheckState
+) -> JsonObject | None:
     """Return the arguments to run when the claim is for exactly this call."""
     try:
         document = strict_json.parse_object(claimed.action)
@@ -286,7 +300,7 @@ def _authorized_args(held: HeldCall, claimed: Claimed) -> JsonObject | None:
         matches = (
             digest.action_hash(claimed.action) == claimed.action_hash
             and (edit is None or edit.executed_hash == claimed.action_hash)
-            and (edit is not None or claimed.action_hash == held.action_hash)
+            and (edit is not None or _is_as_requested(held, claimed))
             and document.get("tool") == held.tool
             and _is_here(document.get("ctx"), held)
             and wire.args_hash(base) == asked
@@ -294,6 +308,15 @@ def _authorized_args(held: HeldCall, claimed: Claimed) -> JsonObject | None:
     except (BadJson, KeyError):
         return None
     return args if matches else None
+
+
+def _is_as_requested(held: HeldCall, claimed: Claimed | CheckState) -> bool:
+    """Say whether this is the action that was asked for, in whatever state."""
+    if claimed.action_hash == held.action_hash:
+        return True
+    return digest.action_hash(claimed.requested) == held.action_hash and (
+        is_same_but_state(claimed.requested, claimed.action)
+    )
 
 
 def _is_here(ctx: object, held: HeldCall) -> bool:

@@ -21,6 +21,7 @@ from langchain_core.tools import tool as make_tool
 
 from gateway import wire
 from gateway.agent.canonical import visible
+from gateway.agent.rechecks import Recheck
 from gateway.approvals import strict_json
 from gateway.errors import BadJson, NotAllowed
 
@@ -61,6 +62,8 @@ _SHARED = (
     "__pydantic_private__",
 )
 """Where an instance of a pydantic model keeps what it holds."""
+
+_RECHECK = "_twokey_recheck"
 
 _ticket: ContextVar[_Ticket | None] = ContextVar("twokey_grant", default=None)
 
@@ -112,23 +115,44 @@ def starts(tool: str, args: object, run_id: UUID) -> bool:
         return ticket.started == run_id
 
 
-def guarded(tool: BaseTool | Callable[..., Any]) -> BaseTool:
+def guarded(
+    tool: BaseTool | Callable[..., Any], *, recheck: Recheck | None = None
+) -> BaseTool:
     """Return a copy of a tool that runs only under a matching grant.
 
     The copy keeps its name, schema and class. Usable as a decorator, above ``@tool``
     or instead of it.
 
+    Args:
+        tool: the tool, or a function to make one of.
+        recheck: a function, synchronous or not, that takes the tool's arguments as
+            keywords and returns as JSON the state that must not change until the tool
+            runs: a version, a balance. A call that waits for people shows it, and goes
+            back to them when it is another right before the run. It has ten seconds;
+            where it fails, the call does not run.
+
     The returned tool raises `gateway.errors.NotAllowed` when it is run without a
     grant, with a grant for another tool or other arguments, or twice under one.
     """
     plain = tool if isinstance(tool, BaseTool) else make_tool(tool)
-    if isinstance(plain, _Guarded):
+    if isinstance(plain, _Guarded) and recheck is None:
         return plain
     copy = plain.model_copy()
     # Only run() and arun() differ, so the copy may change its class in place: a
     # proxy would have to repeat every way in which LangChain looks into a tool.
-    object.__setattr__(copy, "__class__", _guarded_class(type(plain)))
+    if not isinstance(plain, _Guarded):
+        object.__setattr__(copy, "__class__", _guarded_class(type(plain)))
+    if recheck is not None:
+        # A private attribute: no field of the tool's own class is in its way.
+        private = {**(copy.__pydantic_private__ or {}), _RECHECK: recheck}
+        object.__setattr__(copy, "__pydantic_private__", private)
     return copy
+
+
+def recheck_of(tool: BaseTool | None) -> Recheck | None:
+    """Return the function that reads the state which a tool depends on, if any."""
+    private = tool.__pydantic_private__ if isinstance(tool, _Guarded) else None
+    return cast("Recheck | None", (private or {}).get(_RECHECK))
 
 
 def guarding(tool: BaseTool) -> BaseTool:

@@ -24,7 +24,7 @@ from langgraph.runtime import Runtime
 from langgraph.types import Command
 
 from gateway.agent import (
-    execution,
+    edits_inside,
     late_reports,
     messages,
     notes,
@@ -267,8 +267,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
         return {"twokey_turn": note.model_dump(mode="json")}
 
     async def _after_agent(self, shell: Shell, state: AgentState[Any]) -> None:
-        if execution.is_inside():
-            execution.report(await run_edits.genuine(self._caller(shell), state))
+        if edits_inside.is_inside():
+            edits_inside.report(await run_edits.genuine(self._caller(shell), state))
 
     def _hints(self, calls: Sequence[ToolCall], asking: Asking) -> dict[str, CallHint]:
         wishes = cast("Mapping[str, Any]", asking.state).get(overrides.STATE)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import inspect
 import json
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, cast
 
 from langgraph.config import get_config
@@ -24,6 +24,7 @@ from gateway.agent import (
     homes,
     occurrences,
     port,
+    rechecks,
     signatures,
     step_arguments,
     turns,
@@ -42,10 +43,11 @@ from gateway.agent.execution import (
 from gateway.agent.grants import Grant, granted
 from gateway.agent.noticing import watched
 from gateway.agent.port import Gateway
+from gateway.agent.rechecks import Recheck
 from gateway.approvals import digest, strict_json
 from gateway.approvals.record import EditRecord, Result
 from gateway.approvals.strict_json import JsonObject
-from gateway.errors import NotAllowed, ThreadUnavailable, TwokeyError
+from gateway.errors import NotAllowed, StateUnknown, ThreadUnavailable, TwokeyError
 from gateway.wire import (
     AnswerKind,
     ProposedCall,
@@ -103,6 +105,7 @@ class _Step:
     says: str
     schema: JsonObject | None
     gateway: Gateway
+    recheck: Recheck | None = None
 
     @property
     def key(self) -> str:
@@ -118,7 +121,7 @@ class _Run(Generic[R]):
     work: Callable[[JsonObject], Awaitable[R]]
 
 
-def require_approval(
+def require_approval(  # noqa: PLR0913 - what a node may say of a step, by name
     tool: str,
     args: dict[str, Any],
     *,
@@ -128,6 +131,7 @@ def require_approval(
     says: str = "",
     schema: JsonObject | None = None,
     gateway: Gateway | None = None,
+    recheck: Recheck | None = None,
 ) -> Outcome[R]:
     """Ask for one step of a node, wait, and run it once; for synchronous graphs.
 
@@ -145,6 +149,8 @@ def require_approval(
         says: why, in the asker's own words; shown as unverified.
         schema: JSON Schema of the arguments, for the edit form and its checks.
         gateway: the gateway to ask; by default the one `connected`.
+        recheck: reads the state that must not change until the step runs; see
+            `guarded`.
 
     Raises:
         BadJson: when the arguments are not strict JSON.
@@ -152,6 +158,7 @@ def require_approval(
         NotAllowed: when no gateway is connected, or the graph runs without a thread.
         ThreadUnavailable: when the gateway does not answer. Nothing ran, or an answer
             is kept: run the thread again later.
+        StateUnknown: when ``recheck`` fails before the approved step runs; likewise.
     """
     signatures.check_synchronous(run, tool)
     signatures.check(run, args, tool)
@@ -160,10 +167,11 @@ def require_approval(
         return run(**step_arguments.values(run, given, tool))
 
     step = _step(run, tool, args, agent, key, says, schema, gateway)
+    step = replace(step, recheck=recheck)
     return drive(_required(step, _Run(run, work), Blocking()))
 
 
-async def arequire_approval(
+async def arequire_approval(  # noqa: PLR0913 - what `require_approval` takes
     tool: str,
     args: dict[str, Any],
     *,
@@ -173,6 +181,7 @@ async def arequire_approval(
     says: str = "",
     schema: JsonObject | None = None,
     gateway: Gateway | None = None,
+    recheck: Recheck | None = None,
 ) -> Outcome[R]:
     """Ask for one step of a node, wait, and run it once; see `require_approval`."""
     signatures.check(run, args, tool)
@@ -183,6 +192,7 @@ async def arequire_approval(
         return cast("R", await returned if inspect.isawaitable(returned) else returned)
 
     step = _step(run, tool, args, agent, key, says, schema, gateway)
+    step = replace(step, recheck=recheck)
     return await _required(step, _Run(run, work), Awaiting())
 
 
@@ -247,6 +257,7 @@ async def _held(
         item_id=verdict.item_id,
         action_hash=verdict.action_hash,
         ask_again=lambda: answers.ask(verdict, step.args, is_again=True),
+        recheck=step.recheck,
     )
 
     async def once(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
@@ -293,6 +304,12 @@ def _place(step: _Step) -> TurnRef:
 
 async def _verdict(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
     call = ProposedCall(tool=step.tool, args=step.args, tool_call_id=step.key)
+    if step.recheck is not None:
+        try:
+            state = await rechecks.read(shell, step.recheck, step.tool, step.args)
+        except StateUnknown:
+            return turns.denial(step.tool, step.key, rechecks.NOT_READ)
+        call = call.with_(state=state)
     schemas = {} if step.schema is None else {step.tool: step.schema}
     turn = Turn(
         ref=ref,

@@ -13,10 +13,11 @@ from langgraph.config import get_config
 from pydantic import Field, ValidationError
 
 from gateway import wire
-from gateway.agent import homes, repeats
+from gateway.agent import homes, rechecks, repeats
 from gateway.agent.messages import add_edits
 from gateway.agent.proposing import NO_CALLS, KeptArgs, Prepared, plain
 from gateway.approvals import strict_json
+from gateway.approvals.business_state import BusinessState
 from gateway.approvals.record import Record
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
@@ -175,6 +176,16 @@ class Draft:
     def refuse(self, call: ToolCall, reason: str) -> None:
         """Deny a call without asking anybody."""
         self.refused[call["id"] or ""] = denial(call["name"], call["id"] or "", reason)
+
+    def depend(self, states: Mapping[str, BusinessState | None]) -> None:
+        """Add business states by call id; None denies a call: its state is unknown."""
+        proposed, self.proposed = self.proposed, []
+        for call in proposed:
+            call_id, state = call.tool_call_id, states.get(call.tool_call_id)
+            if call_id in states and state is None:
+                self.refused[call_id] = denial(call.tool, call_id, rechecks.NOT_READ)
+            else:
+                self.proposed.append(call.with_(state=state))
 
     def turn(
         self, ref: TurnRef, says: str, schemas: Mapping[str, JsonObject | None]

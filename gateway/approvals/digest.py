@@ -79,7 +79,7 @@ def action_document(
     Raises:
         BadJson: when it is not strict JSON or larger than 64 KiB.
     """
-    document = canonical(
+    return bounded(
         {
             "v": 1,
             "tool": tool,
@@ -88,6 +88,15 @@ def action_document(
             "salt": salt,
         }
     )
+
+
+def bounded(action: JsonObject) -> str:
+    """Return the canonical text of an action document.
+
+    Raises:
+        BadJson: when it is not strict JSON or larger than 64 KiB.
+    """
+    document = canonical(action)
     if len(document) > MAX_BYTES:
         raise BadJson(f"the call is {len(document)} bytes, {MAX_BYTES} are allowed")
     return document.decode("utf-8")

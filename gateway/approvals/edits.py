@@ -13,6 +13,7 @@ from pydantic import JsonValue
 from referencing.exceptions import Unresolvable
 
 from gateway.approvals import digest
+from gateway.approvals.business_state import is_same_but_state, state_in, with_state
 from gateway.approvals.checking import TooMuchWork, problems
 from gateway.approvals.closing import closed
 from gateway.approvals.pointers import pointer_to
@@ -34,19 +35,21 @@ NOTICE_MARK = "[twokey:edited]"
 def edited_document(item: Item, args: JsonObject) -> str:
     """Return the action document of an item with other arguments.
 
-    The tool, the context and the salt are taken from the request, so an edit can
-    change nothing but the arguments.
+    The tool, the context and the salt are taken from the request, and the business
+    state from what would run now, so an edit can change nothing but the arguments.
 
     Raises:
         BadJson: when the arguments are not strict JSON or too large.
     """
     requested = parse_object(item.requested)
-    return digest.action_document(
+    document = digest.action_document(
         tool=item.tool,
         args=args,
         ctx=item.ctx.as_dict(),
         salt=str(requested["salt"]),
     )
+    state = state_in(item.action)
+    return document if state is None else with_state(document, state)
 
 
 def edit_record(
@@ -55,7 +58,7 @@ def edit_record(
     """Return what changed from the request to this document; None for no change."""
     requested_hash = digest.action_hash(item.requested)
     executed_hash = digest.action_hash(document)
-    if requested_hash == executed_hash:
+    if is_same_but_state(item.requested, document):
         return None
     requested, executed = item.requested_args, digest.action_args(document)
     return EditRecord(

@@ -1,14 +1,16 @@
 """Take an authorization back when the policy of the claim asks for more.
 
 Time passes between a decision and the execution. The claim asks the policy again; it
-may only be stricter. What it forbids ends; what needs more people goes back to them.
+may only be stricter. What it forbids ends; what needs more people goes back to them,
+and so does a call whose business state is another one than people approved.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.approvals import permission, quorum
+from gateway.approvals import digest, permission, quorum
+from gateway.approvals.business_state import BusinessState, with_state
 from gateway.approvals.changes import Judgement, following, raised_item
 from gateway.approvals.lifecycle import Move, advance
 from gateway.approvals.record import (
@@ -33,6 +35,7 @@ NOBODY = (
     "The policy changed after this call was approved, and nobody may approve it by "
     "both the policy of then and of now."
 )
+STATE_CHANGED = "What this call depends on changed after it was approved."
 NEEDS_MORE = (
     "The policy changed, or its rules ask for more now, after this call was approved: "
     "what was said so far is not enough any more."
@@ -70,7 +73,30 @@ def revoked(
         return None
     if not _has_people(demand):
         return _ended(approval, item, NOBODY, now_ms)
-    return _asked_anew(approval, item.with_(votes=votes), judged, now_ms)
+    return _asked_anew(approval, item.with_(votes=votes), judged, NEEDS_MORE, now_ms)
+
+
+def in_another_state(
+    approval: Approval,
+    item: Item,
+    state: BusinessState,
+    judged: Judgement,
+    *,
+    now_ms: int,
+) -> Revoked:
+    """Put an authorized call to people again, in the state of now.
+
+    The state is part of the action, so no earlier vote is for it.
+
+    Raises:
+        BadJson: when the document of the call becomes too large by it.
+    """
+    document = with_state(item.action, state)
+    edit = item.edit
+    if edit is not None:
+        edit = edit.with_(executed_hash=digest.action_hash(document))
+    changed = item.with_(action=document, edit=edit, votes=())
+    return _asked_anew(approval, changed, judged, STATE_CHANGED, now_ms)
 
 
 def _has_people(demand: Demand) -> bool:
@@ -100,7 +126,7 @@ def _ended(approval: Approval, item: Item, reason: str, now_ms: int) -> Revoked:
 
 
 def _asked_anew(
-    approval: Approval, item: Item, judged: Judgement, now_ms: int
+    approval: Approval, item: Item, judged: Judgement, reason: str, now_ms: int
 ) -> Revoked:
     """Put a call to people again: with its own time, and a version of its own.
 
@@ -110,7 +136,7 @@ def _asked_anew(
         state=advance(item.state, Move.REOPEN),
         changed_at_ms=now_ms,
         settlement=None,
-        revoked=_revocation(item, NEEDS_MORE, now_ms),
+        revoked=_revocation(item, reason, now_ms),
     )
     ttl_ms = judged.ttl_ms or approval.ttl_ms
     # Calls beside it that wait already lose no time by it.

@@ -9,7 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.agent.port import Gateway, connected
-from gateway.errors import StoreUnavailable, ThreadUnavailable, TwokeyError
+from gateway.errors import (
+    StateUnknown,
+    StoreUnavailable,
+    ThreadUnavailable,
+    TwokeyError,
+)
 from gateway.failures import log_failure
 from gateway.resume.advancing import Advancer
 from gateway.resume.announcing import Announcer, Place
@@ -26,6 +31,8 @@ logger = logging.getLogger(__name__)
 
 BUSY_MS = 100
 """How soon to look again at a thread that another process runs."""
+UNKNOWN_STATE_MS = 5000
+"""How soon to read a business state again that could not be read."""
 UNSERVED_MS = 1000
 """How soon to offer a job again whose thread this process does not run."""
 MAX_UNSERVED = 1000
@@ -190,6 +197,11 @@ class Worker:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
             fresh = await self._as_far_as_it_got(at, runner, delivery)
             await queue.later(fresh, delay_ms=_jittered(BUSY_MS))
+        except StateUnknown as error:
+            # Tried until the approval lapses: people have decided, and need not again.
+            logger.warning("job.state_unknown job=%s reason=%s", delivery.id, error)
+            fresh = await self._as_far_as_it_got(at, runner, delivery)
+            await queue.later(fresh, delay_ms=_jittered(UNKNOWN_STATE_MS))
         except StoreUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the worker survives

@@ -9,6 +9,7 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from gateway.approvals import digest
+from gateway.approvals.business_state import stateless_hash
 from gateway.approvals.edits import edit_hash
 from gateway.approvals.events import Event, EventName, named_after
 from gateway.approvals.lifecycle import ItemState
@@ -31,6 +32,7 @@ from gateway.service.claiming import (
     found_by_people,
     late_report,
     outcome_of,
+    requested_before,
     settled_by_people,
     state_after,
 )
@@ -113,7 +115,9 @@ class AgentService:
         if not _is_same_call(request, item):
             return Refused(reason=_NOT_OURS, state=item.state)
         if item.state in _WAITING:
-            back = await self._claiming.objection(approval.id, item.index)
+            back = await self._claiming.objection(
+                approval.id, item.index, request.state
+            )
             if back is not None or item.is_pending:
                 return back or Refused(reason=_NOT_AUTHORIZED, state=item.state)
         is_repeatable = item.idempotent and await self._may_repeat(approval, item)
@@ -242,7 +246,8 @@ class AgentService:
         reply: ClaimReply
         match answer.word:
             case "new":
-                key = digest.claim_key(item.ctx.as_dict(), item.action_hash)
+                effect = stateless_hash(item.action)
+                key = digest.claim_key(item.ctx.as_dict(), effect)
                 reply = Claimed(
                     fence=answer.fence,
                     action=item.action,
@@ -252,6 +257,7 @@ class AgentService:
                     edit=item.edit,
                     asks_on_failure=item.asks_on_failure,
                     settled=settled_by_people(item),
+                    requested=requested_before(item),
                 )
             case "busy":
                 reply = Busy(retry_after_s=min(0.5, max(0.05, answer.left_ms / 5000)))

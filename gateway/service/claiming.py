@@ -1,35 +1,43 @@
-"""Ask the policy of now before an authorized call runs."""
+"""Ask the policy of now, and for the business state, before a call runs."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from gateway.approvals import digest
-from gateway.approvals.changes import Change
+from gateway.approvals.business_state import state_in
+from gateway.approvals.changes import Change, Judgement
 from gateway.approvals.events import EventName, named_after
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Finding, Item, Result
-from gateway.approvals.revoking import Revoked, revoked
-from gateway.errors import StoreUnavailable
+from gateway.approvals.revoking import Revoked, in_another_state, revoked
+from gateway.errors import BadJson, StoreUnavailable
 from gateway.outcomes import CallOutcome, LateReport
 from gateway.policy.rules import Policy
 from gateway.service.facts import GATEWAY, item_event
 from gateway.service.judging import JudgedNow, judge_now, lapse_ms
+from gateway.store.approvals import Loaded
 from gateway.store.store import Store
 from gateway.wire import (
+    CheckState,
     FindingWord,
     ReconcileAnswer,
     Refused,
     Reopened,
+    StateNow,
     answer_for,
     ended,
 )
 
+STATE_TOO_LARGE = (
+    "What this call depends on changed after it was approved, and the new state is too "
+    "large to show to people, so it did not run."
+)
 _ATTEMPTS = 16
 
 
 class Claiming:
-    """Take authorizations back that the policy of now does not give.
+    """Take authorizations back that do not hold any more.
 
     Args:
         store: where everything is kept.
@@ -41,9 +49,11 @@ class Claiming:
         self._policy = policy
 
     async def objection(
-        self, approval_id: str, index: int
-    ) -> Refused | Reopened | None:
-        """Return why an item must not start now; None when the policy lets it.
+        self, approval_id: str, index: int, seen: StateNow | None
+    ) -> Refused | Reopened | CheckState | None:
+        """Return why an item must not start now; None when it may.
+
+        The policy of now has to let it, and the business state to be as approved.
 
         Only an authorized item is judged here; of any other the claim itself says how
         it stands. What is taken back is written before this returns.
@@ -62,11 +72,18 @@ class Claiming:
             judged = await judge_now(
                 self._store, self._policy(), approval, item, item.args
             )
-            back = None
-            if judged is not None:
-                back = revoked(approval, item, judged.judgement, now_ms=loaded.now_ms)
-            if judged is None or back is None:
+            if judged is None:
                 return None
+            back: Revoked | CheckState | None = revoked(
+                approval, item, judged.judgement, now_ms=loaded.now_ms
+            )
+            if back is None:
+                try:
+                    back = _in_another_state(loaded, item, seen, judged.judgement)
+                except BadJson:
+                    return Refused(reason=STATE_TOO_LARGE, state=item.state)
+            if back is None or isinstance(back, CheckState):
+                return back
             if await self._is_written(approval, back, judged):
                 return _told(back.item)
         raise StoreUnavailable(
@@ -105,6 +122,37 @@ def waiting_again(item: Item) -> Reopened | None:
     if item.is_pending and item.revoked is not None:
         return Reopened(reason=item.revoked.reason)
     return None
+
+
+def requested_before(item: Item) -> str:
+    """Return the document of the request when only its state is another by now."""
+    has_changed = item.edit is None and item.action != item.requested
+    return item.requested if has_changed else ""
+
+
+def _in_another_state(
+    loaded: Loaded, item: Item, seen: StateNow | None, judged: Judgement
+) -> Revoked | CheckState | None:
+    """Return what becomes of a call whose state is not known to be the approved one.
+
+    Raises:
+        BadJson: when the document of the call becomes too large by its new state.
+    """
+    approved = state_in(item.action)
+    if approved is None:
+        return None
+    if seen is None or seen.action_hash != item.action_hash:
+        return CheckState(
+            action=item.action,
+            action_hash=item.action_hash,
+            edit=item.edit,
+            requested=requested_before(item),
+        )
+    if approved.is_same(seen.state):
+        return None
+    return in_another_state(
+        loaded.approval, item, seen.state, judged, now_ms=loaded.now_ms
+    )
 
 
 def _told(item: Item) -> Refused | Reopened:

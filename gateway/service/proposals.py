@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gateway.approvals import digest
+from gateway.approvals.business_state import with_state
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.notice import Notice, notice_of
 from gateway.approvals.record import (
@@ -155,12 +156,14 @@ def _refusal(one: Ruled, seen: Counter[str]) -> str:
 
 def _document(turn: Turn, one: Ruled, source: Source) -> str:
     try:
-        return digest.action_document(
+        document = digest.action_document(
             tool=one.call.tool,
             args=accept_object(one.call.args),
             ctx=_context(turn, one, source).as_dict(),
             salt=source.salt(),
         )
+        state = one.call.state
+        return document if state is None else with_state(document, state)
     except BadJson:
         return ""
 

@@ -13,6 +13,7 @@ from typing import cast
 from pydantic import JsonValue
 
 from gateway.approvals import digest
+from gateway.approvals.business_state import is_same_but_state
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
     Approval,
@@ -167,7 +168,7 @@ def _is_whole(found: Approval, hashes: Sequence[bytes]) -> bool:
         and item.ctx.with_(tool_call_id="") == _context(found)
         and digest.to_raw(item.action_hash) == hashes[index]
         and _says(item, item.action)
-        and (item.requested == item.action or _is_edited(item))
+        and (_is_edited(item) or _is_as_requested(item))
         for index, item in enumerate(found.items)
     )
 
@@ -181,6 +182,11 @@ def _context(found: Approval) -> Context:
         message_id=found.message_id,
         tool_call_id="",
     )
+
+
+def _is_as_requested(item: Item) -> bool:
+    """Say whether nothing but the business state differs from the request."""
+    return is_same_but_state(item.requested, item.action)
 
 
 def _is_edited(item: Item) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 
 from gateway import wire
 from gateway.approvals import digest, edits, lifecycle
+from gateway.approvals.business_state import state_in, stateless_hash, with_state
 from gateway.approvals.edits import edit_hash
 from gateway.approvals.lifecycle import ItemState, Move
 from gateway.approvals.record import (
@@ -42,6 +43,7 @@ from gateway.service.claiming import (
     late_report,
     outcome_of,
     reconcile_answer,
+    requested_before,
     settled_by_people,
 )
 from gateway.service.hints import apply_hint
@@ -50,6 +52,7 @@ from gateway.wire import (
     Answer,
     Busy,
     CallEnd,
+    CheckState,
     Claimed,
     ClaimReply,
     ClaimRequest,
@@ -114,7 +117,28 @@ class FakeGateway:
             item = self.items.get(request.item_id)
             if item is None or not _is_of(item, request):
                 return Refused(reason="This call is not the one that was authorized.")
-            return self._replied(item)
+            return self._checked(item, request) or self._replied(item)
+
+    def _checked(self, item: Item, request: ClaimRequest) -> ClaimReply | None:
+        """Ask for the state of now; put a call in another state to people again."""
+        approved = state_in(item.action)
+        if item.state is not ItemState.AUTHORIZED or approved is None:
+            return None
+        seen = request.state
+        if seen is None or seen.action_hash != item.action_hash:
+            return CheckState(
+                action=item.action,
+                action_hash=item.action_hash,
+                edit=item.edit,
+                requested=requested_before(item),
+            )
+        if not approved.is_same(seen.state):
+            document = with_state(item.action, seen.state)
+            hash_now = digest.action_hash(document)
+            edit = item.edit and item.edit.with_(executed_hash=hash_now)
+            self.items[item.id] = item.with_(action=document, edit=edit)
+            self.take_back(item.id)
+        return None
 
     def _replied(self, item: Item) -> ClaimReply:
         if item.is_pending and item.revoked:
@@ -354,6 +378,8 @@ class FakeGateway:
             ctx=ctx.as_dict(),
             salt=f"{number:032x}",
         )
+        if call.state is not None:
+            document = with_state(document, call.state)
         item = Item(
             id=f"ap{number}.0",
             index=0,
@@ -380,10 +406,13 @@ class FakeGateway:
                 fence=moved.fence + 1,
                 action=item.action,
                 action_hash=item.action_hash,
-                idempotency_key=digest.claim_key(item.ctx.as_dict(), item.action_hash),
+                idempotency_key=digest.claim_key(
+                    item.ctx.as_dict(), stateless_hash(item.action)
+                ),
                 lease_s=self.lease_s,
                 edit=item.edit,
                 settled=settled_by_people(item),
+                requested=requested_before(item),
             )
         )
 

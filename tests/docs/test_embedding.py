@@ -16,13 +16,15 @@ from gateway.approvals.record import Home
 from gateway.embed import Twokey
 from gateway.policy.load import load_policy
 from gateway.store.store import Store
+from tests.agent.world import build, calling
 from tests.conftest import eventually
 from tests.docs.reviewing import HEAD, approve_all
 from tests.docs.test_readme import ROOT, blocks
 
+SAY = {"messages": [("user", "cancel order 78291")]}
 PAGE = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")
 CODE = blocks("python", PAGE)
-PROGRAM, WEB, OWN, NODE, SANDBOX = CODE
+PROGRAM, WEB, OWN, NODE, STATE, SANDBOX = CODE
 
 
 def test_the_program_runs_an_agent_to_its_last_words(
@@ -36,6 +38,40 @@ def test_the_program_runs_an_agent_to_its_last_words(
         exec(compile(PROGRAM, "embedding.md", "exec"), {"__name__": "page"})  # noqa: S102 - the page's own code
 
     assert "Order 78377 is a desk chair for 312.50." in said.getvalue()
+
+
+@pytest.mark.parametrize("version", [3, 4])
+async def test_the_order_is_cancelled_in_the_state_that_people_approved(
+    store: Store, tmp_path: Path, version: int
+) -> None:
+    names: dict[str, Any] = {"__name__": "page"}
+    exec(compile(STATE, "embedding.md", "exec"), names)  # noqa: S102 - the page's own code
+    order = names["ORDERS"]["78291"]
+    call = calling(("cancel_order", {"order": "78291"}, "c1"))
+    graph = build(None, names["tools"], call)
+    home = Home(agent="support", thread="t")
+    rules = load_policy(HEAD, "policy.yml")
+    async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
+        run = asyncio.create_task(tk.run(graph, SAY, thread_id="t", agent="support"))
+        await eventually(lambda: _waits(tk, home, version=1))
+        order["version"] = version
+        await approve_all(tk, home)
+        if version != 3:
+            await eventually(lambda: _waits(tk, home, version=2))
+            assert order["status"] == "open"
+            await approve_all(tk, home)
+        await run
+
+    assert order["status"] == "cancelled"
+
+
+async def _waits(tk: Twokey, home: Home, *, version: int) -> bool:
+    keys = tk.store.keys_of_tenant("default")
+    listed = await tk.store.approvals.of_run(keys, "default", home)
+    found = await tk.store.approvals.load_each(one.id for one in listed)
+    return [
+        one.approval.version for one in found if one.approval.items[0].is_pending
+    ] == [version]
 
 
 @pytest.mark.parametrize("is_asked", [True, False])

@@ -169,6 +169,13 @@ BY_NOW_TABLE = (
         CLAIMED,
     ),
     Mutant(
+        "a call runs in the business state that people approved",
+        "gateway/service/claiming.py",
+        "    if approved.is_same(seen.state):",
+        "    if True:",
+        "tests/service/test_business_state.py",
+    ),
+    Mutant(
         "by now: a click on a card from before counts for nothing",
         "gateway/approvals/revoking.py",
         "version=approval.version + 1",

@@ -199,7 +199,7 @@ TRUST_TABLE = (
     Mutant(
         "a record asks for what the agent asked for",
         "gateway/store/codec.py",
-        "        and (item.requested == item.action or _is_edited(item))\n",
+        "        and (_is_edited(item) or _is_as_requested(item))\n",
         "",
         TAMPERED,
     ),

@@ -7,6 +7,7 @@ import pytest
 from bot.blockkit import validate_message
 from bot.cards.approval import card
 from bot.cards.frame import MAX_ROWS, room, rows_of
+from gateway.approvals.business_state import BusinessState, with_state
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
     Approval,
@@ -59,6 +60,10 @@ def _fullest(
     after = {**args, "z": long} if index % 2 else {**args, "body": args["body"][1:]}
     if is_edited:
         item = edited(item, {**after}, reason=long)
+    item = item.with_(
+        requested=with_state(item.requested, BusinessState(value={"a": 1})),
+        action=with_state(item.action, BusinessState(value={"a": filler * 900})),
+    )
     votes = tuple(a_vote(item, voter) for voter in VOTERS)
     item = item.with_(opened=FLOOR, votes=votes, spelled={"body": long})
     return settled(item, state, text=long, result=Result(ok=True, summary=long))

@@ -1,0 +1,36 @@
+"""Collect the edits made inside a running tool, for the agent whose tool it is."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+from gateway.agent import homes
+from gateway.approvals.record import EditRecord, Home
+
+_inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", default=None)
+
+
+@contextmanager
+def collecting(home: Home) -> Generator[list[EditRecord]]:
+    """Collect the edits that agents inside the running tool report, of this run."""
+    found: list[EditRecord] = []
+    token = _inside.set(found)
+    try:
+        with homes.at_home(home), homes.own_conversation():
+            yield found
+    finally:
+        _inside.reset(token)
+
+
+def is_inside() -> bool:
+    """Say whether this agent runs inside a tool of another one, which collects."""
+    return _inside.get() is not None
+
+
+def report(records: list[EditRecord]) -> None:
+    """Tell the agent outside, when there is one, which edits were made in here."""
+    found = _inside.get()
+    if found is not None:
+        found.extend(record for record in records if record not in found)

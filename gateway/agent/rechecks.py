@@ -1,0 +1,82 @@
+"""Read the business state that a tool's author wants unchanged until the tool runs.
+
+A `recheck` takes the arguments of the call as keywords and returns JSON. It is called
+when the call is submitted, and again right before it would run. Where it fails, the
+call does not run: nobody knows whether people approved the state of now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from gateway.agent.bridge import PORT_TIMEOUT_S, Shell
+from gateway.approvals import digest, strict_json
+from gateway.approvals.business_state import MAX_BYTES, BusinessState
+from gateway.approvals.strict_json import JsonObject
+from gateway.errors import BadJson, StateUnknown, StoreUnavailable
+from gateway.failures import log_failure
+
+Recheck = Callable[..., Any]
+"""A synchronous or asynchronous function: arguments as keywords in, JSON out."""
+
+NOT_READ = (
+    "The state that this call depends on could not be read, so nobody was asked about "
+    "it and it did not run. Tell the user; it can be tried again later."
+)
+NOT_BOUND = (
+    "This call was submitted without the state that its tool depends on, so it did "
+    "not run. If it is still wanted, make it again as a new call."
+)
+
+logger = logging.getLogger(__name__)
+
+
+async def read(
+    shell: Shell, recheck: Recheck, tool: str, args: JsonObject
+) -> BusinessState:
+    """Return the state for these arguments.
+
+    A synchronous function runs in a thread, so that one which hangs keeps neither an
+    event loop nor the thread of the conversation beyond `PORT_TIMEOUT_S`.
+
+    Raises:
+        StateUnknown: when it raises, takes longer, or returns no small JSON.
+    """
+
+    async def called() -> BusinessState:
+        try:
+            return _accepted(await _value(recheck, args))
+        except Exception as error:
+            # Whatever a function of the application can raise: the state is unknown.
+            log_failure(logger, error, "recheck.failed tool=%s", tool)
+            raise StateUnknown(
+                f"The state that {tool!r} depends on could not be read "
+                f"({type(error).__name__}), so the call did not run."
+            ) from error
+
+    try:
+        return await shell.ask(called)
+    except StoreUnavailable as error:
+        raise StateUnknown(
+            f"The state that {tool!r} depends on could not be read within "
+            f"{PORT_TIMEOUT_S:.0f} s, so the call did not run."
+        ) from error
+
+
+async def _value(recheck: Recheck, args: JsonObject) -> object:
+    if inspect.iscoroutinefunction(recheck):
+        return await recheck(**args)
+    returned = await asyncio.to_thread(recheck, **args)
+    return await returned if inspect.isawaitable(returned) else returned
+
+
+def _accepted(value: object) -> BusinessState:
+    found = strict_json.accept(value)
+    size = len(digest.canonical(found))
+    if size > MAX_BYTES:
+        raise BadJson(f"the state is {size} bytes, {MAX_BYTES} are allowed")
+    return BusinessState(value=found)

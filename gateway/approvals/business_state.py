@@ -1,0 +1,68 @@
+"""Bind the business state that a call depends on into its action document.
+
+The author of a tool names the state that must not change between the request and the
+run: the version of an order, a balance, an ETag. The document holds it as the member
+`MEMBER`, so the action hash covers it: a vote is for one action in one state.
+"""
+
+from __future__ import annotations
+
+from pydantic import JsonValue
+
+from gateway.approvals import digest
+from gateway.approvals.people import Record
+from gateway.approvals.strict_json import parse_object
+
+MEMBER = "state"
+MAX_BYTES = 4096
+"""How long a state may be as canonical JSON; a card has to show it."""
+
+
+class BusinessState(Record):
+    """The state that a `recheck` returned; null is a state like any other."""
+
+    value: JsonValue = None
+
+    def is_same(self, other: BusinessState) -> bool:
+        """Say whether both are the same JSON."""
+        return digest.canonical(self.value) == digest.canonical(other.value)
+
+
+def state_in(document: str) -> BusinessState | None:
+    """Return the state in an action document; None when its tool names none."""
+    action = parse_object(document)
+    return BusinessState(value=action[MEMBER]) if MEMBER in action else None
+
+
+def with_state(document: str, state: BusinessState) -> str:
+    """Return an action document with another state.
+
+    Raises:
+        BadJson: when it is not strict JSON or the document becomes too large.
+    """
+    action = {**parse_object(document), MEMBER: state.value}
+    return digest.bounded(action)
+
+
+def is_same_but_state(one: str, other: str) -> bool:
+    """Say whether two documents differ in nothing, or in the value of the state."""
+    if one == other:
+        return True
+    first, second = parse_object(one), parse_object(other)
+    if MEMBER not in first or MEMBER not in second:
+        return False
+    return digest.canonical({**first, MEMBER: None}) == digest.canonical(
+        {**second, MEMBER: None}
+    )
+
+
+def stateless_hash(document: str) -> str:
+    """Return the hash of a document without its state.
+
+    The idempotency key is made of it: the same effect has one key in every state.
+    """
+    action = parse_object(document)
+    if MEMBER not in action:
+        return digest.action_hash(document)
+    rest = {name: value for name, value in action.items() if name != MEMBER}
+    return digest.action_hash(digest.canonical(rest).decode("utf-8"))

@@ -1,0 +1,375 @@
+"""A call runs only in the business state that people approved, in every kind of run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.tools import BaseTool, StructuredTool, tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command
+from typing_extensions import TypedDict
+
+from gateway.agent import (
+    Approved,
+    NotApproved,
+    arequire_approval,
+    bridge,
+    guarded,
+    rechecks,
+    require_approval,
+)
+from gateway.agent.grants import recheck_of
+from gateway.approvals.business_state import BusinessState, state_in
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.tiers import Tier
+from gateway.errors import StateUnknown
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import STRICT, Runner, build, calling, pay, results
+
+ASKED = {"amount": 10.0, "to": "ada"}
+
+
+class Bank:
+    """Accounts with a version each, and a tool that depends on it."""
+
+    def __init__(self, *, is_async: bool = False) -> None:
+        self.version: Any = 3
+        self.read: list[dict[str, Any]] = []
+        self.paid: list[float] = []
+        self.before: Callable[[], None] = lambda: None
+        self.is_async = is_async
+
+    def tools(self) -> list[BaseTool]:
+        def recheck(amount: float, to: str) -> dict[str, Any]:
+            self.read.append({"amount": amount, "to": to})
+            self.before()
+            return {"account": to, "version": self.version}
+
+        async def slowly(**args: Any) -> dict[str, Any]:
+            await asyncio.sleep(0)
+            return recheck(**args)
+
+        @tool
+        def pay(amount: float, to: str) -> str:
+            """Pay somebody."""
+            self.paid.append(amount)
+            return f"paid {amount} to {to}"
+
+        return [guarded(pay, recheck=slowly if self.is_async else recheck)]
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "coroutine"])
+def bank(request: pytest.FixtureRequest) -> Bank:
+    return Bank(is_async=request.param)
+
+
+async def asked(runner: Runner, memory: InMemorySaver, bank: Bank) -> Any:
+    """Return a graph that waits for people, and its gateway."""
+    gateway = FakeGateway()
+    graph = build(gateway, bank.tools(), pay(), saver=memory)
+    await runner.say(graph, "pay ada")
+    return graph, gateway
+
+
+async def test_the_state_is_taken_with_the_request_and_bound_into_its_hash(
+    runner: Runner, memory: InMemorySaver, bank: Bank
+) -> None:
+    _, gateway = await asked(runner, memory, bank)
+
+    item = gateway.only()
+    assert bank.read == [ASKED]
+    assert state_in(item.action) == BusinessState(
+        value={"account": "ada", "version": 3}
+    )
+
+
+async def test_in_the_same_state_it_runs(
+    runner: Runner, memory: InMemorySaver, bank: Bank
+) -> None:
+    graph, gateway = await asked(runner, memory, bank)
+    gateway.approve(gateway.only().id)
+
+    state = await runner.resume(graph, gateway)
+
+    assert results(state)[0].text == "paid 10.0 to ada"
+    assert bank.read == [ASKED, ASKED]
+
+
+async def test_in_another_state_it_waits_for_people_and_then_runs_once(
+    runner: Runner, memory: InMemorySaver, bank: Bank
+) -> None:
+    graph, gateway = await asked(runner, memory, bank)
+    before = gateway.only()
+    gateway.approve(before.id)
+    answers = await runner.answers(graph, gateway)
+    bank.version = 4
+
+    await runner.run(graph, Command(resume=answers), STRICT)
+
+    item = gateway.only()
+    assert bank.paid == []
+    assert item.state is ItemState.PENDING
+    assert item.action_hash != before.action_hash
+    gateway.approve(item.id)
+    state = await runner.resume(graph, gateway)
+    assert results(state)[0].text == "paid 10.0 to ada"
+    assert bank.paid == [10]
+
+
+async def test_an_edited_call_is_compared_with_the_arguments_that_run(
+    runner: Runner, memory: InMemorySaver, bank: Bank
+) -> None:
+    graph, gateway = await asked(runner, memory, bank)
+    item_id = gateway.only().id
+    gateway.edit(item_id, {"amount": 5, "to": "bob"}, "half, and to Bob")
+    answers = await runner.answers(graph, gateway)
+
+    await runner.run(graph, Command(resume=answers), STRICT)
+
+    assert bank.read[-1] == {"amount": 5, "to": "bob"}
+    assert bank.paid == [], "the state of another account is another state"
+    gateway.approve(item_id)
+    state = await runner.resume(graph, gateway)
+    assert bank.paid == [5]
+    assert "half, and to Bob" in results(state)[0].text
+
+
+@pytest.mark.parametrize("fault", ["raises", "no JSON", "too large"])
+async def test_a_recheck_that_fails_at_the_claim_lets_nothing_run_and_loses_nothing(
+    runner: Runner, memory: InMemorySaver, bank: Bank, fault: str
+) -> None:
+    graph, gateway = await asked(runner, memory, bank)
+    gateway.approve(gateway.only().id)
+    answers = await runner.answers(graph, gateway)
+    break_(bank, fault)
+
+    with pytest.raises(StateUnknown, match="could not be read"):
+        await runner.run(graph, Command(resume=answers), STRICT)
+
+    assert bank.paid == []
+    assert gateway.only().state is ItemState.AUTHORIZED
+    mend(bank)
+    state = await runner.run(graph, Command(resume=answers), STRICT)
+    assert results(state)[0].text == "paid 10.0 to ada"
+
+
+@pytest.mark.parametrize("fault", ["raises", "no JSON", "too large"])
+async def test_a_recheck_that_fails_at_the_request_asks_nobody(
+    runner: Runner, memory: InMemorySaver, bank: Bank, fault: str
+) -> None:
+    break_(bank, fault)
+    gateway = FakeGateway()
+    graph = build(gateway, bank.tools(), pay(), saver=memory)
+
+    state = await runner.say(graph, "pay ada")
+
+    assert gateway.items == {}
+    assert results(state)[0].text == rechecks.NOT_READ
+
+
+async def test_a_recheck_that_hangs_counts_as_failed(
+    runner: Runner, memory: InMemorySaver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bank = Bank()
+    graph, gateway = await asked(runner, memory, bank)
+    gateway.approve(gateway.only().id)
+    answers = await runner.answers(graph, gateway)
+    ends = threading.Event()
+
+    def hang() -> None:
+        ends.wait(30)
+
+    bank.before = hang
+    monkeypatch.setattr(bridge, "PORT_TIMEOUT_S", 0.05)
+
+    with pytest.raises(StateUnknown, match="could not be read within"):
+        await runner.run(graph, Command(resume=answers), STRICT)
+
+    ends.set()
+    assert bank.paid == []
+    assert gateway.only().state is ItemState.AUTHORIZED
+
+
+async def test_a_call_from_before_its_tool_had_a_recheck_does_not_run(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    gateway, bank = FakeGateway(), Bank()
+    [plain] = bank.tools()
+    graph = build(gateway, [without_recheck(plain)], pay(), saver=memory)
+    await runner.say(graph, "pay ada")
+    gateway.approve(gateway.only().id)
+    newer = build(gateway, bank.tools(), pay(), saver=memory)
+
+    state = await runner.resume(newer, gateway)
+
+    assert bank.paid == []
+    assert results(state)[0].text == rechecks.NOT_BOUND
+
+
+async def test_a_call_with_a_state_does_not_run_where_its_tool_has_no_recheck(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    bank = Bank()
+    _, gateway = await asked(runner, memory, bank)
+    gateway.approve(gateway.only().id)
+    [plain] = bank.tools()
+    older = build(gateway, [without_recheck(plain)], pay(), saver=memory)
+
+    with pytest.raises(StateUnknown, match="has no recheck here"):
+        await runner.resume(older, gateway)
+
+    assert bank.paid == []
+
+
+@pytest.mark.parametrize("now", [None, 7])
+async def test_a_state_of_null_is_a_state_too(
+    runner: Runner, memory: InMemorySaver, now: int | None
+) -> None:
+    shipped: list[str] = []
+    rows = [None, now]
+
+    def recheck(**_: Any) -> int | None:
+        return rows.pop(0)
+
+    @tool
+    def ship(order: str) -> str:
+        """Ship an order."""
+        shipped.append(order)
+        return f"shipped {order}"
+
+    gateway = FakeGateway()
+    call = calling(("ship", {"order": "o1"}, "c1"))
+    graph = build(gateway, [guarded(ship, recheck=recheck)], call, saver=memory)
+    await runner.say(graph, "ship it")
+    gateway.approve(gateway.only().id)
+    answers = await runner.answers(graph, gateway)
+
+    await runner.run(graph, Command(resume=answers), STRICT)
+
+    assert shipped == (["o1"] if now is None else [])
+    assert gateway.only().is_pending is (now is not None)
+
+
+async def test_a_call_that_runs_unasked_is_not_compared(
+    runner: Runner, memory: InMemorySaver, bank: Bank
+) -> None:
+    gateway = FakeGateway({"pay": Tier.AUTO})
+    graph = build(gateway, bank.tools(), pay(), saver=memory)
+
+    await runner.say(graph, "pay ada")
+
+    assert bank.paid == [10]
+    assert bank.read == [ASKED]
+
+
+async def test_a_step_of_a_plain_node_depends_on_its_state_too(
+    runner: Runner, memory: InMemorySaver, bank: Bank
+) -> None:
+    gateway = FakeGateway()
+    graph = step(runner, memory, bank, gateway)
+    await runner.run(graph, {"outcome": None})
+    item_id = gateway.only().id
+    gateway.approve(item_id)
+    answers = await runner.answers(graph, gateway)
+    bank.version = 4
+
+    await runner.run(graph, Command(resume=answers), STRICT)
+
+    assert bank.paid == []
+    gateway.approve(item_id)
+    end = await runner.resume(graph, gateway)
+    assert isinstance(end["outcome"], Approved)
+    assert bank.paid == [10]
+
+
+async def test_a_step_whose_state_is_unknown_asks_nobody(
+    runner: Runner, memory: InMemorySaver, bank: Bank
+) -> None:
+    gateway = FakeGateway()
+    break_(bank, "raises")
+
+    end = await runner.run(step(runner, memory, bank, gateway), {"outcome": None})
+
+    assert end["outcome"] == NotApproved("deny", rechecks.NOT_READ)
+    assert gateway.items == {}
+
+
+class State(TypedDict):
+    outcome: Any
+
+
+def step(
+    runner: Runner, memory: InMemorySaver, bank: Bank, gateway: FakeGateway
+) -> Any:
+    """Return a graph of one node that pays in the state that people approved."""
+    recheck = recheck_of(bank.tools()[0])
+
+    def pay(amount: float, to: str) -> str:
+        bank.paid.append(amount)
+        return f"paid {to}"
+
+    async def apay(amount: float, to: str) -> str:
+        return pay(amount, to)
+
+    options: Any = {"gateway": gateway, "recheck": recheck}
+
+    def node(_: State) -> State:
+        return {"outcome": require_approval("pay", ASKED, run=pay, **options)}
+
+    async def anode(_: State) -> State:
+        return {"outcome": await arequire_approval("pay", ASKED, run=apay, **options)}
+
+    builder: Any = StateGraph(State)
+    builder.add_node("pay", anode if runner.is_async else node)
+    builder.add_edge(START, "pay")
+    return builder.compile(checkpointer=memory)
+
+
+def test_a_guarded_tool_can_be_given_a_recheck_and_keeps_it_in_copies() -> None:
+    def first(**args: Any) -> int:
+        return len(args)
+
+    def second(**args: Any) -> int:
+        return -len(args)
+
+    [bank_tool] = Bank().tools()
+    plain = without_recheck(bank_tool)
+
+    assert recheck_of(plain) is None
+    assert recheck_of(guarded(plain, recheck=first)) is first
+    again = guarded(guarded(plain, recheck=first), recheck=second)
+    assert recheck_of(again) is second
+    assert recheck_of(again.model_copy()) is second
+    assert recheck_of(guarded(again)) is second
+    assert recheck_of(plain) is None, "the given tool is left as it is"
+
+
+def without_recheck(given: BaseTool) -> BaseTool:
+    """Return the tool as it would be without one."""
+    assert isinstance(given, StructuredTool)
+    plain: Callable[..., Any] | None = given.func
+    assert plain is not None
+    return guarded(plain)
+
+
+def break_(bank: Bank, fault: str) -> None:
+    """Let the next reads of the state fail."""
+
+    def down() -> None:
+        raise ConnectionError("the bank is down")
+
+    if fault == "raises":
+        bank.before = down
+    else:
+        bank.version = object() if fault == "no JSON" else "x" * 5000
+
+
+def mend(bank: Bank) -> None:
+    """Let the state be read as at first."""
+    bank.before = lambda: None
+    bank.version = 3

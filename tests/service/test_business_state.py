@@ -1,0 +1,274 @@
+"""A claim is given in the business state that people approved, and in no other."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from pydantic import JsonValue
+
+from bot.cards.approval import card
+from bot.cards.batch import needs_full_view
+from bot.modals.pages import pages
+from gateway.approvals import digest
+from gateway.approvals.business_state import BusinessState, state_in
+from gateway.approvals.decisions import Approve, Changed, Click, Edit
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.revoking import FORBIDDEN, STATE_CHANGED
+from gateway.policy.load import load_policy
+from gateway.store.outbox import announced
+from gateway.store.store import Store
+from gateway.wire import (
+    CheckState,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    ProposedCall,
+    Refused,
+    Reopened,
+    StateNow,
+    Turn,
+    TurnRef,
+)
+from tests.service.desk import ANA, BEN, POLICY, Desk, claim_of
+
+REFUND: dict[str, JsonValue] = {"order_id": "78291", "amount": 899.0}
+OPEN: JsonValue = {"status": "open", "version": 3}
+CLOSED: JsonValue = {"status": "closed", "version": 4}
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+async def asked(desk: Desk, state: JsonValue = OPEN) -> tuple[Click, ClaimRequest]:
+    """Ask for a refund that depends on a state; return a click on it and its claim."""
+    ref = TurnRef(agent="support", thread="t1", message_id="m1")
+    call = ProposedCall(
+        tool="process_refund",
+        args=REFUND,
+        tool_call_id="c0",
+        state=BusinessState(value=state),
+    )
+    [verdict] = await desk.agents.submit(Turn(ref=ref, calls=(call,)))
+    return await desk.click_on(verdict.item_id), claim_of(ref, verdict)
+
+
+async def claimed(desk: Desk, claim: ClaimRequest, state: JsonValue) -> ClaimReply:
+    """Claim as an agent does that finds this state."""
+    reply = await desk.agents.claim(claim)
+    assert isinstance(reply, CheckState)
+    assert digest.action_hash(reply.action) == reply.action_hash
+    return await desk.agents.claim(claim.with_(state=now(reply.action_hash, state)))
+
+
+def now(action_hash: str, state: JsonValue) -> StateNow:
+    return StateNow(action_hash=action_hash, state=BusinessState(value=state))
+
+
+async def test_the_same_state_is_given_a_claim(desk: Desk) -> None:
+    click, claim = await asked(desk)
+    await desk.reviews.decide(click, Approve(), ANA)
+
+    reply = await claimed(desk, claim, {"version": 3, "status": "open"})
+
+    assert isinstance(reply, Claimed)
+    assert state_in(reply.action) == BusinessState(value=OPEN)
+
+
+@pytest.mark.parametrize("state", [CLOSED, None, 3, {}])
+async def test_another_state_goes_back_to_people_who_vote_on_it_anew(
+    desk: Desk, state: JsonValue
+) -> None:
+    click, claim = await asked(desk)
+    await desk.reviews.decide(click, Approve(), ANA)
+    before = await desk.item(claim.item_id)
+
+    reply = await claimed(desk, claim, state)
+
+    assert reply == Reopened(reason=STATE_CHANGED)
+    item = await desk.item(claim.item_id)
+    assert (item.state, item.votes) == (ItemState.PENDING, ())
+    assert item.action_hash != before.action_hash
+    assert item.requested == before.requested
+    assert isinstance(await desk.reviews.decide(click, Approve(), ANA), Changed)
+    keys = desk.store.keys_of_tenant("default")
+    events = await announced(desk.store.conn, keys)
+    [event] = [one for one in events if one.name is EventName.ITEM_REOPENED]
+    assert event.reason == STATE_CHANGED
+    again = await desk.click_on(claim.item_id)
+    assert (await desk.reviews.decide(again, Approve(), ANA)).kind == "settled"
+    given = await claimed(desk, claim, state)
+    assert isinstance(given, Claimed)
+    assert given.requested == before.requested
+
+
+async def test_votes_for_a_state_do_not_count_when_it_comes_back(desk: Desk) -> None:
+    """There and back: the action hash is the first one again, the votes are not."""
+    click, claim = await asked(desk)
+    await desk.reviews.decide(click, Approve(), ANA)
+    for state in (CLOSED, OPEN):
+        assert isinstance(await claimed(desk, claim, state), Reopened)
+        item = await desk.item(claim.item_id)
+        assert item.votes == ()
+        if state == CLOSED:
+            again = await desk.click_on(claim.item_id)
+            await desk.reviews.decide(again, Approve(), BEN)
+
+    assert item.action == item.requested
+    assert isinstance(await desk.reviews.decide(click, Approve(), ANA), Changed)
+    assert isinstance(await desk.agents.claim(claim), Reopened)
+
+
+async def test_a_state_that_was_read_for_another_action_does_not_count(
+    desk: Desk,
+) -> None:
+    click, claim = await asked(desk)
+    other = claim.with_(state=now(click.action_hash, OPEN))
+    await desk.reviews.decide(click, Edit(args={**REFUND, "amount": 1}), ANA)
+
+    reply = await desk.agents.claim(other)
+
+    assert isinstance(reply, CheckState)
+    assert reply.edit is not None
+    assert digest.action_args(reply.action)["amount"] == 1
+
+
+async def test_an_edited_call_goes_back_with_its_edit_and_can_be_edited_back(
+    desk: Desk,
+) -> None:
+    click, claim = await asked(desk)
+    await desk.reviews.decide(click, Edit(args={**REFUND, "amount": 1}), ANA)
+    assert isinstance(await claimed(desk, claim, CLOSED), Reopened)
+    item = await desk.item(claim.item_id)
+    assert item.edit is not None
+    assert item.edit.executed_hash == item.action_hash
+    assert item.args["amount"] == 1
+
+    again = await desk.click_on(claim.item_id)
+    outcome = await desk.reviews.decide(again, Edit(args=REFUND), ANA)
+
+    assert outcome.kind == "settled"
+    item = await desk.item(claim.item_id)
+    assert item.edit is None, "the arguments are those of the request"
+    assert state_in(item.action) == BusinessState(value=CLOSED)
+    assert isinstance(await claimed(desk, claim, CLOSED), Claimed)
+
+
+async def test_the_key_of_the_effect_is_the_same_in_every_state(desk: Desk) -> None:
+    """A tool that paused after half of its work is not taken for another effect."""
+    click, claim = await asked(desk)
+    await desk.reviews.decide(click, Approve(), ANA)
+    first = await claimed(desk, claim, OPEN)
+    assert isinstance(first, Claimed)
+    await desk.agents.release(claim.item_id, first.fence)
+
+    assert isinstance(await claimed(desk, claim, CLOSED), Reopened)
+    again = await desk.click_on(claim.item_id)
+    await desk.reviews.decide(again, Approve(), ANA)
+    second = await claimed(desk, claim, CLOSED)
+
+    assert isinstance(second, Claimed)
+    assert second.idempotency_key == first.idempotency_key
+    assert second.action_hash != first.action_hash
+
+
+async def test_what_the_policy_forbids_ends_whatever_its_state_is(desk: Desk) -> None:
+    click, claim = await asked(desk)
+    await desk.reviews.decide(click, Approve(), ANA)
+    text = POLICY.replace(
+        "process_refund: {tier: approve}", "process_refund: {tier: deny}"
+    )
+    assert text != POLICY
+    desk.policy = load_policy(text, "policy.yml")
+
+    reply = await desk.agents.claim(claim)
+
+    assert isinstance(reply, Refused)
+    assert reply.reason.startswith(FORBIDDEN[:-1])
+
+
+async def test_a_state_that_is_too_large_to_keep_lets_nothing_run(desk: Desk) -> None:
+    click, claim = await asked(desk)
+    await desk.reviews.decide(click, Approve(), ANA)
+
+    reply = await claimed(desk, claim, "x" * 70_000)
+
+    assert isinstance(reply, Refused)
+    assert "did not run" in reply.reason
+    assert (await desk.item(claim.item_id)).state is ItemState.AUTHORIZED
+
+
+async def test_the_card_shows_the_state_and_what_changed_in_it(desk: Desk) -> None:
+    click, claim = await asked(desk)
+    first = await shown(desk, claim)
+    assert "State when asked:" in first
+    assert "status  open\nversion  3" in first
+    await desk.reviews.decide(click, Approve(), ANA)
+    await claimed(desk, claim, {"status": "open", "version": 4})
+
+    second = await shown(desk, claim)
+
+    assert "State now (when asked → now, where it changed):" in second
+    assert "status  open\nversion  3 → 4" in second
+    assert STATE_CHANGED in second
+    assert "State when asked:" not in second
+
+
+@pytest.mark.parametrize(
+    ("state", "told"),
+    [
+        ("v3", "state  v3"),
+        ([1, 2], "state\n  [\n    1,\n    2\n  ]"),
+        ({"note": "a\nversion  4"}, "note\n  a\n  version  4"),
+        ({"note": "a \u202e b"}, "⟦U+202E⟧"),
+    ],
+)
+async def test_no_state_is_shown_as_another_one(
+    desk: Desk, state: JsonValue, told: str
+) -> None:
+    _, claim = await asked(desk, state)
+
+    assert told in await shown(desk, claim)
+
+
+async def test_no_state_and_a_state_of_null_show_nothing(desk: Desk) -> None:
+    _, claim = await asked(desk, None)
+    assert "State" not in await shown(desk, claim)
+    _, plain = await desk.refund(thread="t2")
+    assert "State" not in await shown(desk, plain)
+
+
+async def test_a_state_that_the_card_cannot_show_whole_is_approved_in_the_full_view(
+    desk: Desk,
+) -> None:
+    large: JsonValue = {f"field {n:03}": "x" * 30 for n in range(90)}
+    _, claim = await asked(desk, large)
+    approval = await desk.approval(claim.item_id)
+
+    assert needs_full_view(approval, 0)
+    every = "\n".join(
+        part.text for page in pages(approval, approval.items[0]) for part in page
+    )
+    assert all(f"field {n:03}" in every for n in range(90))
+
+
+async def shown(desk: Desk, claim: ClaimRequest) -> str:
+    """Return every text on the card of a call."""
+    approval = await desk.approval(claim.item_id)
+    message = card(approval, key=b"k" * 32, team="T0", now_ms=approval.created_at_ms)
+    texts: list[str] = []
+
+    def walk(node: JsonValue) -> None:
+        if isinstance(node, str):
+            texts.append(node)
+        elif isinstance(node, dict):
+            walk(list(node.values()))
+        elif isinstance(node, list):
+            for child in node:
+                walk(child)
+
+    walk(json.loads(json.dumps(list(message.blocks))))
+    return "\n".join(texts)

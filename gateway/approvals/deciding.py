@@ -66,7 +66,6 @@ _OWN_DECISION = (
     "nothing was recorded for it. Please look at it and decide it alone."
 )
 
-
 _OUTLIVED = (
     "The policy by now gives such a call less time, and this one has waited longer, so "
     "nobody can approve it any more. Reject it, or let it expire; the agent can ask "
@@ -125,9 +124,11 @@ def _hands(frame: Frame) -> Reviewer:
     item, reviewer = frame.item, frame.reviewer
     if frame.withdraws:
         return reviewer.with_(stands_in_for=())
-    principals = (*frame.approval.principals, *item.principals)
+    barred = permission.editors(item, frame.demand)
     if item.state is ItemState.IN_DOUBT:
+        barred = item.principals
         item = item.with_(votes=tuple(one.vote for one in item.observations_now))
+    principals = (*frame.approval.principals, *barred)
     others = _votes_of_others(item, reviewer.person)
     return quorum.standing_in(
         reviewer, frame.demand.roles, principals, others, item.action_hash
@@ -282,8 +283,7 @@ def _asks_more(frame: Frame, raised: Item) -> bool:
 
 
 def _unchanged(frame: Frame, reason: str) -> Change | Refusal:
-    is_forbidden = _not_permitted(frame, Approve())
-    if is_forbidden is None:
+    if _not_permitted(frame, Approve()) is None:
         return _approve(frame, reason)
     return Invalid(errors={"": "Nothing was changed, and approve is not allowed."})
 

@@ -185,5 +185,6 @@ def _holds(vote: Vote, role: Role, then: Role | None) -> bool:
         return True
     if role.name not in vote.roles or not role.usergroups:
         return False
-    # Who was listed by id and is listed no more has lost the role.
-    return then is None or any(hand.user not in then.users for hand in hands)
+    # Who was listed by id and is listed no more has lost the role; so has whoever
+    # stood in for them.
+    return then is None or all(hand.user not in then.users for hand in hands)

@@ -1,0 +1,89 @@
+"""A policy that takes somebody out takes out what others decided in their place."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.changes import Change, Judgement
+from gateway.approvals.deciding import decide
+from gateway.approvals.decisions import Approve, Decision, Edit, Reviewer
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Demand, Role
+from gateway.approvals.revoking import revoked
+from gateway.approvals.tiers import Tier
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    NOW_MS,
+    SENIOR,
+    SUPPORT,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
+
+NIGHT = Role(name="night", users=(BEN.user,), usergroups=("S0NIGHT",))
+
+
+def said(
+    approval: Approval,
+    decision: Decision,
+    by: Reviewer,
+    judged: Judgement | None = None,
+) -> Approval:
+    voters = [reviewer(vote.by) for vote in approval.items[0].votes]
+    change = decide(
+        approval,
+        click_on(approval),
+        decision,
+        by,
+        now_ms=NOW_MS,
+        judged=judged,
+        voters=voters,
+    )
+    assert isinstance(change, Change), change
+    return change.approval
+
+
+def by_now(demand: Demand) -> Judgement:
+    return Judgement(tier=Tier.APPROVE, reasons=(), demand=demand, policy_digest="p")
+
+
+def test_a_role_that_was_taken_from_somebody_is_taken_from_who_stood_in() -> None:
+    before = Demand(approvals=1, of=(NIGHT,))
+    without_ben = Demand(approvals=1, of=(NIGHT.with_(users=()),))
+    chloe = reviewer(CHLOE).with_(stands_in_for=(reviewer(BEN),))
+    done = said(an_approval(an_item(demand=before)), Approve(), chloe)
+    item = done.items[0]
+    assert item.state is ItemState.AUTHORIZED
+
+    back = revoked(done, item, by_now(without_ben), now_ms=NOW_MS)
+
+    assert back is not None
+    assert back.item.is_pending
+
+
+@pytest.mark.parametrize("is_at_claim", [True, False])
+def test_nobody_stands_in_for_who_changed_the_call_and_may_not_approve_it(
+    *, is_at_claim: bool
+) -> None:
+    loose = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+    strict = loose.with_(editor_may_vote=False)
+    half = Edit(args={"order_id": "78291", "amount": 449.5})
+    edited = said(an_approval(an_item(demand=loose)), half, reviewer(CHLOE))
+    if is_at_claim:
+        done = said(edited, Approve(), reviewer(BEN))
+        back = revoked(done, done.items[0], by_now(strict), now_ms=NOW_MS)
+        assert back is not None
+        again = back.approval
+    else:
+        again = said(edited, Approve(), reviewer(BEN), by_now(strict))
+    assert again.items[0].is_pending
+
+    ana = reviewer(ANA).with_(stands_in_for=(reviewer(CHLOE),))
+    last = said(again, Approve(), ana, by_now(strict))
+
+    # Nobody senior but Chloé, who changed it, has seen this.
+    assert last.items[0].is_pending

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from hypothesis import settings
 
 from gateway.store.connection import Connection, Reply, text
 from gateway.store.engine import EmbeddedEngine
@@ -19,6 +20,11 @@ from gateway.store.store import Store
 pytest_plugins = ["pytester"]
 
 WAIT_S = 30.0
+
+# How long an example takes says something about the machine and nothing about the code;
+# what has to be fast is measured in bench/.
+settings.register_profile("twokey", deadline=None)
+settings.load_profile("twokey")
 
 
 @pytest.fixture(scope="session")

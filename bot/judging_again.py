@@ -1,4 +1,4 @@
-"""Find cards that say something else than a click on them would be judged by.
+"""Find cards that no longer show what a click on them needs.
 
 A call that waits may need more people, or fewer, because of other calls: they share its
 windows. Whatever happens is an event in the outbox, so the publisher asks after each

@@ -386,7 +386,7 @@ class Twokey:
             raise SettingsError(_CLOSED)
         return await local_runner(
             graph,
-            f"the graph of {agent!r}",
+            f"graph of {agent}",
             self._saver,
             config=config,
             context=context,

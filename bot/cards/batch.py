@@ -184,7 +184,7 @@ def _call(frame: Frame, item: Item, shown: Listing) -> Block:
         parts += _quoted("Note:", one.note, frame)
     if item.late is not None:
         told = "it ran" if item.late.ok else "it failed"
-        against = ", against what people had found" if item.is_contradicted else ""
+        against = ", unlike what people found" if item.is_contradicted else ""
         title = f"Its executor reported later that {told}{against}:"
         parts += _quoted(title, item.late.summary or told, frame)
     if item.result is not None and item.late is None:
@@ -246,14 +246,14 @@ def _why(frame: Frame, item: Item) -> Block:
 
 
 def _raised(frame: Frame, item: Item) -> list[Template]:
-    """Say that a call that waits needs more by now than it was opened with."""
+    """Say that a call that waits needs more now than when it was opened."""
     first = item.opened
     if first is None or not item.is_pending or frame.approval.is_batch:
         return []  # a row of a batch has room for its tier and reasons only
     if item.tier is first.tier and not asks_more(item.demand, first.demand):
         return []
     if item.tier is Tier.DENY:
-        return [template("⛔ *Not allowed by now.* It may be again later.")]
+        return [template("⛔ *No longer allowed.* This may change again.")]
     need = counted_votes(item).need
     if need > tally(first.demand, (), item.action_hash).need:
         return [template("⬆ *Needs {n} people now*", n=need)]

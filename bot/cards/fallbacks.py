@@ -49,8 +49,8 @@ _NEWS: dict[EventName, str] = {
 }
 _FOUND: dict[str, str] = {
     Finding.EXECUTED.value: "Somebody checked: the call of {tool} took effect.",
-    Finding.RERUN.value: "The call of {tool} runs again, people say.",
-    Finding.SKIP.value: "The call of {tool} is left as it is, people say.",
+    Finding.RERUN.value: "The call of {tool} is to run again.",
+    Finding.SKIP.value: "The call of {tool} is left as it is.",
 }
 _OTHER_NEWS = "There is news about the call of {tool}."
 
@@ -72,14 +72,12 @@ def of_card(approval: Approval) -> str:
     if count.have:
         have = f"{count.have} of {count.need} approvals given"
         if count.is_met:
-            have = (
-                f"{count.have} of {count.need} approvals given, and a last click needed"
-            )
+            have += ", and one more click needed"
         elif count.have >= count.need:
             have = f"{count.have} approvals given and another one needed"
         return f"{have} for {tools}, which waits {until}"
     if approval.items[0].tier is Tier.DENY:
-        return f"The policy does not allow {tools} by now; it waits {until}"
+        return f"The policy no longer allows {tools}; the call waits {until}"
     needed = "Approval" if count.need == 1 else f"{count.need} approvals"
     return f"{needed} needed for {tools} {until}"
 

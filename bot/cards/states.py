@@ -152,7 +152,7 @@ def headline(approval: Approval, *, now_ms: int) -> Label:
 def _one(item: Item) -> Label:
     need = counted_votes(item).need
     if item.is_pending and item.tier is Tier.DENY:
-        return label("⛔ The policy does not allow this by now")
+        return label("⛔ The policy no longer allows this")
     if item.is_pending and need > 1:
         return label(f"⏳ Approval needed from {need} people")
     head = HEADLINES[item.state]
@@ -254,7 +254,7 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
         by = joined(
             "", [template("⏳ "), approvals(item), template(", by "), by_whom(item)]
         )
-        enough = template(". Nobody else is needed by now: *Approve* once more.")
+        enough = template(". Nobody else is needed now: press *Approve* once more.")
         return joined(" ", [joined("", [by, enough]), *until])
     if count.have:
         have = joined("", [template("⏳ "), approvals(item), template(", by")])

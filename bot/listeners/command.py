@@ -25,7 +25,7 @@ _NOTHING = template(
     "Nothing waits that you may decide, asked for, or can read in this channel."
 )
 _NOT_FOUND = template(
-    "I know no such approval that you may decide, asked for, or can read in this "
+    "There is no such approval that you may decide, asked for, or can read in this "
     "channel. Try it in the channel of its card."
 )
 _MAYBE_MORE = template(

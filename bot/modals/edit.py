@@ -151,15 +151,19 @@ def _as_raised(item: Item, raised: Raised | None) -> Item:
 
 
 def _raised(approval: Approval, item: Item, raised: Raised) -> list[Block]:
-    said: Template = (
-        template("The policy does not allow this call with these arguments at all.")
-        if raised.tier is Tier.DENY
-        else template(
-            "This change raises the tier: {n} people have to approve it then, and you "
-            "cannot be one of them.",
-            n=raised.people,
-        )
+    said: Template = template(
+        "This change raises the tier: {n} people have to approve it then, and you "
+        "cannot be one of them.",
+        n=raised.people,
     )
+    if raised.people == 1:
+        said = template(
+            "This change raises the tier: another person has to approve it then."
+        )
+    if raised.tier is Tier.DENY:
+        said = template(
+            "The policy does not allow this call with these arguments at all."
+        )
     change = changes(item.args, raised.args, item.redact, room=_CHANGE)
     return [
         alert(said, level="warning"),

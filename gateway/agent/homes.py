@@ -53,8 +53,8 @@ def check_name(agent: str, thread: str, ns: str) -> None:
         return
     raise GraphError(
         f"The graph of the agent {home.agent!r} calls itself {agent!r}; write "
-        f"ApprovalMiddleware({home.agent!r}), or run it as agent={agent!r}. Nobody "
-        "was asked."
+        f"ApprovalMiddleware({home.agent!r}) or require_approval(…, "
+        f"agent={home.agent!r}), or run it as agent={agent!r}. Nobody was asked."
     )
 
 

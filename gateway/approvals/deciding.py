@@ -62,12 +62,12 @@ REASON_POINTER = "/reason"
 """Where `Invalid` names the reason of a decision."""
 
 _OWN_DECISION = (
-    "One of these calls is escalated by now, so it needs a decision of its own; "
+    "One of these calls is now escalated, so it needs a decision of its own; "
     "nothing was recorded for it. Please look at it and decide it alone."
 )
 
 _OUTLIVED = (
-    "The policy by now gives such a call less time, and this one has waited longer, so "
+    "The policy now gives such a call less time, and this one has waited longer, so "
     "nobody can approve it any more. Reject it, or let it expire; the agent can ask "
     "again."
 )

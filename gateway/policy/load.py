@@ -34,7 +34,7 @@ class BadPolicy(PolicyError):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         self.problems = problems
         more = len(problems) - 1
-        others = f" ({more} more; run 'twokey policy check')" if more else ""
+        others = f" ({more} more; run 'twokey policy check FILE')" if more else ""
         super().__init__(f"{problems[0].text}{others}", problems[0].place)
 
 

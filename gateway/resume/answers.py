@@ -140,7 +140,7 @@ async def answers_for(
         if home.agent != agent:
             raise GraphError(
                 f"The graph of the agent {agent!r} calls itself {home.agent!r}; "
-                f"write ApprovalMiddleware({agent!r}), as the settings name it."
+                f"write ApprovalMiddleware({agent!r}), or use agent={home.agent!r}."
             )
         if question.action_hash != digest.action_hash(item.requested):
             continue

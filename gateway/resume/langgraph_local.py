@@ -149,7 +149,7 @@ class LangGraphLocal:
             await self._run(thread, Command(resume=dict(answers)), key)
         except UnknownInterruptError as error:
             raise AnswerRefused(
-                f"Thread {thread!r} asks something else by now.", is_stale=True
+                f"Thread {thread!r} now asks something else.", is_stale=True
             ) from error
         except Exception as error:
             if not is_invalid_resume(error):

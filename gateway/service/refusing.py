@@ -9,7 +9,7 @@ from gateway.policy.rules import Protection
 from gateway.store.attention import Rejection, Standing, fingerprint
 from gateway.store.freezes import Freeze, names_of, paused
 
-MISFIT = "The call does not fit its tool, or names none."
+MISFIT = "The arguments do not fit the tool, or there is no such tool."
 """Said on a card and in the audit; what exactly is wrong is told to the model."""
 
 

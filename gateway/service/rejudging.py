@@ -21,7 +21,7 @@ from gateway.store.windows import Use, use_of
 from gateway.wire import Verdict, VerdictKind
 
 NEEDS_A_PERSON = (
-    "The policy changed after this call was cleared: it needs a person by now, so it "
+    "The policy changed after this call was cleared: it needs a person now, so it "
     "does not run. If it is still needed, make it again as a new call."
 )
 FORBIDDEN = (

@@ -136,7 +136,7 @@ async def test_who_approved_while_two_were_needed_settles_it_when_one_is_enough(
         await house.card(first, says("1 of 2 approvals"))
 
         await rejected(house, second)
-        card = await house.card(first, says("Nobody else is needed by now"))
+        card = await house.card(first, says("Nobody else is needed now"))
 
         assert await state(house, first) is ItemState.PENDING
         await approve(house, "U0ANA", card)
@@ -156,7 +156,7 @@ async def test_a_card_says_when_the_policy_allows_its_call_no_longer(
         )
         await house.refund(thread="t3", order_id="elsewhere-1", amount=1)
 
-        card = await house.card(first, says("does not allow this by now"))
+        card = await house.card(first, says("no longer allows this"))
         await approve(house, "U0ANA", card)
 
         await house.told("U0ANA", "no longer allows")

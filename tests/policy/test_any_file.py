@@ -262,7 +262,7 @@ def test_so_many_mistakes_that_nobody_reads_them_are_not_all_named() -> None:
     answer = opened(json.dumps({"version": 1, "tools": tools}).encode())
 
     assert isinstance(answer, str)
-    assert "(99 more; run 'twokey policy check')" in answer
+    assert "(99 more; run 'twokey policy check FILE')" in answer
 
 
 def test_a_schema_that_refers_to_itself_makes_no_samples_without_end() -> None:

@@ -148,7 +148,7 @@ def test_all_mistakes_are_found_at_once() -> None:
         "policy.yml:9",
         "policy.yml:24",
     ]
-    assert "1 more; run 'twokey policy check'" in str(error)
+    assert "1 more; run 'twokey policy check FILE'" in str(error)
 
 
 @pytest.mark.parametrize("text", ["", "[]", "just text", "null", "version: 1\n\x00"])

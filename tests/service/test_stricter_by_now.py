@@ -52,7 +52,7 @@ async def test_a_call_older_than_the_policy_lets_it_be_is_approved_by_nobody(
     rejected = await desk.reviews.decide(click, Reject(reason="late"), ANA)
 
     assert isinstance(approved, Forbidden)
-    assert approved.reason.startswith("The policy by now gives such a call less time")
+    assert approved.reason.startswith("The policy now gives such a call less time")
     assert isinstance(edited, Forbidden)
     assert rejected.kind == "settled"
     item = (await desk.approval(claim.item_id)).items[0]

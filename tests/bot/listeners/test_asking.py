@@ -146,7 +146,7 @@ async def test_the_command_says_where_an_approval_stands(each_house: House) -> N
     [
         ("", "it happens only if"),
         ("help", "it happens only if"),
-        ("show ap_none", "I know no such approval"),
+        ("show ap_none", "There is no such approval"),
     ],
 )
 async def test_the_command_explains_itself(house: House, text: str, words: str) -> None:

@@ -72,8 +72,12 @@ def _settled(frame: Frame, item: Item, mine: Observation) -> Change:
         changed_at_ms=frame.now_ms,
         found=mine.finding,
     )
+    # What was seen of this attempt says nothing of the next one: see `_not_open`.
+    again = mine.finding is Finding.RERUN
+    version = frame.approval.version + again
+    approval = following(frame.approval, settled, version=version)
     event = _event(frame, settled, mine, EventName.ITEM_RECONCILED)
-    return Change(following(frame.approval, settled), settled, (event,))
+    return Change(approval, settled, (event.with_(version=version),))
 
 
 def _event(frame: Frame, item: Item, mine: Observation, name: EventName) -> Event:
@@ -105,8 +109,9 @@ def _not_open(frame: Frame) -> Refusal | None:
         return Stale(
             state=item.state, settlement=item.settlement, at_ms=item.changed_at_ms
         )
-    if frame.click.action_hash != item.action_hash:
-        return Changed(seen_version=frame.click.version, version=approval.version)
+    click = frame.click
+    if click.version != approval.version or click.action_hash != item.action_hash:
+        return Changed(seen_version=click.version, version=approval.version)
     return None
 
 

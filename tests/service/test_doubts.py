@@ -106,6 +106,26 @@ async def test_two_can_have_an_escalated_call_run_again(desk: Desk) -> None:
     assert isinstance(await desk.agents.claim(claim.with_(owner="w2")), Claimed)
 
 
+async def test_what_was_seen_of_one_attempt_says_nothing_of_the_next(
+    desk: Desk,
+) -> None:
+    claim, _ = await doubtful(desk)
+    old = await desk.click_on(claim.item_id)
+    await say(desk, claim, Finding.RERUN, BEN)
+    assert isinstance(await desk.agents.claim(claim.with_(owner="w2")), Claimed)
+    await desk.owner_dies(claim.item_id)
+    await desk.sweeper.sweep()
+
+    late = [
+        await desk.reviews.decide(old, Reconcile(finding=finding), ANA)
+        for finding in Finding
+    ]
+
+    assert [outcome.kind for outcome in late] == ["changed"] * len(late)
+    assert (await desk.item(claim.item_id)).state is ItemState.IN_DOUBT
+    assert (await say(desk, claim, Finding.SKIP, ANA)).kind == "settled"
+
+
 async def test_a_note_is_kept_audited_and_told_to_the_agent(desk: Desk) -> None:
     claim, _ = await doubtful(desk)
     note = "the bank has it under 4711"

@@ -25,6 +25,9 @@ BLOCK_MS = 5000
 LOOK_S = 60.0
 """After how long without news a thread is looked at all the same: an event can be lost
 when the outbox is trimmed or the store is restored."""
+SOON_S = 1.0
+"""After how long a thread is looked at once more after each news: an event can come
+before what it announces is done, as when a thread is deleted."""
 PAUSE_S = 1.0
 """How long to wait before a store that did not answer is read again."""
 
@@ -96,9 +99,9 @@ class ThreadNews:
                     self.tell(Rested(event.outer.agent, event.outer.thread))
 
 
-async def next_news(news: News) -> Rested | None:
-    """Wait until a thread may have moved; None when nothing was heard for long."""
+async def next_news(news: News, *, within_s: float = LOOK_S) -> Rested | None:
+    """Wait until a thread may have moved; None when nothing was heard in time."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(LOOK_S):
+        async with asyncio.timeout(within_s):
             return await news.get()
     return None

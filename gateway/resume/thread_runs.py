@@ -32,7 +32,7 @@ from gateway.resume.leases import under_lease
 from gateway.resume.runner import PendingInterrupt, ThreadState
 from gateway.resume.runners import Runners
 from gateway.resume.strict_state import strict_serializer
-from gateway.resume.thread_news import News, ThreadNews, next_news
+from gateway.resume.thread_news import LOOK_S, SOON_S, News, ThreadNews, next_news
 from gateway.resume.worker import GRACE_S, Rested
 from gateway.store.store import Store
 from gateway.store.threads import ThreadFacts
@@ -149,6 +149,7 @@ class ThreadRuns:
             self._runners.release(at.agent, at.thread)
 
         await under_lease(self._store, at, work)
+        self._news.tell(Rested(at.agent, at.thread))
 
     async def close(self, *, grace_s: float = GRACE_S) -> None:
         """Let running steps rest, then stop them."""
@@ -164,10 +165,12 @@ class ThreadRuns:
     async def _rest(
         self, at: Place, runner: LangGraphLocal, news: News
     ) -> dict[str, Any]:
-        state = await runner.probe(at.thread)
+        state, within_s = await runner.probe(at.thread), LOOK_S
         while not _rests_for_good(state):
-            _raise_if_given_up(await next_news(news))
+            rested = await next_news(news, within_s=within_s)
+            _raise_if_given_up(rested)
             state = await runner.probe(at.thread)
+            within_s = LOOK_S if rested is None else SOON_S
         if not state.exists:
             raise ThreadUnavailable(
                 f"There is no thread {at.thread!r} of {at.agent!r}, or it was deleted."

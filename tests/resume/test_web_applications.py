@@ -228,7 +228,7 @@ async def test_a_wait_costs_no_command_until_something_happens(
         # More waiters share the one reader of events.
         others = [asyncio.create_task(tk.wait(shop.graph, **PLACE)) for _ in range(20)]
         await eventually(_all_wait(tk, 21))
-        assert probes == 0
+        assert probes <= 1  # one more look after the news of the card
         assert not follower.done()
         await decide(tk, item)
         for final in await asyncio.gather(run, *others):

@@ -40,7 +40,7 @@ from gateway.service.facts import item_event
 from gateway.service.noticing import NoticeService
 from gateway.service.refusing import stopped
 from gateway.service.submitting import Submitter
-from gateway.store.claims import ClaimAnswer, ClaimEvents
+from gateway.store.claims import ClaimAnswer, ClaimEvents, JudgedClaim
 from gateway.store.opening import Listed
 from gateway.store.store import Store
 from gateway.triage.port import Triage
@@ -115,17 +115,16 @@ class AgentService:
         if not _is_same_call(request, item):
             return Refused(reason=_NOT_OURS, state=item.state)
         if item.state in _WAITING:
-            back = await self._claiming.objection(
-                approval.id, item.index, request.state
-            )
+            state = request.state
+            back = await self._claiming.objection(approval.id, item.index, state)
             if back is not None or item.is_pending:
                 return back or Refused(reason=_NOT_AUTHORIZED, state=item.state)
-        is_repeatable = item.idempotent and await self._may_repeat(approval, item)
+        judged = await self._judged(approval, item)
         answer = await self._store.claims.claim(
             approval,
             item.index,
             owner=request.owner,
-            is_repeatable=is_repeatable,
+            judged=judged,
             events=ClaimEvents(
                 started=item_event(approval, item, EventName.ITEM_EXECUTING),
                 doubtful=item_event(approval, item, EventName.ITEM_IN_DOUBT),
@@ -133,11 +132,12 @@ class AgentService:
         )
         return await self._reply(item, answer)
 
-    async def _may_repeat(self, approval: Approval, item: Item) -> bool:
-        """Say whether a dead owner's attempt may be repeated unasked, by now too."""
+    async def _judged(self, approval: Approval, item: Item) -> JudgedClaim:
+        """Return as what the policy of now lets this be claimed."""
         if item.state is not ItemState.EXECUTING:
-            return True
-        return await self._claiming.is_allowed(approval, item)
+            return "start"
+        is_allowed = item.idempotent and await self._claiming.is_allowed(approval, item)
+        return "repeat" if is_allowed else "doubt"
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""

@@ -23,6 +23,10 @@ PAUSE_LIFETIME = RETENTION / 2
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _PAUSE_MS = int(PAUSE_LIFETIME.total_seconds() * 1000)
 
+JudgedClaim = Literal["start", "repeat", "doubt"]
+"""What a claim was judged as: the start of an authorized call, or one that somebody
+started. A dead owner's attempt is then repeated, or left in doubt."""
+
 ClaimWord = Literal["new", "busy", "done", "in_doubt", "refused", "frozen", "gone"]
 
 
@@ -53,7 +57,7 @@ class ClaimStore:
         index: int,
         *,
         owner: str,
-        is_repeatable: bool,
+        judged: JudgedClaim,
         events: ClaimEvents,
     ) -> ClaimAnswer:
         """Ask for the right to run one item.
@@ -62,7 +66,7 @@ class ClaimStore:
             approval: the record.
             index: the item.
             owner: unique to this attempt.
-            is_repeatable: whether a dead owner's attempt may simply be repeated.
+            judged: what the policy of now was asked about, see `JudgedClaim`.
             events: what to announce.
         """
         keys, item = _keys(approval.id), approval.items[index]
@@ -78,7 +82,7 @@ class ClaimStore:
             hash=digest.to_raw(item.action_hash),
             owner=owner,
             lease_ms=self.lease_ms,
-            idempotent=is_repeatable,
+            judged=judged,
             started=json.dumps([events.started.model_dump_json()]),
             doubtful=json.dumps([events.doubtful.model_dump_json()]),
             names=json.dumps(names_of(approval.agent, item.tool)),

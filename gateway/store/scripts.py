@@ -163,14 +163,14 @@ async def claim(
     hash: bytes,
     owner: str,
     lease_ms: int,
-    idempotent: bool,
+    judged: str,
     started: str,
     doubtful: str,
     names: str,
 ) -> list[Reply]:
     """Run claim.lua."""
     keys = [head, expiry, outbox, audit, frozen]
-    who: list[Argument] = [id, index, hash, owner, lease_ms, int(idempotent)]
+    who: list[Argument] = [id, index, hash, owner, lease_ms, judged]
     return await CLAIM.run(conn, keys, [*who, started, doubtful, names])
 
 

@@ -178,7 +178,7 @@ TABLE = (
     Mutant(
         "a doubt is not retried",
         f"{LUA}/claim.lua",
-        "if ARGV[6] == '1' then return take(ARGV[7]) end",
+        "if ARGV[6] == 'repeat' then return take(ARGV[7]) end",
         "do return take(ARGV[7]) end",
     ),
     Mutant(

@@ -123,4 +123,11 @@ TOTALS_TABLE = (
         "found = (_equal(left, right) for left, right in pairs)",
         COMPARISONS,
     ),
+    Mutant(
+        "claims: what was given back meanwhile is judged before it starts",
+        "gateway/store/lua/claim.lua",
+        "if ARGV[6] ~= 'start' then return {'busy', 0} end",
+        "",
+        "tests/service/test_claimed_by_now.py",
+    ),
 )

@@ -73,7 +73,7 @@ async def test_the_claim_script_itself_grants_only_what_is_authorized(
         approval,
         0,
         owner="me",
-        is_repeatable=False,
+        judged="start",
         events=events_of(approval),
     )
 

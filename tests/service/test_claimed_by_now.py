@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gateway.approvals.decisions import Approve, Changed, Edit, Reject
@@ -13,6 +15,7 @@ from gateway.store.outbox import announced
 from gateway.store.store import Store
 from gateway.wire import (
     AnswerKind,
+    Busy,
     Claimed,
     ClaimRequest,
     Refused,
@@ -282,3 +285,27 @@ async def test_a_dead_attempt_is_not_repeated_when_the_policy_forbids_it(
     reply = await desk.agents.claim(claim.with_(owner="w2"))
 
     assert reply.kind == "in_doubt"
+
+
+async def test_a_call_that_was_given_back_meanwhile_is_judged_before_it_runs(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = Desk(store)
+    click, claim = await desk.refund()
+    await desk.reviews.decide(click, Approve(), ANA)
+    first = await desk.agents.claim(claim)
+    assert isinstance(first, Claimed)
+    change(desk, (REFUND, "process_refund: {tier: deny}"))
+    claimed = store.claims.claim
+
+    async def given_back_before(*args: Any, **named: Any) -> Any:
+        await desk.agents.release(claim.item_id, first.fence)
+        return await claimed(*args, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.claims, "claim", given_back_before)
+        between = await desk.agents.claim(claim.with_(owner="w2"))
+    after = await desk.agents.claim(claim.with_(owner="w2"))
+
+    assert isinstance(between, Busy)
+    assert isinstance(after, Refused)

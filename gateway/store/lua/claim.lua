@@ -10,13 +10,14 @@
 -- ARGV[3] hash       bytes   32 raw bytes of the action hash that would run
 -- ARGV[4] owner      text    the attempt, unique
 -- ARGV[5] lease_ms   int     the claim's life without a heartbeat, milliseconds
--- ARGV[6] idempotent int     1 when a dead owner's attempt may simply be repeated
+-- ARGV[6] judged     text    what the policy was asked about: "start" of an authorized
+--                            item, or, of a dead owner's attempt, "repeat" or "doubt"
 -- ARGV[7] started    json    array with the event of a start
 -- ARGV[8] doubtful   json    array with the event of a death in between
 -- ARGV[9] names      json    array of names under which nothing may be frozen
 -- Returns:
 --   {"new", fence}         run it now
---   {"busy", left_ms}      a live owner has it
+--   {"busy", left_ms}      a live owner has it; 0: it moved since it was judged, ask again
 --   {"done"}               it ran; the result is stored
 --   {"in_doubt"}           its owner died; a person has to say what happened
 --   {"refused", state}     nobody authorized this, or not this action
@@ -44,6 +45,8 @@ local function take(events)
 end
 
 if state == 'authorized' then
+  -- Given back by its owner after it was read: the policy was not asked about a start.
+  if ARGV[6] ~= 'start' then return {'busy', 0} end
   local lapse = tonumber(redis.call('HGET', KEYS[1], i .. ':l') or '0')
   if lapse > 0 and now >= lapse then return {'refused', 'lapsed'} end
   return take(ARGV[7])
@@ -56,7 +59,8 @@ if redis.call('HGET', KEYS[1], i .. ':o') == ARGV[4] then
 end
 local left = tonumber(redis.call('HGET', KEYS[1], i .. ':u')) - now
 if left > 0 then return {'busy', left} end
-if ARGV[6] == '1' then return take(ARGV[7]) end
+if ARGV[6] == 'start' then return {'busy', 0} end
+if ARGV[6] == 'repeat' then return take(ARGV[7]) end
 redis.call('HSET', KEYS[1], i .. ':s', 'in_doubt', i .. ':t', now)
 redis.call('HINCRBY', KEYS[1], 'rev', 1)
 announce(KEYS[3], KEYS[4], ARGV[8], now)

@@ -61,6 +61,26 @@ class UnreadableRecord(TwokeyError):
         )
 
 
+class NewerRecord(StoreUnavailable):
+    """A newer version wrote this record: it is left alone, as if it could not be had.
+
+    Attributes:
+        record: its id.
+        format: the number of its format.
+        known: the highest number that this version reads.
+    """
+
+    def __init__(self, record: str, *, format: int, known: int) -> None:  # noqa: A002 - as it is called everywhere
+        self.record = record
+        self.format = format
+        self.known = known
+        super().__init__(
+            f"The record of {record!r} was written by a newer version of Twokey "
+            f"(format {format}; this version reads up to {known}), so it was left as "
+            "it is. Run that version again: nothing of it is lost."
+        )
+
+
 class UnsafeStore(TwokeyError):
     """The store would lose acknowledged decisions, so Twokey will not use it."""
 
@@ -131,3 +151,32 @@ class StateUnknown(TwokeyError):
 
 class ThreadUnavailable(TwokeyError):
     """A thread cannot be resumed now; its job stays and is tried again."""
+
+
+class ThreadUnknown(ThreadUnavailable):
+    """The checkpoints that this process reads do not know a thread with approved calls.
+
+    Attributes:
+        agent: its agent.
+        thread: its name.
+    """
+
+    def __init__(self, agent: str, thread: str) -> None:
+        self.agent = agent
+        self.thread = thread
+        super().__init__(
+            f"The checkpoints of this process do not know the thread {thread!r} of "
+            f"{agent!r}, in which approved calls wait to run; another gateway may. "
+            "Give all gateways of one store the same 'checkpoints'."
+        )
+
+
+class LeaseLost(ThreadUnavailable):
+    """The right to run a thread has ended, so nothing more was written for it."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "This process was paused or cut off for longer than its lease on the "
+            "thread lives, so it wrote nothing more. Whoever holds the lease now goes "
+            "on from what is kept; nothing needs to be done."
+        )

@@ -35,3 +35,14 @@ class LateReport(Record):
     ok: bool
     summary: str = ""
     is_apart: bool = False
+
+
+class EditsKnown(Record):
+    """What our record says of edits that an agent's state names, by their hashes.
+
+    Those that are neither ``made`` nor ``unknown`` were not made. Of the unknown ones
+    there is no record, or no longer: nobody can say whether people made them.
+    """
+
+    made: frozenset[str] = frozenset()
+    unknown: frozenset[str] = frozenset()

@@ -23,9 +23,33 @@ def parse_secret(text: str) -> bytes:
     if _HEX.fullmatch(text) is None:
         raise SettingsError(
             f"TWOKEY_SECRET has {len(text)} characters and has to be 64 hex digits; "
-            "make one with: openssl rand -hex 32"
+            "make one with: openssl rand -hex 32 (older ones may follow, after commas)"
         )
     return bytes.fromhex(text)
+
+
+def parse_secrets(text: str) -> tuple[bytes, ...]:
+    """Return the secrets of a text: the one in use, then older ones, with commas.
+
+    Raises:
+        SettingsError: for any other text; does not show it.
+    """
+    return tuple(parse_secret(one.strip()) for one in text.split(","))
+
+
+def load_old_secret(path: Path) -> tuple[bytes, ...]:
+    """Return the secret that was in use before, when its file was kept.
+
+    Raises:
+        SettingsError: when it is not a file of 32 bytes that only its owner can use.
+    """
+    try:
+        return (_load(path),) if path.exists() else ()
+    except OSError as error:
+        raise SettingsError(
+            f"The secret {str(path)!r} cannot be used: {error.strerror}. Make it "
+            "readable for this user, or move it away."
+        ) from error
 
 
 def load_or_create_secret(path: Path) -> bytes:

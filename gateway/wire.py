@@ -15,6 +15,7 @@ from gateway.approvals import digest
 from gateway.approvals.business_state import BusinessState
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
+    NOT_KNOWN,
     EditRecord,
     Home,
     Item,
@@ -181,6 +182,7 @@ class Answer(Record):
     ``args`` are the executed arguments of an edit. ``message`` is what those wrote who
     approved, the reason of a rejection, the text of a response, or the sentence for any
     other end.
+    ``approvals`` is what those wrote who approved an edited call.
     ``has_started`` says that the call was started before it went back to people.
     """
 
@@ -189,8 +191,14 @@ class Answer(Record):
     action_hash: str
     args: JsonObject | None = None
     message: str = ""
+    approvals: str = ""
     by: Person | None = None
     has_started: bool = False
+
+    @property
+    def why_approved(self) -> str:
+        """Return what those wrote who approved the call, as it was or edited."""
+        return self.message if self.type is AnswerKind.APPROVE else self.approvals
 
 
 class ClaimRequest(Record):
@@ -227,11 +235,32 @@ ClaimReply = Annotated[
 ]
 
 
+MarkVerb = Literal["begin", "enter", "give_back"]
+"""``begin`` asks to run a call, ``enter`` says that an agent began inside it, and
+``give_back`` that it paused: it may run again."""
+
+
+class CallMark(Record):
+    """Say what happens to a call that runs unasked."""
+
+    verb: MarkVerb
+    ref: TurnRef
+    tool: str
+    tool_call_id: str
+
+
+class CallBegun(Record):
+    """Say whether a call may run; else what it came to, None when nobody knows."""
+
+    may_run: bool = True
+    result: Result | None = None
+
+
 class CallEnd(Record):
     """Say how a call ended that ran unasked; ``notice`` is the row that shows it.
 
-    It is empty where no notice shows it: then only a failure is told. The gateway
-    compares the rest with its own record. A result has no payload here.
+    It is empty where no notice shows it. ``is_over`` is False when the call raised: it
+    may be run again. The gateway compares the rest with its own record.
     """
 
     notice: str
@@ -239,6 +268,7 @@ class CallEnd(Record):
     tool: str
     tool_call_id: str
     result: Result
+    is_over: bool = True
 
 
 class AgentNote(Record):
@@ -289,7 +319,9 @@ def answer_for(item: Item) -> Answer | None:
     if item.state is ItemState.ANSWERED:
         return _answer(item, AnswerKind.RESPOND, message=text)
     if item.edit is not None:
-        return _answer(item, AnswerKind.EDIT, message=item.edit.reason, args=item.args)
+        why = item.edit.reason
+        edited = _answer(item, AnswerKind.EDIT, message=why, args=item.args)
+        return edited.with_(approvals=_why_approved(item))
     return _answer(item, AnswerKind.APPROVE, message=_why_approved(item))
 
 
@@ -306,10 +338,12 @@ def _why_approved(item: Item) -> str:
 def ended(item: Item) -> str:
     """Say why a call that nobody rejected does not run, as a sentence for the model."""
     _, why = _ENDINGS[item.state]
-    if item.state is ItemState.WITHDRAWN and item.settlement is not None:
-        return _taken_back(item.settlement)
     if item.revoked is not None and item.revoked.is_final:
         why = item.revoked.reason.removesuffix(".")
+    if item.is_restored:
+        return f"{why}. {NOT_KNOWN}; look before you ask again."
+    if item.state is ItemState.WITHDRAWN and item.settlement is not None:
+        return _taken_back(item.settlement)
     if item.fence:
         return f"{why}, so the call does not go on. What it did before that stays."
     return f"{why}, so the call did not run."
@@ -322,15 +356,15 @@ def _taken_back(settlement: Settlement) -> str:
     return f"{said} Their reason: {json.dumps(settlement.text, ensure_ascii=False)}."
 
 
-def unknown_answer(item_id: str, action_hash: str) -> Answer:
-    """Return the answer about a call whose record nobody can read."""
+def unknown_answer(item_id: str, action_hash: str, why: str) -> Answer:
+    """Return the answer about a call of which nothing is known; ``why`` says so."""
     return Answer(
         type=AnswerKind.WITHDRAWN,
         item_id=item_id,
         action_hash=action_hash,
         message=(
-            "The gateway cannot read its record of this call, so it does not run now. "
-            "Look before you ask again whether it ran before."
+            f"{why} So it does not run now. Look before you ask again whether it ran "
+            "before."
         ),
     )
 
@@ -345,5 +379,5 @@ def _answer(
         args=args,
         message=message,
         by=item.settlement.by if item.settlement else None,
-        has_started=item.fence > 0,
+        has_started=item.fence > 0 or item.is_restored,
     )

@@ -14,7 +14,7 @@ from gateway.approvals.events import Event
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.notice import Notice
 from gateway.approvals.record import Approval, Home
-from gateway.errors import UnreadableRecord
+from gateway.errors import NewerRecord, UnreadableRecord
 from gateway.failures import log_failure
 from gateway.store import codec, opening, scripts
 from gateway.store.attention import ASKED_MS, Aftermath
@@ -22,6 +22,7 @@ from gateway.store.connection import Connection, Reply, fields, number, text
 from gateway.store.jobs import Job
 from gateway.store.keys import RETENTION, Keys, shard_of_approval
 from gateway.store.opening import Admission, Listed, Opened
+from gateway.store.pending import PendingIndex
 from gateway.store.windows import Use, as_rows
 
 logger = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class ApprovalStore:
 
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
+        self._pending = PendingIndex(conn)
 
     async def open_turn(
         self,
@@ -83,6 +85,8 @@ class ApprovalStore:
             None when something moved since the calls were judged: judge them again.
         """
         own = Home(agent=thread[0], thread=thread[1])
+        if approvals:
+            await self._pending.add(keys, admission.tenant, thread[0])
         reply = await scripts.open_turn(
             self._conn,
             turn=keys.turn(turn_key),
@@ -96,6 +100,7 @@ class ApprovalStore:
             asked=keys.asked(admission.tenant, thread[0]),
             rejected=keys.rejected(admission.tenant, *thread),
             timers=keys.timers,
+            undrawn=keys.undrawn(admission.tenant),
             records=[
                 key
                 for approval in approvals
@@ -149,12 +154,19 @@ class ApprovalStore:
         approval = codec.approval(approval_id, fields(head), fields(blobs))
         return Loaded(approval, now_ms=_milliseconds(time))
 
-    async def load_each(self, approval_ids: Iterable[str]) -> list[Loaded]:
-        """Read those approvals that are there, without those that nobody can read."""
+    async def load_each(
+        self, approval_ids: Iterable[str], *, skips_newer: bool = True
+    ) -> list[Loaded]:
+        """Read those approvals that are there, without those that we cannot read."""
         found: list[Loaded] = []
         for approval_id in approval_ids:
             try:
                 loaded = await self.load(approval_id)
+            except NewerRecord as error:
+                if not skips_newer:
+                    raise
+                logger.warning("record.newer %s", error)
+                continue
             except UnreadableRecord as error:
                 log_failure(logger, error, "record.unreadable")
                 continue
@@ -212,7 +224,7 @@ class ApprovalStore:
             hash=digest.to_raw(item.action_hash),
             detail=codec.detail(item),
             lapse_ms=lapse_ms,
-            keep_ms=_KEEP_MS + before.ttl_ms,
+            keep_ms=_KEEP_MS,
             events=_texts(change.events),
             job=job.model_dump_json() if job else "",
             uses=as_rows(judged.uses) if judged else "",
@@ -225,20 +237,23 @@ class ApprovalStore:
         )
         return cast("Committed", text(reply[0]))
 
-    async def overdue(self, keys: Keys, limit: int) -> list[str]:
-        """Return ids of approvals in which something is overdue, earliest first."""
+    async def overdue(self, keys: Keys, limit: int, *, skip: int = 0) -> list[str]:
+        """Return ids of approvals in which something is overdue, earliest first.
+
+        ``skip`` leaves out the first ones, which the caller has to leave alone.
+        """
         now_ms = _milliseconds(await self._conn.command("TIME"))
         reply = await self._conn.command(
-            "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", 0, limit
+            "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", skip, limit
         )
         return _ids(reply)
 
-    async def scheduled(self, keys: Keys, limit: int) -> list[str]:
+    async def scheduled(self, keys: Keys) -> list[str]:
         """Return ids of approvals in which something is still to happen, by time.
 
-        Those that wait for a person are among them: each of these has a deadline.
+        Those of all tenants of the shard are among them.
         """
-        reply = await self._conn.command("ZRANGE", keys.expiry, 0, limit - 1)
+        reply = await self._conn.command("ZRANGE", keys.expiry, 0, -1)
         return _ids(reply)
 
     async def expire(
@@ -267,6 +282,7 @@ class ApprovalStore:
             lapsed=_by_index(lapsed),
             doubted=_by_index(doubted),
             job=job.model_dump_json(),
+            keep_ms=_KEEP_MS,
         )
         return _ended(reply)
 
@@ -291,6 +307,7 @@ class ApprovalStore:
                     for index, (state, event) in ends.items()
                 }
             ),
+            keep_ms=_KEEP_MS,
         )
         return _ended(reply)
 
@@ -318,6 +335,14 @@ class ApprovalStore:
         times = await self._conn.command("ZMSCORE", keys.expiry, *ids)
         rows = zip(ids, cast("list[Reply]", times), strict=True)
         return [approval_id for approval_id, at in rows if at is not None]
+
+    async def has_open(self, keys: Keys, tenant: str, home: Home) -> bool:
+        """Say whether a call of a run is open, also if nothing happens by itself."""
+        listed = await self._conn.command("EXISTS", keys.open_of_run(tenant, home))
+        if listed:
+            return True
+        # A version without that list may have opened it.
+        return bool(await self.unfinished(keys, await self.of_run(keys, tenant, home)))
 
 
 def _keys_of(approval: Approval) -> Keys:

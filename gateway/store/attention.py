@@ -15,7 +15,7 @@ from gateway.store import scripts
 from gateway.store.connection import Connection, Reply, fields, number, text
 from gateway.store.freezes import Freeze
 from gateway.store.keys import Keys
-from gateway.store.threads import ThreadFacts
+from gateway.store.threads import ThreadFacts, read_facts
 
 ASKED_MS = 10 * 60 * 1000
 """How long a request counts among the requests of its agent."""
@@ -135,11 +135,10 @@ class AttentionStore:
             rejected=keys.rejected(tenant, agent, thread),
         )
         waiting, asked, failures, refusals = map(number, cast("list[Reply]", reply[5]))
-        facts = text(reply[3])
         return Standing(
             now_ms=number(reply[1]),
             verdicts=text(reply[2]),
-            thread=(ThreadFacts.model_validate_json(facts) if facts else ThreadFacts()),
+            thread=read_facts(text(reply[3])),
             frozen={
                 name: Freeze.model_validate_json(body)
                 for name, body in fields(reply[4]).items()

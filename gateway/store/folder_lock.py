@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import os
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 
 class FolderLock:
@@ -18,17 +20,30 @@ class FolderLock:
         self.path = path
         self.descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
-    def take(self) -> bool:
-        """Take the lock if nobody else holds it, and say whether it is ours."""
+    def __enter__(self) -> Self:
+        """Keep the file open for a block; the lock is still to be taken."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        self.close()
+
+    def take(self, *, is_shared: bool = False) -> bool:
+        """Take the lock if nobody else holds it, and say whether it is ours.
+
+        Several may hold it if all of them share it.
+        """
+        how = fcntl.LOCK_SH if is_shared else fcntl.LOCK_EX
         try:
-            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.descriptor, how | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True
-
-    def release(self) -> None:
-        """Let go of the lock and keep the file open."""
-        fcntl.flock(self.descriptor, fcntl.LOCK_UN)
 
     def write(self, text: str) -> None:
         """Leave a line for those who find the lock taken."""

@@ -37,7 +37,7 @@ class Scope(Record):
 
     def __str__(self) -> str:
         """Return the words for people and for the store, such as ``tool refund``."""
-        return f"{self.kind} {self.name}".rstrip()
+        return _name_in_store(self.kind, self.name)
 
 
 class Freeze(Record):
@@ -65,10 +65,19 @@ def paused(agent: str) -> str:
 
 
 def names_of(agent: str, *tools: str) -> tuple[str, ...]:
-    """Return the names of every freeze that stops these tools of an agent."""
-    scopes = [Scope(kind=ScopeKind.TENANT), Scope(kind=ScopeKind.AGENT, name=agent)]
-    scopes += [Scope(kind=ScopeKind.TOOL, name=tool) for tool in dict.fromkeys(tools)]
-    return tuple(str(scope) for scope in scopes)
+    """Return the names of every freeze that stops these tools of an agent.
+
+    A call may name anything, also what nobody can freeze.
+    """
+    return (
+        _name_in_store(ScopeKind.TENANT, ""),
+        _name_in_store(ScopeKind.AGENT, agent),
+        *(_name_in_store(ScopeKind.TOOL, tool) for tool in dict.fromkeys(tools)),
+    )
+
+
+def _name_in_store(kind: ScopeKind, name: str) -> str:
+    return f"{kind} {name}".rstrip()
 
 
 class FreezeStore:

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
+from pydantic import model_validator
 from redis.exceptions import ResponseError
 
 from gateway.approvals.record import Record
 from gateway.errors import StoreUnavailable
+from gateway.store import job_scripts
 from gateway.store.connection import (
-    Argument,
     Connection,
     Entry,
     claimed,
@@ -29,8 +30,7 @@ from gateway.store.keys import Keys
 logger = logging.getLogger(__name__)
 
 GROUP = "workers"
-MAX_ATTEMPTS = 5
-"""Deliveries before a job is put aside as a dead letter."""
+_FORMER = ("attempt", "error")
 UNREADABLE = "unreadable"
 """Why something that is no job was put aside."""
 
@@ -45,8 +45,8 @@ class JobKind(StrEnum):
 class Job(Record):
     """Bring one thread forward: start it with a text, or give it its answers.
 
-    ``id`` tells two equal wishes apart: the same words said twice are two starts.
-    ``attempt`` counts deliveries that failed; ``error`` is the last failure's kind.
+    ``id`` tells two equal wishes apart: the same words said twice are two starts. Two
+    wishes to resume a thread are one: their texts are the same.
     """
 
     kind: JobKind
@@ -55,8 +55,15 @@ class Job(Record):
     thread: str
     input: str = ""
     id: str = ""
-    attempt: int = 0
-    error: str = ""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_former(cls, given: object) -> object:
+        """Read a job of an older version, which counted its own failures."""
+        if not isinstance(given, dict):
+            return given
+        members = cast("dict[str, object]", given)
+        return {one: members[one] for one in members if one not in _FORMER}
 
 
 @dataclass(frozen=True)
@@ -69,11 +76,12 @@ class Delivery:
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """A job that was given up, and why: a failure's kind, or `UNREADABLE`.
+    """A job that was given up, and why: `UNREADABLE`, or what an older version wrote.
 
     ``job`` is None when nobody can read it; the stream keeps it as it came.
     """
 
+    id: str
     job: Job | None
     why: str
 
@@ -160,56 +168,37 @@ class JobQueue:
             ["XDEL", self._keys.jobs, delivery.id],
         )
 
-    async def again(
-        self, delivery: Delivery, *, delay_ms: int, error: str, is_final: bool = False
-    ) -> bool:
-        """Put a failed job back for later; False when it is a dead letter now.
-
-        It is one after `MAX_ATTEMPTS`, or at once when no attempt can help.
-        """
-        job = delivery.job.with_(attempt=delivery.job.attempt + 1, error=error)
-        is_dead = is_final or job.attempt >= MAX_ATTEMPTS
-        body = job.model_dump_json()
-        put: list[Argument] = (
-            ["XADD", self._keys.dead, "*", "why", error, "j", body]
-            if is_dead
-            else ["ZADD", self._keys.retry, await self._now_ms() + delay_ms, body]
-        )
-        await self._conn.together(
-            put,
-            ["XACK", self._keys.jobs, GROUP, delivery.id],
-            ["XDEL", self._keys.jobs, delivery.id],
-        )
-        return not is_dead
-
     async def later(self, delivery: Delivery, *, delay_ms: int) -> None:
-        """Put a job back without counting a failure: its thread is busy."""
-        body = delivery.job.model_dump_json()
-        await self._conn.together(
-            ["ZADD", self._keys.retry, await self._now_ms() + delay_ms, body],
-            ["XACK", self._keys.jobs, GROUP, delivery.id],
-            ["XDEL", self._keys.jobs, delivery.id],
+        """Put a job back without counting a failure: its thread is busy.
+
+        Nothing happens when somebody else put it back, or did it, meanwhile.
+        """
+        await job_scripts.put_back(
+            self._conn,
+            jobs=self._keys.jobs,
+            retry=self._keys.retry,
+            group=GROUP,
+            delivery=delivery.id,
+            job=delivery.job.model_dump_json(),
+            delay_ms=delay_ms,
         )
 
     async def requeue_due(self, limit: int = 100) -> int:
         """Move jobs whose back-off is over into the stream; return how many."""
-        reply = await self._conn.command(
-            "ZRANGEBYSCORE", self._keys.retry, 0, await self._now_ms(),
-            "LIMIT", 0, limit,
-        )  # fmt: skip
-        bodies = cast("list[bytes]", reply)
-        for body in bodies:
-            # Two sweepers may both add it: resuming is idempotent by post-condition.
-            await self._conn.together(
-                ["XADD", self._keys.jobs, "*", "j", body],
-                ["ZREM", self._keys.retry, body],
-            )
-        return len(bodies)
+        reply = await job_scripts.requeue(
+            self._conn, retry=self._keys.retry, jobs=self._keys.jobs, limit=limit
+        )
+        return number(reply[1])
 
     async def dead_letters(self) -> list[DeadLetter]:
         """Return what was given up, oldest first."""
         reply = await self._conn.command("XRANGE", self._keys.dead, "-", "+")
         return [_dead_letter(entry) for entry in entries(reply)]
+
+    async def forget(self, letter: DeadLetter) -> bool:
+        """Remove what was given up; False when somebody else did."""
+        reply = await self._conn.command("XDEL", self._keys.dead, letter.id)
+        return number(reply) == 1
 
     async def depth(self) -> int:
         """Return how many jobs wait, run or back off."""
@@ -224,10 +213,6 @@ class JobQueue:
                 await self._conn.command(
                     "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id
                 )
-
-    async def _now_ms(self) -> int:
-        seconds, micros = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
-        return int(seconds) * 1000 + int(micros) // 1000
 
 
 async def deliveries(
@@ -250,4 +235,4 @@ def _dead_letter(entry: Entry) -> DeadLetter:
         job = _job(entry)
     except ValueError:
         job = None
-    return DeadLetter(job=job, why=text(entry.values.get("why")))
+    return DeadLetter(id=entry.id, job=job, why=text(entry.values.get("why")))

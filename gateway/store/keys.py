@@ -4,8 +4,11 @@ Every key starts with ``tk:{s<k>}:``. The shard ``k`` is chosen by tenant and st
 in the approval's id, so that a click finds its shard by itself and every key one
 script touches shares a hash tag (Redis Cluster specification, "Hash tags").
 
-A key either has a lifetime or is permanent; a fixture of the tests fails on any
-other. Lifetimes are renewed whenever the record changes.
+One rule for every lifetime: what is still needed has none. An approval, the place of
+its card, the verdicts of its turn and the list of its run live while an item of it is
+open, and a thread's facts while its run goes on; the step that ends the last of them
+gives them `RETENTION`. Everything else has a lifetime from the start or is permanent; a
+fixture of the tests fails on any other key.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from gateway.approvals import digest
 from gateway.approvals.record import Home
 
 RETENTION = timedelta(days=30)
-"""How long approvals, their cards and their threads are kept after a change."""
+"""How long an approval, its card and its thread are kept after they have ended."""
 
 NONCE_LIFETIME = timedelta(minutes=11)
 """Twice Slack's five-minute window and a little: Bolt accepts future timestamps."""
@@ -36,10 +39,30 @@ VIEW_LIFETIME = timedelta(hours=24)
 LEASE = timedelta(seconds=15)
 """Lifetime of a thread lease and of a claim without a heartbeat."""
 
-PERMANENT = frozenset({"x", "timers", "ev", "rs", "dead", "au", "retry", "frozen"})
+PERMANENT = frozenset(
+    {
+        "x",
+        "timers",
+        "ev",
+        "rs",
+        "dead",
+        "members",
+        "au",
+        "retry",
+        "frozen",
+        "undrawn",
+        "fences",
+        "agents",
+        "stalled",
+        "stalled_waiting",
+        "stalled_parked",
+        "marks",
+    }
+)
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
 _NOTICE_ID = re.compile(r"nt_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
+_RUN_ID = re.compile(r"run_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
 _APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
 
 
@@ -56,6 +79,12 @@ def approval_id(shard: str, random_hex: str) -> str:
 def shard_of_approval(approval: str) -> str | None:
     """Return the shard of an approval id; None when it is not one of ours."""
     found = _APPROVAL_ID.fullmatch(approval)
+    return found["shard"] if found else None
+
+
+def shard_of_run(run: str) -> str | None:
+    """Return the shard of a run's id; None when it is not one of ours."""
+    found = _RUN_ID.fullmatch(run)
     return found["shard"] if found else None
 
 
@@ -84,6 +113,19 @@ class Keys:
         self.dead = f"{base}:dead"
         self.audit = f"{base}:au"
         self.retry = f"{base}:retry"
+        self.fences = f"{base}:fences"
+        self.members = f"{base}:members"
+        self.stalled = f"{base}:stalled"
+        self.stalled_waiting = f"{base}:stalled_waiting"
+        self.stalled_parked = f"{base}:stalled_parked"
+
+    def stalled_run(self, tenant: str, agent: str, thread: str) -> str:
+        """Return the id of a thread's run: the shard and a hash."""
+        return f"run_{self.shard}_{_hashed(tenant, agent, thread)}"
+
+    def dropped(self, run: str) -> str:
+        """String: mark of a run that is not brought forward any more."""
+        return f"{self._base}:dropped:{run}"
 
     def head(self, approval: str) -> str:
         """Hash of small fields: rev, version, deadline, each item's state and hash."""
@@ -92,6 +134,14 @@ class Keys:
     def blobs(self, approval: str) -> str:
         """Hash of the large fields: what never changes, each item's detail, result."""
         return f"{self._base}:b:{approval}"
+
+    def record(self, found: str) -> str:
+        """Head of an approval, or the hash of a notice, by its id."""
+        return self.notice(found) if found.startswith("nt_") else self.head(found)
+
+    def suffix(self, key: str) -> str:
+        """What follows the shard in a key."""
+        return key.removeprefix(f"{self._base}:")
 
     def notice(self, notice: str) -> str:
         """Hash: calls that ran unasked, how they ended, and who reported them."""
@@ -105,6 +155,10 @@ class Keys:
         """String: which approval or notice a message in Slack shows."""
         return f"{self._base}:at:{_hashed(channel, ts)}"
 
+    def undrawn(self, tenant: str) -> str:
+        """Sorted set: approvals whose card is missing or old, by when they are gone."""
+        return f"{self._base}:{_hashed(tenant)}:undrawn"
+
     def draft(self, approval: str, user: str, ts: str) -> str:
         """String: what a person wrote in a message under a card."""
         return f"{self._base}:draft:{_hashed(approval, user, ts)}"
@@ -113,16 +167,31 @@ class Keys:
         """String: the verdicts of a submitted turn, for submitting it again."""
         return f"{self._base}:turn:{turn_key.removeprefix('sha256:')}"
 
+    def begun(self, turn_key: str) -> str:
+        """Hash: calls of a turn that run unasked: who began each, and its end."""
+        return f"{self._base}:begun:{turn_key.removeprefix('sha256:')}"
+
     def run(self, tenant: str, home: Home) -> str:
         """Sorted set: approvals of a run, inner agents' too, by when they opened."""
         return f"{self._base}:run:{_hashed(tenant, home.agent, home.thread)}"
+
+    def open_of_run(self, tenant: str, home: Home) -> str:
+        """Sorted set: approvals of a run in which an item is open, as `run` lists them.
+
+        Scripts derive its name; it is gone when nothing of the run is open.
+        """
+        return self.run(tenant, home).replace(":run:", ":open:")
 
     def thread_facts(self, tenant: str, agent: str, thread: str) -> str:
         """Hash: who asked in this thread, and where in Slack."""
         return f"{self._base}:tm:{_hashed(tenant, agent, thread)}"
 
+    def questions(self, tenant: str, agent: str, thread: str) -> str:
+        """Hash: until when other libraries ask something in this thread, by its id."""
+        return f"{self._base}:ask:{_hashed(tenant, agent, thread)}"
+
     def lease(self, tenant: str, agent: str, thread: str) -> str:
-        """Hash: who runs this thread now."""
+        """Hash: who runs this thread now, and under which fence."""
         return f"{self._base}:lease:{_hashed(tenant, agent, thread)}"
 
     def reservation(self, turn_key: str, uses: str) -> str:
@@ -136,6 +205,10 @@ class Keys:
         """
         return f"{self._base}:w:{_hashed(tenant, window, resource)}"
 
+    def marks(self, tenant: str) -> str:
+        """Hash: the store's id and the newest mark of each set of checkpoints."""
+        return f"{self._base}:{_hashed(tenant)}:marks"
+
     def frozen(self, tenant: str) -> str:
         """Hash: what is frozen of a tenant, and who is paused."""
         return f"{self._base}:{_hashed(tenant)}:frozen"
@@ -147,6 +220,10 @@ class Keys:
     def waiting(self, tenant: str, agent: str) -> str:
         """Sorted set: an agent's pending items by when they expire."""
         return f"{self._base}:wait:{_hashed(tenant, agent)}"
+
+    def agents(self, tenant: str) -> str:
+        """Set: agents of a tenant that may have pending items, so `waiting` ones."""
+        return f"{self._base}:{_hashed(tenant)}:agents"
 
     def asked(self, tenant: str, agent: str) -> str:
         """Sorted set: what an agent asked people for by when it ends to count."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from gateway.approvals.events import Event
 from gateway.approvals.notice import CallState, Notice, Remark, row_id
 from gateway.errors import UnreadableRecord
-from gateway.store import scripts
+from gateway.store import codec, scripts
 from gateway.store.attention import FAILED_MS
 from gateway.store.connection import Connection, fields, number, text
 from gateway.store.keys import RETENTION, Keys, shard_of_notice
@@ -27,6 +27,7 @@ class NoticeStore:
         """Return a notice as it stands; None for an unknown id.
 
         Raises:
+            NewerRecord: a newer version wrote it.
             UnreadableRecord: it is not what we wrote.
         """
         if shard_of_notice(notice) != keys.shard:
@@ -34,6 +35,7 @@ class NoticeStore:
         found = fields(await self._conn.command("HGETALL", keys.notice(notice)))
         if "frozen" not in found:
             return None
+        codec.check_format(notice, found)
         try:
             kept = _notice(found)
         except (ValueError, KeyError, TypeError) as error:

@@ -75,7 +75,7 @@ def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, obje
     """Return what the script needs to store a new approval."""
     return {
         "id": approval.id,
-        "listed": str(Listed(approval.id, approval.ns)),
+        "ns": approval.ns,
         "ttl_ms": approval.ttl_ms,
         "timers": timers.rows(approval.waiting),
         "frozen": codec.frozen(approval),

@@ -15,12 +15,15 @@ from gateway.errors import StoreUnavailable
 from gateway.store.connection import (
     Connection,
     Entry,
+    Reply,
     claimed,
     entries,
     first_stream,
     number,
+    text,
 )
 from gateway.store.keys import Keys
+from gateway.store.readers import place_of, reader_groups
 
 logger = logging.getLogger(__name__)
 _TRIMMED = 10_000
@@ -56,12 +59,16 @@ class Outbox:
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""
         body = event.model_dump_json()
-        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
-        at = int(now[0]) * 1000 + int(now[1]) // 1000
+        at = await self.now_ms()
         await self._conn.together(
             ["XADD", self._keys.outbox, "*", "e", body, "at", at],
             ["XADD", self._keys.audit, "*", "e", body, "at", at],
         )
+
+    async def now_ms(self) -> int:
+        """Return the time by the clock that events are dated by."""
+        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
+        return int(now[0]) * 1000 + int(now[1]) // 1000
 
     async def unfinished(
         self, consumer: str, *, idle_ms: int, limit: int = 100
@@ -72,6 +79,35 @@ class Outbox:
             "0", "COUNT", limit,
         )  # fmt: skip
         return await self._readable(claimed(reply))
+
+    async def left(
+        self, consumer: str, *, start: str = "0-0", limit: int = 500
+    ) -> tuple[list[Event], str]:
+        """Return a page of what any consumer took and did not acknowledge.
+
+        Returns:
+            The events, in order, and where the next page starts; "" after the last.
+        """
+        reply = await self._conn.command(
+            "XAUTOCLAIM", self._keys.outbox, self._reader, consumer, 0,
+            start, "COUNT", limit,
+        )  # fmt: skip
+        after = text(cast("list[Reply]", reply)[0])
+        return await self._readable(claimed(reply)), "" if after == "0-0" else after
+
+    async def unread_ms(self) -> int:
+        """Return how long the oldest event waits that this reader has not taken."""
+        groups = await reader_groups(self._conn, self._keys)
+        taken = next((one.taken for one in groups if one.name == self._reader), "0-0")
+        found, now = await self._conn.together(
+            ["XRANGE", self._keys.outbox, f"({taken}", "+", "COUNT", 1], ["TIME"]
+        )
+        oldest = entries(found)
+        if not oldest:
+            return 0
+        seconds, micros = cast("tuple[bytes, bytes]", now)
+        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        return max(0, now_ms - place_of(oldest[0].id)[0])
 
     async def take(
         self, consumer: str, *, block_ms: int, limit: int = 100

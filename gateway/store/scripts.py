@@ -10,21 +10,19 @@ from collections.abc import Sequence
 from gateway.store.connection import Argument, Connection, Reply
 from gateway.store.script import Script
 
-OPEN = Script("open")
+OPEN = Script("open", is_fenced=True)
 DECIDE = Script("decide")
 EXPIRE = Script("expire")
-SUPERSEDE = Script("supersede")
-CLAIM = Script("claim")
+SUPERSEDE = Script("supersede", is_fenced=True)
+CLAIM = Script("claim", is_fenced=True)
 FINISH = Script("finish")
 HEARTBEAT = Script("heartbeat")
-LEASE = Script("lease")
 RESERVE = Script("reserve")
 TOTALS = Script("totals")
 FREEZE = Script("freeze")
 STANDING = Script("standing")
 RING = Script("ring")
 RETIME = Script("retime")
-DELEGATE = Script("delegate")
 NOTE = Script("note")
 PUT_ASIDE = Script("put_aside")
 REMEMBER = Script("remember")
@@ -45,6 +43,7 @@ async def open_turn(
     asked: str,
     rejected: str,
     timers: str,
+    undrawn: str,
     records: Sequence[str],
     keep_ms: int,
     verdicts: str,
@@ -59,7 +58,8 @@ async def open_turn(
 ) -> list[Reply]:
     """Run open.lua."""
     of_turn = [turn, run, expiry, outbox, audit, reservation]
-    keys = [*of_turn, frozen, waiting, asked, rejected, timers, *records]
+    of_agent = [frozen, waiting, asked, rejected, timers, undrawn]
+    keys = [*of_turn, *of_agent, *records]
     written: list[Argument] = [keep_ms, verdicts, events, approvals]
     held: list[Argument] = [names, limits, counted, refused, int(is_reserved), noticed]
     return await OPEN.run(conn, keys, [*written, *held])
@@ -126,10 +126,12 @@ async def expire(
     lapsed: str,
     doubted: str,
     job: str,
+    keep_ms: int,
 ) -> list[Reply]:
     """Run expire.lua."""
     keys = [head, blobs, expiry, outbox, audit, jobs, waiting]
-    return await EXPIRE.run(conn, keys, [id, rev, expired, lapsed, doubted, job])
+    ends: list[Argument] = [expired, lapsed, doubted, job, keep_ms]
+    return await EXPIRE.run(conn, keys, [id, rev, *ends])
 
 
 async def supersede(
@@ -144,10 +146,11 @@ async def supersede(
     id: str,
     rev: int,
     ends: str,
+    keep_ms: int,
 ) -> list[Reply]:
     """Run supersede.lua."""
     keys = [head, blobs, expiry, outbox, audit, waiting]
-    return await SUPERSEDE.run(conn, keys, [id, rev, ends])
+    return await SUPERSEDE.run(conn, keys, [id, rev, ends, keep_ms])
 
 
 async def claim(
@@ -214,13 +217,6 @@ async def heartbeat(
 ) -> list[Reply]:
     """Run heartbeat.lua."""
     return await HEARTBEAT.run(conn, [head, expiry], [id, index, fence, lease_ms])
-
-
-async def lease(
-    conn: Connection, *, lease: str, verb: str, token: str, ttl_ms: int
-) -> list[Reply]:
-    """Run lease.lua."""
-    return await LEASE.run(conn, [lease], [verb, token, ttl_ms])
 
 
 async def reserve(
@@ -307,10 +303,11 @@ async def put_aside(
     kinds: str,
     event: str,
     job: str,
+    keep_ms: int,
 ) -> list[Reply]:
     """Run put_aside.lua."""
     keys = [head, expiry, timers, outbox, audit, jobs, blobs, waiting]
-    return await PUT_ASIDE.run(conn, keys, [id, kinds, event, job])
+    return await PUT_ASIDE.run(conn, keys, [id, kinds, event, job, keep_ms])
 
 
 async def retime(
@@ -328,30 +325,13 @@ async def retime(
     expires: int,
     taken: str,
     rings: str,
-    keep_ms: int,
     event: str,
+    keep_ms: int,
 ) -> list[Reply]:
     """Run retime.lua."""
     keys = [head, blobs, expiry, timers, outbox, audit, waiting]
-    after: list[Argument] = [expires, taken, rings, keep_ms, event]
+    after: list[Argument] = [expires, taken, rings, event, keep_ms]
     return await RETIME.run(conn, keys, [id, rev, *after])
-
-
-async def delegate(
-    conn: Connection,
-    *,
-    delegations: str,
-    outbox: str,
-    audit: str,
-    user: str,
-    to: str,
-    for_ms: int,
-    event: str,
-) -> list[Reply]:
-    """Run delegate.lua."""
-    return await DELEGATE.run(
-        conn, [delegations, outbox, audit], [user, to, for_ms, event]
-    )
 
 
 async def note(
@@ -384,17 +364,14 @@ async def ask(
     before: str,
     after: str,
     job: str,
-    keep_ms: int,
     seen_ms: int,
 ) -> list[Reply]:
     """Run ask.lua."""
-    return await ASK.run(
-        conn, [seen, facts, jobs], [before, after, job, keep_ms, seen_ms]
-    )
+    return await ASK.run(conn, [seen, facts, jobs], [before, after, job, seen_ms])
 
 
 async def remember(
-    conn: Connection, *, facts: str, before: str, after: str, keep_ms: int
+    conn: Connection, *, facts: str, before: str, after: str, why: str, keep_ms: int
 ) -> list[Reply]:
     """Run remember.lua."""
-    return await REMEMBER.run(conn, [facts], [before, after, keep_ms])
+    return await REMEMBER.run(conn, [facts], [before, after, why, keep_ms])

@@ -32,10 +32,11 @@ async def open_store(
         UnsafeStore: when it would lose acknowledged decisions.
     """
     async with AsyncExitStack() as opened:
+        engine: EmbeddedEngine | None = None
         if url is None:
             engine = EmbeddedEngine(data_dir / ENGINE_FOLDER)
             url = (await opened.enter_async_context(engine)).url
-        store = Store(url)
+        store = Store(url, engine=engine)
         opened.push_async_callback(store.close)
         await ensure_durable(store.conn, insecure_dev=insecure_dev)
         yield store

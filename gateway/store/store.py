@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from gateway.errors import StoreUnavailable
 from gateway.retention import AUDIT_KEPT
+from gateway.retrying import RetrySettings
 from gateway.store.approvals import ApprovalStore
 from gateway.store.attention import AttentionStore
 from gateway.store.cards import CardStore
 from gateway.store.claims import LEASE_MS, ClaimStore
 from gateway.store.connection import Connection
 from gateway.store.delegations import DelegationStore
+from gateway.store.engine import EmbeddedEngine
 from gateway.store.freezes import FreezeStore
 from gateway.store.jobs import JobQueue
 from gateway.store.keys import Keys, shard_of_approval, shard_of_tenant
+from gateway.store.marks import MarkStore
+from gateway.store.members import MemberStore
 from gateway.store.notices import NoticeStore
 from gateway.store.outbox import Outbox
+from gateway.store.pending import PendingIndex
+from gateway.store.questions import QuestionStore
+from gateway.store.stalled import StalledRuns
 from gateway.store.threads import ThreadStore
 from gateway.store.timers import TimerStore
+from gateway.store.unasked import UnaskedStore
 from gateway.store.windows import WindowStore
 
 
@@ -26,26 +35,48 @@ class Store:
         url: ``redis://``, ``rediss://`` or ``unix://`` address.
         shards: how many shards tenants are spread over; fixed for a data set.
         lease_ms: life of leases, claims and deliveries without a heartbeat.
+        engine: the embedded server behind the URL, when there is one.
 
     Attributes:
         audit_kept: how long audit entries are kept.
+        retries: how long a run that fails is retried.
     """
 
-    def __init__(self, url: str, *, shards: int = 1, lease_ms: int = LEASE_MS) -> None:
-        self.conn = Connection(url)
+    def __init__(
+        self,
+        url: str,
+        *,
+        shards: int = 1,
+        lease_ms: int = LEASE_MS,
+        engine: EmbeddedEngine | None = None,
+    ) -> None:
+        self.conn = Connection(url, is_embedded=engine is not None)
+        self._engine = engine
         self.shards = shards
         self.lease_ms = lease_ms
         self.audit_kept = AUDIT_KEPT
+        self.retries = RetrySettings()
         self.approvals = ApprovalStore(self.conn)
         self.claims = ClaimStore(self.conn, lease_ms=lease_ms)
         self.threads = ThreadStore(self.conn, lease_ms=lease_ms)
         self.cards = CardStore(self.conn)
+        self.members = MemberStore(self.conn)
         self.windows = WindowStore(self.conn)
         self.attention = AttentionStore(self.conn)
         self.freezes = FreezeStore(self.conn)
+        self.stalled = StalledRuns(self.conn)
         self.notices = NoticeStore(self.conn)
+        self.unasked = UnaskedStore(self.conn)
         self.timers = TimerStore(self.conn)
         self.delegations = DelegationStore(self.conn)
+        self.pending = PendingIndex(self.conn)
+        self.questions = QuestionStore(self.conn)
+        self.marks = MarkStore(self.conn)
+
+    @property
+    def failure(self) -> StoreUnavailable | None:
+        """Return why the embedded server is not expected to come back, or None."""
+        return self._engine.failure if self._engine else None
 
     def keys_of_tenant(self, tenant: str) -> Keys:
         """Return the keys of a tenant's shard."""

@@ -2,36 +2,57 @@
 
 from __future__ import annotations
 
-import asyncio
-import secrets
-from collections.abc import AsyncGenerator, Callable, Iterable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from typing import Literal
 
 from gateway.approvals.record import Origin, Person, Record
-from gateway.errors import StoreUnavailable, ThreadUnavailable, TooManySpeakers
+from gateway.errors import StoreUnavailable, TooManySpeakers
 from gateway.store import scripts
-from gateway.store.connection import Connection, text
+from gateway.store.connection import Connection, Reply, fields, text
+from gateway.store.fences import Lease
 from gateway.store.jobs import Job
 from gateway.store.keys import LEASE, MESSAGE_LIFETIME, RETENTION, Keys
+from gateway.store.leases import LeaseStore
+from gateway.store.script import Script
 
 LEASE_MS = int(LEASE.total_seconds() * 1000)
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
 _ATTEMPTS = 16
 
+TELL = Script("tell", is_fenced=True)
+
 MAX_PRINCIPALS = 100
 """How many people may speak in a thread: each is remembered."""
+
+
+async def tell(
+    conn: Connection,
+    *,
+    facts: str,
+    outbox: str,
+    audit: str,
+    checkpoint: str,
+    told: str,
+    logged: str,
+) -> list[Reply]:
+    """Run tell.lua."""
+    return await TELL.run(conn, [facts, outbox, audit], [checkpoint, told, logged])
 
 
 class ThreadFacts(Record):
     """Who asked the agent in this thread, and where its words belong.
 
     ``requester`` asked last; ``principals`` asked before, or outside of the run.
+    ``is_partial`` says that others asked before of whom nothing is known any more:
+    then nobody can tell who must not decide.
     """
 
     requester: Person | None = None
     origin: Origin | None = None
     principals: tuple[Person, ...] = ()
+    is_partial: bool = False
 
     def asked_by(self, requester: Person) -> ThreadFacts:
         """Return the facts after somebody asked; nobody before them is forgotten.
@@ -58,8 +79,19 @@ class ThreadFacts(Record):
         return self.with_(principals=tuple(known.values()))
 
 
-def _facts(body: str) -> ThreadFacts:
+def read_facts(body: str) -> ThreadFacts:
+    """Read the facts of a thread; empty ones of an empty text."""
     return ThreadFacts.model_validate_json(body) if body else ThreadFacts()
+
+
+def _dumped(facts: ThreadFacts) -> str:
+    # What an older version does not know is written only where it says something.
+    return facts.model_dump_json(exclude_defaults=True)
+
+
+Why = Literal["begin", "open", "aside"]
+"""Why facts change: somebody asked, the thread's past was looked at, or another run
+around the thread lends it its people."""
 
 
 class ThreadStore:
@@ -67,24 +99,20 @@ class ThreadStore:
 
     def __init__(self, conn: Connection, *, lease_ms: int = LEASE_MS) -> None:
         self._conn = conn
-        self._lease_ms = lease_ms
+        self._leases = LeaseStore(conn, lease_ms=lease_ms)
 
     async def remember(
         self, keys: Keys, tenant: str, agent: str, thread: str, facts: ThreadFacts
     ) -> None:
-        """Write who asked; the last one who asked counts."""
-        key = keys.thread_facts(tenant, agent, thread)
-        await self._conn.together(
-            ["HSET", key, "facts", facts.model_dump_json()],
-            ["PEXPIRE", key, _KEEP_MS],
-        )
+        """Write who asked in a thread that the gateway does not run."""
+        await self.change(keys, tenant, agent, thread, lambda _: facts, why="aside")
 
     async def facts(
         self, keys: Keys, tenant: str, agent: str, thread: str
     ) -> ThreadFacts:
         """Return who asked; empty facts for a thread nobody named."""
         key = keys.thread_facts(tenant, agent, thread)
-        return _facts(text(await self._conn.command("HGET", key, "facts")))
+        return read_facts(text(await self._conn.command("HGET", key, "facts")))
 
     async def change(
         self,
@@ -93,6 +121,8 @@ class ThreadStore:
         agent: str,
         thread: str,
         changed: Callable[[ThreadFacts], ThreadFacts],
+        *,
+        why: Why = "begin",
     ) -> None:
         """Change who asked, so that nobody who asks at the same moment is forgotten.
 
@@ -102,6 +132,7 @@ class ThreadStore:
             agent: the run's outermost agent.
             thread: its thread.
             changed: the facts from now on, made of those before.
+            why: what they are changed for.
 
         Raises:
             StoreUnavailable: when it is not known to be kept.
@@ -109,9 +140,14 @@ class ThreadStore:
         key = keys.thread_facts(tenant, agent, thread)
         for _ in range(_ATTEMPTS):
             before = text(await self._conn.command("HGET", key, "facts"))
-            after = changed(_facts(before)).model_dump_json()
+            after = _dumped(changed(read_facts(before)))
             reply = await scripts.remember(
-                self._conn, facts=key, before=before, after=after, keep_ms=_KEEP_MS
+                self._conn,
+                facts=key,
+                before=before,
+                after=after,
+                why=why,
+                keep_ms=_KEEP_MS,
             )
             if text(reply[0]) == "kept":
                 return
@@ -149,9 +185,8 @@ class ThreadStore:
                 facts=facts,
                 jobs=keys.jobs,
                 before=before,
-                after=asked(_facts(before)).model_dump_json(),
+                after=_dumped(asked(read_facts(before))),
                 job=job.model_dump_json(),
-                keep_ms=_KEEP_MS,
                 seen_ms=_SEEN_MS,
             )
             word = text(reply[0])
@@ -161,52 +196,72 @@ class ThreadStore:
             "Too many people asked in this thread at once; nothing was kept. Ask again."
         )
 
+    async def open_run(
+        self, keys: Keys, tenant: str, agent: str, thread: str, *, has_past: bool
+    ) -> None:
+        """Keep a thread's facts until its run has ended; see `end_run`.
+
+        A thread with a past of whose people nothing is known, because the facts were
+        kept no longer or the store lost them, has partial facts from now on. The
+        caller holds the thread's lease.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept.
+        """
+        key = keys.thread_facts(tenant, agent, thread)
+        found = fields(await self._conn.command("HGETALL", key))
+        if text(found.get("run")) == "open":
+            return
+        is_lost = has_past and (not found or text(found.get("run")) == "new")
+
+        def looked_at(facts: ThreadFacts) -> ThreadFacts:
+            return facts.with_(is_partial=True) if is_lost else facts
+
+        await self.change(keys, tenant, agent, thread, looked_at, why="open")
+
+    async def end_run(self, keys: Keys, tenant: str, agent: str, thread: str) -> None:
+        """Give a thread's facts a lifetime: its run has ended, or it was deleted."""
+        key = keys.thread_facts(tenant, agent, thread)
+        await self._conn.together(["HDEL", key, "run"], ["PEXPIRE", key, _KEEP_MS])
+
     async def was_asked(self, keys: Keys, tenant: str, once: str) -> bool:
         """Say whether a message was kept for an agent."""
         reply = await self._conn.command("EXISTS", keys.asked_once(tenant, once))
         return bool(reply)
 
-    @asynccontextmanager
-    async def lease(
+    async def tell(
+        self,
+        keys: Keys,
+        tenant: str,
+        agent: str,
+        thread: str,
+        *,
+        checkpoint: str,
+        told: str,
+        logged: str,
+    ) -> bool:
+        """Announce that a thread ended at a checkpoint; False when that is known.
+
+        Raises:
+            LeaseLost: the caller's lease is another's by now.
+        """
+        reply = await tell(
+            self._conn,
+            facts=keys.thread_facts(tenant, agent, thread),
+            outbox=keys.outbox,
+            audit=keys.audit,
+            checkpoint=checkpoint,
+            told=told,
+            logged=logged,
+        )
+        return text(reply[0]) == "told"
+
+    def lease(
         self, keys: Keys, tenant: str, agent: str, thread: str
-    ) -> AsyncGenerator[asyncio.Event, None]:
-        """Hold the right to run a thread; the event is set when it was lost.
+    ) -> AbstractAsyncContextManager[Lease]:
+        """Hold the right to run a thread; it may end inside the block at any time.
 
         Raises:
             ThreadUnavailable: when another process runs this thread.
         """
-        key, token = keys.lease(tenant, agent, thread), secrets.token_hex(16)
-        await self._take(key, token)
-        lost = asyncio.Event()
-        beat = asyncio.create_task(self._keep(key, token, lost))
-        try:
-            yield lost
-        finally:
-            beat.cancel()
-            with suppress(asyncio.CancelledError):
-                await beat
-            with suppress(StoreUnavailable):
-                await scripts.lease(
-                    self._conn, lease=key, verb="free", token=token, ttl_ms=0
-                )
-
-    async def _take(self, key: str, token: str) -> None:
-        reply = await scripts.lease(
-            self._conn, lease=key, verb="take", token=token, ttl_ms=self._lease_ms
-        )
-        if text(reply[0]) != "held":
-            raise ThreadUnavailable("Another process runs this thread right now.")
-
-    async def _keep(self, key: str, token: str, lost: asyncio.Event) -> None:
-        while not lost.is_set():
-            await asyncio.sleep(self._lease_ms / 3000)
-            with suppress(StoreUnavailable):
-                reply = await scripts.lease(
-                    self._conn,
-                    lease=key,
-                    verb="keep",
-                    token=token,
-                    ttl_ms=self._lease_ms,
-                )
-                if text(reply[0]) != "held":
-                    lost.set()
+        return self._leases.held(keys, keys.lease(tenant, agent, thread))

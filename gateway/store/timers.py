@@ -33,6 +33,7 @@ class TimerKind(StrEnum):
     REMIND = "remind"
     ESCALATE = "escalate"
     RELEASE = "release"
+    DOUBT = "doubt"
 
 
 class Timer(Record):
@@ -67,12 +68,15 @@ class TimerStore:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    async def due(self, keys: Keys, limit: int) -> list[Timer]:
-        """Return timers that are due by the store's clock, earliest first."""
+    async def due(self, keys: Keys, limit: int, *, skip: int = 0) -> list[Timer]:
+        """Return timers that are due by the store's clock, earliest first.
+
+        ``skip`` leaves out the first ones, which the caller has to leave alone.
+        """
         now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
         now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
         reply = await self._conn.command(
-            "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", 0, limit
+            "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", skip, limit
         )
         found: list[Timer] = []
         for member in cast("list[bytes]", reply or []):
@@ -119,8 +123,8 @@ class TimerStore:
             expires=after.expires_at_ms,
             taken=after.taken.model_dump_json() if after.taken and is_taken else "",
             rings=json.dumps(timing.timers(before, after)),
-            keep_ms=_KEEP_MS + timing.LONGEST * before.ttl_ms,
             event=change.event.model_dump_json(),
+            keep_ms=_KEEP_MS,
         )
         return cast("Retiming", text(reply[0]))
 

@@ -9,8 +9,10 @@ from gateway.approvals.record import Home
 from gateway.store import codec, scripts
 from gateway.store.connection import Connection, fields, text
 from gateway.store.jobs import Job, JobKind
-from gateway.store.keys import Keys
+from gateway.store.keys import RETENTION, Keys
 from gateway.store.timers import TimerKind
+
+_KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
 
 async def put_aside(conn: Connection, keys: Keys, approval_id: str) -> bool:
@@ -44,5 +46,6 @@ async def put_aside(conn: Connection, keys: Keys, approval_id: str) -> bool:
         kinds=json.dumps(list(TimerKind)),
         event=event.model_dump_json(),
         job=job.model_dump_json() if home.thread else "",
+        keep_ms=_KEEP_MS,
     )
     return text(reply[0]) == "done"

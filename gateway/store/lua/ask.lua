@@ -6,8 +6,7 @@
 -- ARGV[1] before    text  the facts that were read; "" for none
 -- ARGV[2] after     json  the facts from now on
 -- ARGV[3] job       json  the job
--- ARGV[4] keep_ms   int   how long the facts live
--- ARGV[5] seen_ms   int   how long the message is known
+-- ARGV[4] seen_ms   int   how long the message is known
 -- Returns:
 --   {"kept"}
 --   {"seen"}   this message was kept before
@@ -15,8 +14,8 @@
 if redis.call('EXISTS', KEYS[1]) == 1 then return {'seen'} end
 if (redis.call('HGET', KEYS[2], 'facts') or '') ~= ARGV[1] then return {'moved'} end
 
-redis.call('SET', KEYS[1], '1', 'PX', ARGV[5])
+redis.call('SET', KEYS[1], '1', 'PX', ARGV[4])
+begin_run(KEYS[2])
 redis.call('HSET', KEYS[2], 'facts', ARGV[2])
-redis.call('PEXPIRE', KEYS[2], ARGV[4])
 enqueue(KEYS[3], ARGV[3])
 return {'kept'}

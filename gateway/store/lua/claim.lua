@@ -58,10 +58,17 @@ if redis.call('HGET', KEYS[1], i .. ':o') == ARGV[4] then
   return {'new', tonumber(redis.call('HGET', KEYS[1], i .. ':f'))}
 end
 local left = tonumber(redis.call('HGET', KEYS[1], i .. ':u')) - now
+if left > tonumber(ARGV[5]) then
+  -- This server's clock went back: a dead owner has it no longer than a live one.
+  left = tonumber(ARGV[5])
+  redis.call('HSET', KEYS[1], i .. ':u', now + left)
+  reindex(KEYS[1], KEYS[2], ARGV[1], now)
+end
 if left > 0 then return {'busy', left} end
 if ARGV[6] == 'start' then return {'busy', 0} end
 if ARGV[6] == 'repeat' then return take(ARGV[7]) end
 redis.call('HSET', KEYS[1], i .. ':s', 'in_doubt', i .. ':t', now)
+remind_of_doubt(KEYS[1], now + DAY)
 redis.call('HINCRBY', KEYS[1], 'rev', 1)
 announce(KEYS[3], KEYS[4], ARGV[8], now)
 return {'in_doubt'}

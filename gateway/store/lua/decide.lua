@@ -1,6 +1,6 @@
 #!lua
 -- Write one decision on one item, if nothing moved since it was read: a reviewer's,
--- or that of the policy which takes an authorization back.
+-- that of the policy which takes an authorization back, or that of a recovery.
 -- KEYS[1] head       hash    small fields of the approval
 -- KEYS[2] blobs      hash    large fields of the approval
 -- KEYS[3] expiry     zset    deadlines of the shard
@@ -22,7 +22,7 @@
 -- ARGV[8] hash       bytes   32 raw bytes of the action hash from now on
 -- ARGV[9] detail     json    the item's large fields from now on
 -- ARGV[10] lapse_ms  int     how long an authorization may wait, milliseconds
--- ARGV[11] keep_ms   int     lifetime from now on, milliseconds
+-- ARGV[11] keep_ms   int     lifetime of what has ended, milliseconds
 -- ARGV[12] events    json    array of event texts
 -- ARGV[13] job       json    the resume job, or empty
 -- ARGV[14] uses      json    rows of {window, use, within_ms} from now on, or empty
@@ -44,7 +44,8 @@ local i = ARGV[2]
 local now = now_ms()
 local state = redis.call('HGET', KEYS[1], i .. ':s')
 if state == 'pending' and now >= tonumber(redis.call('HGET', KEYS[1], 'expires')) then
-  return {'expired'}
+  -- A recovery may end what is overdue, with a reason of its own.
+  if ARGV[7] ~= 'expired' then return {'expired'} end
 end
 if rev ~= ARGV[3] or state ~= ARGV[4]
   or redis.call('HGET', KEYS[1], i .. ':h') ~= ARGV[5] then
@@ -59,7 +60,7 @@ if ARGV[14] ~= '' and ARGV[14] ~= redis.call('HGET', KEYS[2], i .. ':w') then
     end
   end
   for _, row in ipairs(own) do release(row[1], row[2]) end
-  for _, row in ipairs(uses) do hold(row[1], row[2], now + tonumber(ARGV[11])) end
+  for _, row in ipairs(uses) do hold(row[1], row[2], ARGV[18] + ARGV[11]) end
   redis.call('HSET', KEYS[2], i .. ':w', ARGV[14])
 end
 
@@ -90,18 +91,17 @@ if redis.call('HGET', KEYS[1], 'expires') ~= ARGV[18] then
 end
 redis.call('HSET', KEYS[1], 'expires', ARGV[18], 'latest', ARGV[19])
 redis.call('HSET', KEYS[2], i .. ':d', ARGV[9])
-redis.call('PEXPIRE', KEYS[1], ARGV[11])
-redis.call('PEXPIRE', KEYS[2], ARGV[11])
 reindex(KEYS[1], KEYS[3], ARGV[1], now)
-settle(KEYS[2], i, ARGV[7], now)
+retain(KEYS[1], KEYS[2], ARGV[11])
+settle(KEYS[2], i, ARGV[7], now, ARGV[18] + ARGV[11])
 announce(KEYS[4], KEYS[5], ARGV[12], now)
 if ARGV[7] ~= 'pending' then
   redis.call('ZREM', KEYS[7], ARGV[1] .. '.' .. i)
 elseif state ~= 'pending' then
   -- An authorization was taken back: people have to decide again.
   redis.call('ZADD', KEYS[7], ARGV[18], ARGV[1] .. '.' .. i)
-  redis.call('PEXPIRE', KEYS[7], ARGV[11])
 end
+until_last(KEYS[7])
 if ARGV[7] == 'authorized' and state == 'pending' then
   redis.call('DEL', KEYS[8])
 elseif ARGV[7] == 'rejected' and ARGV[16] ~= '' then

@@ -14,6 +14,7 @@
 -- ARGV[4] lapsed  json    {index as text: event text} for items that may lapse
 -- ARGV[5] doubted json    {index as text: event text} for items that may be in doubt
 -- ARGV[6] job     json    the resume job
+-- ARGV[7] keep_ms int     lifetime of what has ended, milliseconds
 -- Returns:
 --   {"done", count}  items that ended; 0 when nothing was overdue
 --   {"gone"}         no such approval
@@ -50,6 +51,7 @@ for i, event in pairs(cjson.decode(ARGV[5])) do
   local ends = tonumber(redis.call('HGET', KEYS[1], i .. ':u') or '0')
   if redis.call('HGET', KEYS[1], i .. ':s') == 'executing' and now >= ends then
     redis.call('HSET', KEYS[1], i .. ':s', 'in_doubt', i .. ':t', now)
+    remind_of_doubt(KEYS[1], now + DAY)
     events[#events + 1] = event
   end
 end
@@ -59,6 +61,7 @@ if #events == 0 then
 end
 redis.call('HINCRBY', KEYS[1], 'rev', 1)
 reindex(KEYS[1], KEYS[3], ARGV[1], now)
+retain(KEYS[1], KEYS[2], ARGV[7])
 announce(KEYS[4], KEYS[5], cjson.encode(events), now)
 enqueue(KEYS[6], ARGV[6])
 return {'done', #events}

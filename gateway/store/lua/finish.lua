@@ -12,7 +12,7 @@
 -- ARGV[4] state   text    executed, failed, in_doubt for a failure that people are
 --                         asked about, or authorized to give the claim back
 -- ARGV[5] result  json    the result, or empty when given back
--- ARGV[6] keep_ms int     lifetime from now on, milliseconds
+-- ARGV[6] keep_ms int     lifetime of what has ended, milliseconds
 -- ARGV[7] events  json    array of event texts
 -- ARGV[8] failed_ms int   how long a failure counts, milliseconds
 -- ARGV[9] lapse_ms int    how long a claim that is given back may wait, milliseconds
@@ -36,6 +36,7 @@ if late then
   if redis.call('HSETNX', KEYS[2], i .. ':late', ARGV[5]) == 0 then return {'late'} end
   redis.call('HINCRBY', KEYS[1], 'rev', 1)
   announce(KEYS[4], KEYS[5], ARGV[10], now)
+  retain(KEYS[1], KEYS[2], ARGV[6])
   -- What was to run again, and has not begun to, has ended by this; what was left
   -- alone did run.
   open = state == 'authorized' or (state == 'failed' and ARGV[4] == 'executed')
@@ -49,7 +50,9 @@ end
 
 redis.call('HSET', KEYS[1], i .. ':s', ARGV[4], i .. ':t', now)
 redis.call('HDEL', KEYS[1], i .. ':u', i .. ':o')
-if ARGV[4] == 'authorized' then
+if ARGV[4] == 'in_doubt' then
+  remind_of_doubt(KEYS[1], now + DAY)
+elseif ARGV[4] == 'authorized' then
   -- Something inside it asks, which may take longer than an unused authorization may.
   redis.call('HSET', KEYS[1], i .. ':l', now + tonumber(ARGV[9]))
 end
@@ -57,9 +60,8 @@ redis.call('HINCRBY', KEYS[1], 'rev', 1)
 if ARGV[5] ~= '' then
   redis.call('HSET', KEYS[2], i .. ':r', ARGV[5])
 end
-redis.call('PEXPIRE', KEYS[1], ARGV[6])
-redis.call('PEXPIRE', KEYS[2], ARGV[6])
 reindex(KEYS[1], KEYS[3], ARGV[1], now)
+retain(KEYS[1], KEYS[2], ARGV[6])
 settle(KEYS[2], i, ARGV[4], now)
 if ARGV[4] == 'failed' or ARGV[4] == 'in_doubt' then
   redis.call('ZREMRANGEBYSCORE', KEYS[6], '-inf', now)

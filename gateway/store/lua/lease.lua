@@ -1,28 +1,47 @@
 #!lua
--- Take, keep or give back the right to run one thread.
--- KEYS[1] lease  hash  token and fence of the holder
--- ARGV[1] verb   text  take, keep or free
--- ARGV[2] token  text  the holder
--- ARGV[3] ttl_ms int   life from now on, milliseconds
+-- Take, keep, number anew or give back the right to run one thread.
+-- KEYS[1] lease  hash    token and fence of the holder
+-- KEYS[2] fences string  the newest fence of the shard; every holder gets a greater one
+-- ARGV[1] verb   text    take, keep, renumber or free
+-- ARGV[2] token  text    the holder
+-- ARGV[3] ttl_ms int     life from now on, milliseconds
+-- ARGV[4] above  int     a fence that a checkpoint database knows; 0 for none
 -- Returns:
 --   {"held", fence}    it is yours
 --   {"busy", left_ms}  another holds it
 --   {"free"}           given back
 --   {"lost"}           it was not yours to keep or give back
 local holder = redis.call('HGET', KEYS[1], 'token')
-if ARGV[1] == 'take' then
-  if holder and holder ~= ARGV[2] then
-    return {'busy', redis.call('PTTL', KEYS[1])}
+local function hold()
+  local newest = tonumber(redis.call('GET', KEYS[2]) or '0')
+  local next_one = math.max(newest, tonumber(ARGV[4])) + 1
+  if next_one >= 2 ^ 53 then
+    -- Numbers from here on have no successor of their own in Lua.
+    return redis.error_reply('ERR the fences of this shard are used up')
   end
-  local fence = redis.call('HINCRBY', KEYS[1], 'fence', 1)
-  redis.call('HSET', KEYS[1], 'token', ARGV[2])
+  local fence = string.format('%.0f', next_one)
+  redis.call('SET', KEYS[2], fence)
+  redis.call('HSET', KEYS[1], 'token', ARGV[2], 'fence', fence)
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
   return {'held', fence}
 end
+if ARGV[1] == 'take' then
+  if holder and holder ~= ARGV[2] then
+    local left = redis.call('PTTL', KEYS[1])
+    if left > tonumber(ARGV[3]) then
+      -- This server's clock went back: a dead holder has it no longer than a live one.
+      redis.call('PEXPIRE', KEYS[1], ARGV[3])
+      left = tonumber(ARGV[3])
+    end
+    return {'busy', left}
+  end
+  return hold()
+end
 if holder ~= ARGV[2] then return {'lost'} end
+if ARGV[1] == 'renumber' then return hold() end
 if ARGV[1] == 'keep' then
   redis.call('PEXPIRE', KEYS[1], ARGV[3])
-  return {'held', tonumber(redis.call('HGET', KEYS[1], 'fence'))}
+  return {'held', redis.call('HGET', KEYS[1], 'fence')}
 end
 redis.call('DEL', KEYS[1])
 return {'free'}

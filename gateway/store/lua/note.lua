@@ -20,9 +20,9 @@ local known = redis.call('HGET', KEYS[1], ARGV[1])
 if known and (ARGV[3] == '1' or known == ARGV[2]) then return {'same'} end
 
 local now = now_ms()
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[2], ARGV[1] .. ':at', now)
+redis.call('HSET', KEYS[1], 'format', FORMAT, ARGV[1], ARGV[2], ARGV[1] .. ':at', now)
 redis.call('HINCRBY', KEYS[1], 'rev', 1)
-redis.call('PEXPIRE', KEYS[1], ARGV[4])
+live_on({KEYS[1], unpack(attached(KEYS[1]))}, ARGV[4])
 if ARGV[6] ~= '' then
   redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', now)
   redis.call('ZADD', KEYS[4], now + tonumber(ARGV[7]), ARGV[6])

@@ -12,11 +12,12 @@
 -- KEYS[9] asked       zset    what the agent asked people for
 -- KEYS[10] rejected   hash    what was rejected in the thread, and its turns since
 -- KEYS[11] timers     zset    when people are reminded and others are called
--- KEYS[12..] records  hash    head and blobs of each approval, then each notice
--- ARGV[1] keep_ms     int     lifetime of what is written, milliseconds
+-- KEYS[12] undrawn    zset    the tenant's approvals whose card is missing or old
+-- KEYS[13..] records  hash    head and blobs of each approval, then each notice
+-- ARGV[1] keep_ms     int     lifetime of what has ended, milliseconds
 -- ARGV[2] verdicts    json    what the turn is answered with
 -- ARGV[3] events      json    array of event texts
--- ARGV[4] approvals   json    array of {id, listed, ttl_ms, timers, frozen, hashes,
+-- ARGV[4] approvals   json    array of {id, ns, ttl_ms, timers, frozen, hashes,
 --                             details, uses}; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen
 -- ARGV[6] limits      json    {waiting, asked, asked_ms} of the agent
@@ -26,7 +27,7 @@
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
 -- ARGV[10] noticed    json    array of what never changes of each notice
 -- Returns:
---   {"opened", older}  what the run lists of its earlier approvals that may go on
+--   {"opened", older}  what the run lists of its earlier approvals that are open
 --   {"exists", verdicts}
 --   {"unreserved"}  judging took so long that the reservation ended: judge again
 --   {"frozen"}      something was frozen meanwhile: judge again
@@ -50,18 +51,31 @@ if held > 0 and (redis.call('ZCARD', KEYS[8]) + held > limits.waiting
 end
 
 local keep = tonumber(ARGV[1])
-local older = {}
+local base, run = string.match(KEYS[2], '^(.+:)run:(%x+)$')
+local open = base .. 'open:' .. run
+local older = redis.call('ZRANGE', open, 0, -1)
+-- What a version without this list opened, nothing else would end.
 for _, listed in ipairs(redis.call('ZRANGE', KEYS[2], 0, -1)) do
-  local id = string.match(listed, '^%S+')
-  if redis.call('ZSCORE', KEYS[3], id) then older[#older + 1] = listed end
+  local waits = redis.call('ZSCORE', KEYS[3], string.match(listed, '^%S+'))
+  if waits and not redis.call('ZSCORE', open, listed) then older[#older + 1] = listed end
+end
+-- Where no bot works, nobody takes out what has ended.
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', now, 'LIMIT', 0, 100)) do
+  if is_open(base .. 'a:' .. id) then
+    redis.call('ZADD', KEYS[12], now + keep, id)
+  else
+    redis.call('ZREM', KEYS[12], id)
+  end
 end
 
 for index, approval in ipairs(approvals) do
-  local head, blobs = KEYS[10 + 2 * index], KEYS[11 + 2 * index]
+  local head, blobs = KEYS[11 + 2 * index], KEYS[12 + 2 * index]
   local expires = now + approval.ttl_ms
   redis.call('HSET', head, 'rev', 1, 'version', 1, 'n', #approval.hashes,
     'created', now, 'expires', expires)
-  redis.call('HSET', blobs, 'frozen', approval.frozen)
+  local listed = approval.id .. ' ' .. approval.ns
+  redis.call('HSET', blobs, 'format', FORMAT, 'frozen', approval.frozen,
+    'of', run .. ' ' .. string.match(KEYS[1], '%x+$') .. ' ' .. approval.ns)
   for i, hash in ipairs(approval.hashes) do
     local raw = hash:gsub('..', function(hex) return string.char(tonumber(hex, 16)) end)
     local item = approval.id .. '.' .. (i - 1)
@@ -74,28 +88,32 @@ for index, approval in ipairs(approvals) do
     redis.call('ZADD', KEYS[8], expires, item)
     redis.call('ZADD', KEYS[9], now + limits.asked_ms, item)
   end
-  redis.call('PEXPIRE', head, keep + approval.ttl_ms)
-  redis.call('PEXPIRE', blobs, keep + approval.ttl_ms)
   redis.call('ZADD', KEYS[3], expires, approval.id)
+  redis.call('ZADD', KEYS[12], expires + keep, approval.id)
   for _, timer in ipairs(approval.timers) do
     redis.call('ZADD', KEYS[11], now + timer[2], approval.id .. ' ' .. timer[1])
   end
-  redis.call('ZADD', KEYS[2], now, approval.listed)
-  -- Waiting, running and being kept take no approval as long as this.
-  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', now - 4 * keep)
-  redis.call('PEXPIRE', KEYS[2], keep + approval.ttl_ms)
+  redis.call('ZADD', KEYS[2], now, listed)
+  redis.call('ZADD', open, now, listed)
+end
+if #approvals > 0 then
+  -- What ended so long ago is kept no longer, unless something older is still open.
+  local first = redis.call('ZRANGE', open, 0, 0, 'WITHSCORES')[2]
+  redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. math.min(now - 4 * keep, first))
+  redis.call('PERSIST', KEYS[2])
 end
 for index, frozen in ipairs(cjson.decode(ARGV[10])) do
-  local notice = KEYS[11 + 2 * #approvals + index]
-  redis.call('HSET', notice, 'frozen', frozen, 'rev', 1, 'created', now)
+  local notice = KEYS[12 + 2 * #approvals + index]
+  redis.call('HSET', notice, 'format', FORMAT, 'frozen', frozen, 'rev', 1, 'created', now)
   redis.call('PEXPIRE', notice, keep)
 end
-redis.call('PEXPIRE', KEYS[8], keep)
+until_last(KEYS[8])
 redis.call('PEXPIRE', KEYS[9], limits.asked_ms)
 for _, row in ipairs(cjson.decode(ARGV[7])) do hold(row[1], row[2], now + row[3]) end
 for _, row in ipairs(cjson.decode(ARGV[8])) do release(row[1], row[2]) end
 redis.call('DEL', KEYS[6])
 if redis.call('EXISTS', KEYS[10]) == 1 then redis.call('HINCRBY', KEYS[10], 'turns', 1) end
-redis.call('SET', KEYS[1], ARGV[2], 'PX', keep)
+redis.call('SET', KEYS[1], ARGV[2])
+retain_turn(base, KEYS[1], keep)
 announce(KEYS[4], KEYS[5], ARGV[3], now)
 return {'opened', older}

@@ -5,9 +5,10 @@ local function now_ms()
 end
 
 -- Write events (a JSON array of JSON texts) to the outbox and to the audit log.
+-- The outbox has no fixed length: a sweep drops what every reader has acknowledged.
 local function announce(outbox, audit, events, now)
   for _, event in ipairs(cjson.decode(events)) do
-    redis.call('XADD', outbox, 'MAXLEN', '~', 100000, '*', 'e', event, 'at', now)
+    redis.call('XADD', outbox, '*', 'e', event, 'at', now)
     redis.call('XADD', audit, '*', 'e', event, 'at', now)
   end
 end
@@ -44,6 +45,96 @@ local function reindex(head, expiry, id, now)
   else
     redis.call('ZREM', expiry, id)
   end
+end
+
+-- The format in which this version writes records, as codec.py has it.
+local FORMAT = '1'
+
+-- One rule for every lifetime: what is still needed has none, and what has ended has one.
+-- An approval is needed while an item of it is open: people, an executor or the clock
+-- may still change it. A doubt is open until people settle it, however long that takes.
+local OPEN = {pending = true, authorized = true, executing = true, in_doubt = true}
+
+local function is_open(head)
+  for i = 0, (tonumber(redis.call('HGET', head, 'n')) or 0) - 1 do
+    if OPEN[redis.call('HGET', head, i .. ':s')] then return true end
+  end
+  return false
+end
+
+-- Ask people again about a doubt that nobody settles: a day later, and then each week.
+local DAY = 24 * 60 * 60 * 1000
+
+local function remind_of_doubt(head, at)
+  local base, id = string.match(head, '^(.+:)%a:([^:]+)$')
+  redis.call('ZADD', base .. 'timers', at, id .. ' doubt')
+end
+
+-- Take the lifetime of keys away, or give them one from now on, in milliseconds.
+local function live_on(keys, keep)
+  for _, key in ipairs(keys) do
+    if keep then redis.call('PEXPIRE', key, keep) else redis.call('PERSIST', key) end
+  end
+end
+
+-- Split the key of an approval's head or of a notice: the shard's base and the id.
+local function split(record)
+  return string.match(record, '^(.+:)%a:([^:]+)$')
+end
+
+-- What lives as long as an approval or a notice: where its card stands in Slack, and
+-- what reviewers have read of it.
+local function attached(record)
+  local base, id = split(record)
+  local card = base .. 'card:' .. id
+  local keys = {card, base .. 'seen_by:' .. id}
+  for _, field in ipairs(redis.call('HKEYS', card)) do
+    if string.sub(field, 1, 3) == 'at:' then keys[#keys + 1] = base .. field end
+  end
+  return keys
+end
+
+-- Keep the verdicts of a turn while an approval that they name is open.
+local function retain_turn(base, turn, keep)
+  local needed = false
+  for id in string.gmatch(redis.call('GET', turn) or '', 'ap_s%d+_%x+') do
+    needed = needed or is_open(base .. 'a:' .. id)
+  end
+  live_on({turn}, not needed and keep)
+end
+
+-- After every write: keep an approval, and what its run needs while it is open. The
+-- blobs of one that an older version opened name neither run nor turn: these keep the
+-- lifetimes that they have.
+local function retain(head, blobs, keep)
+  local base, id = split(head)
+  local needed = is_open(head)
+  redis.call('HSET', blobs, 'format', FORMAT)
+  live_on({head, blobs}, not needed and keep)
+  live_on(attached(head), not needed and keep)
+  local run, turn, ns = string.match(redis.call('HGET', blobs, 'of') or '', '^(%x+) (%x+) (.*)$')
+  if needed or not run then return end
+  local open = base .. 'open:' .. run
+  redis.call('ZREM', open, id .. ' ' .. ns)
+  retain_turn(base, base .. 'turn:' .. turn, keep)
+  live_on({base .. 'run:' .. run}, redis.call('EXISTS', open) == 0 and keep)
+end
+
+-- Keep the facts of a thread until its run has ended. What is "new" has none from
+-- before: whether the thread itself has a past, only who runs it can see.
+local function begin_run(facts)
+  if redis.call('EXISTS', facts) == 0 then
+    redis.call('HSET', facts, 'run', 'new')
+  elseif redis.call('HGET', facts, 'run') ~= 'new' then
+    redis.call('HSET', facts, 'run', 'open')
+  end
+  redis.call('PERSIST', facts)
+end
+
+-- Let a sorted set of deadlines live until the last of them.
+local function until_last(deadlines)
+  local last = redis.call('ZREVRANGE', deadlines, 0, 0, 'WITHSCORES')[2]
+  if last then redis.call('PEXPIREAT', deadlines, last) end
 end
 
 -- A window is a sorted set of uses by the moment they end to count, and beside it the
@@ -103,14 +194,20 @@ end
 local UNEXECUTED = {rejected = true, answered = true, expired = true,
   superseded = true, withdrawn = true, lapsed = true}
 
+-- A moment that never comes: an authorized call may run, or have run, until it ends.
+local WHILE_OPEN = 9e15
+
 -- Keep an item's uses true to the state it reached: they count while it may still
 -- run, and for the window's length after it ran; what never ran counts no longer.
-local function settle(blobs, i, state, now)
+-- Those of a pending item count beyond its deadline, till a moment.
+local function settle(blobs, i, state, now, till)
   for _, row in ipairs(uses_of(blobs, i)) do
     if UNEXECUTED[state] then
       release(row[1], row[2])
     elseif state == 'executed' or state == 'failed' then
       hold(row[1], row[2], now + row[3])
+    else
+      hold(row[1], row[2], state == 'pending' and till or WHILE_OPEN)
     end
   end
 end

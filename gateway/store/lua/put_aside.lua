@@ -13,6 +13,7 @@
 -- ARGV[2] kinds   json    [kind of timer, ...]
 -- ARGV[3] event   json    the event text
 -- ARGV[4] job     json    the resume job; "" when nobody knows whose it is
+-- ARGV[5] keep_ms int     lifetime of what has ended, milliseconds
 -- Returns:
 --   {"done"}
 --   {"silent"}  another replica was faster
@@ -34,6 +35,7 @@ for i = 0, (tonumber(redis.call('HGET', KEYS[1], 'n')) or 0) - 1 do
     break
   end
 end
+retain(KEYS[1], KEYS[7], ARGV[5])
 announce(KEYS[4], KEYS[5], cjson.encode({ARGV[3]}), now)
 enqueue(KEYS[6], ARGV[4])
 return {'done'}

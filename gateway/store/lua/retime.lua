@@ -12,8 +12,8 @@
 -- ARGV[3] expires  int     the deadline from now on, Unix milliseconds
 -- ARGV[4] taken    json    who is on it, or empty
 -- ARGV[5] rings    json    rows of {kind, at_ms}: timers to set
--- ARGV[6] keep_ms  int     lifetime from now on, milliseconds
--- ARGV[7] event    json    the event text
+-- ARGV[6] event    json    the event text
+-- ARGV[7] keep_ms  int     lifetime of what has ended, milliseconds
 -- Returns:
 --   {"done"}
 --   {"gone"}     no such approval
@@ -27,14 +27,17 @@ if rev ~= ARGV[2] then return {'moved'} end
 
 redis.call('HSET', KEYS[1], 'rev', tonumber(rev) + 1, 'expires', ARGV[3])
 if ARGV[4] ~= '' then redis.call('HSET', KEYS[2], 'taken', ARGV[4]) end
-redis.call('PEXPIRE', KEYS[1], ARGV[6])
-redis.call('PEXPIRE', KEYS[2], ARGV[6])
+retain(KEYS[1], KEYS[2])
 for i = 0, tonumber(redis.call('HGET', KEYS[1], 'n')) - 1 do
   redis.call('ZADD', KEYS[7], 'XX', ARGV[3], ARGV[1] .. '.' .. i)
+  if redis.call('HGET', KEYS[1], i .. ':s') == 'pending' then
+    settle(KEYS[2], i, 'pending', now, ARGV[3] + ARGV[7])
+  end
 end
+until_last(KEYS[7])
 for _, ring in ipairs(cjson.decode(ARGV[5])) do
   redis.call('ZADD', KEYS[4], ring[2], ARGV[1] .. ' ' .. ring[1])
 end
 reindex(KEYS[1], KEYS[3], ARGV[1], now)
-announce(KEYS[5], KEYS[6], cjson.encode({ARGV[7]}), now)
+announce(KEYS[5], KEYS[6], cjson.encode({ARGV[6]}), now)
 return {'done'}

@@ -9,6 +9,7 @@
 -- ARGV[1] id      text    the approval
 -- ARGV[2] rev     int     what was read
 -- ARGV[3] ends    json    {index as text: [state from now on, event text]}
+-- ARGV[4] keep_ms int     lifetime of what has ended, milliseconds
 -- Returns:
 --   {"done", count}  items that ended; one that is neither pending nor authorized stays
 --   {"gone"}         no such approval
@@ -31,5 +32,6 @@ end
 if #events == 0 then return {'done', 0} end
 redis.call('HINCRBY', KEYS[1], 'rev', 1)
 reindex(KEYS[1], KEYS[3], ARGV[1], now)
+retain(KEYS[1], KEYS[2], ARGV[4])
 announce(KEYS[4], KEYS[5], cjson.encode(events), now)
 return {'done', #events}

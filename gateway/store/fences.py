@@ -1,0 +1,124 @@
+"""Hold the right to run one thread, and fence everything that is written under it.
+
+Theory of operation. A lease is held by one process at a time, but a process can be
+paused or cut off for any time at any instruction, and be replaced meanwhile. So a
+lease has a fence: a number that rises with each holder. Whatever a holder writes is
+written under its fence, and the step that writes compares the fence with the newest
+one: the scripts of the store (`gateway.store.script.Script`), and the checkpoint
+database (`gateway.resume.fenced_saver`). Whoever comes late is refused there.
+
+The lease also ends by its holder's own clock, no later than in the store: a holder that
+is cut off from the store stops by itself.
+
+The lease is found in the context (`current`), not handed from function to function:
+what a graph, a tool or a middleware of somebody else's does inside is fenced, too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
+
+from gateway.errors import LeaseLost
+
+# Not `time.monotonic`: on Linux it stands still while the machine is suspended, and a
+# lease would then still be held after another process took it. Both clocks run on
+# while a process is stopped (SIGSTOP). On macOS CLOCK_MONOTONIC counts suspension.
+_CLOCK: Final[int] = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+def now_s() -> float:
+    """Return seconds of a clock that never goes back and never stands still."""
+    return time.clock_gettime(_CLOCK)
+
+
+class Lease:
+    """The right to run one thread, as its holder knows it.
+
+    Args:
+        key: name of the lease in the store.
+        token: names this holder.
+        fence: number of this holder; every later one has a greater one.
+        ends_s: when it ends by `now_s`, unless it is kept.
+        renumber: asks the store for a fence above another one.
+
+    Attributes:
+        lost: set when the lease has ended; wait for it in the loop that took it.
+        known_to: the checkpoint databases that know this holder's fence.
+    """
+
+    def __init__(
+        self,
+        key: str,
+        token: str,
+        *,
+        fence: int,
+        ends_s: float,
+        renumber: Callable[[Lease, int], Awaitable[int]],
+    ) -> None:
+        self.key = key
+        self.token = token
+        self.fence = fence
+        self.lost = asyncio.Event()
+        self.known_to: set[object] = set()
+        self._ends_s = ends_s
+        self._renumber = renumber
+
+    @property
+    def name(self) -> str:
+        """Return the name under which checkpoint databases know the lease."""
+        return self.key.rpartition(":")[2]
+
+    @property
+    def left_s(self) -> float:
+        """Return how long it lives unless it is kept; 0 when it has ended."""
+        return 0.0 if self.lost.is_set() else max(0.0, self._ends_s - now_s())
+
+    def keep(self, ends_s: float) -> None:
+        """Let the lease live longer; one that has ended does not come back."""
+        if self.left_s:
+            self._ends_s = ends_s
+
+    def check(self) -> None:
+        """Refuse to go on when the lease has ended by this process's clock.
+
+        Raises:
+            LeaseLost: it has.
+        """
+        if not self.left_s:
+            raise LeaseLost
+
+    async def rise_above(self, fence: int) -> None:
+        """Get a fence greater than one that a checkpoint database knows.
+
+        It can know a greater one than the store gave us in two cases: another process
+        has taken the lease since, or the store was put back to an older copy.
+
+        Raises:
+            LeaseLost: another process has the lease.
+            StoreUnavailable: when that is not known.
+        """
+        self.fence = await self._renumber(self, fence)
+        self.known_to.clear()
+
+
+_current: ContextVar[Lease | None] = ContextVar("twokey_lease", default=None)
+
+
+def current() -> Lease | None:
+    """Return the lease that this code runs under; None outside of any."""
+    return _current.get()
+
+
+@contextmanager
+def holding(lease: Lease) -> Generator[None]:
+    """Do everything inside the block under a lease."""
+    token = _current.set(lease)
+    try:
+        yield
+    finally:
+        _current.reset(token)

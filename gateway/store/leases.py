@@ -1,0 +1,129 @@
+"""Give out leases on threads, and keep them alive while their holders work."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+
+from gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
+from gateway.store.connection import Connection, Reply, number, text
+from gateway.store.fences import Lease, now_s
+from gateway.store.keys import Keys
+from gateway.store.script import Script
+
+LEASE = Script("lease")
+
+_LOOK_S = 1.0
+"""How long the clock is not looked at at most: a sleep may last longer than asked."""
+
+
+async def lease(
+    conn: Connection,
+    *,
+    lease: str,
+    fences: str,
+    verb: str,
+    token: str,
+    ttl_ms: int,
+    above: int,
+) -> list[Reply]:
+    """Run lease.lua."""
+    return await LEASE.run(conn, [lease, fences], [verb, token, ttl_ms, above])
+
+
+class LeaseStore:
+    """Leases on names of one shard; one holder at a time for each name.
+
+    Args:
+        conn: the store.
+        lease_ms: how long a lease lives without a heartbeat.
+    """
+
+    def __init__(self, conn: Connection, *, lease_ms: int) -> None:
+        self._conn = conn
+        self._lease_ms = lease_ms
+
+    @asynccontextmanager
+    async def held(self, keys: Keys, name: str) -> AsyncGenerator[Lease]:
+        """Hold a lease; it may end inside the block at any time.
+
+        Raises:
+            ThreadUnavailable: when another holds it.
+        """
+        taken = await self._take(keys, name)
+        tasks = [
+            asyncio.create_task(self._keep(keys, taken)),
+            asyncio.create_task(_end_in_time(taken)),
+        ]
+        try:
+            yield taken
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            # Not after its end: cut off from the store, nobody should wait for it.
+            if taken.left_s:
+                with suppress(StoreUnavailable):
+                    await self._run(keys, name, taken.token, "free")
+            taken.lost.set()
+
+    async def _take(self, keys: Keys, name: str) -> Lease:
+        token, ends_s = secrets.token_hex(16), self._ends_s()
+        reply = await self._run(keys, name, token, "take")
+        if text(reply[0]) != "held":
+            raise ThreadUnavailable("Another process runs this thread right now.")
+
+        async def renumber(taken: Lease, above: int) -> int:
+            return await self._renumbered(keys, taken, above)
+
+        return Lease(
+            name, token, fence=number(reply[1]), ends_s=ends_s, renumber=renumber
+        )
+
+    async def _renumbered(self, keys: Keys, taken: Lease, above: int) -> int:
+        ends_s = self._ends_s()
+        reply = await self._run(keys, taken.key, taken.token, "renumber", above)
+        if text(reply[0]) != "held":
+            taken.lost.set()
+            raise LeaseLost
+        taken.keep(ends_s)
+        return number(reply[1])
+
+    async def _keep(self, keys: Keys, taken: Lease) -> None:
+        while taken.left_s:
+            await asyncio.sleep(self._lease_ms / 3000)
+            ends_s = self._ends_s()
+            with suppress(StoreUnavailable):
+                reply = await self._run(keys, taken.key, taken.token, "keep")
+                if text(reply[0]) != "held":
+                    taken.lost.set()
+                taken.keep(ends_s)
+
+    def _ends_s(self) -> float:
+        """Return when a lease ends that the store is asked for from now on.
+
+        Read before the question is sent, so that it is over here no later than there.
+        """
+        return now_s() + self._lease_ms / 1000
+
+    async def _run(
+        self, keys: Keys, name: str, token: str, verb: str, above: int = 0
+    ) -> list[Reply]:
+        return await lease(
+            self._conn,
+            lease=name,
+            fences=keys.fences,
+            verb=verb,
+            token=token,
+            ttl_ms=self._lease_ms,
+            above=above,
+        )
+
+
+async def _end_in_time(taken: Lease) -> None:
+    """Tell the holder when its lease ends, whether or not the store answers."""
+    while left_s := taken.left_s:  # noqa: ASYNC110 - time ends it, and no event does
+        await asyncio.sleep(min(left_s, _LOOK_S))
+    taken.lost.set()

@@ -1,0 +1,26 @@
+#!lua
+-- Write fields of a hash that lives as long as the approval or the notice it belongs to.
+-- KEYS[1] record  hash    head of the approval, or the notice
+-- KEYS[2] own     hash    what belongs to it
+-- KEYS[3..] texts string  texts that hold the id and live as long, too
+-- ARGV[1] holder  text    the approval or the notice
+-- ARGV[2] first   json    {field: text} to write unless the field is there
+-- ARGV[3] newest  json    {field: text} to write
+-- ARGV[4] keep_ms int     lifetime when the record is not there, milliseconds
+-- Returns:
+--   {"done"}
+for field, body in pairs(cjson.decode(ARGV[2])) do
+  redis.call('HSETNX', KEYS[2], field, body)
+end
+for field, body in pairs(cjson.decode(ARGV[3])) do
+  redis.call('HSET', KEYS[2], field, body)
+end
+for place = 3, #KEYS do redis.call('SET', KEYS[place], ARGV[1]) end
+local left = redis.call('PTTL', KEYS[1])
+local keys = {unpack(KEYS, 2)}
+if left == -1 then
+  live_on(keys)
+else
+  live_on(keys, left > 0 and left or ARGV[4])
+end
+return {'done'}

@@ -1,0 +1,28 @@
+#!lua
+-- Keep what a process says of itself for a while; forget those that are silent.
+-- KEYS[1] members hash  a revision, what processes say, and where agents keep threads
+-- ARGV[1] seen    text  the revision this is based on; "" for any
+-- ARGV[2] name    text  the field of what is said
+-- ARGV[3] body    text  what is said
+-- ARGV[4] life_ms int   how long it counts, milliseconds
+-- ARGV[5] agents  text  JSON object: fields of agents and their new values
+-- Returns:
+--   {"joined"}  it is kept
+--   {"moved"}   another process joined since: read again, nothing was kept
+if ARGV[1] ~= '' and (redis.call('HGET', KEYS[1], 'rev') or '0') ~= ARGV[1] then
+  return {'moved'}
+end
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
+local all = redis.call('HGETALL', KEYS[1])
+for i = 1, #all, 2 do
+  local ends = string.match(all[i + 1], '^(%d+) ')
+  if ends and tonumber(ends) < now then redis.call('HDEL', KEYS[1], all[i]) end
+end
+local ends = string.format('%.0f', now + tonumber(ARGV[4]))
+redis.call('HSET', KEYS[1], ARGV[2], ends .. ' ' .. ARGV[3])
+for field, value in pairs(cjson.decode(ARGV[5])) do
+  redis.call('HSET', KEYS[1], field, value)
+end
+if ARGV[1] ~= '' then redis.call('HINCRBY', KEYS[1], 'rev', 1) end
+return {'joined'}

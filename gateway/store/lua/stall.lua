@@ -1,0 +1,60 @@
+#!lua
+-- Change what is kept of a run that failed, with its jobs and events, in one step.
+-- KEYS[1] runs     hash    runs that failed, by id
+-- KEYS[2] waiting  zset    ids of those that are retried, by when they first failed
+-- KEYS[3] parked   zset    ids of those that are not retried, by when they were parked
+-- KEYS[4] dropped  string  mark of a run that is not brought forward any more
+-- KEYS[5] facts    hash    facts of the thread
+-- KEYS[6] retry    zset    jobs by when they are due
+-- KEYS[7] jobs     stream  jobs to do now
+-- KEYS[8] outbox   stream  events
+-- KEYS[9] audit    stream  audit log
+-- ARGV[1]  id        text  the run
+-- ARGV[2]  before    text  what was read; "" for nothing
+-- ARGV[3]  after     json  what is kept from now on; "" for nothing
+-- ARGV[4]  state     text  waiting, parked, dropped, or "" for none of them
+-- ARGV[5]  at_ms     int   since when it is in that state
+-- ARGV[6]  group     text  who reads the jobs
+-- ARGV[7]  delivery  text  the job that is done with; "" for none
+-- ARGV[8]  undone    json  jobs (texts) that are no longer to be retried
+-- ARGV[9]  again     json  jobs (texts) to do
+-- ARGV[10] delay_ms  int   after how long; 0 for now
+-- ARGV[11] keep_ms   int   how long a dropped run is known
+-- ARGV[12] forgotten text  field of the facts that is deleted; "" for none
+-- ARGV[13] events    json  events
+-- Returns:
+--   {"kept"}
+--   {"moved"}  it is not what was read: read it again
+--   {"gone"}   somebody else put the job back, or is done with it
+if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return {'moved'} end
+if ARGV[7] ~= '' then
+  local is_ours = redis.call('XACK', KEYS[7], ARGV[6], ARGV[7]) == 1
+  if not is_ours and ARGV[9] ~= '[]' then return {'gone'} end
+  redis.call('XDEL', KEYS[7], ARGV[7])
+end
+
+local now = now_ms()
+if ARGV[3] == '' then
+  redis.call('HDEL', KEYS[1], ARGV[1])
+else
+  redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+end
+redis.call('ZREM', KEYS[2], ARGV[1])
+redis.call('ZREM', KEYS[3], ARGV[1])
+if ARGV[4] == 'waiting' then redis.call('ZADD', KEYS[2], ARGV[5], ARGV[1]) end
+if ARGV[4] == 'parked' then redis.call('ZADD', KEYS[3], ARGV[5], ARGV[1]) end
+if ARGV[4] == 'dropped' then redis.call('SET', KEYS[4], '1', 'PX', ARGV[11]) end
+for _, job in ipairs(cjson.decode(ARGV[8])) do
+  redis.call('ZREM', KEYS[6], job)
+end
+for _, job in ipairs(cjson.decode(ARGV[9])) do
+  if ARGV[10] == '0' then
+    redis.call('ZREM', KEYS[6], job)
+    enqueue(KEYS[7], job)
+  else
+    redis.call('ZADD', KEYS[6], now + ARGV[10], job)
+  end
+end
+if ARGV[12] ~= '' then redis.call('HDEL', KEYS[5], ARGV[12]) end
+announce(KEYS[8], KEYS[9], ARGV[13], now)
+return {'kept'}

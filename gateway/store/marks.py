@@ -1,0 +1,88 @@
+"""Count the marks that are written on both sides: in the store and the checkpoints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from gateway.store.connection import Connection, Reply, fields, number, text
+from gateway.store.keys import Keys
+
+_AT = ":at"
+_STORE = "store"
+
+
+@dataclass(frozen=True)
+class Marked:
+    """The newest mark of one set of checkpoints, and when it was written."""
+
+    number: int = 0
+    at_ms: int = 0
+
+
+@dataclass(frozen=True)
+class Marks:
+    """The marks of a tenant.
+
+    Attributes:
+        store: id of this data set, which its copies share; empty before the first mark.
+        of: the newest mark of all checkpoints that are known, by their id.
+        now_ms: the store's clock.
+    """
+
+    store: str
+    of: dict[str, Marked]
+    now_ms: int
+
+
+class MarkStore:
+    """The store's side of the marks."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def read(self, keys: Keys, tenant: str) -> Marks:
+        """Return all marks and the store's clock."""
+        rows, time = await self._conn.together(
+            ["HGETALL", keys.marks(tenant)], ["TIME"]
+        )
+        found = fields(rows)
+        store = text(found.pop(_STORE, b""))
+        of = {
+            one: Marked(number(kept), number(found.get(one + _AT)))
+            for one, kept in found.items()
+            if not one.endswith(_AT)
+        }
+        return Marks(store, of, _milliseconds(time))
+
+    async def named(self, keys: Keys, tenant: str, store: str) -> str:
+        """Give the data set this id, unless it has one; return the one it has."""
+        key = keys.marks(tenant)
+        await self._conn.command("HSETNX", key, _STORE, store)
+        return text(await self._conn.command("HGET", key, _STORE))
+
+    async def add(self, keys: Keys, tenant: str, checkpoints: str) -> int:
+        """Write the next mark; return its number."""
+        key = keys.marks(tenant)
+        now = _milliseconds(await self._conn.command("TIME"))
+        replies = await self._conn.together(
+            ["HINCRBY", key, checkpoints, 1], ["HSET", key, checkpoints + _AT, now]
+        )
+        return number(replies[0])
+
+    async def put(self, keys: Keys, tenant: str, checkpoints: str, mark: int) -> None:
+        """Write a mark of this number."""
+        await self._conn.command("HSET", keys.marks(tenant), checkpoints, mark)
+
+    async def changes(self, keys: Keys) -> int:
+        """Return how many audit entries were ever written: it rises with any change."""
+        length = await self._conn.command("EXISTS", keys.audit)
+        if not length:
+            return 0
+        info = fields(await self._conn.command("XINFO", "STREAM", keys.audit))
+        return number(info.get("entries-added") or info.get("length"))
+
+
+def _milliseconds(reply: Reply) -> int:
+    seconds, micros = cast("tuple[bytes, bytes]", reply)
+    return int(seconds) * 1000 + int(micros) // 1000

@@ -1,0 +1,182 @@
+"""Register the processes of a shard: what each needs the others to have in common.
+
+One hash holds it all: ``p:`` a process, with the time until which it counts as alive;
+``r:`` why one was refused, for those who look; ``a:`` where the threads of an agent are
+kept, for ever. A process joins only if nobody joined since it compared itself with the
+others, so two that do not fit together never both join.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from gateway.approvals.record import Record
+from gateway.store.connection import Connection, Reply, fields, number, text
+from gateway.store.keys import Keys
+from gateway.store.script import Script
+
+LIFE_MS = 20_000
+"""How long a process counts as alive after its last sign of life."""
+
+REFUSAL_MS = 10 * 60 * 1000
+"""How long it is told that a process was refused."""
+
+JOIN = Script("join")
+
+
+class Member(Record):
+    """What one process says of itself.
+
+    Attributes:
+        role: ``gateway`` or ``bot``.
+        where: host and process id, for people.
+        tenant: whose approvals it works on.
+        agents: whose threads it brings forward, all of them or some.
+        serves: those of them of which it brings forward every thread.
+        checkpoints: id of the database that keeps their threads; "" for a bot.
+        file: which file of which machine that is; "" when it is no file.
+        shown: the same for people.
+        seals: id of the key with which it seals buttons; "" for a gateway.
+        accepts: ids of all keys whose seals it accepts.
+    """
+
+    role: str
+    where: str
+    tenant: str
+    agents: tuple[str, ...] = ()
+    serves: tuple[str, ...] = ()
+    checkpoints: str = ""
+    file: str = ""
+    shown: str = ""
+    seals: str = ""
+    accepts: tuple[str, ...] = ()
+
+
+class Kept(Record):
+    """Where the threads of an agent are kept; "" when a program decides for each."""
+
+    tenant: str
+    agent: str
+    checkpoints: str = ""
+    shown: str = ""
+
+    @property
+    def field(self) -> str:
+        """Return the field of the hash."""
+        return f"a:{json.dumps([self.tenant, self.agent])}"
+
+
+@dataclass(frozen=True)
+class Members:
+    """What is registered, at one moment.
+
+    Attributes:
+        revision: changes whenever a process joins.
+        alive: name to process, and until when it counts (milliseconds, store's clock).
+        kept: tenant and agent to where the threads are.
+        refused: sentences about processes that were refused lately.
+    """
+
+    revision: str
+    alive: Mapping[str, tuple[Member, int]]
+    kept: Mapping[tuple[str, str], Kept]
+    refused: tuple[str, ...]
+
+
+async def join(
+    conn: Connection,
+    *,
+    members: str,
+    seen: str,
+    name: str,
+    body: str,
+    life_ms: int,
+    agents: str,
+) -> list[Reply]:
+    """Run join.lua."""
+    return await JOIN.run(conn, [members], [seen, name, body, life_ms, agents])
+
+
+class MemberStore:
+    """The processes of each shard."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+        self.life_ms = LIFE_MS
+
+    async def read(self, keys: Keys) -> Members:
+        """Return what is registered; raises `StoreUnavailable`."""
+        raw, time = await self._conn.together(["HGETALL", keys.members], ["TIME"])
+        seconds, micros = cast("tuple[bytes, bytes]", time)
+        now_ms = number(seconds) * 1000 + number(micros) // 1000
+        alive: dict[str, tuple[Member, int]] = {}
+        kept: dict[tuple[str, str], Kept] = {}
+        refused: list[str] = []
+        found = fields(raw)
+        for name, value in found.items():
+            kind, _, rest = name.partition(":")
+            ends, _, body = text(value).partition(" ")
+            if kind == "a":
+                one = Kept.model_validate_json(value)
+                kept[one.tenant, one.agent] = one
+            elif kind == "p" and int(ends) >= now_ms:
+                alive[rest] = (Member.model_validate_json(body), int(ends))
+            elif kind == "r" and int(ends) >= now_ms:
+                refused.append(body)
+        revision = text(found.get("rev", b"0"))
+        return Members(revision, alive, kept, tuple(sorted(refused)))
+
+    async def join(
+        self,
+        keys: Keys,
+        name: str,
+        member: Member,
+        *,
+        seen: str,
+        kept: tuple[Kept, ...] = (),
+    ) -> bool:
+        """Register a process; False when another joined since ``seen`` was read."""
+        reply = await join(
+            self._conn,
+            members=keys.members,
+            seen=seen,
+            name=f"p:{name}",
+            body=member.model_dump_json(),
+            life_ms=self.life_ms,
+            agents=json.dumps({one.field: one.model_dump_json() for one in kept}),
+        )
+        return text(reply[0]) == "joined"
+
+    async def stay(self, keys: Keys, name: str, member: Member) -> None:
+        """Let a process count as alive from now on."""
+        await self.join(keys, name, member, seen="")
+
+    async def leave(self, keys: Keys, name: str) -> None:
+        """Forget a process."""
+        await self._conn.command("HDEL", keys.members, f"p:{name}")
+
+    async def refuse(self, keys: Keys, who: str, sentence: str) -> None:
+        """Remember for a while that a process was refused, and why."""
+        await join(
+            self._conn,
+            members=keys.members,
+            seen="",
+            name=f"r:{who}",
+            body=sentence,
+            life_ms=REFUSAL_MS,
+            agents="{}",
+        )
+
+    async def keep(self, keys: Keys, kept: tuple[Kept, ...]) -> None:
+        """Register where agents keep their threads from now on."""
+        for one in kept:
+            await self._conn.command(
+                "HSET", keys.members, one.field, one.model_dump_json()
+            )
+
+    async def waiting(self, keys: Keys, tenant: str, agent: str) -> int:
+        """Return how many calls of an agent wait for people."""
+        return number(await self._conn.command("ZCARD", keys.waiting(tenant, agent)))

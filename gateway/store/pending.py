@@ -1,0 +1,71 @@
+"""Index of the items that wait for people, by tenant.
+
+Each agent's pending items stand in a sorted set of its own, which every script that
+moves an item keeps exact. What is kept here is the list of agents that may have one, so
+that a tenant's items are found whatever else waits or executes in its shard.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import cast
+
+from gateway.approvals.record import approval_of
+from gateway.store.connection import Argument, Connection, Reply, text
+from gateway.store.keys import Keys
+
+_WHOLE = ""
+"""Stands in the list once the agents of before are in it; no agent has this name."""
+
+
+class PendingIndex:
+    """The pending items of all tenants."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def add(self, keys: Keys, tenant: str, *agents: str) -> None:
+        """List agents; before they open anything, so that nothing is ever missed."""
+        if agents:
+            await self._conn.command("SADD", keys.agents(tenant), *agents)
+
+    async def is_whole(self, keys: Keys, tenant: str) -> bool:
+        """Return True if the agents of a version without this list are in it, too."""
+        reply = await self._conn.command("SISMEMBER", keys.agents(tenant), _WHOLE)
+        return reply == 1
+
+    async def mark_whole(self, keys: Keys, tenant: str) -> None:
+        """Note that every agent with a pending item is listed."""
+        await self._conn.command("SADD", keys.agents(tenant), _WHOLE)
+
+    async def soonest(self, keys: Keys, tenant: str, limit: int) -> list[str]:
+        """Return a tenant's approvals with a pending item, the soonest due first.
+
+        At most ``limit`` are returned.
+        """
+        listed = cast(
+            "list[Reply]", await self._conn.command("SMEMBERS", keys.agents(tenant))
+        )
+        agents = [name for name in map(text, listed) if name != _WHOLE]
+        if not agents:
+            return []
+        commands: list[list[Argument]] = [
+            ["ZRANGE", keys.waiting(tenant, agent), 0, -1, "WITHSCORES"]
+            for agent in agents
+        ]
+        rows = await self._conn.together(*commands)
+        due: dict[str, float] = {}
+        for row in rows:
+            for approval, at_ms in _scored(row):
+                due[approval] = min(at_ms, due.get(approval, at_ms))
+        return sorted(due, key=lambda one: (due[one], one))[:limit]
+
+
+def _scored(reply: Reply) -> list[tuple[str, float]]:
+    """Read the approvals of items with their scores; junk among them is left out."""
+    flat = cast("list[bytes]", reply or [])
+    found: list[tuple[str, float]] = []
+    for member, at_ms in zip(flat[::2], flat[1::2], strict=True):
+        with suppress(ValueError):
+            found.append((approval_of(text(member))[0], float(at_ms)))
+    return found

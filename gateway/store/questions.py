@@ -1,0 +1,86 @@
+"""Keep which questions of other libraries a thread asks, and until when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from gateway.approvals.events import Event
+from gateway.store.connection import Argument, Connection, fields
+from gateway.store.jobs import Job
+from gateway.store.keys import RETENTION, Keys
+
+_ENDED = "ended"
+_KEEP_MS = int(RETENTION.total_seconds() * 1000)
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question that people were told of; ``until_ms`` is 0 once it has ended."""
+
+    id: str
+    until_ms: int
+
+
+class QuestionStore:
+    """The questions that people were told of; the caller holds the thread's lease."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def now_ms(self) -> int:
+        """Return the store's clock."""
+        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
+        return int(now[0]) * 1000 + int(now[1]) // 1000
+
+    async def all(self, keys: Keys, job: Job) -> dict[str, Question]:
+        """Return the questions of a job's thread by id."""
+        key = keys.questions(job.tenant, job.agent, job.thread)
+        found = fields(await self._conn.command("HGETALL", key))
+        return {name: Question(name, _until_ms(at)) for name, at in found.items()}
+
+    async def ask(
+        self, keys: Keys, job: Job, question: Question, event: Event, words: str
+    ) -> None:
+        """Tell people a question, and queue the job that ends it.
+
+        The audit log, which nobody can erase, gets the event without the words.
+        """
+        key = keys.questions(job.tenant, job.agent, job.thread)
+        await self._conn.together(
+            *self._events(keys, event, words, await self.now_ms()),
+            ["HSET", key, question.id, question.until_ms],
+            ["PEXPIREAT", key, question.until_ms + _KEEP_MS],
+            _due(keys, job, question.until_ms),
+        )
+
+    async def arm(self, keys: Keys, job: Job, at_ms: int) -> None:
+        """Queue the job that ends a question, unless it comes sooner."""
+        await self._conn.together(_due(keys, job, at_ms))
+
+    async def end(self, keys: Keys, job: Job, ids: list[str], event: Event) -> None:
+        """Note that questions have ended, and tell people."""
+        key = keys.questions(job.tenant, job.agent, job.thread)
+        marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
+        await self._conn.together(
+            *self._events(keys, event, "", await self.now_ms()),
+            ["HSET", key, *marks],
+            ["PEXPIRE", key, _KEEP_MS],
+        )
+
+    def _events(
+        self, keys: Keys, event: Event, words: str, now_ms: int
+    ) -> list[list[Argument]]:
+        told = event.with_(data={**event.data, "text": words}) if words else event
+        return [
+            ["XADD", keys.outbox, "*", "e", told.model_dump_json(), "at", now_ms],
+            ["XADD", keys.audit, "*", "e", event.model_dump_json(), "at", now_ms],
+        ]
+
+
+def _due(keys: Keys, job: Job, at_ms: int) -> list[Argument]:
+    return ["ZADD", keys.retry, "LT", at_ms, job.model_dump_json()]
+
+
+def _until_ms(value: bytes) -> int:
+    return 0 if value.decode() == _ENDED else int(value)

@@ -1,0 +1,349 @@
+"""Keep the runs that failed: those that are retried, and those that are parked.
+
+A run has one record here from its first failure until it goes on or is dropped, and
+the jobs that it still needs stand in it. Record, jobs, events and the acknowledgement
+of the job that failed change in one step, so that no crash leaves one without another.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Sequence
+from enum import StrEnum
+from typing import Annotated, cast
+
+from pydantic import Field, PrivateAttr
+
+from gateway.approvals.events import Event
+from gateway.approvals.record import Record
+from gateway.errors import NewerRecord, UnreadableRecord
+from gateway.failures import log_failure
+from gateway.store.connection import Argument, Connection, Reply, fields, number, text
+from gateway.store.jobs import GROUP, Job
+from gateway.store.keys import RETENTION, Keys
+from gateway.store.script import Script
+
+STALL = Script("stall", is_fenced=True)
+HALTED = "halted"
+"""Field of a thread's facts: at which checkpoint it was halted, and why."""
+
+FORMAT = 1
+"""Number of the format of a run's record; see `gateway.store.codec.FORMAT`."""
+
+_KEEP_MS = int(RETENTION.total_seconds() * 1000)
+_END_OF_YEAR_9999_MS = 253_402_300_799_999
+
+logger = logging.getLogger(__name__)
+
+Moment = Annotated[int, Field(ge=0, le=_END_OF_YEAR_9999_MS)]
+"""Unix milliseconds that a calendar has a day for; 0 for never."""
+
+
+class RunState(StrEnum):
+    """Whether a run that failed is retried by itself."""
+
+    WAITING = "waiting"
+    PARKED = "parked"
+
+
+class StalledRun(Record):
+    """One run that failed and did not go on since.
+
+    Attributes:
+        id: names the run; the same for a thread of an agent for ever.
+        outage: names this time of failing; a later one of the same thread has another.
+        state: whether it is retried by itself.
+        trouble: kind of the last error; see `gateway.resume.known_errors.Trouble`.
+        reason: one sentence about it that anybody may read.
+        detail: the error's classes and the places that it came through.
+        can_pass: the error may pass by itself; a parked run is then retried at a start.
+        attempts: how often it failed in this outage.
+        since_ms: when it failed first.
+        retried_since_ms: when the time for retries began: then, or at a Try again.
+        at_ms: since when it is in its state.
+        next_ms: when it is retried next; 0 for a parked run.
+        until_ms: when it is parked if it fails still; 0 for never.
+        unserved_since_ms: since when no process takes its jobs; 0: one did.
+        is_told: people are told of it.
+        told: what they were told last.
+        is_listed: it counts among those that wait or are parked; not so while its job
+            is only offered to a process that may serve it.
+        jobs: what is still to do, oldest first.
+        format: see `FORMAT`.
+    """
+
+    id: str
+    outage: str
+    tenant: str
+    agent: str
+    thread: str
+    state: RunState
+    trouble: str
+    reason: str
+    detail: str = ""
+    can_pass: bool = False
+    attempts: int = 0
+    since_ms: Moment
+    retried_since_ms: Moment
+    at_ms: Moment
+    next_ms: Moment = 0
+    until_ms: Moment = 0
+    unserved_since_ms: Moment = 0
+    is_told: bool = False
+    told: str = ""
+    is_listed: bool = True
+    jobs: tuple[Job, ...] = ()
+    format: int = FORMAT
+
+    _body: str = PrivateAttr(default="")
+
+    @classmethod
+    def read(cls, body: str) -> StalledRun:
+        """Read a record, and remember its text: an older version wrote fewer fields."""
+        found = cls.model_validate_json(body)
+        found._body = body  # noqa: SLF001 - its own
+        return found
+
+    @property
+    def body(self) -> str:
+        """Return the text that was read, which a change is made of."""
+        return self._body or self.model_dump_json()
+
+
+class StalledRuns:
+    """The runs of all shards that failed."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def find(self, keys: Keys, run: str) -> StalledRun | None:
+        """Return a run that failed; None when it goes on, or never did.
+
+        A record that nobody can read is removed: it would keep its thread from going
+        on for ever.
+
+        Raises:
+            NewerRecord: when a newer version wrote it.
+        """
+        body = cast("bytes", await self._conn.command("HGET", keys.stalled, run) or b"")
+        if not body:
+            return None
+        try:
+            return _read(keys, run, body)
+        except UnreadableRecord as error:
+            log_failure(logger, error, "run.unreadable")
+            await self._change(keys, run, body, None, facts=_facts_of(keys, None))
+            return None
+
+    async def now_ms(self) -> int:
+        """Return the store's clock."""
+        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
+        return int(now[0]) * 1000 + int(now[1]) // 1000
+
+    async def all(self, keys: Keys) -> list[StalledRun]:
+        """Return every run of a shard that failed, the longest waiting first.
+
+        Those that this version cannot read are left out, so that they stop no other.
+        """
+        found = fields(await self._conn.command("HGETALL", keys.stalled))
+        runs: list[StalledRun] = []
+        for run, body in found.items():
+            try:
+                runs.append(_read(keys, run, body))
+            except (NewerRecord, UnreadableRecord) as error:
+                log_failure(logger, error, "run.unreadable")
+        return sorted(runs, key=lambda one: one.since_ms)
+
+    async def counts(self, keys: Keys) -> tuple[int, int]:
+        """Return how many runs of a shard wait to be retried, and how many are parked.
+
+        Raises:
+            StoreUnavailable: when nothing can be read.
+        """
+        waiting, parked = await self._conn.together(
+            ["ZCARD", keys.stalled_waiting], ["ZCARD", keys.stalled_parked]
+        )
+        return number(waiting), number(parked)
+
+    async def began_before(self, keys: Keys, at_ms: int) -> list[str]:
+        """Return ids of runs that wait, or are parked, since before a moment."""
+        lists = await self._conn.together(
+            ["ZRANGEBYSCORE", keys.stalled_parked, 0, at_ms],
+            ["ZRANGEBYSCORE", keys.stalled_waiting, 0, at_ms],
+        )
+        return [text(one) for found in lists for one in cast("list[Reply]", found)]
+
+    async def is_dropped(self, keys: Keys, run: str) -> bool:
+        """Return True if somebody dropped the run and it did not begin again since."""
+        return bool(await self._conn.command("EXISTS", keys.dropped(run)))
+
+    async def taken_up(self, keys: Keys, run: str) -> bool:
+        """Let a thread go on that is given something new; say if it was dropped."""
+        return number(await self._conn.command("DEL", keys.dropped(run))) == 1
+
+    async def change(  # noqa: PLR0913 - one step, by name
+        self,
+        keys: Keys,
+        run: str,
+        before: StalledRun | None,
+        after: StalledRun | None,
+        *,
+        delivery: str = "",
+        undone: Sequence[Job] = (),
+        again: Sequence[Job] = (),
+        delay_ms: int = 0,
+        is_dropped: bool = False,
+        forgotten: str = "",
+        events: Sequence[Event] = (),
+    ) -> bool:
+        """Change a run's record; False when it is not what was read.
+
+        Nothing changes when the job that is put back was put back by another meanwhile:
+        whoever does it next keeps what comes of it.
+
+        Args:
+            keys: of the tenant's shard.
+            run: id of the run.
+            before: what was read; None for nothing.
+            after: what is kept from now on; None when it goes on or was dropped.
+            delivery: id of the job that is done with; "" for none.
+            undone: jobs that are no longer to be retried.
+            again: jobs to do.
+            delay_ms: after how long, by the store's clock; 0 for now.
+            is_dropped: the run is not brought forward any more.
+            forgotten: a field of the thread's facts that is deleted.
+            events: what is announced.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept.
+        """
+        return await self._change(
+            keys,
+            run,
+            before.body if before else "",
+            after,
+            facts=_facts_of(keys, after or before),
+            delivery=delivery,
+            undone=undone,
+            again=again,
+            delay_ms=delay_ms,
+            is_dropped=is_dropped,
+            forgotten=forgotten,
+            events=events,
+        )
+
+    async def _change(  # noqa: PLR0913 - one step, by name
+        self,
+        keys: Keys,
+        run: str,
+        before: str | bytes,
+        after: StalledRun | None,
+        *,
+        facts: str,
+        delivery: str = "",
+        undone: Sequence[Job] = (),
+        again: Sequence[Job] = (),
+        delay_ms: int = 0,
+        is_dropped: bool = False,
+        forgotten: str = "",
+        events: Sequence[Event] = (),
+    ) -> bool:
+        """Change a run's record; ``before`` is the text that was read."""
+        listed = after.state.value if after and after.is_listed else ""
+        state = "dropped" if is_dropped else listed
+        at_ms = 0
+        if after is not None:
+            is_waiting = after.state is RunState.WAITING
+            at_ms = after.since_ms if is_waiting else after.at_ms
+        reply = await stall(
+            self._conn,
+            runs=keys.stalled,
+            waiting=keys.stalled_waiting,
+            parked=keys.stalled_parked,
+            dropped=keys.dropped(run),
+            facts=facts,
+            retry=keys.retry,
+            jobs=keys.jobs,
+            outbox=keys.outbox,
+            audit=keys.audit,
+            id=run,
+            before=before,
+            after=after.model_dump_json() if after else "",
+            state=state,
+            at_ms=at_ms,
+            group=GROUP,
+            delivery=delivery,
+            undone=_texts(undone),
+            again=_texts(again),
+            delay_ms=delay_ms,
+            keep_ms=_KEEP_MS,
+            forgotten=forgotten,
+            events=json.dumps([event.model_dump_json() for event in events]),
+        )
+        return text(reply[0]) != "moved"
+
+
+async def stall(  # noqa: PLR0913 - what the header names
+    conn: Connection,
+    *,
+    runs: str,
+    waiting: str,
+    parked: str,
+    dropped: str,
+    facts: str,
+    retry: str,
+    jobs: str,
+    outbox: str,
+    audit: str,
+    id: str,  # noqa: A002 - the header's word
+    before: str | bytes,
+    after: str,
+    state: str,
+    at_ms: int,
+    group: str,
+    delivery: str,
+    undone: str,
+    again: str,
+    delay_ms: int,
+    keep_ms: int,
+    forgotten: str,
+    events: str,
+) -> list[Reply]:
+    """Run stall.lua."""
+    keys = [runs, waiting, parked, dropped, facts, retry, jobs, outbox, audit]
+    kept: list[Argument] = [id, before, after, state, at_ms]
+    done: list[Argument] = [group, delivery, undone, again, delay_ms]
+    return await STALL.run(conn, keys, [*kept, *done, keep_ms, forgotten, events])
+
+
+def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:
+    """Read the record of a run.
+
+    Raises:
+        NewerRecord: when a newer version wrote it.
+        UnreadableRecord: when it is not what we wrote, or another run's.
+    """
+    try:
+        body = raw.decode()
+        written = json.loads(body).get("format")
+        if isinstance(written, int) and written > FORMAT:
+            raise NewerRecord(run, format=written, known=FORMAT)
+        found = StalledRun.read(body)
+    except (AttributeError, RecursionError, ValueError) as error:
+        raise UnreadableRecord(run) from error
+    whose = keys.stalled_run(found.tenant, found.agent, found.thread)
+    if not run == found.id == whose:
+        raise UnreadableRecord(run)
+    return found
+
+
+def _facts_of(keys: Keys, run: StalledRun | None) -> str:
+    """Return the key of the facts of a run's thread; of nobody's when none is read."""
+    if run is None:
+        return keys.thread_facts("", "", "")
+    return keys.thread_facts(run.tenant, run.agent, run.thread)
+
+
+def _texts(jobs: Sequence[Job]) -> str:
+    return json.dumps([job.model_dump_json() for job in jobs])

@@ -1,0 +1,109 @@
+"""Keep which calls that run unasked were begun, and what they came to.
+
+A call that people decided about is claimed, with an approval for its record. This is
+the same promise for the others: under one lease on its thread a call may run as often
+as its agent runs it, and no later holder of the lease repeats it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from gateway.approvals.record import Result
+from gateway.store.connection import Argument, Connection, Reply, text
+from gateway.store.fences import current
+from gateway.store.keys import RETENTION, Keys
+from gateway.store.script import Script
+
+UNASKED = Script("unasked", is_fenced=True)
+NOTED = Script("unasked")
+
+_KEEP_MS = int(RETENTION.total_seconds() * 1000)
+
+Word = Literal["run", "ran", "cut_off"]
+
+
+@dataclass(frozen=True)
+class Begun:
+    """Whether a call may run; ``result`` for one that ran before."""
+
+    word: Word
+    result: Result | None = None
+
+
+async def unasked(
+    conn: Connection,
+    *,
+    begun: str,
+    verb: str,
+    call: str,
+    fence: int,
+    result: str,
+    repeats: bool,
+    keep_ms: int,
+) -> list[Reply]:
+    """Run unasked.lua."""
+    # What a call came to is the truth, however late it is told.
+    script = UNASKED if verb == "begin" else NOTED
+    args: list[Argument] = [verb, call, fence, result, int(repeats), keep_ms]
+    return await script.run(conn, [begun], args)
+
+
+class UnaskedStore:
+    """Calls that run unasked under leases. Without a lease nothing is kept of them."""
+
+    def __init__(self, conn: Connection) -> None:
+        self._conn = conn
+
+    async def begin(
+        self, keys: Keys, turn_key: str, call: str, *, repeats: bool
+    ) -> Begun:
+        """Ask to run a call; ``repeats`` lets one run again that was cut off.
+
+        Raises:
+            LeaseLost: the caller's lease is another's by now.
+        """
+        reply = await self._run(keys, turn_key, "begin", call, repeats=repeats)
+        if not reply:
+            return Begun("run")
+        word = cast("Word", text(reply[0]))
+        if word != "ran":
+            return Begun(word)
+        return Begun(word, Result.model_validate_json(text(reply[1])))
+
+    async def enter(self, keys: Keys, turn_key: str, call: str) -> None:
+        """Note that an agent began inside a call: it may be entered again."""
+        await self._run(keys, turn_key, "enter", call)
+
+    async def end(self, keys: Keys, turn_key: str, call: str, result: Result) -> None:
+        """Note what a call came to."""
+        await self._run(keys, turn_key, "end", call, result=result.model_dump_json())
+
+    async def give_back(self, keys: Keys, turn_key: str, call: str) -> None:
+        """Note that a call paused or raised: it may run again."""
+        await self._run(keys, turn_key, "give_back", call)
+
+    async def _run(
+        self,
+        keys: Keys,
+        turn_key: str,
+        verb: str,
+        call: str,
+        *,
+        result: str = "",
+        repeats: bool = False,
+    ) -> list[Reply]:
+        lease = current()
+        if lease is None:
+            return []
+        return await unasked(
+            self._conn,
+            begun=keys.begun(turn_key),
+            verb=verb,
+            call=call,
+            fence=lease.fence,
+            result=result,
+            repeats=repeats,
+            keep_ms=_KEEP_MS,
+        )

@@ -20,11 +20,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gateway.approvals.events import Event, EventName
-from gateway.config import PolicySource, Settings
+from gateway.config import Settings
 from gateway.errors import PolicyError, SettingsError
 from gateway.policy.load import load_policy
 from gateway.policy.rules import Policy
+from gateway.policy_source import PolicySource
 from gateway.resume.sweeping import repeat
+from gateway.service.dead_ends import dead_ends
 from gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -159,8 +161,20 @@ async def followed(
         if change is not None:
             untold.append(_logged(change, tenant))
         while untold:
-            await outbox.put(untold[0])
+            await outbox.put(await counted(untold[0]))
             del untold[0]
+
+    async def counted(event: Event) -> Event:
+        """Count the waiting calls that nobody can approve by a new policy."""
+        if event.name is not EventName.POLICY_LOADED:
+            return event
+        found = await dead_ends(store, policy(), tenant=tenant)
+        if not found:
+            return event
+        logger.warning(
+            "policy.nobody_can_approve calls=%d first=%s", len(found), found[0].id
+        )
+        return event.with_(data={**event.data, "dead_ends": str(len(found))})
 
     stop = asyncio.Event()
     following = asyncio.create_task(repeat(look, stop, every_s=every_s))

@@ -82,6 +82,12 @@ class Frame:
         return quorum.stricter(self.item.demand, self.judged.demand)
 
     @property
+    def circles(self) -> tuple[Demand, ...]:
+        """Return who had to agree by the policy of then, and has to by that of now."""
+        now = () if self.judged is None else (self.judged.demand,)
+        return (self.item.demand, *now)
+
+    @property
     def withdraws(self) -> bool:
         """Say whether this person asked for the call, so a no takes it back."""
         return quorum.is_among(self.reviewer.person, self.approval.principals)
@@ -101,6 +107,19 @@ def raised_item(item: Item, judged: Judgement | None) -> Item:
     return item.with_(
         tier=tier, reasons=reasons, demand=quorum.stricter(item.demand, judged.demand)
     )
+
+
+def edit_asks_more(item: Item, raised: Item, judged: Judgement | None) -> bool:
+    """Return True if an edit makes its call need more than it needed before.
+
+    Whoever does that leaves the decision to others. Arguments of a lower tier add that
+    tier's people to those that the call needs anyway. That is no raise: who makes a
+    call smaller may vote on it.
+    """
+    if raised.tier is not item.tier:
+        return True
+    is_lower = judged is not None and judged.tier is not raised.tier
+    return not is_lower and quorum.asks_more(raised.demand, item.demand)
 
 
 def first_of(item: Item, judged: Judgement | None) -> Item:

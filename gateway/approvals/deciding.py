@@ -15,6 +15,7 @@ from gateway.approvals.changes import (
     Change,
     Frame,
     Judgement,
+    edit_asks_more,
     event_of,
     first_of,
     following,
@@ -23,6 +24,7 @@ from gateway.approvals.changes import (
     listed,
     raised_item,
     reopened,
+    shown_item,
 )
 from gateway.approvals.decisions import (
     Approve,
@@ -163,9 +165,7 @@ def _not_open(frame: Frame) -> Refusal | None:
     ):
         return Expired(expires_at_ms=approval.expires_at_ms)
     if not item.is_pending:
-        return Stale(
-            state=item.state, settlement=item.settlement, at_ms=item.changed_at_ms
-        )
+        return Stale.of(item)
     if click.version != approval.version or click.action_hash != item.action_hash:
         return Changed(seen_version=click.version, version=approval.version)
     return None
@@ -176,7 +176,12 @@ def _not_permitted(
 ) -> Refusal | None:
     item, judged, verb = frame.item, frame.judged, Verb(decision.kind)
     objection = permission.objection(
-        frame.approval, item, frame.reviewer, verb, demand=frame.demand
+        frame.approval,
+        item,
+        frame.reviewer,
+        verb,
+        demand=frame.demand,
+        circles=frame.circles,
     )
     if objection is not None:
         return Forbidden(reason=objection)
@@ -264,22 +269,12 @@ def _changed(frame: Frame, document: str, reason: str) -> Change | Refusal:
     raised = raised_item(edited, frame.judged)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})
-    if raised.demand.editor_may_vote and not _asks_more(frame, raised):
+    if raised.demand.editor_may_vote and not edit_asks_more(
+        frame.item, raised, frame.judged
+    ):
         return _vote(frame, raised, Verb.EDIT, text=reason)
     principals = (*raised.principals, frame.reviewer.person)
     return _reopened(frame, raised.with_(principals=principals))
-
-
-def _asks_more(frame: Frame, raised: Item) -> bool:
-    """Return True if an edit makes its call need more than it needed before.
-
-    Arguments of a lower tier add that tier's people to those that the call needs
-    anyway. That is no raise: who makes a call smaller may vote on it.
-    """
-    if raised.tier is not frame.item.tier:
-        return True
-    is_lower = frame.judged is not None and frame.judged.tier is not raised.tier
-    return not is_lower and quorum.asks_more(raised.demand, frame.item.demand)
 
 
 def _unchanged(frame: Frame, reason: str) -> Change | Refusal:
@@ -378,7 +373,9 @@ def _close(frame: Frame, move: Move, verb: Verb, text: str) -> Change | Refusal:
     problem = _too_long(text, "")
     if problem:
         return Invalid(errors=problem)
-    item = frame.item.with_(
+    # As its card shows it: who ends a call lowers nothing that it needed until then.
+    item = shown_item(frame.item, frame.judged).with_(
+        opened=None,
         state=advance(frame.item.state, move),
         changed_at_ms=frame.now_ms,
         settlement=Settlement(

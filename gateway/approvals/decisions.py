@@ -12,7 +12,14 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Finding, Person, Record, Settlement
+from gateway.approvals.record import (
+    Approval,
+    Finding,
+    Item,
+    Person,
+    Record,
+    Settlement,
+)
 from gateway.approvals.strict_json import JsonObject
 
 
@@ -134,12 +141,26 @@ class Voted(Record):
 
 
 class Stale(Record):
-    """Somebody or something was faster; nothing changed."""
+    """Somebody or something was faster; nothing changed.
+
+    ``is_restored`` says that its record is from an older copy: it may have run.
+    """
 
     kind: Literal["stale"] = "stale"
     state: ItemState
     settlement: Settlement | None = None
     at_ms: int = 0
+    is_restored: bool = False
+
+    @classmethod
+    def of(cls, item: Item) -> Stale:
+        """Return the answer about an item that is not open as it was seen."""
+        return cls(
+            state=item.state,
+            settlement=item.settlement,
+            at_ms=item.changed_at_ms,
+            is_restored=item.is_restored,
+        )
 
 
 class Changed(Record):

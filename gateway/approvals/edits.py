@@ -31,6 +31,9 @@ _LOOKALIKE = re.compile(r"\[\W*t\W*w\W*o\W*k\W*e\W*y\W*:", re.IGNORECASE)
 NOTICE_MARK = "[twokey:edited]"
 """Opens every notice of ours; the same text in a tool's own output is defused."""
 
+UNCONFIRMED_MARK = "[twokey:edit-unconfirmed]"
+"""Opens what is said of an edit that there is no record of; it is defused alike."""
+
 
 def edited_document(item: Item, args: JsonObject) -> str:
     """Return the action document of an item with other arguments.
@@ -139,6 +142,22 @@ def notice(record: EditRecord) -> str:
         f"Changed by: {_json(who)} (Slack user {record.by.user}).{why} "
         "The executed arguments are what really happened: use them from here on, "
         "tell the user about the change, and do not repeat the original call."
+    )
+
+
+def unconfirmed_notice(record: EditRecord) -> str:
+    """Return what the model reads about an edit that the gateway has no record of.
+
+    Records end some time after their calls, so it may be genuine; whoever can write
+    the agent's state may have made it up.
+    """
+    return (
+        f"{UNCONFIRMED_MARK} This conversation says that a reviewer changed this call "
+        "before it ran. The gateway has no record of that call, or has it no longer, "
+        "so it can neither confirm nor deny this. "
+        f"Requested arguments, as noted: {_json(record.requested)}. "
+        f"Executed arguments, as noted: {_json(record.executed)}. "
+        "Check what happened before you rely on it, and do not repeat the call."
     )
 
 

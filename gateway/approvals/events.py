@@ -19,6 +19,7 @@ class EventName(StrEnum):
     APPROVAL_EXTENDED = "approval.extended"
     APPROVAL_TAKEN = "approval.taken"
     APPROVAL_RELEASED = "approval.released"
+    APPROVAL_UNSETTLED = "approval.unsettled"
     CALL_RAN = "call.ran"
     CALL_DENIED = "call.denied"
     CALL_RETURNED = "call.returned"
@@ -45,6 +46,13 @@ class EventName(StrEnum):
     RECORD_UNREADABLE = "record.unreadable"
     RUN_STARTED = "run.started"
     RUN_FINISHED = "run.finished"
+    RUN_ASKED = "run.asked"
+    RUN_UNANSWERED = "run.unanswered"
+    RUN_WAITING = "run.waiting"
+    RUN_PARKED = "run.parked"
+    RUN_RETRIED = "run.retried"
+    RUN_RESUMED = "run.resumed"
+    RUN_DROPPED = "run.dropped"
     RUN_FAILED = "run.failed"
     TRIAGE_RAISED = "triage.raised"
     TRIAGE_SILENT = "triage.silent"
@@ -55,6 +63,20 @@ class EventName(StrEnum):
     FREEZE_LIFTED = "freeze.lifted"
     POLICY_LOADED = "policy.loaded"
     POLICY_REFUSED = "policy.refused"
+
+
+TROUBLED_RUN = frozenset(
+    {
+        EventName.RUN_WAITING,
+        EventName.RUN_PARKED,
+        EventName.RUN_RETRIED,
+        EventName.RUN_RESUMED,
+        EventName.RUN_DROPPED,
+        # Of versions that gave a run up; the audit log keeps it.
+        EventName.RUN_FAILED,
+    }
+)
+"""Events about a run that failed; they change nothing in its thread."""
 
 
 class Event(Record):

@@ -62,6 +62,8 @@ TRANSITIONS: dict[tuple[ItemState, Move], ItemState] = {
     (_S.AUTHORIZED, Move.LAPSE): _S.LAPSED,
     # The policy of the claim needs more than the votes that there are.
     (_S.AUTHORIZED, Move.REOPEN): _S.PENDING,
+    # The record was restored from an older copy, so it may have run since.
+    (_S.AUTHORIZED, Move.DOUBT): _S.IN_DOUBT,
     (_S.EXECUTING, Move.EXECUTE): _S.EXECUTED,
     (_S.EXECUTING, Move.FAIL): _S.FAILED,
     (_S.EXECUTING, Move.DOUBT): _S.IN_DOUBT,

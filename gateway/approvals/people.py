@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -34,12 +35,24 @@ class Person(Record):
         return (self.team, self.user) == (other.team, other.user)
 
 
+class Notify(StrEnum):
+    """How people learn that a call waits for them."""
+
+    MENTION = "mention"
+    NONE = "none"
+
+
 class Role(Record):
-    """Who holds a role: Slack user ids and user group ids. Both empty: nobody."""
+    """Who holds a role: Slack user ids and user group ids. Both empty: nobody.
+
+    ``notify`` says how its holders learn of a card; it changes nothing about who may
+    decide.
+    """
 
     name: str
     users: tuple[str, ...] = ()
     usergroups: tuple[str, ...] = ()
+    notify: Notify = Notify.MENTION
 
 
 class Demand(Record):

@@ -7,10 +7,16 @@ may not approve it can reject it as before.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gateway.approvals import quorum
 from gateway.approvals.decisions import Reviewer
 from gateway.approvals.record import Approval, Demand, Item, Person, Verb
 
+NOBODY = (
+    "The policy changed while this waited, and too few people are allowed to approve "
+    "it by both the policy of then and of now."
+)
 _WITHDRAW = "You can reject it if you no longer want it."
 _STILL_REJECT = "You can still reject it."
 
@@ -22,6 +28,7 @@ def objection(
     verb: Verb,
     *,
     demand: Demand | None = None,
+    circles: Sequence[Demand] = (),
 ) -> str | None:
     """Return why a person may not say this, as a sentence for them; None: they may.
 
@@ -31,20 +38,35 @@ def objection(
         reviewer: who it is, resolved now.
         verb: what they want to say.
         demand: who has to agree; None for what is frozen in the item.
+        circles: who had to agree by the policy of then, and who has to by that of now.
+            Anybody of either may reject.
     """
     demand = demand or item.demand
+    circles = tuple(circles) or (demand,)
     asked = quorum.is_among(reviewer.person, approval.principals)
     if verb is Verb.REJECT:
-        return quorum.no_member(reviewer) if asked else _no(reviewer, demand)
+        return quorum.no_member(reviewer) if asked else _no(reviewer, circles)
     barred = editors(item, demand)
     why = quorum.objection(reviewer, demand, approval.principals, barred)
-    if why is None or quorum.no_member(reviewer) or Verb.REJECT not in item.allow:
+    if why is None or quorum.no_member(reviewer):
+        return why
+    was_possible = not any(is_dead_end(approval, item, one) for one in circles)
+    is_for_nobody = was_possible and is_dead_end(approval, item, demand)
+    if is_for_nobody:
+        why = NOBODY
+    if Verb.REJECT not in item.allow:
         return why
     if asked:
         return f"{why} {_WITHDRAW}"
     is_editor = quorum.is_among(reviewer.person, barred)
-    may_reject = is_editor and _no(reviewer, demand) is None
+    may_reject = (is_editor or is_for_nobody) and _no(reviewer, circles) is None
     return f"{why} {_STILL_REJECT}" if may_reject else why
+
+
+def is_dead_end(approval: Approval, item: Item, demand: Demand) -> bool:
+    """Say whether nobody, or not enough people, may approve a call any more."""
+    barred = (*approval.principals, *editors(item, demand))
+    return not quorum.is_possible(demand, barred)
 
 
 def editors(item: Item, demand: Demand) -> tuple[Person, ...]:
@@ -54,5 +76,11 @@ def editors(item: Item, demand: Demand) -> tuple[Person, ...]:
     return (*item.principals, item.edit.by)
 
 
-def _no(reviewer: Reviewer, demand: Demand) -> str | None:
-    return quorum.objection(reviewer, demand, ())
+def _no(reviewer: Reviewer, circles: Sequence[Demand]) -> str | None:
+    """Say why somebody may not reject; the circle of now, the last one, says it."""
+    why = None
+    for circle in circles:
+        why = quorum.objection(reviewer, circle, ())
+        if why is None:
+            return None
+    return why

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from gateway.approvals.decisions import Reviewer, Standing
 from gateway.approvals.membership import click_again, holds, not_told, open_roles
-from gateway.approvals.record import Demand, Person, Record, Role, Vote
+from gateway.approvals.record import Demand, Notify, Person, Record, Role, Vote
 
 _STANDING_REASONS = {
     Standing.GUEST: "Guests cannot decide approvals.",
@@ -137,21 +137,25 @@ def clauses(demand: Demand) -> dict[frozenset[str], int]:
     return found
 
 
-def tally(demand: Demand, votes: Sequence[Vote], action_hash: str) -> Tally:
-    """Count the distinct people whose vote is for exactly this action hash."""
+def missing_votes(
+    demand: Demand, votes: Sequence[Vote], action_hash: str
+) -> dict[frozenset[str], int]:
+    """Return the clauses that are not met yet, with how many votes each lacks."""
     needed = clauses(demand)
-    asked = frozenset[str]().union(*needed)
-    counted = {
-        (vote.by.team, vote.by.user): asked.intersection(vote.roles)
-        for vote in votes
-        if vote.action_hash == action_hash
-    }
-    held = [roles for roles in counted.values() if roles]
+    held = _held_by_voters(needed, votes, action_hash)
     missing = {
         names: count - sum(not names.isdisjoint(roles) for roles in held)
         for names, count in needed.items()
     }
-    missing = {names: count for names, count in missing.items() if count > 0}
+    return {names: count for names, count in missing.items() if count > 0}
+
+
+def tally(demand: Demand, votes: Sequence[Vote], action_hash: str) -> Tally:
+    """Count the distinct people whose vote is for exactly this action hash."""
+    needed = clauses(demand)
+    asked = frozenset[str]().union(*needed)
+    held = _held_by_voters(needed, votes, action_hash)
+    missing = missing_votes(demand, votes, action_hash)
     need = max(needed.values())
     return Tally(
         have=len(held),
@@ -197,7 +201,8 @@ def doubtful_roles(
 def stricter(first: Demand, second: Demand) -> Demand:
     """Return a demand that is met exactly when both are.
 
-    A role that both name is held by those whom both list. Demands of the same roles
+    A role that both name is held by those whom both list, and its holders are mentioned
+    if either says so. Demands of the same roles
     become one with the higher numbers, and one that follows from another is left out;
     others stand beside each other.
     """
@@ -213,6 +218,20 @@ def stricter(first: Demand, second: Demand) -> Demand:
     head, *rest = sorted(_needed(merged.values()), key=lambda part: -part.approvals)
     may_vote = first.editor_may_vote and second.editor_may_vote
     return head.with_(also=tuple(rest), editor_may_vote=may_vote)
+
+
+def is_possible(demand: Demand, barred: Iterable[Person] = ()) -> bool:
+    """Say whether a demand names enough people who are not barred from it.
+
+    A user group may have any number of members.
+    """
+    out = {person.user for person in barred}
+    for names, count in clauses(demand).items():
+        roles = [role for role in demand.roles if role.name in names]
+        people = {user for role in roles for user in role.users} - out
+        if len(people) < count and not any(role.usergroups for role in roles):
+            return False
+    return True
 
 
 def asks_more(demand: Demand, before: Demand) -> bool:
@@ -234,6 +253,19 @@ def has_voted(votes: Sequence[Vote], person: Person, action_hash: str) -> bool:
         if vote.action_hash == action_hash
         for one in (vote.by, *vote.on_behalf_of)
     )
+
+
+def _held_by_voters(
+    needed: Iterable[frozenset[str]], votes: Sequence[Vote], action_hash: str
+) -> list[frozenset[str]]:
+    """Return the roles that count of each distinct voter who holds one of them."""
+    asked = frozenset[str]().union(*needed)
+    counted = {
+        (vote.by.team, vote.by.user): asked.intersection(vote.roles)
+        for vote in votes
+        if vote.action_hash == action_hash
+    }
+    return [roles for roles in counted.values() if roles]
 
 
 def _still_held(
@@ -293,11 +325,13 @@ def _shared(role: Role, demands: tuple[Demand, Demand]) -> Role:
     for demand in demands:
         for other in demand.roles:
             if other.name == role.name:
+                is_told = Notify.MENTION in {role.notify, other.notify}
                 role = role.with_(
                     users=tuple(user for user in role.users if user in other.users),
                     usergroups=tuple(
                         group for group in role.usergroups if group in other.usergroups
                     ),
+                    notify=Notify.MENTION if is_told else Notify.NONE,
                 )
     return role
 

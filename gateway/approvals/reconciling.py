@@ -106,9 +106,7 @@ def _observation(frame: Frame, decision: Reconcile, demand: Demand) -> Observati
 def _not_open(frame: Frame) -> Refusal | None:
     approval, item = frame.approval, frame.item
     if item.state is not ItemState.IN_DOUBT:
-        return Stale(
-            state=item.state, settlement=item.settlement, at_ms=item.changed_at_ms
-        )
+        return Stale.of(item)
     click = frame.click
     if click.version != approval.version or click.action_hash != item.action_hash:
         return Changed(seen_version=click.version, version=approval.version)

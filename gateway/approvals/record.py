@@ -11,6 +11,7 @@ from pydantic import Field
 from gateway.approvals import digest, lifecycle
 from gateway.approvals.lifecycle import ApprovalState, ItemState
 from gateway.approvals.people import Demand as Demand  # noqa: PLC0414 - re-export
+from gateway.approvals.people import Notify as Notify  # noqa: PLC0414 - re-export
 from gateway.approvals.people import Observation as Observation  # noqa: PLC0414 - re-export
 from gateway.approvals.people import Person as Person  # noqa: PLC0414 - re-export
 from gateway.approvals.people import Record as Record  # noqa: PLC0414 - re-export
@@ -21,6 +22,10 @@ from gateway.approvals.tiers import Tier
 from gateway.approvals.verbs import Finding as Finding  # noqa: PLC0414 - re-export
 from gateway.approvals.verbs import ReasonFor as ReasonFor  # noqa: PLC0414 - re-export
 from gateway.approvals.verbs import Verb as Verb  # noqa: PLC0414 - re-export
+
+NOT_KNOWN = (
+    "Its record was restored from an older copy, so whether it ran before is not known"
+)
 
 
 class Origin(Record):
@@ -96,12 +101,14 @@ class Revocation(Record):
 
     ``reason`` is a sentence of ours. ``times`` counts how often it was.
     ``is_final`` says that the call ended by it; else it went back to people.
+    ``is_restored`` says that the record is from an older copy: it may have run since.
     """
 
     reason: str
     at_ms: int
     times: int = 1
     is_final: bool = False
+    is_restored: bool = False
 
 
 class Result(Record):
@@ -217,6 +224,12 @@ class Item(Record):
         return digest.action_hash(self.action)
 
     @property
+    def votes_now(self) -> tuple[Vote, ...]:
+        """Return the votes for what would run now."""
+        now = self.action_hash
+        return tuple(vote for vote in self.votes if vote.action_hash == now)
+
+    @property
     def has_failed(self) -> bool:
         """Say whether its doubt is about a failure that the tool itself reported."""
         is_doubt = self.state is ItemState.IN_DOUBT
@@ -234,6 +247,11 @@ class Item(Record):
             return False
         is_as_found = self.late.ok is (self.found is Finding.EXECUTED)
         return self.found is Finding.RERUN or not is_as_found
+
+    @property
+    def is_restored(self) -> bool:
+        """Say whether more may have happened to it than this record says."""
+        return self.revoked is not None and self.revoked.is_restored
 
     @property
     def is_pending(self) -> bool:

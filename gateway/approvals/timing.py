@@ -136,9 +136,7 @@ def _refusal(approval: Approval, reviewer: Reviewer, now_ms: int) -> Refusal | N
     waiting = [item for item in approval.items if item.is_pending]
     if not waiting:
         last = approval.items[-1]
-        return Stale(
-            state=last.state, settlement=last.settlement, at_ms=last.changed_at_ms
-        )
+        return Stale.of(last)
     if now_ms >= approval.expires_at_ms:
         return Expired(expires_at_ms=approval.expires_at_ms)
     objections = [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
+from gateway.approvals.record import Notify
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier, join
 from gateway.documents import Document, Problem
@@ -36,6 +37,7 @@ def cross_check(policy: Policy, document: Document) -> Iterator[Problem]:
                 text += f"'roles'; {near(name, policy.roles)}"
                 yield document.problem(path, text)
     yield from _quorum_problems(policy, document)
+    yield from _unheard(policy, document)
     yield from requirement_problems(policy, document)
     for name, window in policy.windows.items():
         yield from _window_problems(policy, document, name, window)
@@ -98,6 +100,17 @@ def _quorum_problems(policy: Policy, document: Document) -> Iterator[Problem]:
         path = ("tiers", "escalate", "of")
         names = (*escalate.of, *others)
         yield from too_few(policy, document, path, names, escalate.approvals)
+
+
+def _unheard(policy: Policy, document: Document) -> Iterator[Problem]:
+    for tier in (Tier.APPROVE, Tier.ESCALATE):
+        called = policy.tiers.waiting(tier).escalate_to
+        rule = policy.roles.get(called or "")
+        if rule is not None and rule.notify is Notify.NONE:
+            path: Path = ("tiers", tier.value, "escalate_to")
+            text = f"{dotted(path)!r} calls {called!r}, which 'notify: none' keeps "
+            text += "from being mentioned; remove one of the two."
+            yield document.problem(path, text)
 
 
 def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:

@@ -77,6 +77,11 @@ def listed_tier(policy: Policy, *, agent: str, tool: str) -> Tier:
     return tier
 
 
+def is_idempotent(policy: Policy, *, agent: str, tool: str) -> bool:
+    """Return True if an execution in doubt may be repeated under the same key."""
+    return bool(Selection(policy, agent, tool).first.idempotent)
+
+
 def evaluate(
     policy: Policy,
     *,

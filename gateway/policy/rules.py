@@ -14,7 +14,7 @@ from typing import Annotated, Literal, cast
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from gateway.approvals import digest
-from gateway.approvals.record import Record, Role, Verb
+from gateway.approvals.record import Notify, Record, Role, Verb
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 from gateway.policy.fields import (
@@ -110,10 +110,14 @@ class Defaults(Record):
 
 
 class RoleRule(Record):
-    """Who holds a role, by Slack ids and never by name."""
+    """Who holds a role, by Slack ids and never by name.
+
+    With ``notify: none`` its holders may decide, and no card mentions them.
+    """
 
     users: Annotated[tuple[UserId, ...], Distinct] = ()
     usergroups: Annotated[tuple[UsergroupId, ...], Distinct] = ()
+    notify: Notify = Notify.MENTION
 
     @model_validator(mode="after")
     def _somebody(self) -> RoleRule:
@@ -307,7 +311,12 @@ class Policy(Record):
         rule = self.roles.get(name)
         if rule is None:
             return Role(name=name)
-        return Role(name=name, users=rule.users, usergroups=rule.usergroups)
+        return Role(
+            name=name,
+            users=rule.users,
+            usergroups=rule.usergroups,
+            notify=rule.notify,
+        )
 
 
 def _is_id(name: str) -> bool:

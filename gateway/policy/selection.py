@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from typing import TypeVar
 
-from gateway.approvals.record import Demand, Role, Verb
+from gateway.approvals.record import Demand, Notify, Role, Verb
 from gateway.approvals.tiers import Tier, join
 from gateway.policy.fields import is_channel
 from gateway.policy.overrides import Override
@@ -111,7 +111,9 @@ class Selection:
         base = [required(policy, name) for name in dict.fromkeys(own)]
         if tier is Tier.ESCALATE or not own:
             base.append(self._of_tier(tier, base))
-        return joined([*base, *(required(policy, name) for name in needs)])
+        demand = joined([*base, *(required(policy, name) for name in needs)])
+        is_quiet = self.waiting(tier).notify is Notify.NONE
+        return _without_mentions(demand) if is_quiet else demand
 
     def everybody(self) -> tuple[Role, ...]:
         """Return every role that may be asked, at any tier and by any rule."""
@@ -213,6 +215,14 @@ class Selection:
         if called is not None and not is_channel(called):
             names = (*names, called)
         return self._policy.roles_named(tuple(dict.fromkeys(names)))
+
+
+def _without_mentions(demand: Demand) -> Demand:
+    """Return the same demand, of roles whose holders no card mentions."""
+    return demand.with_(
+        of=tuple(role.with_(notify=Notify.NONE) for role in demand.of),
+        also=tuple(_without_mentions(part) for part in demand.also),
+    )
 
 
 def _first(*choices: T | None, otherwise: T) -> T:

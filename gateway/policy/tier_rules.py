@@ -6,7 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from gateway.approvals.record import Record
+from gateway.approvals.record import Notify, Record
 from gateway.approvals.tiers import Tier
 from gateway.policy.fields import (
     Called,
@@ -35,7 +35,8 @@ class WaitingRule(Record):
     ``needs`` names a requirement; the narrower place, a tool, says who is asked first.
     ``authorization`` is how long an approved call may wait to run.
     ``remind_at`` and ``escalate_at`` are shares of the time that people have; at the
-    second, ``escalate_to`` is called: a role, a person or a channel.
+    second, ``escalate_to`` is called: a role, a person or a channel. With ``notify:
+    none`` a card mentions nobody who may decide until then.
     """
 
     needs: RequirementName | None = None
@@ -44,12 +45,22 @@ class WaitingRule(Record):
     remind_at: Percent | None = None
     escalate_at: Percent | None = None
     escalate_to: Called | None = None
+    notify: Notify = Notify.MENTION
 
     @model_validator(mode="after")
     def _both(self) -> Self:
         if (self.escalate_at is None) != (self.escalate_to is None):
             raise ValueError(
                 "'escalate_at' says when and 'escalate_to' who is called; set both."
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reminded(self) -> Self:
+        if self.notify is Notify.NONE and self.remind_at is not None:
+            raise ValueError(
+                "'notify: none' mentions nobody, and 'remind_at' mentions those who "
+                "have not decided; keep one of them."
             )
         return self
 

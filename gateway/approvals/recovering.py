@@ -1,0 +1,76 @@
+"""Changes of records after one side was lost or restored from an older copy.
+
+The store and the checkpoints are two places, and a copy of one may be older than the
+other. Then a record says less than what happened: a call that it calls authorized may
+have run since. Nothing here lets a call run: each change ends it, or asks people.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gateway.approvals.changes import following
+from gateway.approvals.lifecycle import ItemState, Move, advance
+from gateway.approvals.record import Approval, Item, Revocation
+
+THREAD_LOST = "The saved state of the agent's conversation is gone."
+RESTORED = (
+    "This record was restored from an older copy. What was decided about this call "
+    "since then, and whether it ran, is not known. Check before you decide."
+)
+
+_ENDS = {ItemState.PENDING: Move.WITHDRAW, ItemState.AUTHORIZED: Move.LAPSE}
+
+
+@dataclass(frozen=True)
+class Recovered:
+    """The next record, and the item that changed in it."""
+
+    approval: Approval
+    item: Item
+
+
+def thread_lost(approval: Approval, item: Item, now_ms: int) -> Recovered | None:
+    """End a call whose thread is gone; None when it is under way or has ended.
+
+    What was started is left to whoever runs it, or to people when nobody does.
+    """
+    move = _ENDS.get(item.state)
+    if move is None:
+        return None
+    why = _why(item, THREAD_LOST, now_ms).with_(is_final=True)
+    ended = item.with_(
+        state=advance(item.state, move), changed_at_ms=now_ms, revoked=why
+    )
+    return Recovered(following(approval, ended), ended)
+
+
+def restored(approval: Approval, item: Item, now_ms: int) -> Recovered | None:
+    """Return what becomes of a call in a record that is older than what happened.
+
+    An authorized one may have run, so people say what became of it. One that waits
+    goes on waiting with a warning, without the votes of those who did not see it, and
+    with a version of its own, so that no click on a card without it counts. None for a
+    call that has ended, and for one that was started: it will be in doubt by itself.
+    """
+    why = _why(item, RESTORED, now_ms).with_(is_restored=True)
+    if item.state is ItemState.AUTHORIZED:
+        state = advance(item.state, Move.DOUBT)
+        doubtful = item.with_(state=state, changed_at_ms=now_ms, revoked=why)
+        return Recovered(following(approval, doubtful), doubtful)
+    if not item.is_pending or item.is_restored:
+        return None
+    if now_ms >= approval.expires_at_ms:
+        state = advance(item.state, Move.EXPIRE)
+        expired = item.with_(state=state, changed_at_ms=now_ms, revoked=why)
+        return Recovered(following(approval, expired), expired)
+    waiting = item.with_(revoked=why, votes=())
+    version = approval.version + 1
+    return Recovered(following(approval, waiting, version=version), waiting)
+
+
+def _why(item: Item, reason: str, now_ms: int) -> Revocation:
+    times = item.revoked.times if item.revoked else 0
+    return Revocation(
+        reason=reason, at_ms=now_ms, times=times, is_restored=item.is_restored
+    )

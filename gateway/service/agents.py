@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from gateway.approvals import digest
 from gateway.approvals.business_state import stateless_hash
-from gateway.approvals.edits import edit_hash
 from gateway.approvals.events import Event, EventName, named_after
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import (
@@ -22,20 +22,22 @@ from gateway.approvals.record import (
     approval_of,
     is_inside,
 )
-from gateway.errors import UnreadableRecord
+from gateway.errors import NewerRecord, UnreadableRecord
 from gateway.failures import log_failure
-from gateway.outcomes import CallOutcome, LateReport
+from gateway.outcomes import CallOutcome, EditsKnown, LateReport
 from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
 from gateway.service.claiming import (
     Claiming,
     found_by_people,
+    is_same_call,
     late_report,
     outcome_of,
     requested_before,
     settled_by_people,
     state_after,
 )
+from gateway.service.edits_known import edits_known, is_of_run
 from gateway.service.facts import item_event
 from gateway.service.noticing import NoticeService
 from gateway.service.refusing import stopped
@@ -48,7 +50,9 @@ from gateway.wire import (
     UNASKED_ENDS,
     AgentNote,
     Busy,
+    CallBegun,
     CallEnd,
+    CallMark,
     Claimed,
     ClaimReply,
     ClaimRequest,
@@ -95,7 +99,7 @@ class AgentService:
         self._policy = policy
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
-        self._notices = NoticeService(store, tenant=tenant)
+        self._notices = NoticeService(store, tenant=tenant, policy=policy)
         self._claiming = Claiming(store, policy)
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
@@ -112,7 +116,7 @@ class AgentService:
         if found is None:
             return Refused(reason=_NOT_OURS)
         approval, item = found
-        if not _is_same_call(request, item):
+        if not is_same_call(request, item):
             return Refused(reason=_NOT_OURS, state=item.state)
         if item.state in _WAITING:
             state = request.state
@@ -152,8 +156,12 @@ class AgentService:
         """Give a claim back unused: the tool paused before it had an effect."""
         await self._end_claim(item_id, fence, None)
 
+    async def mark(self, mark: CallMark) -> CallBegun:
+        """Let a call run unasked once; see `gateway.agent.port.Gateway.mark`."""
+        return await self._notices.mark(mark)
+
     async def ended(self, end: CallEnd) -> None:
-        """Take down how a call ended that ran unasked and stands on a notice."""
+        """Take down how a call ended that ran unasked."""
         await self._notices.ended(end)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
@@ -205,26 +213,16 @@ class AgentService:
                 approval_id, ItemState.WITHDRAWN, lambda item: item.id in item_ids
             )
 
-    async def edits_made(
-        self, ref: TurnRef, edits: Mapping[str, str]
-    ) -> frozenset[str]:
-        """Return which of these edits our record has: hash, item and run alike."""
-        made: set[str] = set()
-        for each, item_id in edits.items():
-            found = await self._find(item_id)
-            if found is None or not _is_of_run(found[0], ref):
-                continue
-            record = found[1].edit
-            if record is not None and edit_hash(record) == each:
-                made.add(each)
-        return frozenset(made)
+    async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
+        """Compare edits with our record; see `gateway.agent.port.Gateway`."""
+        return await edits_known(self._found, ref, edits)
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]
     ) -> tuple[LateReport, ...]:
         """Return late reports; see `gateway.agent.port.Gateway.late_reports`."""
-        found = [await self._find(item_id) for item_id in item_ids]
-        mine = [one[1] for one in found if one and _is_of_run(one[0], ref)]
+        found = [await self._found(item_id) for item_id in item_ids]
+        mine = [one[1] for one in found if one and is_of_run(one[0], ref)]
         reports = map(late_report, mine)
         return tuple(report for report in reports if report is not None)
 
@@ -319,6 +317,12 @@ class AgentService:
             return None
         return loaded.approval, loaded.approval.items[index]
 
+    async def _found(self, item_id: str) -> tuple[Approval, Item] | None:
+        """Return an item for telling of it; None for one of a newer version, too."""
+        with suppress(NewerRecord):
+            return await self._find(item_id)
+        return None
+
     async def _of_message(self, ref: TurnRef) -> list[Approval]:
         """Return the approvals of a message: this agent's, else another's of the run.
 
@@ -329,7 +333,10 @@ class AgentService:
         return own or await self._made_of(listed[-MAX_HISTORY:], ref)
 
     async def _made_of(self, listed: Sequence[Listed], ref: TurnRef) -> list[Approval]:
-        found = await self._store.approvals.load_each(one.id for one in listed)
+        # One of a newer version stops this: what is missing would read as not run.
+        found = await self._store.approvals.load_each(
+            (one.id for one in listed), skips_newer=False
+        )
         approvals = [loaded.approval for loaded in found]
         return [one for one in approvals if one.message_id == ref.message_id]
 
@@ -364,17 +371,6 @@ def _ended(approval: Approval, item: Item, state: ItemState) -> tuple[ItemState,
     return ending, item_event(approval, item, named_after(ending))
 
 
-def _is_of_run(approval: Approval, ref: TurnRef) -> bool:
-    """Say whether an approval belongs to the run that a turn is part of.
-
-    One agent may be run by itself now, and then by what brings back the graph around
-    it: then one of the two names no run outside.
-    """
-    is_one_agent = (approval.agent, approval.thread) == (ref.agent, ref.thread)
-    is_outermost = approval.outer is None or ref.outer is None
-    return approval.home == ref.home or (is_one_agent and is_outermost)
-
-
 def _is_within(ns: str, outer: str) -> bool:
     return not outer or ns == outer or is_inside(ns, outer)
 
@@ -391,10 +387,3 @@ def _refused(item: Item, word: str) -> Refused:
     if state in UNASKED_ENDS:
         return Refused(reason=ended(item.with_(state=state)), state=state)
     return Refused(reason=_NOT_AUTHORIZED, state=state)
-
-
-def _is_same_call(request: ClaimRequest, item: Item) -> bool:
-    ctx, ref = item.ctx, request.ref
-    asked = (ref.agent, ref.thread, ref.ns, ref.message_id, request.tool_call_id)
-    kept = (ctx.agent, ctx.thread, ctx.ns, ctx.message_id, ctx.tool_call_id)
-    return asked == kept and request.tool == item.tool

@@ -20,6 +20,7 @@ from gateway.store.approvals import Loaded
 from gateway.store.store import Store
 from gateway.wire import (
     CheckState,
+    ClaimRequest,
     FindingWord,
     ReconcileAnswer,
     Refused,
@@ -225,3 +226,11 @@ def state_after(item: Item, result: Result | None) -> ItemState:
     if result.ok:
         return ItemState.EXECUTED
     return ItemState.IN_DOUBT if item.asks_on_failure else ItemState.FAILED
+
+
+def is_same_call(request: ClaimRequest, item: Item) -> bool:
+    """Return True if a claim is asked for by the call that the item is."""
+    ctx, ref = item.ctx, request.ref
+    asked = (ref.agent, ref.thread, ref.ns, ref.message_id, request.tool_call_id)
+    kept = (ctx.agent, ctx.thread, ctx.ns, ctx.message_id, ctx.tool_call_id)
+    return asked == kept and request.tool == item.tool

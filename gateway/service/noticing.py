@@ -20,11 +20,20 @@ from gateway.approvals.notice import (
 )
 from gateway.approvals.record import Person
 from gateway.approvals.strict_json import accept_object
-from gateway.policy.evaluate import Ruling
+from gateway.policy.evaluate import Ruling, is_idempotent
+from gateway.policy.rules import Policy
 from gateway.service.rejudging import KeptVerdicts
 from gateway.store.failures import count_failure
 from gateway.store.store import Store
-from gateway.wire import CallEnd, ProposedCall, Turn, VerdictKind
+from gateway.wire import (
+    CallBegun,
+    CallEnd,
+    CallMark,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    VerdictKind,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -107,10 +116,18 @@ class NoticeService:
     Args:
         store: where everything is kept.
         tenant: whose notices these are.
+        policy: returns the policy in force now.
     """
 
-    def __init__(self, store: Store, *, tenant: str = "default") -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        tenant: str = "default",
+        policy: Callable[[], Policy],
+    ) -> None:
         self._store = store
+        self._policy = policy
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
 
@@ -119,12 +136,39 @@ class NoticeService:
         notice = await self._store.notices.load(self._keys, notice_id)
         return notice if notice and notice.tenant == self._tenant else None
 
+    async def mark(self, mark: CallMark) -> CallBegun:
+        """Say whether a call may run unasked, or note what happens to it.
+
+        Raises:
+            LeaseLost: the thread is run by somebody else now.
+        """
+        calls, turn_key = self._store.unasked, self._turn_key(mark.ref)
+        if mark.verb == "enter":
+            await calls.enter(self._keys, turn_key, mark.tool_call_id)
+        elif mark.verb == "give_back":
+            await calls.give_back(self._keys, turn_key, mark.tool_call_id)
+        else:
+            agent, tool = mark.ref.agent, mark.tool
+            repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
+            begun = await calls.begin(
+                self._keys, turn_key, mark.tool_call_id, repeats=repeats
+            )
+            if begun.word == "cut_off":
+                logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
+            return CallBegun(may_run=begun.word == "run", result=begun.result)
+        return CallBegun()
+
     async def ended(self, end: CallEnd) -> None:
         """Take down how a call ended; one that our record does not know is ignored.
 
-        The newest word counts: an agent that was cut off may run a call again. Of a
-        call without a notice only a failure is taken down.
+        The newest word counts: a call that raised may be run again. Of a call without
+        a notice only a failure is counted.
         """
+        calls, turn_key = self._store.unasked, self._turn_key(end.ref)
+        if end.is_over:
+            await calls.end(self._keys, turn_key, end.tool_call_id, end.result)
+        else:
+            await calls.give_back(self._keys, turn_key, end.tool_call_id)
         if not end.notice:
             await self._unnoticed(end)
             return
@@ -143,7 +187,7 @@ class NoticeService:
         if end.result.ok:
             return
         ref = end.ref
-        turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
+        turn_key = self._turn_key(ref)
         body = await self._store.attention.verdicts(self._keys, turn_key)
         verdicts = KeptVerdicts.read(body).verdicts if body else ()
         told = (end.tool, end.tool_call_id)
@@ -174,6 +218,9 @@ class NoticeService:
         event = event.with_(actor=f"{by.team}/{by.user}", reason=text)
         remark = Remark(by=by, text=text)
         return await self._store.notices.report(self._keys, notice.id, remark, event)
+
+    def _turn_key(self, ref: TurnRef) -> str:
+        return digest.turn_key(tenant=self._tenant, **ref.names)
 
     async def _call(self, end: CallEnd) -> tuple[Notice, NoticedCall] | None:
         try:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gateway.approvals import digest
 from gateway.approvals.business_state import with_state
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.notice import Notice, notice_of
+from gateway.approvals.quorum import stricter
 from gateway.approvals.record import (
     Approval,
     Context,
+    Demand,
     Item,
     Opinion,
     Waiting,
@@ -30,6 +32,12 @@ from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind, args_hash
 
 MAX_ITEMS = 6
 """Items on one card: what fits Slack's 50 blocks and 9,000 characters with buttons."""
+
+FORGOTTEN = (
+    "Who asked earlier in this conversation is no longer known, so two people have to "
+    "approve this."
+)
+"""Why a call of a thread with partial facts needs two people."""
 
 _SHARED = -1
 
@@ -86,6 +94,8 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
     one id in a turn are both denied: nobody could tell later which of them a decision
     was about.
     """
+    if source.facts.is_partial:
+        ruled = [_by_two(one) for one in ruled]
     seen = Counter(one.call.tool_call_id for one in ruled)
     verdicts: dict[int, Verdict] = {}
     events: list[Event] = []
@@ -129,6 +139,19 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
         events=tuple(events),
         notices=notices.made(),
     )
+
+
+def _by_two(one: Ruled) -> Ruled:
+    """Return a call that two people have to approve, if anybody has to.
+
+    Whoever asked may hold the role. One of two people is somebody else.
+    """
+    ruling = one.ruling
+    if not ruling.tier.needs_people:
+        return one
+    two = Demand(approvals=2, of=ruling.demand.roles)
+    demand, reasons = stricter(ruling.demand, two), (*ruling.reasons, FORGOTTEN)
+    return replace(one, ruling=ruling.with_(demand=demand, reasons=reasons))
 
 
 def _notices(turn: Turn, source: Source) -> Notices:

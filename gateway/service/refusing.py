@@ -9,6 +9,11 @@ from gateway.policy.rules import Protection
 from gateway.store.attention import Rejection, Standing, fingerprint
 from gateway.store.freezes import Freeze, names_of, paused
 
+NAMELESS = (
+    "This call names no tool, so it did not run. If it is still needed, make it again "
+    "with the tool's name."
+)
+
 MISFIT = "The arguments do not fit the tool, or there is no such tool."
 """Said on a card and in the audit; what exactly is wrong is told to the model."""
 

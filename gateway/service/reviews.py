@@ -20,7 +20,7 @@ from gateway.approvals.decisions import (
     Stale,
     Unknown,
 )
-from gateway.approvals.lifecycle import ApprovalState, ItemState
+from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Item, Origin, Person
 from gateway.approvals.strict_json import JsonObject, accept_object
 from gateway.errors import BadJson, StoreUnavailable
@@ -37,6 +37,8 @@ from gateway.service.judging import (
     lapse_ms,
 )
 from gateway.service.noticing import NoticeService
+from gateway.service.queue import MAX_QUEUE, ReviewQueue
+from gateway.service.runs import RunService
 from gateway.service.stopping import StopService
 from gateway.service.sweep import Sweeper
 from gateway.service.timing import TimeService
@@ -45,9 +47,6 @@ from gateway.store.attention import Aftermath
 from gateway.store.jobs import Job, JobKind
 from gateway.store.store import Store
 from gateway.store.threads import ThreadFacts
-
-MAX_WAITING = 100
-"""Approvals that one look at the queue reads at most."""
 
 MAX_JUDGED_AGAIN = 50
 """Waiting approvals that are judged again at most when a window may have changed."""
@@ -75,10 +74,13 @@ class ReviewService:
         self._tenant = tenant
         self._sweeper = Sweeper(store)
         self._keys = store.keys_of_tenant(tenant)
+        self.queue = ReviewQueue(store, tenant=tenant)
+        self._shown_by = ""
         self.freezes = FreezeService(store, tenant=tenant)
         self.stops = StopService(store, policy, tenant=tenant)
-        self.notices = NoticeService(store, tenant=tenant)
+        self.notices = NoticeService(store, tenant=tenant, policy=policy)
         self.times = TimeService(store, tenant=tenant)
+        self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
 
     @property
@@ -196,13 +198,7 @@ class ReviewService:
         pending = [item for item in approval.items if item.is_pending]
         if not pending:
             last = approval.items[-1]
-            return [
-                Stale(
-                    state=last.state,
-                    settlement=last.settlement,
-                    at_ms=last.changed_at_ms,
-                )
-            ]
+            return [Stale.of(last)]
         return [
             await self.decide(_for_item(click, item), decision, reviewer, voters=voters)
             for item in pending
@@ -218,20 +214,12 @@ class ReviewService:
         roles = (*item.demand.roles, *rules.everybody())
         return frozenset(group for role in roles for group in role.usergroups)
 
-    async def waiting(self, limit: int = MAX_WAITING) -> list[Loaded]:
+    async def waiting(self, limit: int = MAX_QUEUE) -> list[Loaded]:
         """Return approvals with an item that waits for a person, soonest due first.
 
         At most ``limit`` are looked at, so that a long queue costs no more.
         """
-        keys = self.store.keys_of_tenant(self._tenant)
-        ids = await self.store.approvals.scheduled(keys, limit)
-        return [
-            loaded
-            for loaded in await self.store.approvals.load_each(ids)
-            if loaded.approval.tenant == self._tenant
-            and loaded.approval.state is ApprovalState.OPEN
-            and loaded.now_ms < loaded.approval.expires_at_ms
-        ]
+        return [loaded async for loaded in self.queue.waiting(limit)]
 
     async def as_of_now(self, loaded: Loaded) -> Loaded:
         """Return an approval as it is to be shown: needing what it needs by now."""
@@ -243,19 +231,28 @@ class ReviewService:
         loaded = await self.read(approval_id)
         return None if loaded is None else await self.as_of_now(loaded)
 
+    async def judged_waiting(self) -> list[Loaded]:
+        """Return waiting approvals as of now; what is due soonest comes first."""
+        return [await self.as_of_now(loaded) for loaded in await self.waiting()]
+
     async def judged_again(self, limit: int = MAX_JUDGED_AGAIN) -> list[Loaded]:
         """Return waiting approvals whose calls count in windows, as of now.
 
-        Those that are due soonest come first; ``limit`` bounds what it costs.
+        Those of another policy are among them once, after the policy changed. Those
+        that are due soonest come first; ``limit`` bounds what it costs.
         """
         policy = self._policy()
-        if not policy.windows:
+        is_new = policy.digest != self._shown_by
+        if not policy.windows and not is_new:
             return []
-        return [
+        found = [
             await self.as_of_now(loaded)
-            for loaded in await self.waiting(limit)
+            for loaded in await self.waiting(MAX_QUEUE if is_new else limit)
             if counts_in_windows(policy, loaded.approval)
+            or (is_new and loaded.approval.policy_digest != policy.digest)
         ]
+        self._shown_by = policy.digest
+        return found
 
     async def preview(
         self, approval: Approval, index: int, args: JsonObject

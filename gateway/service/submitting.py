@@ -26,6 +26,7 @@ from gateway.service.hints import apply_hint
 from gateway.service.measuring import Measured, facts_of, measure
 from gateway.service.proposals import Proposal, Ruled, Source, propose
 from gateway.service.rejudging import KeptVerdicts, judged_again, totals_with
+from gateway.service.well_formed import check_texts
 from gateway.store import keys as store_keys
 from gateway.store.attention import Standing
 from gateway.store.opening import Admission, Listed
@@ -68,7 +69,9 @@ class Submitter:
         Raises:
             StoreUnavailable: when nothing was opened.
             TooManySpeakers: when nobody could say later who asked for these calls.
+            NotAllowed: when the turn itself cannot be stored.
         """
+        check_texts(turn)
         turn = turn.with_(calls=tuple(_canonical(call) for call in turn.calls))
         ref = turn.ref
         turn_key = digest.turn_key(tenant=self._tenant, **ref.names)
@@ -145,9 +148,11 @@ class Submitter:
 
         def joined(own: ThreadFacts) -> ThreadFacts:
             both = own.joined(outer.principals)
+            both = both.with_(is_partial=own.is_partial or outer.is_partial)
             return both if outer.requester is None else both.asked_by(outer.requester)
 
-        await threads.change(self._keys, self._tenant, home.agent, home.thread, joined)
+        place = (self._tenant, home.agent, home.thread)
+        await threads.change(self._keys, *place, joined, why="aside")
 
     async def _judge(
         self, turn: Turn, turn_key: str, standing: Standing, advising: Advising
@@ -345,6 +350,8 @@ def _judged(
 
 
 def _refusal(standing: Standing, policy: Policy, agent: str, call: ProposedCall) -> str:
+    if not call.tool:
+        return refusing.NAMELESS
     try:
         return refusing.refusal(standing, policy.protect, agent, call.tool, call.args)
     except BadJson:

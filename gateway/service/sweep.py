@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+import time
+from collections.abc import Callable
 
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval
-from gateway.errors import UnreadableRecord
+from gateway.errors import NewerRecord, UnreadableRecord
 from gateway.failures import log_failure
 from gateway.service.facts import item_event
 from gateway.store.jobs import Job, JobKind
-from gateway.store.keys import Keys
+from gateway.store.keys import RETENTION, Keys
 from gateway.store.outbox import trim_audit
+from gateway.store.readers import MANY, forget_dead_readers, trim_outbox
 from gateway.store.store import Store
 from gateway.store.timers import Timer, TimerKind
 from gateway.store.unreadable import put_aside
@@ -21,29 +24,65 @@ logger = logging.getLogger(__name__)
 
 _ATTEMPTS = 16
 _BATCH = 100
+_ALARM_S = 600.0
 _RUNG = {
     TimerKind.REMIND: EventName.APPROVAL_REMINDED,
     TimerKind.ESCALATE: EventName.APPROVAL_ESCALATED,
     TimerKind.RELEASE: EventName.APPROVAL_RELEASED,
+    TimerKind.DOUBT: EventName.APPROVAL_UNSETTLED,
 }
 
 
 class Sweeper:
     """Every replica may sweep at any time; each item ends exactly once."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self, store: Store, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._store = store
+        self._clock = clock
+        self._alarmed_at = -_ALARM_S
 
     async def sweep(self) -> int:
         """End everything overdue in all shards; return how many items ended."""
         ended = 0
         for keys in self._store.every_shard():
             await self._store.queue(keys).requeue_due()
-            for timer in await self._store.timers.due(keys, _BATCH):
-                await self.ring(keys, timer)
+            await self._ring_all(keys)
             ended += await self._expire_all(keys)
             await trim_audit(self._store.conn, keys, self._store.audit_kept)
+            await self._trim_outbox(keys)
         return ended
+
+    async def _ring_all(self, keys: Keys) -> None:
+        """Ring what is due in a shard; what a newer version set is left to it."""
+        left = 0
+        while True:
+            batch = await self._store.timers.due(keys, _BATCH, skip=left)
+            before = left
+            for timer in batch:
+                try:
+                    await self.ring(keys, timer)
+                except NewerRecord:
+                    left += 1
+            if len(batch) < _BATCH or left == before:
+                return
+
+    async def _trim_outbox(self, keys: Keys) -> None:
+        """Drop what every reader has read; say who keeps too much from being so."""
+        conn = self._store.conn
+        behind = await trim_outbox(conn, keys)
+        if behind and self._clock() - self._alarmed_at >= _ALARM_S:
+            self._alarmed_at = self._clock()
+            logger.error(
+                "outbox.long shard=%s reader=%s events>%d: start what reads as this "
+                "reader; a reader that is away for %d days is forgotten",
+                keys.shard,
+                behind,
+                MANY,
+                RETENTION.days,
+            )
+            await forget_dead_readers(conn, keys)
 
     async def ring(self, keys: Keys, timer: Timer) -> bool:
         """Remind people of one approval, or call others; once on all replicas."""
@@ -60,13 +99,17 @@ class Sweeper:
 
     async def _expire_all(self, keys: Keys) -> int:
         """End everything overdue in a shard, in batches while that gets further."""
-        ended = 0
+        ended = left = 0
         while True:
-            batch = await self._store.approvals.overdue(keys, _BATCH)
-            before = ended
+            batch = await self._store.approvals.overdue(keys, _BATCH, skip=left)
+            before = ended, left
             for approval_id in batch:
-                ended += await self.expire(keys, approval_id)
-            if len(batch) < _BATCH or ended == before:
+                try:
+                    ended += await self.expire(keys, approval_id)
+                except NewerRecord as error:
+                    logger.warning("record.newer %s", error)
+                    left += 1
+            if len(batch) < _BATCH or (ended, left) == before:
                 return ended
 
     async def expire(self, keys: Keys, approval_id: str) -> int:

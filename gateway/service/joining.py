@@ -1,0 +1,259 @@
+"""Compare a process with those it shares a store with, before it begins to work.
+
+Two gateways of one agent have to keep its threads in one database: a job is taken by
+either, and only the database has the thread. Two bots have to know each other's keys:
+a click reaches either. What does not fit is refused in a sentence, which others tell.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import socket
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager, suppress
+
+from gateway.errors import SettingsError, StoreUnavailable
+from gateway.failures import log_failure
+from gateway.store.keys import Keys
+from gateway.store.members import Kept, Member, Members
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+BEAT_S = 5.0
+"""How often a process shows that it lives; a quarter of what it is given."""
+_LOOK_S = 0.2
+
+
+def where() -> str:
+    """Return host and process id, for people."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+class Joined:
+    """The place of this process among the others.
+
+    Attributes:
+        problem: why it does not fit any more; "" while it does. It was stopped for a
+            while, and another one joined that does not fit.
+    """
+
+    def __init__(self, store: Store, keys: Keys, member: Member) -> None:
+        self._store, self._keys, self._member = store, keys, member
+        self._name = secrets.token_hex(8)
+        self.problem = ""
+
+    async def enter(self) -> None:
+        """Join; wait for those that seem to be alive only as long as it takes to see.
+
+        Raises:
+            SettingsError: when this process does not fit; says what to do.
+        """
+        seen: dict[str, int] = {}
+        while True:
+            found = await self._store.members.read(self._keys)
+            name, problem = self._misfit(found, await self._waiting(found))
+            if not problem:
+                if await self._join(found):
+                    return
+                continue
+            ends = found.alive[name][1] if name else 0
+            # Who shows a second sign of life is alive; who is dead is soon forgotten.
+            if not name or seen.setdefault(name, ends) != ends:
+                role = self._member.role
+                who = f"{role}@{socket.gethostname()}"
+                sentence = f"The {role} {self._member.where} was refused: {problem}"
+                await self._store.members.refuse(self._keys, who, sentence)
+                raise SettingsError(problem)
+            await asyncio.sleep(_LOOK_S)
+
+    async def stay(self) -> None:
+        """Show for ever that this process lives, and look whether it still fits."""
+        while True:
+            await asyncio.sleep(BEAT_S * self._store.members.life_ms / 20_000)
+            with suppress(StoreUnavailable):
+                await self._store.members.stay(self._keys, self._name, self._member)
+                await self._look()
+
+    async def _look(self) -> None:
+        """Look whether this process still fits; one it cannot read changes nothing."""
+        try:
+            found = await self._store.members.read(self._keys)
+        except ValueError as error:
+            log_failure(logger, error, "process.unreadable")
+            return
+        _, problem = self._misfit(found, {})
+        if problem and problem != self.problem:
+            logger.error("process.does_not_fit why=%s", problem)
+        self.problem = problem
+
+    async def leave(self) -> None:
+        """Leave; who is not reached forgets it by itself."""
+        with suppress(StoreUnavailable):
+            await self._store.members.leave(self._keys, self._name)
+
+    def also(self, agent: str) -> None:
+        """Bring forward threads of one more agent."""
+        if agent not in self._member.agents:
+            agents = (*self._member.agents, agent)
+            self._member = self._member.with_(agents=agents)
+
+    def _misfit(self, found: Members, waiting: Mapping[str, int]) -> tuple[str, str]:
+        others = {
+            name: other
+            for name, (other, _) in found.alive.items()
+            if name != self._name and other.tenant == self._member.tenant
+        }
+        for name, other in others.items():
+            problem = _two_keys(self._member, other) or _copied(self._member, other)
+            problem = problem or _two_databases(self._member, other)
+            if problem:
+                return name, problem
+        return "", _lost_database(self._member, found, waiting)
+
+    async def _waiting(self, found: Members) -> dict[str, int]:
+        counted: dict[str, int] = {}
+        for agent in self._member.serves:
+            if (self._member.tenant, agent) in found.kept:
+                counted[agent] = await self._store.members.waiting(
+                    self._keys, self._member.tenant, agent
+                )
+        return counted
+
+    async def _join(self, found: Members) -> bool:
+        mine = self._member
+        kept = tuple(kept_by(mine))
+        for one in kept:
+            before = found.kept.get((one.tenant, one.agent))
+            if before is not None and before.checkpoints != one.checkpoints:
+                logger.warning(
+                    "agent.moved agent=%s was=%s now=%s",
+                    one.agent,
+                    before.shown,
+                    one.shown,
+                )
+        return await self._store.members.join(
+            self._keys, self._name, mine, seen=found.revision, kept=kept
+        )
+
+
+@asynccontextmanager
+async def joined(store: Store, member: Member) -> AsyncGenerator[Joined]:
+    """Be one of the processes of a tenant while the block runs.
+
+    Raises:
+        SettingsError: when it does not fit with the others; says what to do.
+        StoreUnavailable: when the store does not answer.
+    """
+    keys = store.keys_of_tenant(member.tenant)
+    place = Joined(store, keys, member)
+    await place.enter()
+    beating = asyncio.create_task(place.stay())
+    try:
+        for problem in await unserved(store, keys):
+            logger.warning("agent.unserved why=%s", problem)
+        yield place
+    finally:
+        beating.cancel()
+        await asyncio.gather(beating, return_exceptions=True)
+        await place.leave()
+
+
+def kept_by(member: Member) -> list[Kept]:
+    """Return where a gateway keeps the threads of the agents that it serves."""
+    return [
+        Kept(
+            tenant=member.tenant,
+            agent=agent,
+            checkpoints=member.checkpoints,
+            shown=member.shown,
+        )
+        for agent in member.serves
+    ]
+
+
+async def told(store: Store, keys: Keys) -> list[str]:
+    """Return what is wrong with other processes: refused, or missing."""
+    found = await store.members.read(keys)
+    return [*found.refused, *await unserved(store, keys)]
+
+
+async def unserved(store: Store, keys: Keys) -> list[str]:
+    """Return a sentence for each agent whose calls wait and that no process serves."""
+    found = await store.members.read(keys)
+    served = {
+        (member.tenant, agent)
+        for member, _ in found.alive.values()
+        for agent in (*member.agents, *member.serves)
+    }
+    sentences: list[str] = []
+    for tenant, agent in sorted(found.kept.keys() - served):
+        count = await store.members.waiting(keys, tenant, agent)
+        if count:
+            sentences.append(
+                f"{_calls(count)} {agent!r} of tenant {tenant!r} {_wait(count)} and "
+                "no process serves the agent, so nothing that is approved runs; start "
+                f"a gateway with 'agents: {{{agent}: ...}}', or reject the cards."
+            )
+    return sentences
+
+
+def _two_keys(mine: Member, other: Member) -> str:
+    if not (mine.seals and other.seals):
+        return ""
+    if other.seals in mine.accepts and mine.seals in other.accepts:
+        return ""
+    return (
+        f"The bot {other.where} seals buttons with the key {other.seals}, and this one "
+        f"with {mine.seals}, so each would refuse the clicks on the other's cards; "
+        "give both the same TWOKEY_SECRET, or the same 'data_dir'."
+    )
+
+
+def _copied(mine: Member, other: Member) -> str:
+    is_copy = mine.checkpoints == other.checkpoints and mine.file != other.file
+    if not (mine.checkpoints and is_copy):
+        return ""
+    return (
+        f"The checkpoints {mine.shown} are a copy of {other.shown}, which the gateway "
+        f"{other.where} uses now, and threads would go on twice; stop that one, or "
+        "keep threads in one Postgres ('checkpoints: postgresql://...')."
+    )
+
+
+def _two_databases(mine: Member, other: Member) -> str:
+    both = sorted({*mine.serves} & {*other.serves})
+    if not both or mine.checkpoints == other.checkpoints:
+        return ""
+    return (
+        f"The gateway {other.where} keeps the threads of agent {both[0]!r} in "
+        f"{other.shown}, and this one would in {mine.shown}, so each would lack half "
+        "of them; give both the same 'checkpoints', such as one Postgres, or the same "
+        "'data_dir' on one machine."
+    )
+
+
+def _lost_database(mine: Member, found: Members, waiting: Mapping[str, int]) -> str:
+    for agent in mine.serves:
+        before = found.kept.get((mine.tenant, agent))
+        if before is None or before.checkpoints in {"", mine.checkpoints}:
+            continue
+        if waiting.get(agent, 0):
+            return (
+                f"{_calls(waiting[agent])} {agent!r} {_wait(waiting[agent])}, and "
+                f"its threads are in {before.shown}, not in {mine.shown}; set "
+                "'checkpoints' to the former or restore it. If it is lost for good, "
+                "run: twokey adopt"
+            )
+    return ""
+
+
+def _calls(count: int) -> str:
+    return "1 call of agent" if count == 1 else f"{count} calls of agent"
+
+
+def _wait(count: int) -> str:
+    return "waits for people" if count == 1 else "wait for people"

@@ -1,0 +1,65 @@
+"""The queue of a tenant's reviewers: what waits for a person, the soonest due first."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+from gateway.approvals.lifecycle import ApprovalState
+from gateway.store.approvals import Loaded
+from gateway.store.store import Store
+
+MAX_QUEUE = 2000
+"""How many waiting approvals one look at the queue reads at most."""
+
+_PAGE = 100
+
+
+class ReviewQueue:
+    """What waits for people of one tenant, whatever else its shard is busy with.
+
+    Args:
+        store: where approvals are kept.
+        tenant: whose approvals these are.
+    """
+
+    def __init__(self, store: Store, *, tenant: str) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
+
+    async def waiting(self, limit: int = MAX_QUEUE) -> AsyncGenerator[Loaded]:
+        """Yield approvals with an item that waits for a person, the soonest due first.
+
+        They are read as they are asked for, so whoever has enough may stop; ``limit``
+        bounds how many are looked at.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        await self._list_agents_of_before()
+        pending = self._store.pending
+        ids = await pending.soonest(self._keys, self._tenant, limit)
+        for start in range(0, len(ids), _PAGE):
+            page = ids[start : start + _PAGE]
+            for loaded in await self._store.approvals.load_each(page):
+                if self._waits(loaded):
+                    yield loaded
+
+    def _waits(self, loaded: Loaded) -> bool:
+        approval = loaded.approval
+        return (
+            approval.tenant == self._tenant
+            and approval.state is ApprovalState.OPEN
+            and loaded.now_ms < approval.expires_at_ms
+        )
+
+    async def _list_agents_of_before(self) -> None:
+        """List the agents of approvals that a version without the list opened, once."""
+        pending, approvals = self._store.pending, self._store.approvals
+        if await pending.is_whole(self._keys, self._tenant):
+            return
+        found = await approvals.load_each(await approvals.scheduled(self._keys))
+        mine = [one.approval for one in found if one.approval.tenant == self._tenant]
+        agents = {one.agent for one in mine}
+        await pending.add(self._keys, self._tenant, *agents)
+        await pending.mark_whole(self._keys, self._tenant)

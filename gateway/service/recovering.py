@@ -1,0 +1,127 @@
+"""End or doubt calls whose record does not fit what is known from the other side."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+
+from gateway.approvals.changes import Change
+from gateway.approvals.events import EventName, named_after
+from gateway.approvals.record import Approval, Home, Item
+from gateway.approvals.recovering import Recovered, restored, thread_lost
+from gateway.service.facts import GATEWAY, item_event
+from gateway.service.judging import lapse_ms
+from gateway.store.approvals import Committed
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+PAGE = 200
+"""How many approvals are read before others may use the store again."""
+_ATTEMPTS = 16
+
+Recover = Callable[[Approval, Item, int], Recovered | None]
+
+
+@dataclass(frozen=True)
+class Found:
+    """One call that recovery changes, as it stood and as it stands then."""
+
+    approval: Approval
+    item: Item
+    was: Item
+
+
+class RecoveryService:
+    """Change records after a loss or a restore; each change is one atomic write.
+
+    Args:
+        store: where they are.
+        tenant: whose.
+    """
+
+    def __init__(self, store: Store, *, tenant: str = "default") -> None:
+        self._store = store
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
+
+    async def end_thread(self, home: Home) -> list[Found]:
+        """End what waits in a run whose thread is gone."""
+        approvals = self._store.approvals
+        listed = await approvals.of_run(self._keys, self._tenant, home)
+        ids = await approvals.unfinished(self._keys, listed)
+        return [found for one in ids for found in await self._each(one, thread_lost)]
+
+    async def doubt_all(self, *, is_dry: bool = False) -> list[Found]:
+        """Doubt everything in a store that was restored from an older copy.
+
+        Args:
+            is_dry: only say what would change.
+        """
+        return [
+            found
+            async for approval in self.unfinished()
+            for found in await self._each(approval.id, restored, is_dry=is_dry)
+        ]
+
+    async def unfinished(self) -> AsyncGenerator[Approval]:
+        """Yield the tenant's approvals in which something is still to happen.
+
+        They are listed first, because what is done to one may end it.
+        """
+        ids = await self._store.approvals.scheduled(self._keys)
+        for start in range(0, len(ids), PAGE):
+            page = ids[start : start + PAGE]
+            for loaded in await self._store.approvals.load_each(page):
+                if loaded.approval.tenant == self._tenant:
+                    yield loaded.approval
+
+    async def _each(
+        self, approval_id: str, recover: Recover, *, is_dry: bool = False
+    ) -> list[Found]:
+        found: list[Found] = []
+        for loaded in await self._store.approvals.load_each([approval_id]):
+            for item in loaded.approval.items:
+                one = await self._item(approval_id, item.index, recover, is_dry=is_dry)
+                found += [] if one is None else [one]
+        return found
+
+    async def _item(
+        self, approval_id: str, index: int, recover: Recover, *, is_dry: bool
+    ) -> Found | None:
+        for _ in range(_ATTEMPTS):
+            page = await self._store.approvals.load_each([approval_id])
+            if not page:
+                return None
+            before, now_ms = page[0].approval, page[0].now_ms
+            was = before.items[index]
+            change = recover(before, was, now_ms)
+            if change is None:
+                return None
+            word = "done" if is_dry else await self._write(before, change)
+            if word != "moved":
+                found = Found(change.approval, change.item, was)
+                return found if word == "done" else None
+        return None
+
+    async def _write(self, before: Approval, change: Recovered) -> Committed:
+        item = change.item
+        name = EventName.ITEM_REOPENED if item.is_pending else named_after(item.state)
+        reason = item.revoked.reason if item.revoked else ""
+        event = item_event(change.approval, item, name, reason=reason)
+        word = await self._store.approvals.commit(
+            before,
+            Change(change.approval, item, (event.with_(actor=GATEWAY),)),
+            job=None,
+            lapse_ms=lapse_ms(item, None),
+        )
+        if word == "done":
+            logger.warning(
+                "item.recovered item=%s agent=%s thread=%s state=%s",
+                item.id,
+                before.home.agent,
+                before.home.thread,
+                item.state,
+            )
+        return word

@@ -1,0 +1,187 @@
+"""Let people see the runs that failed, try them again, or drop them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.approvals.decisions import Forbidden, Reviewer
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.quorum import is_among, no_member
+from gateway.approvals.record import Home
+from gateway.policy.rules import Policy
+from gateway.service.agents import AgentService
+from gateway.service.stopping import StopService
+from gateway.store.freezes import Scope, ScopeKind
+from gateway.store.jobs import DeadLetter, Job, JobKind
+from gateway.store.keys import Keys
+from gateway.store.stalled import HALTED, RunState, StalledRun
+from gateway.store.store import Store
+
+RETRIED = "retried"
+"""What people were told last of a run that somebody tries again."""
+
+_LIMIT = "limit"
+
+
+async def run_event(
+    store: Store, keys: Keys, run: StalledRun, name: EventName, actor: str = ""
+) -> Event:
+    """Return an event about a run that failed, addressed to where it was asked for."""
+    facts = await store.threads.facts(keys, run.tenant, run.agent, run.thread)
+    origin = facts.origin
+    channel = origin.channel if origin else ""
+    return Event(
+        name=name,
+        tenant=run.tenant,
+        agent=run.agent,
+        thread=run.thread,
+        channel=channel,
+        actor=actor,
+        reason=run.reason,
+        data={
+            "channel": channel,
+            "thread_ts": origin.thread_ts if origin else "",
+            "outage": run.outage,
+            "trouble": run.trouble,
+            "since_ms": str(run.since_ms),
+            "next_ms": str(run.next_ms),
+            "until_ms": str(run.until_ms),
+            "can_pass": str(int(run.can_pass)),
+        },
+    )
+
+
+class RunService:
+    """The failed runs of a tenant.
+
+    Args:
+        store: where they are kept.
+        policy: returns the policy in force now.
+        tenant: whose runs these are.
+    """
+
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
+    ) -> None:
+        self._store = store
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
+        self._agents = AgentService(store, policy, tenant=tenant)
+        self._stops = StopService(store, policy, tenant=tenant)
+
+    async def all(self) -> list[StalledRun]:
+        """Return the runs that wait or are parked, the longest first."""
+        found = await self._store.stalled.all(self._keys)
+        return [one for one in found if one.tenant == self._tenant and one.is_listed]
+
+    async def find(self, run: str) -> StalledRun | None:
+        """Return a run that failed; None when it goes on, or there is none."""
+        found = await self._store.stalled.find(self._keys, run)
+        return found if found and found.tenant == self._tenant else None
+
+    async def counts(self) -> tuple[int, int]:
+        """Return how many runs of the tenant's shard wait, and how many are parked."""
+        return await self._store.stalled.counts(self._keys)
+
+    async def forbidden(self, run: StalledRun, reviewer: Reviewer) -> Forbidden | None:
+        """Return why a person may not try a run again; None when they may.
+
+        Who asked for the run may, and who may decide calls of its agent.
+        """
+        outsider = no_member(reviewer)
+        if outsider is not None:
+            return Forbidden(reason=outsider)
+        facts = await self._store.threads.facts(
+            self._keys, run.tenant, run.agent, run.thread
+        )
+        asked = (*((facts.requester,) if facts.requester else ()), *facts.principals)
+        if is_among(reviewer.person, asked):
+            return None
+        scope = Scope(kind=ScopeKind.AGENT, name=run.agent)
+        return self._stops.forbidden(scope, reviewer)
+
+    async def retry(self, run: StalledRun, by: str) -> bool:
+        """Try a run again now; False when it changed since it was read.
+
+        The time for its retries begins anew.
+
+        Raises:
+            StoreUnavailable: when it is not known to be tried.
+        """
+        stalled, now_ms = self._store.stalled, await self._store.freezes.now_ms()
+        after = run.with_(
+            state=RunState.WAITING,
+            attempts=0,
+            retried_since_ms=now_ms,
+            at_ms=now_ms,
+            next_ms=now_ms,
+            until_ms=0,
+            told=RETRIED if run.is_told else run.told,
+            jobs=run.jobs or (_resume(run),),
+        )
+        event = await run_event(
+            self._store, self._keys, run, EventName.RUN_RETRIED, actor=by
+        )
+        return await stalled.change(
+            self._keys,
+            run.id,
+            run,
+            after,
+            again=after.jobs,
+            # A person lets it go on beyond the limit, which counts anew.
+            forgotten=HALTED if run.trouble == _LIMIT else "",
+            events=[event],
+        )
+
+    async def drop(self, run: StalledRun, by: str) -> bool:
+        """End a run: its calls end unexecuted; False when it changed meanwhile.
+
+        A new message in its thread begins anew.
+
+        Raises:
+            StoreUnavailable: when it is not known to be dropped.
+            ThreadUnavailable: while somebody runs the thread.
+        """
+        place = (self._keys, run.tenant, run.agent, run.thread)
+        async with self._store.threads.lease(*place):
+            event = await run_event(
+                self._store, self._keys, run, EventName.RUN_DROPPED, actor=by
+            )
+            is_dropped = await self._store.stalled.change(
+                self._keys,
+                run.id,
+                run,
+                None,
+                undone=run.jobs,
+                is_dropped=True,
+                events=[event],
+            )
+            if is_dropped:
+                home = Home(agent=run.agent, thread=run.thread)
+                await self._agents.supersede_run(home)
+                await self._store.threads.end_run(*place)
+        return is_dropped
+
+    async def dead_letters(self) -> list[DeadLetter]:
+        """Return the tenant's jobs that were given up, and those nobody can read."""
+        found = await self._store.queue(self._keys).dead_letters()
+        return [one for one in found if not one.job or one.job.tenant == self._tenant]
+
+    async def revive(self, letter: DeadLetter) -> bool:
+        """Queue a job again that was given up; False when it cannot be read."""
+        queue = self._store.queue(self._keys)
+        if letter.job is None:
+            return False
+        if await queue.forget(letter):
+            await queue.put(letter.job)
+        return True
+
+    async def forget(self, letter: DeadLetter) -> None:
+        """Remove a job that was given up."""
+        await self._store.queue(self._keys).forget(letter)
+
+
+def _resume(run: StalledRun) -> Job:
+    return Job(
+        kind=JobKind.RESUME, tenant=run.tenant, agent=run.agent, thread=run.thread
+    )

@@ -1,0 +1,50 @@
+"""Refuse a turn whose own texts cannot be stored; its arguments are judged per call."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gateway.errors import NotAllowed
+from gateway.wire import Turn
+
+
+def check_texts(turn: Turn) -> None:
+    """Check what names a turn and its calls, and what is said of them.
+
+    Raises:
+        NotAllowed: when the turn is not named, or a text is no Unicode.
+    """
+    for name in ("agent", "thread", "message_id"):
+        if not getattr(turn.ref, name):
+            raise NotAllowed(
+                f"A turn was submitted with {name}='', so nothing of it was judged or "
+                "ran. Submit it with the name that it has."
+            )
+    for where, text in _texts(turn):
+        if not _is_unicode(text):
+            raise NotAllowed(
+                f"The {where} {text!r} holds half of a surrogate pair, so nothing of "
+                "this turn was judged or ran. Submit it as Unicode."
+            )
+
+
+def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
+    yield from turn.ref.names.items()
+    for home in (turn.ref.outer, turn.around):
+        if home is not None:
+            yield from (("agent outside", home.agent), ("thread outside", home.thread))
+    yield "text", turn.says
+    for call in turn.calls:
+        yield from (("tool", call.tool), ("call id", call.tool_call_id))
+        yield "problem", call.problem
+        if call.hint is not None:
+            yield "description", call.hint.description
+    yield from (("schema of the tool", tool) for tool in turn.schemas)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True

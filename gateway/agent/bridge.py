@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from gateway.errors import NotAllowed, StoreUnavailable, TwokeyError
+from gateway.errors import LeaseLost, NotAllowed, StoreUnavailable, TwokeyError
 
 PORT_TIMEOUT_S = 10.0
 """How long one question to the gateway may take before it counts as unreachable."""
@@ -101,7 +101,7 @@ async def insistently(
     for _ in range(PORT_TRIES - 1):
         try:
             return await shell.ask(question)
-        except NotAllowed:
+        except (NotAllowed, LeaseLost):
             raise
         except TwokeyError:
             await shell.sleep(pause)

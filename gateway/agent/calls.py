@@ -27,7 +27,6 @@ from gateway.agent import (
 )
 from gateway.agent.book import Book
 from gateway.agent.bridge import Shell, insistently
-from gateway.agent.cleaning import cleaned
 from gateway.agent.edits_inside import collecting
 from gateway.agent.exact_runs import Handler
 from gateway.agent.execution import (
@@ -39,22 +38,19 @@ from gateway.agent.execution import (
     Work,
     execute,
 )
+from gateway.agent.given_back import given_back
 from gateway.agent.grants import Grant, granted, recheck_of
 from gateway.agent.messages import ITEM_KEY
-from gateway.agent.noticing import watched
 from gateway.agent.port import Gateway
 from gateway.agent.proposing import Prepared, Toolbox
 from gateway.agent.results import ToolResult
 from gateway.agent.tool_schemas import schema_of
+from gateway.agent.unasked import RanBefore, run_unasked
 from gateway.approvals import digest, strict_json
 from gateway.approvals.business_state import BusinessState
-from gateway.approvals.record import EditRecord, Home, Result
+from gateway.approvals.record import EditRecord, Home
 from gateway.approvals.strict_json import JsonObject
-from gateway.errors import (
-    NotAllowed,
-    StateUnknown,
-    TwokeyError,
-)
+from gateway.errors import LeaseLost, NotAllowed, StateUnknown, TwokeyError
 from gateway.wire import (
     AnswerKind,
     CallHint,
@@ -110,6 +106,8 @@ class Caller:
             verdicts = await insistently(self.shell, lambda: gateway.submit(turn))
         except NotAllowed as error:
             return draft.all_denied(ref.message_id, str(error))
+        except LeaseLost:
+            raise
         except TwokeyError:
             return draft.all_denied(ref.message_id, turns.UNREACHABLE)
         note = draft.note(ref.message_id, verdicts)
@@ -216,14 +214,21 @@ class Caller:
             return await exact_runs.run_exactly(request, run, args)
 
         with collecting(ref.home) as inside, granted(grant):
-            result = await watched(
+            end = await run_unasked(
                 ran,
-                results.summed_up,
+                lambda result: results.stored(result, inside),
                 ref=ref,
                 verdict=verdict,
                 gateway=self.gateway,
                 shell=self.shell,
             )
+        if not isinstance(end, RanBefore):
+            result = end
+        else:
+            if end.result is None:
+                return _closing(request, words.told(request.tool_call, words.CUT_OFF))
+            history = request.state["messages"]
+            result, inside = given_back(request.tool_call, end.result, history)
         return self._presented(
             request, result, ref.home, item_id="", own=None, inside=inside
         )
@@ -331,18 +336,6 @@ class Caller:
             return presented
         self.book.put_edits(home, records)
         return results.carrying(presented, {"twokey_edits": messages.facts(records)})
-
-
-def given_back(
-    call: Any,  # noqa: ANN401 - a ToolCall; its TypedDict comes in two spellings
-    result: Result,
-    history: Sequence[AnyMessage],
-) -> tuple[ToolResult, list[EditRecord]]:
-    """Return a stored result as the tool returned it, or say that it is lost."""
-    found = results.restored(result.payload)
-    if found is not None:
-        return cleaned(found[0], history), found[1]
-    return words.told(call, words.lost(result), is_error=not result.ok), []
 
 
 def _refused(request: ToolCallRequest, verdict: Verdict) -> ToolResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -29,7 +29,7 @@ def is_inside() -> bool:
     return _inside.get() is not None
 
 
-def report(records: list[EditRecord]) -> None:
+def report(records: Sequence[EditRecord]) -> None:
     """Tell the agent outside, when there is one, which edits were made in here."""
     found = _inside.get()
     if found is not None:

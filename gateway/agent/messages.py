@@ -132,16 +132,24 @@ def notice(record: EditRecord) -> str:
     return edits.NOTICE_MARK + edits.defuse(text.removeprefix(edits.NOTICE_MARK))
 
 
-def notice_inside(record: EditRecord) -> str:
+def unconfirmed_notice(record: EditRecord) -> str:
+    """Return what is said of an edit of which there is no record."""
+    mark = edits.UNCONFIRMED_MARK
+    text = edits.unconfirmed_notice(record)
+    return mark + edits.defuse(text.removeprefix(mark))
+
+
+def notice_inside(record: EditRecord, text: str = "") -> str:
     """Return the notice for the result of a tool in which another agent acted."""
-    return f"Inside this tool, about a call of {record.tool!r}: {notice(record)}"
+    said = text or notice(record)
+    return f"Inside this tool, about a call of {record.tool!r}: {said}"
 
 
-def notice_apart(record: EditRecord) -> str:
+def notice_apart(record: EditRecord, text: str = "") -> str:
     """Return the notice for a place away from the call it is about."""
     return (
         "(Note by the approval gateway, not by the user, about an earlier call of "
-        f"{record.tool!r}: {notice(record)})"
+        f"{record.tool!r}: {text or notice(record)})"
     )
 
 
@@ -215,10 +223,16 @@ def marked_settled(message: ToolMessage) -> ToolMessage:
 
 
 def restated(
-    messages: Sequence[AnyMessage], records: Iterable[EditRecord]
+    messages: Sequence[AnyMessage],
+    records: Iterable[EditRecord],
+    unknown: Iterable[EditRecord] = (),
 ) -> list[AnyMessage]:
-    """Return the input of a model call in which every edit is stated exactly once."""
-    known = {record.item_id: record for record in records}
+    """Return the input of a model call in which every edit is stated exactly once.
+
+    Of the ``unknown`` ones there is no record: what is stated says so.
+    """
+    doubtful = {record.item_id: record for record in unknown}
+    known = doubtful | {record.item_id: record for record in records}
     cleaned = [_cleaned(message, known.values()) for message in messages]
     placed: list[AnyMessage] = []
     for message in cleaned:
@@ -227,9 +241,17 @@ def restated(
             for named, is_own in records_on(message):
                 record = known.pop(named.item_id, None)
                 if record is not None:
-                    texts.append(notice(record) if is_own else notice_inside(record))
+                    text = _stated(record, doubtful)
+                    texts.append(text if is_own else notice_inside(record, text))
         placed.append(prepended(message, texts))
-    return _noted(placed, [notice_apart(record) for record in known.values()])
+    rest = [notice_apart(one, _stated(one, doubtful)) for one in known.values()]
+    return _noted(placed, rest)
+
+
+def _stated(record: EditRecord, doubtful: Mapping[str, EditRecord]) -> str:
+    if doubtful.get(record.item_id) is record:
+        return unconfirmed_notice(record)
+    return notice(record)
 
 
 def records_on(message: ToolMessage) -> list[tuple[EditRecord, bool]]:

@@ -36,6 +36,7 @@ from gateway.agent import (
     run_edits,
     tool_starts,
     turns,
+    unasked,
 )
 from gateway.agent.book import Book
 from gateway.agent.bridge import Awaiting, Blocking, Shell, drive
@@ -232,6 +233,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     async def _before_agent(
         self, shell: Shell, state: AgentState[Any], runtime: Runtime[Any]
     ) -> Update | None:
+        await unasked.entered()
         wishes = overrides.update(cast("Mapping[str, Any]", state), runtime.context)
         caller = self._caller(shell)
         news = await run_edits.news(caller, state)
@@ -268,7 +270,8 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
 
     async def _after_agent(self, shell: Shell, state: AgentState[Any]) -> None:
         if edits_inside.is_inside():
-            edits_inside.report(await run_edits.genuine(self._caller(shell), state))
+            found = await run_edits.genuine(self._caller(shell), state)
+            edits_inside.report(found.made)
 
     def _hints(self, calls: Sequence[ToolCall], asking: Asking) -> dict[str, CallHint]:
         wishes = cast("Mapping[str, Any]", asking.state).get(overrides.STATE)
@@ -285,9 +288,9 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
     ) -> ModelRequest[Any]:
         self._tools.learn(request.tools)
         caller = self._caller(shell)
-        records = await run_edits.genuine(caller, request.state)
+        found = await run_edits.genuine(caller, request.state)
         late = await late_reports.reported(caller, request.messages)
-        stated = messages.restated(request.messages, records)
+        stated = messages.restated(request.messages, found.made, found.unknown)
         told = request.override(messages=late_reports.told(stated, late))
         note = await self._noted(shell) if self.system_note else None
         if note is None:

@@ -15,10 +15,12 @@ from gateway.agent import homes
 from gateway.agent.tool_starts import excepting
 from gateway.approvals.record import EditRecord, Home, Result
 from gateway.errors import NotAllowed
-from gateway.outcomes import CallOutcome, LateReport
+from gateway.outcomes import CallOutcome, EditsKnown, LateReport
 from gateway.wire import (
     AgentNote,
+    CallBegun,
     CallEnd,
+    CallMark,
     ClaimReply,
     ClaimRequest,
     Turn,
@@ -59,8 +61,12 @@ class Gateway(Protocol):
         """Give a claim back unused, for a pause inside the tool."""
         ...
 
+    async def mark(self, mark: CallMark) -> CallBegun:
+        """Ask to run a call unasked, or say what happens to one."""
+        ...
+
     async def ended(self, end: CallEnd) -> None:
-        """Tell how a call ended that ran unasked; without a notice, that it failed."""
+        """Tell how a call ended that ran unasked."""
         ...
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
@@ -89,9 +95,7 @@ class Gateway(Protocol):
         """
         ...
 
-    async def edits_made(
-        self, ref: TurnRef, edits: Mapping[str, str]
-    ) -> frozenset[str]:
+    async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
         """Return which edits people really made in a run, by our record.
 
         Args:

@@ -7,7 +7,7 @@ from langchain_core.messages import ToolMessage
 
 from gateway.agent import messages, results, words
 from gateway.agent.results import ToolResult
-from gateway.wire import Answer, AnswerKind, ReconcileAnswer
+from gateway.wire import Answer, ReconcileAnswer
 
 
 def with_reasons(
@@ -17,13 +17,14 @@ def with_reasons(
 
     What a user sees directly (``return_direct``) stays as the tool returned it.
     """
-    if answer.type is not AnswerKind.APPROVE or not answer.message:
+    why = answer.why_approved
+    if not why:
         return result
 
     def told(message: ToolMessage) -> ToolMessage:
         if message.tool_call_id != request.tool_call["id"] or _is_silent(request):
             return message
-        return messages.with_note(message, answer.message)
+        return messages.with_note(message, why)
 
     return results.each_message(result, told)
 

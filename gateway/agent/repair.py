@@ -25,7 +25,8 @@ from pydantic import ValidationError
 
 from gateway.agent import messages, results, turns, words
 from gateway.agent.bridge import insistently
-from gateway.agent.calls import Caller, given_back
+from gateway.agent.calls import Caller
+from gateway.agent.given_back import given_back
 from gateway.agent.messages import ITEM_KEY
 from gateway.agent.turns import TurnNote
 from gateway.approvals.lifecycle import ItemState
@@ -167,7 +168,7 @@ def _without_outcome(verdict: Verdict | None) -> str:
     """
     if verdict is not None and verdict.kind is VerdictKind.DENY:
         return words.denied(verdict.reason)
-    return words.CUT_OFF
+    return words.MOVED_ON
 
 
 def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:

@@ -41,9 +41,9 @@ from gateway.agent.execution import (
     execute,
 )
 from gateway.agent.grants import Grant, granted
-from gateway.agent.noticing import watched
 from gateway.agent.port import Gateway
 from gateway.agent.rechecks import Recheck
+from gateway.agent.unasked import RanBefore, run_unasked
 from gateway.approvals import digest, strict_json
 from gateway.approvals.record import EditRecord, Result
 from gateway.approvals.strict_json import JsonObject
@@ -63,11 +63,16 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Approved(Generic[R]):
-    """It ran, with ``args``; ``edit`` says what a person changed, None for nothing."""
+    """It ran, with ``args``; ``edit`` says what a person changed, None for nothing.
+
+    ``reasons`` is what people wrote when they approved it, each named; empty for
+    nothing.
+    """
 
     result: R
     args: JsonObject
     edit: EditRecord | None = None
+    reasons: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,15 +231,18 @@ async def _required(step: _Step, run: _Run[R], shell: Shell) -> Outcome[R]:
         return NotApproved("deny", words.denied(verdict.reason))
     if verdict.kind is VerdictKind.RUN:
         with homes.at_home(ref.home), granted(_grant(step, ref)):
-            result = await watched(
+            end = await run_unasked(
                 lambda: run.work(step.args),
                 lambda value: _kept(Approved(value, step.args), []),
                 ref=ref,
                 verdict=verdict,
                 gateway=lambda: step.gateway,
                 shell=shell,
+                is_replayed=True,
             )
-        return Approved(result, step.args)
+        if not isinstance(end, RanBefore):
+            return Approved(end, step.args)
+        return _given_back(end.result) if end.result else Unsure(words.CUT_OFF)
     return await _held(step, ref, verdict, run, shell)
 
 
@@ -269,15 +277,16 @@ async def _held(
         return Approved(await run.work(args), args)
 
     end = await execute(held, step.gateway, shell, Work(once, _kept, Unsure))
+    why = answer.why_approved
     if isinstance(end, Ran):
-        return _with_edit(end.result, end.edit)
+        return _with_edit(end.result, end.edit, why)
     if isinstance(end, Closed):
         return NotApproved(str(end.answer.type), words.ended(end.answer))
     if isinstance(end, NotRun):
         return NotApproved("deny", end.reason)
     if isinstance(end, Reconciled):
         return Unsure(words.reconciled(end.finding))
-    return _noted(_with_edit(_given_back(end.result), end.edit), end.settled)
+    return _noted(_with_edit(_given_back(end.result), end.edit, why), end.settled)
 
 
 def _place(step: _Step) -> TurnRef:
@@ -348,10 +357,9 @@ def _kept(
     outcome: Approved[R] | NotApproved | Unsure, inside: list[EditRecord]
 ) -> Result:
     del inside  # a plain node has no history in which to tell of them
-    if isinstance(outcome, Unsure):
-        return Result(ok=False, summary=outcome.message[:500])
-    if isinstance(outcome, NotApproved):
-        payload = json.dumps({"v": 1, "not_run": outcome.message})
+    if isinstance(outcome, Unsure | NotApproved):
+        kind = "unsure" if isinstance(outcome, Unsure) else "not_run"
+        payload = json.dumps({"v": 1, kind: outcome.message})
         return Result(ok=False, summary=outcome.message[:500], payload=payload)
     try:
         row = {"v": 1, "result": outcome.result, "args": outcome.args}
@@ -366,6 +374,8 @@ def _given_back(result: Result) -> Approved[Any] | NotApproved | Unsure:
         return Unsure(words.lost(result))
     try:
         row = strict_json.parse_object(result.payload)
+        if not result.ok and "unsure" in row:
+            return Unsure(str(row["unsure"]))
         if not result.ok:
             return NotApproved("misfit", str(row["not_run"]))
         return Approved(row["result"], cast("JsonObject", row["args"]))
@@ -373,10 +383,12 @@ def _given_back(result: Result) -> Approved[Any] | NotApproved | Unsure:
         return Unsure(words.lost(result))
 
 
-def _with_edit(outcome: Outcome[R], edit: EditRecord | None) -> Outcome[R]:
-    if not isinstance(outcome, Approved) or edit is None:
+def _with_edit(
+    outcome: Outcome[R], edit: EditRecord | None, reasons: str
+) -> Outcome[R]:
+    if not isinstance(outcome, Approved):
         return outcome
-    return Approved(outcome.result, outcome.args, edit)
+    return Approved(outcome.result, outcome.args, edit, reasons)
 
 
 def _noted(outcome: Outcome[R], settled: ReconcileAnswer | None) -> Outcome[R]:

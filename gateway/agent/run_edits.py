@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from gateway.agent import homes, messages, turns
@@ -18,19 +19,29 @@ from gateway.agent.port import Gateway
 from gateway.approvals import edits
 from gateway.approvals.record import EditRecord
 from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
+from gateway.outcomes import EditsKnown
 
 T = TypeVar("T")
 
 
-async def genuine(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
-    """Return the edits that state knows of and people made here, oldest first.
+@dataclass(frozen=True)
+class ThreadEdits:
+    """Edits that a state names, oldest first; of the unknown there is no record."""
+
+    made: tuple[EditRecord, ...] = ()
+    unknown: tuple[EditRecord, ...] = ()
+
+
+async def genuine(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits:
+    """Return the edits that state knows of and people made here, or may have made.
 
     State knows them from this agent's own record and from the results in its
     messages, which may be of other agents of the run. It is not believed: what
     this process did not hear from the gateway itself is asked about, once. An edit
     counts in the run it was made in: a copy of it in the state of another thread,
     or of another agent whose thread has the same name, is left out, and so is one
-    that nobody made.
+    that nobody made. One of which the gateway has no record is kept apart: records
+    end, and a store may lose them.
 
     Raises:
         ThreadUnavailable: when the gateway cannot say. The model must neither miss
@@ -42,18 +53,21 @@ async def genuine(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
             told[edits.edit_hash(record)] = record
     ref = turns.place(caller.agent, "") if told else None
     if ref is None:
-        return []
-    unknown = {
+        return ThreadEdits()
+    asked = {
         each: record.item_id
         for each, record in told.items()
         if not caller.book.has_edit(ref.home, each)
     }
-    made = frozenset[str]()
-    if unknown:
-        made = await heard(caller, lambda gateway: gateway.edits_made(ref, unknown))
-    caller.book.put_edits(ref.home, (told[each] for each in made))
-    forged = unknown.keys() - made
-    return [record for each, record in told.items() if each not in forged]
+    known = EditsKnown()
+    if asked:
+        known = await heard(caller, lambda gateway: gateway.edits_known(ref, asked))
+    caller.book.put_edits(ref.home, (told[each] for each in known.made))
+    refuted = asked.keys() - known.made
+    return ThreadEdits(
+        made=tuple(one for each, one in told.items() if each not in refuted),
+        unknown=tuple(one for each, one in told.items() if each in known.unknown),
+    )
 
 
 async def news(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:

@@ -33,6 +33,11 @@ RESULT_LOST = (
     "the user that it is done."
 )
 UNKNOWN_RESULT = f"This call was started and did not end well. {UNKNOWN_EFFECT}"
+CUT_OFF = (
+    "This call was cut off while it ran, so whether it took effect is unknown. If it "
+    "only reads, make it again; otherwise do not repeat it, and tell the user that it "
+    "has to be checked."
+)
 CONFIRMED = (
     "This call was cut off while it ran. A person checked and confirmed that it took "
     "effect; its output is lost. Do not repeat it; tell the user that it is done."
@@ -41,7 +46,7 @@ LEFT_BE = (
     "This call was cut off while it ran, and a person decided to leave it be. Treat it "
     "as not done, although it may have taken effect. Do not repeat it; tell the user."
 )
-CUT_OFF = (
+MOVED_ON = (
     "This call was cut off when the conversation moved on, and its result is lost. "
     f"It may have run. {UNKNOWN_EFFECT}"
 )
@@ -130,6 +135,8 @@ def lost(result: Result) -> str:
 
 def reconciled(answer: ReconcileAnswer) -> str:
     """Word what a person found out about an execution in doubt."""
+    if answer.by is None and answer.message:
+        return f"This call was cut off or failed. {answer.message} {UNKNOWN_EFFECT}"
     note = f" Their note: {_quoted(answer.message)}." if answer.message else ""
     who = _name(answer.by)
     if answer.type == "executed":

@@ -1,0 +1,25 @@
+"""Give back what a call returned that ran before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from langchain_core.messages import AnyMessage
+
+from gateway.agent import results, words
+from gateway.agent.cleaning import cleaned
+from gateway.agent.results import ToolResult
+from gateway.approvals.record import EditRecord, Result
+
+
+def given_back(
+    call: Any,  # noqa: ANN401 - a ToolCall; its TypedDict comes in two spellings
+    result: Result,
+    history: Sequence[AnyMessage],
+) -> tuple[ToolResult, list[EditRecord]]:
+    """Return a stored result as the tool returned it, or say that it is lost."""
+    found = results.restored(result.payload)
+    if found is not None:
+        return cleaned(found[0], history), found[1]
+    return words.told(call, words.lost(result), is_error=not result.ok), []

@@ -1,0 +1,185 @@
+"""Run a call that needs nobody once, and tell the gateway how it ended.
+
+A process that runs a thread may be paused inside a call, replaced, and go on later. So
+the gateway is asked before the call, as it is for one that people approved: what an
+earlier holder of the thread's lease ran is given back, and what it was cut off in is
+not repeated, unless the policy calls the tool idempotent. A call inside which an agent
+had begun is entered again, because each call of that agent has a record of its own.
+
+The end goes on a notice, where one shows the call, and a failure is counted. The agent
+does not depend on that: when the gateway does not answer, the notice goes on saying
+that no result is known, and the agent goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
+
+from gateway.agent import words
+from gateway.agent.bridge import Shell, insistently
+from gateway.agent.execution import HANDED_OVER
+from gateway.agent.port import Gateway
+from gateway.approvals.record import Result
+from gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
+from gateway.wire import CallBegun, CallEnd, CallMark, MarkVerb, TurnRef, Verdict
+
+MAX_PAYLOAD_CHARS = 64 * 1024
+"""Largest output that is kept until its checkpoint is: there are many such calls."""
+
+logger = logging.getLogger(__name__)
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class RanBefore:
+    """It ran under an earlier lease; ``result`` is None when nobody knows its end."""
+
+    result: Result | None
+
+
+async def run_unasked(
+    run: Callable[[], Awaitable[R]],
+    kept: Callable[[R], Result],
+    *,
+    ref: TurnRef,
+    verdict: Verdict,
+    gateway: Callable[[], Gateway],
+    shell: Shell,
+    is_replayed: bool = False,
+) -> R | RanBefore:
+    """Run a call that needs nobody, and tell its end; whatever it raises is raised on.
+
+    A pause inside it is no end.
+
+    Args:
+        run: runs it.
+        kept: returns what to keep of what ``run`` returned.
+        ref: the turn.
+        verdict: what the gateway said of the call.
+        gateway: returns the gateway.
+        shell: how to wait for it.
+        is_replayed: its node runs again from the top after each pause, so what it
+            returned is made again when it cannot be kept.
+
+    Raises:
+        ThreadUnavailable: when the gateway does not answer; nothing ran.
+    """
+    call = _Call(ref, verdict, gateway, shell)
+    begun = await call.begin()
+    if not begun.may_run:
+        return RanBefore(begun.result)
+    try:
+        with _inside(call):
+            result = await run()
+    except ParentCommand:
+        # Not a pause: the tool is done and hands over to a graph around this one.
+        await call.end(HANDED_OVER)
+        raise
+    except GraphBubbleUp:
+        await call.give_back()
+        raise
+    except Exception as error:
+        if is_invalid_resume(error):
+            await call.give_back()
+        else:
+            failure = Result(ok=False, summary=words.failed(error))
+            await call.end(failure, is_over=False)
+        raise
+    done = kept(result)
+    if len(done.payload) > MAX_PAYLOAD_CHARS:
+        done = done.with_(payload="")
+    await call.end(done, is_over=bool(done.payload) or not is_replayed)
+    return result
+
+
+async def entered() -> None:
+    """Note that an agent begins inside the call that this code runs in, if any does."""
+    call = _running.get()
+    if call is not None:
+        await call.enter()
+
+
+class _Call:
+    """One attempt at a call, and what the gateway is told of it."""
+
+    def __init__(
+        self,
+        ref: TurnRef,
+        verdict: Verdict,
+        gateway: Callable[[], Gateway],
+        shell: Shell,
+    ) -> None:
+        self._ref = ref
+        self._verdict = verdict
+        self._gateway = gateway
+        self._shell = shell
+        self._is_entered = False
+
+    async def begin(self) -> CallBegun:
+        try:
+            return await self._mark("begin")
+        except (LeaseLost, NotAllowed):
+            raise
+        except TwokeyError as error:
+            raise ThreadUnavailable(
+                f"The gateway did not answer for a call of {self._verdict.tool!r}, so "
+                "nothing ran; resume the thread again when it is back."
+            ) from error
+
+    async def enter(self) -> None:
+        if not self._is_entered:
+            await self._tell(self._mark("enter"))
+            self._is_entered = True
+
+    async def give_back(self) -> None:
+        await self._tell(self._mark("give_back"))
+
+    async def end(self, result: Result, *, is_over: bool = True) -> None:
+        verdict = self._verdict
+        end = CallEnd(
+            notice=verdict.notice,
+            ref=self._ref,
+            tool=verdict.tool,
+            tool_call_id=verdict.tool_call_id,
+            result=result,
+            is_over=is_over,
+        )
+
+        async def told() -> None:
+            there = self._gateway()
+            await self._shell.ask(lambda: there.ended(end))
+
+        await self._tell(told())
+
+    async def _mark(self, verb: MarkVerb) -> CallBegun:
+        mark = CallMark(
+            verb=verb, ref=self._ref, tool_call_id=self._verdict.tool_call_id,
+            tool=self._verdict.tool,
+        )  # fmt: skip
+        there = self._gateway()
+        return await insistently(self._shell, lambda: there.mark(mark))
+
+    async def _tell(self, telling: Coroutine[Any, Any, object]) -> None:
+        try:
+            await telling
+        except TwokeyError:
+            logger.warning("call.end_untold tool=%s", self._verdict.tool)
+
+
+_running: ContextVar[_Call | None] = ContextVar("twokey_unasked", default=None)
+
+
+@contextmanager
+def _inside(call: _Call) -> Generator[None]:
+    token = _running.set(call)
+    try:
+        yield
+    finally:
+        _running.reset(token)

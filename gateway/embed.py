@@ -38,8 +38,9 @@ from gateway.resume.langgraph_local import (
 )
 from gateway.resume.runners import Runners
 from gateway.resume.thread_news import ThreadNews
-from gateway.resume.thread_runs import ThreadRuns
-from gateway.running import load_runners, load_triage, running
+from gateway.resume.thread_runs import ThreadRuns, wait_at_most
+from gateway.retrying import RetrySettings
+from gateway.running import joined_by_gateway, load_runners, load_triage, running
 from gateway.service.pending_calls import PendingCall, PendingCalls
 from gateway.service.reviews import ReviewService
 from gateway.store.serving import open_store
@@ -63,6 +64,7 @@ class Twokey:
         checkpoints: a SQLite file or ``postgresql://`` URL instead of that.
         tenant: whose approvals these are.
         slots: how many threads are brought forward at the same time.
+        retries: how long a run that fails is retried; None is the default.
         ungated: agent to names of tools that may start ungated; `connected`: them all.
         insecure_dev: accept a store that would lose acknowledged decisions.
 
@@ -87,6 +89,7 @@ class Twokey:
         checkpoints: str | None = None,
         tenant: str = "default",
         slots: int = 8,
+        retries: RetrySettings | None = None,
         ungated: Mapping[str, Collection[str]] | None = None,
         insecure_dev: bool = False,
     ) -> None:
@@ -94,14 +97,14 @@ class Twokey:
         self._policy = policy_of(settings, policy)
         if settings is not None:
             data_dir, tenant = settings.data_dir, settings.tenant
-            slots = settings.workers
+            slots, retries = settings.workers, settings.retries
             ungated = {name: one.ungated for name, one in settings.agents.items()}
             secret_url = settings.redis_url
             url = None if secret_url is None else secret_url.get_secret_value()
             checkpoints = settings.checkpoints.get_secret_value()
         self._url, self._data_dir = url, data_dir
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
-        self._tenant, self._slots = tenant, slots
+        self._tenant, self._slots, self._retries = tenant, slots, retries
         self._insecure_dev, self._ungated = insecure_dev, ungated or {}
         self._runners = Runners()
         self._saver: BaseCheckpointSaver[Any] | None = None
@@ -113,20 +116,25 @@ class Twokey:
         Raises:
             StoreUnavailable: when there is no store.
             UnsafeStore: when the store would lose acknowledged decisions.
-            SettingsError: when the checkpoints or the triage cannot be opened.
+            SettingsError: when the checkpoints or the triage cannot be used.
             GraphError: when an agent of the settings cannot be loaded.
         """
         async with AsyncExitStack() as stack:
             self.store = await stack.enter_async_context(
                 open_store(self._url, self._data_dir, insecure_dev=self._insecure_dev)
             )
-            self._saver = await stack.enter_async_context(
+            self.store.retries = self._retries or self.store.retries
+            self._saver = self._runners.saver = await stack.enter_async_context(
                 open_checkpoints(self._checkpoints)
             )
             if self._settings is not None:
                 self.store.audit_kept = self._settings.retention.audit
                 self._runners.serve(await load_runners(self._settings, self._saver))
                 self._triage = self._triage or await load_triage(self._settings)
+            used = (self.store, self._saver, self._checkpoints, self._tenant)
+            served = self._settings.agents if self._settings else ()
+            joining = joined_by_gateway(*used, served)
+            self._joined = await stack.enter_async_context(joining)
             if isinstance(self._policy, PolicyFile):
                 await stack.enter_async_context(
                     followed(self._policy, self.store, tenant=self._tenant)
@@ -161,10 +169,7 @@ class Twokey:
         await self._stack.aclose()
 
     def reload(self) -> None:
-        """Judge the policy's file again within seconds, and log what came of it.
-
-        A changed file needs no such call.
-        """
+        """Judge the policy's file again, and log it; a changed file needs no call."""
         if isinstance(self._policy, PolicyFile):
             self._policy.reload()
 
@@ -223,15 +228,14 @@ class Twokey:
 
         Raises:
             TimeoutError: when it takes longer; the thread goes on all the same.
-            GraphError: when the graph or the config cannot be used, or the thread was
-                given up.
+            GraphError: when graph or config cannot be used, or the run was parked.
             ThreadUnavailable: when there is no thread and no input, or it was deleted.
         """
         check_config(config or {}, thread_id)
         runner = await self._runner(graph, agent, config=config, context=context)
         at = self._place(agent, thread_id)
         await self._threads.remember(at, requester, origin)
-        async with asyncio.timeout(timeout_s):
+        async with wait_at_most(timeout_s, thread_id):
             return await self._threads.run(at, runner, input)
 
     async def stream(  # noqa: PLR0913 - what `run` takes, and how to stream
@@ -281,8 +285,7 @@ class Twokey:
     ) -> dict[str, Any]:
         """Wait until a thread is finished, without running anything; see `run`.
 
-        For a web application that showed a run, returned its id and came back. After
-        the program started anew, `run` the thread to go on with it.
+        For a web application that comes back to a run; after a restart, `run` it again.
 
         Raises:
             TimeoutError: when it takes longer than ``timeout_s``.
@@ -290,7 +293,7 @@ class Twokey:
             ThreadUnavailable: when there is no such thread.
         """
         runner = await self._runner(graph, agent)
-        async with asyncio.timeout(timeout_s):
+        async with wait_at_most(timeout_s, thread_id):
             return await self._threads.wait(self._place(agent, thread_id), runner)
 
     async def pending(
@@ -308,8 +311,7 @@ class Twokey:
     ) -> tuple[str, ...]:
         """End calls that wait, because the program no longer wants them.
 
-        Their cards say that they were withdrawn, and the agent is told that they did
-        not run.
+        Their cards say so, and the agent is told that they did not run.
 
         Args:
             thread_id: the thread.
@@ -338,15 +340,13 @@ class Twokey:
                 thread's state.
             thread_id: the thread.
             agent: the agent's name.
-            timeout_s: how long to wait for the first answer; None waits as long as it
-                takes.
+            timeout_s: how long to wait for the first answer; None is for ever.
 
         Returns:
             Interrupt id to answer; empty when nobody decided in time.
 
         Raises:
-            GraphError: when the agent calls itself otherwise, or an answer does not
-                fit its question.
+            GraphError: when the agent has another name, or an answer does not fit.
         """
         at = self._place(agent, thread_id)
         return await self._threads.answers(at, interrupts, timeout_s)
@@ -356,9 +356,8 @@ class Twokey:
     ) -> None:
         """Delete a thread, and end what waits in it, inside its tools too.
 
-        The cards say that the conversation moved on, and a click that comes later is
-        refused. What runs at the moment is not stopped. A thread that is not there is
-        no error.
+        The cards say that the conversation moved on; a later click is refused. What
+        runs now is not stopped. A thread that is not there is no error.
 
         Args:
             graph: as for `run`.
@@ -367,11 +366,10 @@ class Twokey:
 
         Raises:
             GraphError: when the graph cannot be used.
-            ThreadUnavailable: while somebody runs the thread; nothing was deleted.
+            ThreadUnavailable: while somebody runs it; nothing was deleted.
         """
         runner = await self._runner(graph, agent)
         at = self._place(agent, thread_id)
-
         await self._threads.delete(at, runner)
 
     async def _runner(
@@ -384,10 +382,12 @@ class Twokey:
     ) -> LangGraphLocal:
         if self._saver is None:
             raise SettingsError(_CLOSED)
+        self._joined.also(agent)
         return await local_runner(
             graph,
             f"graph of {agent}",
             self._saver,
+            agent=agent,
             config=config,
             context=context,
             ungated=self._ungated.get(agent, ()),

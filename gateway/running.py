@@ -6,7 +6,7 @@ import asyncio
 import os
 import secrets
 import socket
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import asynccontextmanager
 from inspect import iscoroutinefunction
 from typing import Any, cast
@@ -18,14 +18,19 @@ from gateway.errors import GraphError, SettingsError
 from gateway.policy.rules import Policy
 from gateway.resume.every_loop import EveryLoop
 from gateway.resume.graphs import attached, load_graph
+from gateway.resume.identity import identity_of
 from gateway.resume.imports import made_by, named
 from gateway.resume.langgraph_local import LangGraphLocal
 from gateway.resume.orphans import OrphanFinder
+from gateway.resume.recovery_loop import TICK_S, RecoveryLoop
+from gateway.resume.retries import Retries
 from gateway.resume.runner import Runner
 from gateway.resume.runners import Runners
-from gateway.resume.sweeping import ORPHANS_S, SWEEP_S, repeat
+from gateway.resume.sweeping import FORGET_S, ORPHANS_S, SWEEP_S, repeat
 from gateway.resume.worker import GRACE_S, Rested, Worker, nobody
+from gateway.service.joining import Joined, joined, where
 from gateway.service.sweep import Sweeper
+from gateway.store.members import Member
 from gateway.store.store import Store
 from gateway.triage.port import Triage
 
@@ -41,7 +46,9 @@ async def load_runners(
     runners: dict[str, Runner] = {}
     for name, agent in settings.agents.items():
         graph = await load_graph(agent.graph, settings.folder, agent.ungated)
-        runners[name] = LangGraphLocal(attached(graph, saver), ungated=agent.ungated)
+        runners[name] = LangGraphLocal(
+            attached(graph, saver), agent=name, ungated=agent.ungated
+        )
     return runners
 
 
@@ -72,6 +79,47 @@ async def load_triage(settings: Settings) -> Triage | None:
 
 
 @asynccontextmanager
+async def joined_by_gateway(
+    store: Store,
+    saver: BaseCheckpointSaver[Any],
+    place: str,
+    tenant: str,
+    serves: Collection[str],
+) -> AsyncGenerator[Joined]:
+    """Be one of the gateways of a tenant while the block runs.
+
+    Args:
+        store: what they share.
+        saver: keeps the threads.
+        place: what the saver was opened with.
+        tenant: whose agents these are.
+        serves: agents of which every thread is brought forward.
+
+    Raises:
+        SettingsError: when it does not fit with the others; says what to do.
+    """
+    member = await gateway_member(saver, place, tenant=tenant, serves=serves)
+    async with joined(store, member) as place_of_ours:
+        yield place_of_ours
+
+
+async def gateway_member(
+    saver: BaseCheckpointSaver[Any], place: str, *, tenant: str, serves: Collection[str]
+) -> Member:
+    """Return what a gateway says of itself to the others."""
+    identity = await identity_of(saver, place)
+    return Member(
+        role="gateway",
+        where=where(),
+        tenant=tenant,
+        serves=tuple(serves),
+        checkpoints=identity.id,
+        file=identity.file,
+        shown=identity.shown,
+    )
+
+
+@asynccontextmanager
 async def running(
     store: Store,
     policy: Callable[[], Policy],
@@ -93,22 +141,29 @@ async def running(
     gateway = EveryLoop(store, policy, tenant=tenant, triage=triage)
     known = runners if isinstance(runners, Runners) else Runners(runners)
     consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    retried = Retries(store)
     worker = Worker(
         store,
         gateway,
         gateway.home,
         known,
+        retried,
+        policy,
         consumer=consumer,
         tenant=tenant,
         slots=slots,
         at_rest=at_rest,
     )
-    orphans = OrphanFinder(store, known, consumer=consumer)
+    recovery = RecoveryLoop(store, known, tenant=tenant)
+    await recovery.begin()
+    orphans = OrphanFinder(store, known, consumer=consumer, tenant=tenant)
     stop = asyncio.Event()
     tasks = [
         asyncio.create_task(worker.run(stop, grace_s=grace_s)),
         asyncio.create_task(repeat(Sweeper(store).sweep, stop, every_s=SWEEP_S)),
         asyncio.create_task(repeat(orphans.look, stop, every_s=ORPHANS_S)),
+        asyncio.create_task(repeat(retried.forget_old, stop, every_s=FORGET_S)),
+        asyncio.create_task(repeat(recovery.tick, stop, every_s=TICK_S)),
     ]
     try:
         yield gateway

@@ -5,12 +5,13 @@ read from the thread's own checkpoint and from the store. So any number of jobs 
 thread, in any order, twice or after a crash, come to the same:
 
 1. Questions whose items are settled are answered, all in one map.
-2. A thread with work left and no question open was cut off: it is nudged. One that
-   stands so after a step that raised nothing was not cut off: it stopped at a
-   breakpoint of a graph inside, and is left there.
+2. A thread with work left that waits for no answer was cut off: it is nudged, also
+   while other work of it asks. One that stands so after a step that raised nothing
+   was not cut off: it stopped at a breakpoint of a graph inside, and is left there.
 3. Both are repeated until neither applies. What was decided meanwhile is thus taken
    along, and the job that this decision queued finds nothing left to do.
 4. Items that nothing asks about any more are ended, so that no card waits for ever.
+   That is known only now: work that was cut off had not asked yet.
 5. A finished thread's last words are told, once.
 """
 
@@ -22,10 +23,20 @@ from typing import NoReturn
 
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval
-from gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
+from gateway.errors import (
+    GraphError,
+    StoreUnavailable,
+    ThreadUnavailable,
+    ThreadUnknown,
+)
 from gateway.failures import log_failure
 from gateway.resume.announcing import Announcer, Place
-from gateway.resume.answers import Answers, answers_for, asked_items
+from gateway.resume.answers import (
+    Answers,
+    answers_for,
+    asked_items,
+    question_of,
+)
 from gateway.resume.classification import (
     AtBreakpoint,
     ThreadHalted,
@@ -63,15 +74,26 @@ class Advancer:
         self._halts = Halts(store)
 
     async def begin(
-        self, at: Place, runner: Runner, give: Callable[[], Awaitable[None]]
+        self,
+        at: Place,
+        runner: Runner,
+        give: Callable[[], Awaitable[None]],
+        *,
+        is_told: bool = False,
     ) -> ThreadState:
         """Give a thread new input and bring it forward.
 
         What was decided before the input came is carried out first; what still waits
-        then is superseded. The caller sees to it that an input is given once.
+        then is superseded. Of a run that was dropped, nothing is carried out. The
+        caller sees to it that an input is given once.
+
+        ``is_told``: people know how the run stands, and are not told that it began.
         """
-        await self._finish_before(at, runner)
-        await self._announcer.started(at)
+        if not await self._store.stalled.taken_up(at.keys, at.run):
+            await self._finish_before(at, runner)
+            await self._tell_before(at, runner)
+        if not is_told:
+            await self._announcer.started(at)
         before = await self.unfinished(at)
         await self._step(at, runner, give)
         state = await runner.probe(at.thread)
@@ -91,9 +113,12 @@ class Advancer:
         Raises:
             ThreadStuck: when an answer is not taken.
             ThreadHalted: when the thread stands at a limit or a breakpoint.
+            ThreadUnknown: when there is no such thread, and calls of it are approved.
         """
         state = await self.settle(at, runner, past_limits=past_limits)
         if not state.exists:
+            if await self._has_approved(at):
+                raise ThreadUnknown(at.agent, at.thread)
             logger.warning("thread.unknown agent=%s thread=%s", at.agent, at.thread)
             return state
         await self._end_dropped(at, state)
@@ -107,6 +132,10 @@ class Advancer:
         """Answer and nudge until nothing is left that can be done without a person."""
         sent: set[str] = set()
         stale, has_run = 0, False
+        state = await runner.probe(at.thread)
+        await self._store.threads.open_run(
+            at.keys, at.tenant, at.agent, at.thread, has_past=state.exists
+        )
         while True:
             state = await runner.probe(at.thread)
             found = await answers_for(self._store, at.agent, at.thread, state.pending)
@@ -136,6 +165,9 @@ class Advancer:
         halted = await self._halts.at(at, state.checkpoint)
         if isinstance(halted, AtBreakpoint) or (halted and not past_limits):
             raise halted
+        if halted:
+            # Or a retry of this step would stop at the mark.
+            await self._halts.clear(at)
         await self._step(at, runner, lambda: runner.nudge(at.thread, key=state.taken))
 
     async def _step(
@@ -210,12 +242,24 @@ class Advancer:
                 at.thread,
             )
 
+    async def _tell_before(self, at: Place, runner: Runner) -> None:
+        """Tell the last words of the turn before, if its process died too early to.
+
+        A thread that its program changed by itself has no input of ours at its end.
+        """
+        state = await runner.probe(at.thread)
+        if state.is_finished and state.taken:
+            await self._announcer.finished(at, state.checkpoint, state.last_words)
+
     async def _end_dropped(self, at: Place, state: ThreadState) -> None:
         """Withdraw what nothing asks about: another middleware dropped the call.
 
         While the thread rests on a question, an authorized item may belong to a tool
-        whose inside asks that question, so only pending ones end.
+        whose inside asks that question, so only pending ones end. A question of another
+        library may stand in front of the tools, which then have not asked yet.
         """
+        if any(question_of(one) is None for one in state.pending):
+            return
         asked = asked_items(state.pending)
         ends = {ItemState.PENDING}
         if state.is_finished:
@@ -247,6 +291,12 @@ class Advancer:
         asking = {one.ns for one in found if any(i.id in asked for i in one.items)}
         paused = {_task(ns) for ns in asking if ns}
         return [one for one in found if one.ns in asking or _task(one.ns) not in paused]
+
+    async def _has_approved(self, at: Place) -> bool:
+        """Return True if a call of the run was approved and has not run."""
+        found = await self._store.approvals.load_each(await self.unfinished(at))
+        items = [item for one in found for item in one.approval.items]
+        return any(item.state is ItemState.AUTHORIZED for item in items)
 
     async def unfinished(self, at: Place) -> list[str]:
         """Return ids of the approvals in which something is still to happen."""

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.record import Home
-from gateway.store.connection import text
-from gateway.store.keys import RETENTION, Keys
+from gateway.store.keys import Keys
 from gateway.store.store import Store
 
 MAX_WORDS = 12_000
 """Longest last words that are passed on: what one Slack message can hold."""
-
-_KEEP_MS = int(RETENTION.total_seconds() * 1000)
-_TOLD = "told"
 
 
 @dataclass(frozen=True)
@@ -32,6 +27,11 @@ class Place:
         """Return the run that is at home here."""
         return Home(agent=self.agent, thread=self.thread)
 
+    @property
+    def run(self) -> str:
+        """Return the id of that run, as it is listed when it fails."""
+        return self.keys.stalled_run(self.tenant, self.agent, self.thread)
+
 
 class Announcer:
     """Events about runs, addressed to where the agent was asked."""
@@ -41,12 +41,7 @@ class Announcer:
 
     async def started(self, at: Place) -> None:
         """Tell that a run began."""
-        await self._put(at, await self._event(at, EventName.RUN_STARTED))
-
-    async def failed(self, at: Place, reason: str) -> None:
-        """Tell that a run was given up; ``reason`` holds nothing of the agent's."""
-        event = await self._event(at, EventName.RUN_FAILED)
-        await self._put(at, event.with_(reason=reason))
+        await self._put(at, await self.event(at, EventName.RUN_STARTED))
 
     async def finished(self, at: Place, checkpoint: str, words: str) -> bool:
         """Tell a thread's last words, once for this checkpoint; False when told.
@@ -54,28 +49,28 @@ class Announcer:
         The audit log, which nobody can erase, gets the event without the words: they
         may quote arguments.
 
-        The caller holds the thread's lease, so nobody else writes the mark between
-        the look and the one step that writes the event and the mark.
+        Raises:
+            LeaseLost: somebody else runs the thread by now; nothing was told.
         """
-        key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
-        conn = self._store.conn
-        if text(await conn.command("HGET", key, _TOLD)) == checkpoint:
-            return False
-        event = await self._event(at, EventName.RUN_FINISHED)
+        event = await self.event(at, EventName.RUN_FINISHED)
         told = event.with_(data={**event.data, "text": _bounded(words)})
-        now = await self._now_ms()
-        await conn.together(
-            ["XADD", at.keys.outbox, "*", "e", told.model_dump_json(), "at", now],
-            ["XADD", at.keys.audit, "*", "e", event.model_dump_json(), "at", now],
-            ["HSET", key, _TOLD, checkpoint],
-            ["PEXPIRE", key, _KEEP_MS],
+        is_new = await self._store.threads.tell(
+            at.keys,
+            at.tenant,
+            at.agent,
+            at.thread,
+            checkpoint=checkpoint,
+            told=told.model_dump_json(),
+            logged=event.model_dump_json(),
         )
-        return True
+        await self._store.threads.end_run(at.keys, at.tenant, at.agent, at.thread)
+        return is_new
 
     async def _put(self, at: Place, event: Event) -> None:
         await self._store.outbox(at.keys, reader="").put(event)
 
-    async def _event(self, at: Place, name: EventName) -> Event:
+    async def event(self, at: Place, name: EventName) -> Event:
+        """Return an event about a run, addressed to where the agent was asked."""
         facts = await self._store.threads.facts(at.keys, at.tenant, at.agent, at.thread)
         origin = facts.origin
         data = {
@@ -90,11 +85,6 @@ class Announcer:
             channel=data["channel"],
             data=data,
         )
-
-    async def _now_ms(self) -> int:
-        reply = await self._store.conn.command("TIME")
-        seconds, micros = cast("tuple[bytes, bytes]", reply)
-        return int(seconds) * 1000 + int(micros) // 1000
 
 
 def _bounded(words: str) -> str:

@@ -14,7 +14,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 
 from gateway.approvals import digest
-from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.lifecycle import UNEXECUTED, ItemState
 from gateway.approvals.record import Home, Item, approval_of
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import GraphError, UnreadableRecord
@@ -32,6 +32,9 @@ from gateway.wire import (
 )
 
 logger = logging.getLogger(__name__)
+
+_UNREADABLE = "The gateway cannot read its record of this call."
+_LOST = "The gateway has no record of this call, or has it no longer."
 
 _NO_SCHEMA = (
     AttributeError,
@@ -64,11 +67,13 @@ class Answers:
     interrupt's id is: an answer that comes back as a question again was refused.
     ``unfit`` are items whose answer the agent's own schema would refuse. One bad
     answer in a map raises after its good siblings ran, so it is never sent.
+    ``lost`` are items of which the store has no record.
     """
 
     ready: dict[str, JsonObject] = field(default_factory=dict[str, JsonObject])
     fingerprint: dict[str, str] = field(default_factory=dict[str, str])
     unfit: list[str] = field(default_factory=list[str])
+    lost: list[str] = field(default_factory=list[str])
 
     def add(self, question: Question, answer: JsonObject, *, times: int = 0) -> None:
         """Add an answer; ``times`` counts how often the question was asked before."""
@@ -132,9 +137,16 @@ async def answers_for(
             found = await _item(store, question.item_id)
         except UnreadableRecord as error:
             log_failure(logger, error, "record.unreadable")
-            answers.add(question, _unknown(question))
+            answers.add(question, _unknown(question, _UNREADABLE))
             continue
-        if found is None or found[0].thread != thread:
+        if found is None:
+            # A record is kept while its item is open: this one ended long ago, the
+            # store lost it, or it never was. Nobody can decide it, so nobody waits.
+            logger.warning("record.unknown item=%s", question.item_id)
+            answers.add(question, _unknown(question, _LOST))
+            answers.lost.append(question.item_id)
+            continue
+        if found[0].thread != thread:
             continue
         home, item = found
         if home.agent != agent:
@@ -147,7 +159,7 @@ async def answers_for(
         answer = _answer(question, item)
         if answer is None:
             continue
-        if _fits(answer, one.schema):
+        if fits(answer, one.schema):
             times = item.revoked.times if item.revoked else 0
             answers.add(question, answer, times=times)
         else:
@@ -155,7 +167,7 @@ async def answers_for(
     return answers
 
 
-def _fits(answer: JsonObject, schema: JsonObject | None) -> bool:
+def fits(answer: JsonObject, schema: JsonObject | None) -> bool:
     """Say whether the agent's own schema takes an answer.
 
     The schema itself is not checked first: that costs more than everything else here,
@@ -183,13 +195,15 @@ def _answer(question: Question, item: Item) -> JsonObject | None:
     return _json(answer.model_dump(mode="json", exclude=news))
 
 
-def _unknown(question: Question) -> JsonObject:
-    """Return the answer that lets a thread go on without what nobody can read."""
+def _unknown(question: Question, why: str) -> JsonObject:
+    """Return the answer that lets a thread go on without what nobody knows."""
     about = (question.item_id, question.action_hash)
     if question.kind == APPROVAL_INTERRUPT:
-        return _json(unknown_answer(*about).model_dump(mode="json"))
+        return _json(unknown_answer(*about, why).model_dump(mode="json"))
     item_id, action_hash = about
-    found = ReconcileAnswer(type="skip", item_id=item_id, action_hash=action_hash)
+    found = ReconcileAnswer(
+        type="skip", item_id=item_id, action_hash=action_hash, message=why
+    )
     return _json(found.model_dump(mode="json"))
 
 
@@ -205,7 +219,8 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
         ItemState.FAILED: "rerun" if item.result else "skip",
         ItemState.AUTHORIZED: "rerun",
         ItemState.EXECUTING: "rerun",
-        ItemState.LAPSED: "skip",
+        # Only an older copy of the store has others than that.
+        **dict.fromkeys(UNEXECUTED, "skip"),
     }
     word = words.get(item.state)
     if word is None:

@@ -12,14 +12,16 @@ from collections.abc import Callable, Collection, Mapping
 from weakref import WeakKeyDictionary
 
 from gateway.approvals.record import EditRecord, Home, Result
-from gateway.outcomes import CallOutcome, LateReport
+from gateway.outcomes import CallOutcome, EditsKnown, LateReport
 from gateway.policy.rules import Policy
 from gateway.service.agents import AgentService
 from gateway.store.store import Store
 from gateway.triage.port import Triage
 from gateway.wire import (
     AgentNote,
+    CallBegun,
     CallEnd,
+    CallMark,
     ClaimReply,
     ClaimRequest,
     Turn,
@@ -88,6 +90,10 @@ class EveryLoop:
         """See `gateway.agent.port.Gateway.release`."""
         await self._here().release(item_id, fence)
 
+    async def mark(self, mark: CallMark) -> CallBegun:
+        """See `gateway.agent.port.Gateway.mark`."""
+        return await self._here().mark(mark)
+
     async def ended(self, end: CallEnd) -> None:
         """See `gateway.agent.port.Gateway.ended`."""
         await self._here().ended(end)
@@ -104,11 +110,9 @@ class EveryLoop:
         """See `gateway.agent.port.Gateway.history`."""
         return await self._here().history(home, within)
 
-    async def edits_made(
-        self, ref: TurnRef, edits: Mapping[str, str]
-    ) -> frozenset[str]:
-        """See `gateway.agent.port.Gateway.edits_made`."""
-        return await self._here().edits_made(ref, edits)
+    async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
+        """See `gateway.agent.port.Gateway.edits_known`."""
+        return await self._here().edits_known(ref, edits)
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]

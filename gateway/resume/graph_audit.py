@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection
 
-from gateway.agent.reachable import ReachableTool, reachable
+from gateway.agent.reachable import Reachable, ReachableTool, reachable
 from gateway.approvals.tiers import Tier
 from gateway.errors import GraphError
 from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
+
+logger = logging.getLogger(__name__)
 
 _FREE = frozenset({Tier.AUTO, Tier.NOTIFY})
 _SHOWN = 20
@@ -26,10 +29,9 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
     Raises:
         GraphError: when another tool can; the text says where, and what to do.
     """
+    found = reachable(graph)
     open_tools = [
-        tool
-        for tool in reachable(graph).tools
-        if tool.is_ungated and tool.name not in ungated
+        tool for tool in found.tools if tool.is_ungated and tool.name not in ungated
     ]
     if open_tools:
         raise GraphError(
@@ -38,6 +40,9 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
             "middleware (for subagents of deepagents: gated_subagents), or name the "
             "tools under 'ungated' of this agent."
         )
+    unknown = _unknown(found, ungated)
+    if unknown:
+        logger.warning("graph.ungated_unknown graph=%s tools=%s", ref, unknown)
 
 
 def described(
@@ -62,8 +67,22 @@ def described(
     unseen = [shown(place) for place in found.unseen]
     if unseen:
         groups["cannot be seen, so what these functions start is unknown"] = unseen
+    unknown = _unknown(found, ungated)
+    if unknown:
+        groups["named under 'ungated', but this graph cannot start them"] = unknown
     listed = [f"{status}: {', '.join(names)}" for status, names in groups.items()]
     return "; ".join(listed) or "no tools"
+
+
+def _unknown(found: Reachable, ungated: Collection[str]) -> list[str]:
+    """Return exceptions that name nothing: a wrong spelling, or a tool that is gone.
+
+    What stands inside functions cannot be read, so with such functions nobody knows.
+    """
+    if found.unseen:
+        return []
+    known = {tool.name for tool in found.tools}
+    return sorted(name for name in ungated if name not in known)
 
 
 def _status(

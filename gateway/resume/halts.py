@@ -15,11 +15,8 @@ from gateway.resume.classification import (
     at_limit,
 )
 from gateway.store.connection import text
-from gateway.store.keys import RETENTION
+from gateway.store.stalled import HALTED
 from gateway.store.store import Store
-
-_HALTED = "halted"
-_KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
 
 class Halts:
@@ -32,18 +29,20 @@ class Halts:
         """Mark that a thread was halted at this checkpoint."""
         key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
         mark = f"{checkpoint} {type(why).__name__}"
-        await self._conn.together(
-            ["HSET", key, _HALTED, mark],
-            ["PEXPIRE", key, _KEEP_MS],
-        )
+        await self._conn.command("HSET", key, HALTED, mark)
 
     async def at(self, at: Place, checkpoint: str) -> ThreadHalted | None:
         """Return why a thread was halted at this checkpoint; None: it was not."""
         key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
-        found = text(await self._conn.command("HGET", key, _HALTED))
+        found = text(await self._conn.command("HGET", key, HALTED))
         marked, _, why = found.partition(" ")
         if not checkpoint or marked != checkpoint:
             return None
         if why == AtBreakpoint.__name__:
             return at_breakpoint(at.thread, is_told=True)
         return at_limit(at.thread, why)
+
+    async def clear(self, at: Place) -> None:
+        """Let a thread go on from where it was halted."""
+        key = at.keys.thread_facts(at.tenant, at.agent, at.thread)
+        await self._conn.command("HDEL", key, HALTED)

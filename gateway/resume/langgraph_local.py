@@ -17,13 +17,17 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
-from langgraph.types import Command, Interrupt, StateSnapshot, StreamMode
+from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, StreamMode
 
 from gateway.agent.tool_starts import excepting
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import GraphError
+from gateway.resume.fenced_saver import fenced_graph
 from gateway.resume.graphs import Graph, as_graph, attached
 from gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
+
+AGENT_KEY = "twokey_agent"
+"""Checkpoint metadata: name of the agent whose thread it is."""
 
 INPUT_KEY = "twokey_input"
 """Checkpoint metadata: key of the input that the thread was last started with."""
@@ -82,17 +86,20 @@ class LangGraphLocal:
             `check_config` says what it must not hold.
         context: the run's context, for a graph with a ``context_schema``.
         ungated: names of the tools that may start where no gate clears them.
+        agent: its name, which its checkpoints keep; "" keeps none.
     """
 
     def __init__(
         self,
         graph: Graph,
         *,
+        agent: str = "",
         config: RunnableConfig | None = None,
         context: object = None,
         ungated: Collection[str] = (),
     ) -> None:
-        self._graph = graph
+        self._graph = fenced_graph(graph)
+        self._agent = agent
         self._ungated = ungated
         self._given: RunnableConfig = config or {}
         self._context = context
@@ -112,7 +119,7 @@ class LangGraphLocal:
 
     async def probe(self, thread: str) -> ThreadState:
         """Read where a thread stands."""
-        return _state(await self._graph.aget_state(_config(thread)))
+        return _state(await self._snapshot(thread))
 
     async def values(self, thread: str) -> dict[str, Any]:
         """Return the thread's whole state.
@@ -120,11 +127,23 @@ class LangGraphLocal:
         Questions that are still open stand under ``__interrupt__``, as in what
         LangGraph's ``invoke`` returns.
         """
-        snapshot = await self._graph.aget_state(_config(thread))
+        snapshot = await self._snapshot(thread)
         values = cast("dict[str, Any]", snapshot.values)
         if not snapshot.interrupts:
             return values
         return {**values, "__interrupt__": list(snapshot.interrupts)}
+
+    async def has_taken(self, thread: str, key: str) -> bool:
+        """Return True if a thread was started with this key, now or ever before.
+
+        Its checkpoints say so, which are written together with the input; so a message
+        is known as long as the thread is. A checkpointer that keeps only the newest
+        knows only the last message.
+        """
+        if (await self.probe(thread)).taken == key:
+            return True
+        of_key = self._saver.alist(_config(thread), filter={INPUT_KEY: key}, limit=1)
+        return bool([one async for one in of_key])
 
     async def start(self, thread: str, text: str, *, key: str) -> None:
         """Give a thread a person's message and run until it rests."""
@@ -165,9 +184,17 @@ class LangGraphLocal:
 
     async def delete(self, thread: str) -> None:
         """Forget a thread: all its checkpoints, those of its subgraphs too."""
-        # A graph that reaches this room has one; its own types are partial.
-        saver = cast("BaseCheckpointSaver[Any]", cast("Any", self._graph).checkpointer)
-        await saver.adelete_thread(thread)
+        with _asynchronous(self._saver):
+            await self._saver.adelete_thread(thread)
+
+    @property
+    def _saver(self) -> BaseCheckpointSaver[Any]:
+        # A graph that gets here has one; its own types are partial.
+        return cast("BaseCheckpointSaver[Any]", cast("Any", self._graph).checkpointer)
+
+    async def _snapshot(self, thread: str) -> StateSnapshot:
+        with _asynchronous(self._saver):
+            return await self._graph.aget_state(_config(thread))
 
     async def _run(self, thread: str, given: object, key: str) -> None:
         mine = self._given
@@ -178,7 +205,11 @@ class LangGraphLocal:
                 **_place(thread),
                 _STRICT: True,
             },
-            "metadata": {**mine.get("metadata", {}), INPUT_KEY: key},
+            "metadata": {
+                **mine.get("metadata", {}),
+                INPUT_KEY: key,
+                AGENT_KEY: self._agent,
+            },
         }
         with excepting(self._ungated):
             await self._invoke(given, config)
@@ -204,6 +235,7 @@ async def local_runner(
     ref: str,
     saver: BaseCheckpointSaver[Any],
     *,
+    agent: str,
     config: RunnableConfig | None = None,
     context: object = None,
     ungated: Collection[str] = (),
@@ -218,7 +250,26 @@ async def local_runner(
     compiled = await as_graph(graph, ref, ungated)
     has_own = isinstance(getattr(compiled, "checkpointer", None), BaseCheckpointSaver)
     kept = compiled if has_own else attached(compiled, saver)
-    return LangGraphLocal(kept, config=config, context=context, ungated=ungated)
+    return LangGraphLocal(
+        kept, agent=agent, config=config, context=context, ungated=ungated
+    )
+
+
+@contextmanager
+def _asynchronous(saver: BaseCheckpointSaver[Any]) -> Generator[None]:
+    """Say what to do about a checkpointer that has synchronous methods only.
+
+    Every step reads the thread before it runs anything, so nothing ran.
+    """
+    try:
+        yield
+    except NotImplementedError as error:
+        name = type(saver).__name__
+        raise GraphError(
+            f"The graph keeps its threads with {name}, which has no asynchronous "
+            "methods; compile it with one that has, such as AsyncSqliteSaver or "
+            "AsyncPostgresSaver, or without a checkpointer to get Twokey's."
+        ) from error
 
 
 def check_config(config: RunnableConfig, thread: str) -> None:
@@ -258,10 +309,33 @@ def _state(snapshot: StateSnapshot) -> ThreadState:
         exists=True,
         pending=tuple(pending_of(one) for one in snapshot.interrupts),
         has_tasks=bool(snapshot.tasks),
+        is_cut_off=_is_cut_off(snapshot),
         checkpoint=str(configurable.get("checkpoint_id", "")),
         taken=str(metadata.get(INPUT_KEY, "")),
         last_words=_last_words(snapshot.values),
     )
+
+
+def _is_cut_off(snapshot: StateSnapshot) -> bool:
+    """Return True if work is left that no answer would bring forward.
+
+    Tasks that have all ended are such work, too: their process died before it wrote
+    the checkpoint that follows from what they came to.
+    """
+    tasks = snapshot.tasks
+    if not any(task.interrupts for task in tasks):
+        return bool(tasks)
+    return any(_waits_for_nobody(task, snapshot) for task in tasks)
+
+
+def _waits_for_nobody(task: PregelTask, snapshot: StateSnapshot) -> bool:
+    """Return True if a task has not ended and no answer would bring it forward.
+
+    A result of None says nothing by itself: a task may end with it. Those that ended
+    are no longer among the next ones.
+    """
+    has_ended = task.result is not None or task.name not in snapshot.next
+    return not task.interrupts and not has_ended
 
 
 def pending_of(interrupt: Interrupt) -> PendingInterrupt:

@@ -6,8 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gateway.errors import ThreadUnavailable
+from gateway.errors import LeaseLost
 from gateway.resume.announcing import Place
+from gateway.store.fences import holding
 from gateway.store.store import Store
 
 T = TypeVar("T")
@@ -17,22 +18,24 @@ async def under_lease(store: Store, at: Place, work: Callable[[], Awaitable[T]])
     """Run ``work`` as the only one who runs this thread.
 
     Two processes that resume one thread at a time lose its continuation: both are
-    told "ok", and the model is never called again.
+    told "ok", and the model is never called again. What ``work`` writes is fenced
+    (`gateway.store.fences`): stopping it is not enough, since a process that was
+    paused may be in the middle of a write when it goes on.
 
     Raises:
-        ThreadUnavailable: when another process runs it, or the lease was lost and
-            the work was stopped. Nothing is lost: read the thread and go on later.
+        ThreadUnavailable: when another process runs it.
+        LeaseLost: when the lease was lost and the work was stopped. Nothing is lost:
+            read the thread and go on later.
     """
-    async with store.threads.lease(at.keys, at.tenant, at.agent, at.thread) as lost:
-        running = asyncio.ensure_future(work())
-        watching = asyncio.create_task(lost.wait())
+    async with store.threads.lease(at.keys, at.tenant, at.agent, at.thread) as lease:
+        with holding(lease):
+            running = asyncio.ensure_future(work())
+        watching = asyncio.create_task(lease.lost.wait())
         try:
             await asyncio.wait({running, watching}, return_when=asyncio.FIRST_COMPLETED)
             if running.done():
                 return running.result()
-            raise ThreadUnavailable(
-                f"The lease on thread {at.thread!r} was lost, so it was stopped."
-            )
+            raise LeaseLost
         finally:
             watching.cancel()
             running.cancel()

@@ -1,35 +1,54 @@
 """Find threads that could go on and that no job will bring forward.
 
-Every event names its thread, so this is one more reader of the outbox: it takes each
-event, leaves it unacknowledged, and gets it back once it has rested for a while. Then
-the thread is looked at, and queued when it could go on. Nothing is kept in memory, any
-replica may do it, and a thread nobody touches costs nothing.
+Every event names its thread, so this is one more reader of the outbox for each agent:
+it takes each event of the agent, leaves it unacknowledged, and gets it back once it has
+rested for a while. Then the thread is looked at, and queued when it could go on.
+Nothing is kept in memory, any process that runs the agent may do it, and a thread
+nobody touches costs nothing.
+
+Each agent has its own reader, because processes may run different agents: one that
+acknowledged the events of an agent which it does not run would hide the orphans of that
+agent from the process that runs it. The same holds for threads of one agent that
+different programs run, so events of a thread that runs elsewhere are left to them.
+
+A reader that nobody reads as any more is dropped after a while, or it would keep the
+outbox from being trimmed. So whoever begins to read looks once at every open approval.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
+from datetime import timedelta
 
-from gateway.approvals.events import Event, EventName
+from gateway.approvals.events import TROUBLED_RUN, Event
+from gateway.errors import NewerRecord, StoreUnavailable
+from gateway.failures import log_failure
 from gateway.resume.answers import answers_for
 from gateway.resume.runner import Runner
 from gateway.resume.runners import Runners
+from gateway.store.idle_readers import drop_idle_readers
 from gateway.store.jobs import Job, JobKind
-from gateway.store.keys import Keys
 from gateway.store.outbox import Outbox
 from gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-READER = "orphans"
+READERS = "orphans"
+"""How the names of these readers begin; the whole name was that of a former version."""
 REST_MS = 20_000
 """How long after an event its thread is looked at: longer than a lease lives."""
+LEFT_MS = int(timedelta(hours=1).total_seconds() * 1000)
+"""How long events are left to whoever runs their thread: a program that starts again
+runs its threads soon, or not at all."""
+GONE_MS = int(timedelta(days=1).total_seconds() * 1000)
+"""How long nobody reads as a reader that is dropped."""
 _BATCH = 500
 _ROUNDS = 20
 _NO_WAIT_MS = 1
-_IGNORED = {EventName.RUN_FAILED}
-"""A thread that was given up stays so until something else happens to it."""
+_IGNORED = TROUBLED_RUN
+"""A run that failed is retried or parked; see `gateway.resume.retries`."""
 
 
 class OrphanFinder:
@@ -39,7 +58,9 @@ class OrphanFinder:
         store: where events, items and jobs are kept.
         runners: what this process runs.
         consumer: name of this process among the readers.
+        tenant: whose agents these are.
         rest_ms: how long a thread may be left alone after an event.
+        gone_ms: after how long a reader that nobody reads as is dropped.
     """
 
     def __init__(
@@ -48,48 +69,135 @@ class OrphanFinder:
         runners: Runners,
         *,
         consumer: str,
+        tenant: str = "default",
         rest_ms: int = REST_MS,
+        gone_ms: int = GONE_MS,
     ) -> None:
         self._store = store
         self._runners = runners
         self._consumer = consumer
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
         self._rest_ms = rest_ms
-        self._prepared: set[str] = set()
+        self._gone_ms = gone_ms
+        self._begun: set[str] = set()
+        self._queued: set[Job] = set()
 
     async def look(self) -> int:
         """Queue every orphan whose time has come; return how many were found."""
+        self._queued.clear()
+        agents = sorted(self._runners.names())
+        found = await self._begin([one for one in agents if one not in self._begun])
+        for agent in agents:
+            try:
+                found += await self._look_for(agent, self._reader(agent))
+            except StoreUnavailable:
+                # The reader may have been dropped; then everything is looked at again.
+                self._begun.discard(agent)
+                raise
+        dropped = await drop_idle_readers(
+            self._store.conn, self._keys, prefix=READERS, idle_ms=self._gone_ms
+        )
+        for reader in dropped:
+            logger.info("orphans.reader_dropped reader=%s", reader)
+        return found
+
+    async def _begin(self, agents: Collection[str]) -> int:
+        """Begin to read for agents, and look at all of theirs that is open."""
+        if not agents:
+            return 0
+        for agent in agents:
+            await self._reader(agent).prepare()
+        approvals = self._store.approvals
         found = 0
-        for keys in self._store.every_shard():
-            outbox = self._store.outbox(keys, reader=READER)
-            if keys.shard not in self._prepared:
-                await outbox.prepare()
-                self._prepared.add(keys.shard)
-            for _ in range(_ROUNDS):
-                taken = await outbox.take(
-                    self._consumer, block_ms=_NO_WAIT_MS, limit=_BATCH
-                )
-                rested = await outbox.unfinished(
-                    self._consumer, idle_ms=self._rest_ms, limit=_BATCH
-                )
-                found += await self._look_at(keys, outbox, rested)
-                if len(taken) < _BATCH and len(rested) < _BATCH:
-                    break
+        jobs: dict[Job, None] = {}
+        for loaded in await approvals.load_each(await approvals.scheduled(self._keys)):
+            approval = loaded.approval
+            if approval.tenant == self._tenant and approval.home.agent in agents:
+                job = self._job(approval.home.agent, approval.home.thread)
+                jobs[job] = None
+        for job in jobs:
+            found += await self._queue_if_orphan(job) is True
+        self._begun.update(agents)
+        return found
+
+    async def _look_for(self, agent: str, outbox: Outbox) -> int:
+        found = 0
+        for _ in range(_ROUNDS):
+            taken = await outbox.take(
+                self._consumer, block_ms=_NO_WAIT_MS, limit=_BATCH
+            )
+            await outbox.done(
+                *(one.seq for one in taken if not self._is_of(one, agent))
+            )
+            rested = await outbox.unfinished(
+                self._consumer, idle_ms=self._rest_ms, limit=_BATCH
+            )
+            found += await self._look_at(outbox, agent, rested)
+            if len(taken) < _BATCH and len(rested) < _BATCH:
+                break
         return found
 
     async def _look_at(
-        self, keys: Keys, outbox: Outbox, events: Sequence[Event]
+        self, outbox: Outbox, agent: str, events: Sequence[Event]
     ) -> int:
-        found = 0
-        for job in _threads(events):
-            runner = self._runners.of(job.agent, job.thread)
-            if runner is not None and await self._is_orphan(job, runner):
-                logger.warning(
-                    "thread.orphaned agent=%s thread=%s", job.agent, job.thread
-                )
-                await self._store.queue(keys).put(job)
-                found += 1
-        await outbox.done(*(event.seq for event in events))
+        found, left = 0, set[str]()
+        for thread in _threads(one for one in events if self._is_of(one, agent)):
+            is_orphan = await self._queue_if_orphan(self._job(agent, thread))
+            found += is_orphan is True
+            if is_orphan is None:
+                left.add(thread)
+        young_ms = await outbox.now_ms() - LEFT_MS
+        await outbox.done(
+            *(
+                one.seq
+                for one in events
+                if one.home.thread not in left or one.at_ms < young_ms
+            )
+        )
         return found
+
+    async def _queue_if_orphan(self, job: Job) -> bool | None:
+        """Queue a thread that could go on; None when that is not known here.
+
+        One thread that cannot be read keeps no other from being looked at.
+        """
+        runner = self._runners.of(job.agent, job.thread)
+        if runner is None:
+            return None
+        try:
+            is_orphan = not await self._is_known_to_fail(job) and await self._is_orphan(
+                job, runner
+            )
+        except NewerRecord as error:
+            logger.warning("record.newer %s", error)
+            return None
+        except StoreUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
+            log_failure(
+                logger,
+                error,
+                "thread.unread agent=%s thread=%s",
+                job.agent,
+                job.thread,
+            )
+            return None
+        if is_orphan and job in self._queued:
+            return False
+        if is_orphan:
+            self._queued.add(job)
+            logger.warning("thread.orphaned agent=%s thread=%s", job.agent, job.thread)
+            await self._store.queue(self._keys).put(job)
+        return is_orphan
+
+    async def _is_known_to_fail(self, job: Job) -> bool:
+        """Return True if a thread stands still because its run waits or was ended."""
+        keys, stalled = self._keys, self._store.stalled
+        run = keys.stalled_run(job.tenant, job.agent, job.thread)
+        return bool(
+            await stalled.find(keys, run) or await stalled.is_dropped(keys, run)
+        )
 
     async def _is_orphan(self, job: Job, runner: Runner) -> bool:
         state = await runner.probe(job.thread)
@@ -100,16 +208,21 @@ class OrphanFinder:
         answers = await answers_for(self._store, job.agent, job.thread, state.pending)
         return bool(answers.ready)
 
-
-def _threads(events: Sequence[Event]) -> list[Job]:
-    jobs = {
-        (event.tenant, event.home.agent, event.home.thread): Job(
-            kind=JobKind.RESUME,
-            tenant=event.tenant,
-            agent=event.home.agent,
-            thread=event.home.thread,
+    def _is_of(self, event: Event, agent: str) -> bool:
+        is_about_a_thread = bool(event.agent and event.thread)
+        return (
+            is_about_a_thread
+            and (event.tenant, event.home.agent) == (self._tenant, agent)
+            and event.name not in _IGNORED
         )
-        for event in events
-        if event.agent and event.thread and event.name not in _IGNORED
-    }
-    return list(jobs.values())
+
+    def _reader(self, agent: str) -> Outbox:
+        name = f"{READERS}:{json.dumps([self._tenant, agent])}"
+        return self._store.outbox(self._keys, reader=name)
+
+    def _job(self, agent: str, thread: str) -> Job:
+        return Job(kind=JobKind.RESUME, tenant=self._tenant, agent=agent, thread=thread)
+
+
+def _threads(events: Iterable[Event]) -> list[str]:
+    return list(dict.fromkeys(event.home.thread for event in events))

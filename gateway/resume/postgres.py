@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
-import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -13,13 +13,13 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from gateway.errors import SettingsError
-
-logger = logging.getLogger(__name__)
+from gateway.resume.identity_table import identity_statements
 
 _CONNECT_S = 10.0
 _POOL_SIZE = 8
-_SETUPS = 3
-"""Two processes that start at once may both create the tables; one of them errs."""
+_SETUP_LOCK = 0x74776F6B6579
+"""Key of the advisory lock under which one process at a time creates the tables."""
+_SETUP_S, _SETUP_POLL_S = 60.0, 0.1
 
 
 @asynccontextmanager
@@ -35,6 +35,7 @@ async def open_postgres(
         # By name, at the time of need: they are an extra, and who keeps checkpoints
         # in SQLite must not need them.
         savers: Any = importlib.import_module("langgraph.checkpoint.postgres.aio")
+        driver: Any = importlib.import_module("psycopg")
         pools: Any = importlib.import_module("psycopg_pool")
         rows: Any = importlib.import_module("psycopg.rows")
     except ImportError as error:
@@ -53,8 +54,9 @@ async def open_postgres(
     try:
         try:
             await pool.open(wait=True, timeout=_CONNECT_S)
+            async with await driver.AsyncConnection.connect(url, **settings) as own:
+                await _set_up(savers.AsyncPostgresSaver(own), own)
             saver = savers.AsyncPostgresSaver(pool, serde=serializer)
-            await _set_up(saver)
         except Exception as error:
             raise _unusable(url, error) from error
         yield saver
@@ -62,15 +64,24 @@ async def open_postgres(
         await pool.close()
 
 
-async def _set_up(saver: Any) -> None:  # noqa: ANN401 - the class of an optional package
-    for _ in range(_SETUPS - 1):
-        try:
-            await saver.setup()
-        except Exception:
-            logger.warning("checkpoints.setup_again", exc_info=True)
-        else:
-            return
-    await saver.setup()
+async def _set_up(saver: Any, connection: Any) -> None:  # noqa: ANN401 - classes of optional packages
+    """Create the tables, one process at a time; the others wait.
+
+    The lock is polled: who waits inside ``pg_advisory_lock`` holds a snapshot, and the
+    ``CREATE INDEX CONCURRENTLY`` of whoever has the lock waits for that snapshot. It
+    ends with its connection, so nothing has to release it.
+    """
+    async with asyncio.timeout(_SETUP_S):
+        while True:
+            cursor = await connection.execute(
+                "SELECT pg_try_advisory_lock(%s) AS is_ours", (_SETUP_LOCK,)
+            )
+            if (await cursor.fetchone())["is_ours"]:
+                break
+            await asyncio.sleep(_SETUP_POLL_S)
+        await saver.setup()
+        for statement in identity_statements():
+            await connection.execute(statement)
 
 
 def _unusable(url: str, error: Exception) -> SettingsError:

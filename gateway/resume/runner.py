@@ -42,7 +42,9 @@ class ThreadState:
     Attributes:
         exists: a thread without any checkpoint must never be resumed.
         pending: its open questions.
-        has_tasks: work is left, waiting for answers or cut off.
+        has_tasks: work is left, whatever it waits for.
+        is_cut_off: some of that work waits for no answer: its process died, it raised,
+            or it stands at a breakpoint. Other work may ask questions beside it.
         checkpoint: id of the checkpoint that was read.
         taken: key of the last input that the thread was started with.
         last_words: what the agent said last in this turn, as text.
@@ -51,6 +53,7 @@ class ThreadState:
     exists: bool
     pending: tuple[PendingInterrupt, ...] = ()
     has_tasks: bool = False
+    is_cut_off: bool = False
     checkpoint: str = ""
     taken: str = ""
     last_words: str = ""
@@ -60,11 +63,6 @@ class ThreadState:
         """Say whether nothing is left to do; the runtime's own ``next`` lies."""
         return self.exists and not self.has_tasks and not self.pending
 
-    @property
-    def is_cut_off(self) -> bool:
-        """Say whether work is left that waits for nobody: its process died."""
-        return self.exists and self.has_tasks and not self.pending
-
 
 class Runner(Protocol):
     """One agent in one runtime. The caller holds the thread's lease throughout."""
@@ -73,11 +71,18 @@ class Runner(Protocol):
         """Read where a thread stands."""
         ...
 
+    async def has_taken(self, thread: str, key: str) -> bool:
+        """Return True if a thread was started with this key, now or ever before.
+
+        A message may be delivered again after the thread was given others.
+        """
+        ...
+
     async def start(self, thread: str, text: str, *, key: str) -> None:
         """Give a thread a person's message and run until it rests.
 
-        ``key`` is kept with the thread as `ThreadState.taken`, so that a message that
-        is delivered twice is given once.
+        ``key`` is kept with the thread, see `has_taken`, so that a message that is
+        delivered twice is given once.
         """
         ...
 
@@ -94,7 +99,7 @@ class Runner(Protocol):
         ...
 
     async def nudge(self, thread: str, *, key: str) -> None:
-        """Go on with a thread that was cut off; never while a question is open.
+        """Go on with a thread that was cut off; open questions are asked again.
 
         ``key`` is what `ThreadState.taken` was, and is kept.
         """

@@ -9,6 +9,9 @@ the thread it was given for, so that no thread is ever run with another user's g
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from gateway.resume.runner import Runner
 
@@ -22,9 +25,15 @@ class Runners:
 
     Args:
         agents: agent name to the runner of all its threads; may change later.
+        saver: the checkpoints of those agents; None when nobody knows.
     """
 
-    def __init__(self, agents: Mapping[str, Runner] | None = None) -> None:
+    def __init__(
+        self,
+        agents: Mapping[str, Runner] | None = None,
+        saver: BaseCheckpointSaver[Any] | None = None,
+    ) -> None:
+        self.saver = saver
         self._agents: Mapping[str, Runner] = {} if agents is None else agents
         self._threads: dict[tuple[str, str], Runner] = {}
         # Whether it ended; else the program resumes it by itself.
@@ -76,6 +85,19 @@ class Runners:
     def of(self, agent: str, thread: str) -> Runner | None:
         """Return what runs a thread; None when this process does not run it."""
         return self._threads.get((agent, thread)) or self._agents.get(agent)
+
+    def is_of_a_program(self, agent: str, thread: str) -> bool:
+        """Return True if a program of this process runs this thread by itself."""
+        return (agent, thread) in self._threads
+
+    def names(self) -> frozenset[str]:
+        """Return the agents of which this process runs any thread."""
+        return frozenset({*self._agents, *(agent for agent, _ in self._threads)})
+
+    @property
+    def agents(self) -> tuple[str, ...]:
+        """Return the names of the agents whose threads are all run here."""
+        return tuple(self._agents)
 
     def serves(self, agent: str) -> bool:
         """Return True if this process runs every thread of an agent."""

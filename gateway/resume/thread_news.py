@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
 from gateway.errors import StoreUnavailable
+from gateway.resume.patience import patiently
 from gateway.resume.worker import Rested
 from gateway.store.keys import Keys
 from gateway.store.store import Store
@@ -53,9 +54,6 @@ class ThreadNews:
         """Give a queue that gets something after each change, from now on.
 
         Read the thread after this was entered, or a change in between is missed.
-
-        Raises:
-            StoreUnavailable: when nothing can be read.
         """
         queue: News = asyncio.Queue()
         who = (agent, thread)
@@ -82,7 +80,7 @@ class ThreadNews:
         async with self._lock:
             if self._follower is None or self._follower.done():
                 # The place is read before the caller reads its thread.
-                newest = await self._outbox.newest()
+                newest = await patiently(self._outbox.newest)
                 self._follower = asyncio.create_task(self._read(newest))
 
     async def _read(self, after: str) -> None:

@@ -11,8 +11,8 @@ import asyncio
 import copy
 import hashlib
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, cast
 
@@ -20,20 +20,25 @@ from langgraph.types import Interrupt
 
 from gateway.agent.port import connected
 from gateway.approvals.record import Origin, Person
-from gateway.errors import GraphError, ThreadUnavailable
+from gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
 from gateway.failures import log_failure
 from gateway.resume.advancing import Advancer
 from gateway.resume.announcing import Place
 from gateway.resume.answers import answers_for, asked_items
-from gateway.resume.classification import ThreadHalted, is_final
+from gateway.resume.classification import ThreadHalted
+from gateway.resume.diagnosis import diagnose
 from gateway.resume.every_loop import EveryLoop
 from gateway.resume.langgraph_local import LangGraphLocal, pending_of
 from gateway.resume.leases import under_lease
+from gateway.resume.patience import NotBegun, Pauses, patiently, set_or_late
+from gateway.resume.retries import Retries
 from gateway.resume.runner import PendingInterrupt, ThreadState
 from gateway.resume.runners import Runners
 from gateway.resume.strict_state import strict_serializer
 from gateway.resume.thread_news import LOOK_S, SOON_S, News, ThreadNews, next_news
 from gateway.resume.worker import GRACE_S, Rested
+from gateway.store.jobs import Job, JobKind
+from gateway.store.stalled import RunState
 from gateway.store.store import Store
 from gateway.store.threads import ThreadFacts
 
@@ -60,8 +65,9 @@ class ThreadRuns:
         self._gateway = gateway
         self._runners = runners
         self._news = news
-        self._steps: set[asyncio.Task[ThreadState]] = set()
-        self._is_closing = False
+        self._retries = Retries(store)
+        self._steps: set[asyncio.Task[ThreadState | None]] = set()
+        self._closing = asyncio.Event()
 
     async def run(
         self, at: Place, runner: LangGraphLocal, given: object
@@ -129,12 +135,14 @@ class ThreadRuns:
         """Keep who asked and where, as far as they are given."""
         if requester is None and origin is None:
             return
+        _check_who_asked(requester, origin)
 
         def asked(before: ThreadFacts) -> ThreadFacts:
             after = before if requester is None else before.asked_by(requester)
             return after if origin is None else after.with_(origin=origin)
 
-        await self._store.threads.change(at.keys, at.tenant, at.agent, at.thread, asked)
+        facts = (at.keys, at.tenant, at.agent, at.thread)
+        await patiently(lambda: self._store.threads.change(*facts, asked))
 
     async def delete(self, at: Place, runner: LangGraphLocal) -> None:
         """End what waits in a thread, and forget its checkpoints.
@@ -146,6 +154,7 @@ class ThreadRuns:
         async def work() -> None:
             await self._gateway.home.supersede_run(at.home)
             await runner.delete(at.thread)
+            await self._store.threads.end_run(at.keys, at.tenant, at.agent, at.thread)
             self._runners.release(at.agent, at.thread)
 
         await under_lease(self._store, at, work)
@@ -153,7 +162,7 @@ class ThreadRuns:
 
     async def close(self, *, grace_s: float = GRACE_S) -> None:
         """Let running steps rest, then stop them."""
-        self._is_closing = True
+        self._closing.set()
         if self._steps:
             _, late = await asyncio.wait(self._steps, timeout=grace_s)
             for step in late:
@@ -165,41 +174,107 @@ class ThreadRuns:
     async def _rest(
         self, at: Place, runner: LangGraphLocal, news: News
     ) -> dict[str, Any]:
-        state, within_s = await runner.probe(at.thread), LOOK_S
-        while not _rests_for_good(state):
-            rested = await next_news(news, within_s=within_s)
+        within_s: float = 0.0
+        while True:
+            rested = await next_news(news, within_s=within_s) if within_s else None
             _raise_if_given_up(rested)
-            state = await runner.probe(at.thread)
+            try:
+                state = await runner.probe(at.thread)
+                if _rests_for_good(state):
+                    break
+                await self._raise_if_parked(at)
+            except Exception as error:
+                if not diagnose(error).can_pass:
+                    raise
+                logger.warning("thread.unread agent=%s thread=%s", at.agent, at.thread)
+                rested = Rested(at.agent, at.thread)
             within_s = LOOK_S if rested is None else SOON_S
         if not state.exists:
             raise ThreadUnavailable(
                 f"There is no thread {at.thread!r} of {at.agent!r}, or it was deleted."
             )
-        return await runner.values(at.thread)
+        return await patiently(lambda: runner.values(at.thread))
+
+    async def _raise_if_parked(self, at: Place) -> None:
+        """Raise what another process parked the run for."""
+        parked = await self._retries.parked(at)
+        if parked is not None:
+            raise _given_up(at.agent, at.thread, parked.reason)
 
     async def _step(
         self, at: Place, runner: LangGraphLocal, given: object
-    ) -> ThreadState:
+    ) -> ThreadState | None:
+        """Take a step of a thread; one that waits for an outage is begun again.
+
+        Once the thread has its input, the workers go on with it instead.
+        """
+        pauses, clock = Pauses(), asyncio.get_running_loop().time
+        late = clock() + self._store.retries.limit.total_seconds()
         while True:
+            pause_s = BUSY_S
             try:
                 with connected(self._gateway, at.home):
                     return await under_lease(
                         self._store, at, lambda: self._advance(at, runner, given)
                     )
             except ThreadUnavailable:
-                state = await runner.probe(at.thread)
-                if self._is_closing or (not state.exists and given is None):
+                if self._closing.is_set() or not await _has_work(at, runner, given):
                     raise
-            await asyncio.sleep(BUSY_S)
+            except (NotBegun, StoreUnavailable) as error:
+                if self._closing.is_set() or clock() > late:
+                    raise error.__cause__ or error from None
+                pause_s = pauses.next_s()
+                logger.warning(
+                    "run.waiting agent=%s thread=%s error=%s next_in_s=%.1f",
+                    at.agent,
+                    at.thread,
+                    type(error.__cause__ or error).__name__,
+                    pause_s,
+                )
+            await set_or_late(self._closing, pause_s)
 
     async def _advance(
         self, at: Place, runner: LangGraphLocal, given: object
-    ) -> ThreadState:
+    ) -> ThreadState | None:
         self._runners.keep(at.agent, at.thread, runner)
-        state = await self._begin_or_go_on(at, runner, given)
+        try:
+            state = await self._begin_or_go_on(at, runner, given)
+        except ThreadUnavailable:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again, unless it can pass
+            await self._failed(at, runner, given, error)
+            return None
+        await self._retries.went_on(at, None)
         if state.is_finished or not state.exists:
             self._runners.release(at.agent, at.thread)
         return state
+
+    async def _failed(
+        self, at: Place, runner: LangGraphLocal, given: object, error: Exception
+    ) -> None:
+        """Hand a thread over to the workers, which retry it; or raise the error.
+
+        Raises:
+            NotBegun: when the thread does not have its input yet.
+        """
+        can_pass = diagnose(error).can_pass
+        try:
+            state = await runner.probe(at.thread)
+        except Exception as unread:
+            if can_pass and diagnose(unread).can_pass:
+                raise NotBegun from error
+            raise error from unread
+        is_taken = state.exists and (given is None or state.taken == _key(given))
+        if not is_taken:
+            if can_pass:
+                raise NotBegun from error
+            raise error
+        left = Job(
+            kind=JobKind.RESUME, tenant=at.tenant, agent=at.agent, thread=at.thread
+        )
+        run = await self._retries.failed(at, error, left=left, is_last=not can_pass)
+        if run is None or run.state is RunState.PARKED:
+            raise error
 
     async def _begin_or_go_on(
         self, at: Place, runner: LangGraphLocal, given: object
@@ -213,14 +288,18 @@ class ThreadRuns:
                 "give it an input."
             )
         if given is None or state.taken == key:
+            await self._store.stalled.taken_up(at.keys, at.run)
             return await advancer.forward(at, runner, past_limits=True)
         # A copy, because LangGraph writes ids into the messages it is given.
         fresh = copy.deepcopy(given)
         return await advancer.begin(
-            at, runner, lambda: runner.give(at.thread, fresh, key=key)
+            at,
+            runner,
+            lambda: runner.give(at.thread, fresh, key=key),
+            is_told=await self._retries.is_stalled(at),
         )
 
-    def _ended(self, at: Place, step: asyncio.Task[ThreadState]) -> None:
+    def _ended(self, at: Place, step: asyncio.Task[ThreadState | None]) -> None:
         self._steps.discard(step)
         if step.cancelled():
             return
@@ -234,24 +313,69 @@ class ThreadRuns:
                 self._news.tell(Rested(at.agent, at.thread, error))
 
 
+@asynccontextmanager
+async def wait_at_most(timeout_s: float | None, thread: str) -> AsyncGenerator[None]:
+    """Bound a wait for a thread; None waits as long as it takes.
+
+    Raises:
+        TimeoutError: says what happens to the thread, and how to wait on.
+    """
+    limit = asyncio.timeout(timeout_s)
+    try:
+        async with limit:
+            yield
+    except TimeoutError as error:
+        if not limit.expired():
+            raise  # a step's own error
+        raise TimeoutError(
+            f"The thread {thread!r} was not finished within {timeout_s:g} s. It goes "
+            "on; call run or wait with the same thread_id to wait longer, or pending "
+            "to see what waits for people."
+        ) from error
+
+
+def _check_who_asked(requester: object, origin: object) -> None:
+    for name, given, kind in (
+        ("requester", requester, Person),
+        ("origin", origin, Origin),
+    ):
+        if not (given is None or isinstance(given, kind)):
+            raise TypeError(
+                f"{name}={given!r} is no {kind.__name__}; give "
+                f"gateway.approvals.record.{kind.__name__}."
+            )
+
+
+async def _has_work(at: Place, runner: LangGraphLocal, given: object) -> bool:
+    """Return True if a thread that another process runs is worth waiting for."""
+    if given is not None:
+        return True
+    return (await patiently(lambda: runner.probe(at.thread))).exists
+
+
 def _raise_if_given_up(rested: Rested | None) -> None:
     if rested is None or rested.error is None:
         return
     if isinstance(rested.error, ThreadHalted):
         raise rested.error
-    how = "after one attempt" if is_final(rested.error) else "after several attempts"
-    raise GraphError(
-        f"The thread {rested.thread!r} of {rested.agent!r} was given up {how} "
-        f"({type(rested.error).__name__}); mend the cause and run it again "
-        "without input."
+    raise _given_up(
+        rested.agent, rested.thread, diagnose(rested.error).reason
     ) from rested.error
+
+
+def _given_up(agent: str, thread: str, reason: str) -> GraphError:
+    return GraphError(
+        f"The thread {thread!r} of {agent!r} was given up: {reason} Mend the cause and "
+        "run it again without input."
+    )
 
 
 def _rests_for_good(state: ThreadState) -> bool:
     """Return True if nothing of ours will bring this thread forward."""
     if state.is_finished or not state.exists:
         return True
-    return bool(state.pending) and not asked_items(state.pending)
+    is_asking = bool(state.pending) and not state.is_cut_off
+    return is_asking and not asked_items(state.pending)
 
 
 def _key(given: object) -> str:

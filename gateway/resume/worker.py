@@ -9,35 +9,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gateway.agent.port import Gateway, connected
-from gateway.errors import (
-    StateUnknown,
-    StoreUnavailable,
-    ThreadUnavailable,
-    TwokeyError,
-)
+from gateway.errors import StoreUnavailable, ThreadUnavailable, ThreadUnknown
 from gateway.failures import log_failure
+from gateway.policy.rules import Policy
 from gateway.resume.advancing import Advancer
-from gateway.resume.announcing import Announcer, Place
-from gateway.resume.classification import ThreadHalted, is_final
+from gateway.resume.announcing import Place
+from gateway.resume.foreign_questions import ForeignQuestions
 from gateway.resume.leases import under_lease
+from gateway.resume.patience import set_or_late
+from gateway.resume.retries import Retries
 from gateway.resume.runner import Runner
 from gateway.resume.runners import Runners
 from gateway.service.agents import AgentService
-from gateway.store.jobs import Delivery, JobKind, JobQueue
+from gateway.store.jobs import Delivery, Job, JobKind, JobQueue
 from gateway.store.keys import Keys
+from gateway.store.stalled import RunState
 from gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
 BUSY_MS = 100
 """How soon to look again at a thread that another process runs."""
-UNKNOWN_STATE_MS = 5000
-"""How soon to read a business state again that could not be read."""
-UNSERVED_MS = 1000
-"""How soon to offer a job again whose thread this process does not run."""
 MAX_UNSERVED = 1000
 """How many threads that this process does not run are named in its log."""
-BACK_OFF_MS, BACK_OFF_CAP_MS = 500, 60_000
 BLOCK_MS = 500
 """How long one read waits for a job: no longer than a stop may take."""
 GRACE_S = 25.0
@@ -66,18 +60,22 @@ class Worker:
         gateway: what the agents are connected to, from any event loop.
         agents: the same gateway's service in this event loop.
         runners: what this process runs; changes while the worker works.
+        retries: what becomes of runs that fail.
+        policy: returns the policy in force now.
         consumer: name of this process among the readers, unlike any other's.
         tenant: whose agents these are.
         slots: how many threads are run at the same time.
         at_rest: called after each job that was done with.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a worker is made of
         self,
         store: Store,
         gateway: Gateway,
         agents: AgentService,
         runners: Runners,
+        retries: Retries,
+        policy: Callable[[], Policy],
         *,
         consumer: str,
         tenant: str = "default",
@@ -89,7 +87,8 @@ class Worker:
         self._runners = runners
         self._tenant = tenant
         self._advancer = Advancer(store, agents)
-        self._announcer = Announcer(store)
+        self._questions = ForeignQuestions(store, policy, agents, self._advancer)
+        self._retries = retries
         self._slots = asyncio.Semaphore(slots)
         self._at_rest = at_rest
         self._running: set[asyncio.Task[None]] = set()
@@ -111,7 +110,7 @@ class Worker:
 
     async def _read(self, keys: Keys, stop: asyncio.Event) -> None:
         queue = self._store.queue(keys)
-        is_prepared = False
+        is_prepared = is_awake = False
         pause = FIRST_PAUSE_S
         while not stop.is_set():
             await self._slots.acquire()
@@ -120,6 +119,10 @@ class Worker:
                 if not is_prepared:
                     await queue.prepare()
                     is_prepared = True
+                if not is_awake:
+                    serves = self._runners.serves
+                    await self._retries.wake(keys, self._tenant, serves)
+                    is_awake = True
                 delivery = await queue.take(self._consumer, block_ms=BLOCK_MS)
                 pause = FIRST_PAUSE_S
                 if delivery is not None:
@@ -136,7 +139,7 @@ class Worker:
                 if task is None:
                     self._slots.release()
             if not is_prepared:
-                await _either(stop, pause)
+                await set_or_late(stop, pause)
                 pause = min(pause * 2, LONGEST_PAUSE_S)
 
     def _free(self, task: asyncio.Task[None]) -> None:
@@ -161,10 +164,10 @@ class Worker:
         is_resume = job.kind is JobKind.RESUME
         try:
             if is_ours and is_resume and await self._is_of_no_use(at):
-                await queue.done(delivery)
+                await self._retries.went_on(at, delivery)
                 return
             if runner is None or not is_ours:
-                await self._leave(queue, delivery)
+                await self._leave(keys, delivery)
                 return
             async with queue.holding(self._consumer, delivery):
                 await self._attempt(at, runner, queue, delivery)
@@ -187,55 +190,71 @@ class Worker:
         try:
             with connected(self._gateway, at.home):
                 await under_lease(
-                    self._store, at, lambda: self._bring(at, runner, delivery)
+                    self._store, at, lambda: self._once(at, runner, delivery)
                 )
         except asyncio.CancelledError:
             fresh = await self._as_far_as_it_got(at, runner, delivery)
             await queue.later(fresh, delay_ms=0)
             raise
+        except ThreadUnknown as error:
+            logger.info("job.later job=%s reason=%s", delivery.id, error)
+            await self._leave(at.keys, delivery, why=str(error))
         except ThreadUnavailable as error:
             logger.info("job.later job=%s reason=%s", delivery.id, error)
             fresh = await self._as_far_as_it_got(at, runner, delivery)
             await queue.later(fresh, delay_ms=_jittered(BUSY_MS))
-        except StateUnknown as error:
-            # Tried until the approval lapses: people have decided, and need not again.
-            logger.warning("job.state_unknown job=%s reason=%s", delivery.id, error)
-            fresh = await self._as_far_as_it_got(at, runner, delivery)
-            await queue.later(fresh, delay_ms=_jittered(UNKNOWN_STATE_MS))
-        except StoreUnavailable:
+
+    async def _once(self, at: Place, runner: Runner, delivery: Delivery) -> None:
+        """Try a job, and keep what came of it before another may run the thread."""
+        try:
+            await self._bring(at, runner, delivery)
+        except ThreadUnavailable:
             raise
         except Exception as error:  # noqa: BLE001 - the worker survives
-            log_failure(
-                logger,
-                error,
-                "job.failed job=%s agent=%s thread=%s attempt=%d",
-                delivery.id,
-                at.agent,
-                at.thread,
-                delivery.job.attempt,
-            )
-            fresh = await self._as_far_as_it_got(at, runner, delivery)
-            await self._try_again(at, queue, fresh, error)
+            await self._failed(at, runner, delivery, error)
         else:
-            await queue.done(delivery)
+            await self._retries.went_on(at, delivery)
             self._at_rest(Rested(at.agent, at.thread))
 
+    async def _failed(
+        self, at: Place, runner: Runner, delivery: Delivery, error: Exception
+    ) -> None:
+        left = await self._left(at, runner, delivery)
+        run = await self._retries.failed(at, error, left=left, delivery=delivery)
+        if run is None or run.state is RunState.PARKED:
+            self._at_rest(Rested(at.agent, at.thread, error))
+
     async def _bring(self, at: Place, runner: Runner, delivery: Delivery) -> None:
-        job, key = delivery.job, delivery.id
-        is_new = (
-            job.kind is JobKind.START
-            # Only a message that was not taken is queued again, under a new id; so
-            # the delivery's id tells whether it was.
-            and (await runner.probe(at.thread)).taken != key
-        )
+        job, key = delivery.job, _key(delivery)
+        is_start = job.kind is JobKind.START
+        if not is_start and await self._store.stalled.is_dropped(at.keys, at.run):
+            return
+        is_new = is_start and not await runner.has_taken(at.thread, key)
         if is_new:
             state = await self._advancer.begin(
-                at, runner, lambda: runner.start(at.thread, job.input, key=key)
+                at,
+                runner,
+                lambda: runner.start(at.thread, job.input, key=key),
+                # Each retry of a message would say again that somebody works on it.
+                is_told=await self._retries.is_stalled(at),
             )
         else:
             state = await self._advancer.forward(at, runner)
+        if not self._runners.is_of_a_program(at.agent, at.thread):
+            state = await self._questions.settle(at, runner, state)
         if state.is_finished:
             self._runners.release(at.agent, at.thread)
+
+    async def _left(self, at: Place, runner: Runner, delivery: Delivery) -> Job | None:
+        """Return what is left of a job that failed; None when that is not known.
+
+        A message without an id is only known by its delivery, which must stay then.
+        """
+        try:
+            return (await self._as_far_as_it_got(at, runner, delivery)).job
+        except Exception as error:  # noqa: BLE001 - the checkpoints cannot be read
+            log_failure(logger, error, "thread.unread job=%s", delivery.id)
+            return delivery.job if delivery.job.id else None
 
     async def _as_far_as_it_got(
         self, at: Place, runner: Runner, delivery: Delivery
@@ -243,37 +262,16 @@ class Worker:
         """Return the job that is left: a message that was taken is not given again."""
         if delivery.job.kind is not JobKind.START:
             return delivery
-        if (await runner.probe(at.thread)).taken != delivery.id:
+        if not await runner.has_taken(at.thread, _key(delivery)):
             return delivery
-        rest = delivery.job.with_(kind=JobKind.RESUME, input="")
+        rest = delivery.job.with_(kind=JobKind.RESUME, input="", id="")
         return Delivery(delivery.id, rest)
 
-    async def _try_again(
-        self, at: Place, queue: JobQueue, delivery: Delivery, error: Exception
-    ) -> None:
-        delay_ms = min(BACK_OFF_MS * 2**delivery.job.attempt, BACK_OFF_CAP_MS)
-        kind = type(error).__name__
-        if isinstance(error, ThreadHalted) and error.is_told:
-            await queue.done(delivery)
-            self._at_rest(Rested(at.agent, at.thread, error))
-            return
-        if await queue.again(
-            delivery,
-            delay_ms=_jittered(delay_ms),
-            error=kind,
-            is_final=is_final(error),
-        ):
-            return
-        logger.error("job.dead agent=%s thread=%s error=%s", at.agent, at.thread, kind)
-        # An error that is not ours may quote arguments: only its name is told.
-        reason = str(error) if isinstance(error, TwokeyError) else kind
-        await self._announcer.failed(at, reason)
-        self._at_rest(Rested(at.agent, at.thread, error))
-
-    async def _leave(self, queue: JobQueue, delivery: Delivery) -> None:
+    async def _leave(self, keys: Keys, delivery: Delivery, why: str = "") -> None:
         """Leave a job to a process that runs its thread; it is never acknowledged here.
 
-        A program that started again serves a thread once it runs it again.
+        A program that started again serves a thread once it runs it again. A gateway
+        with other checkpoints may know a thread that ours do not.
         """
         job = delivery.job
         place = (job.agent, job.thread)
@@ -282,17 +280,17 @@ class Worker:
             logger.warning(
                 "thread.not_run_here agent=%s thread=%s", job.agent, job.thread
             )
-        await queue.later(delivery, delay_ms=_jittered(UNSERVED_MS))
+        at = Place(keys, job.tenant, job.agent, job.thread)
+        await self._retries.unserved(at, delivery, why)
+
+
+def _key(delivery: Delivery) -> str:
+    """Return what a thread keeps of a message that it was given.
+
+    It stays the same when the job is put back and delivered again.
+    """
+    return delivery.job.id or delivery.id
 
 
 def _jittered(delay_ms: int) -> int:
     return int(delay_ms * random.uniform(0.5, 1.0))  # noqa: S311 - spreads load only
-
-
-async def _either(stop: asyncio.Event, pause_s: float) -> None:
-    """Wait for a stop, no longer than ``pause_s``."""
-    try:
-        async with asyncio.timeout(pause_s):
-            await stop.wait()
-    except TimeoutError:
-        return

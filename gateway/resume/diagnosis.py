@@ -1,0 +1,163 @@
+"""Diagnose the error of a run: it can pass by itself, it cannot, or nobody knows.
+
+What can pass is retried for long, what cannot is parked at once, and what is unknown is
+retried for a short while: a library may wrap an overloaded provider in any exception of
+its own, and user code may raise anything. An error is known by its class, by the HTTP
+status or gRPC code that it carries, and else by what it was raised from. The text of an
+error is never read, and never told: it may quote arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from gateway.errors import NewerRecord, StateUnknown, StoreUnavailable, TwokeyError
+from gateway.resume.classification import AtBreakpoint, ThreadHalted, is_final
+from gateway.resume.known_errors import Trouble, status_of, trouble_of
+from gateway.resume.retry_after import retry_after_s
+
+CAN_PASS = frozenset(
+    {
+        Trouble.CONNECTION,
+        Trouble.OVERLOAD,
+        Trouble.RATE_LIMIT,
+        Trouble.TIMEOUT,
+        Trouble.DATABASE,
+        Trouble.MACHINE,
+        Trouble.STORE,
+        Trouble.STATE,
+        Trouble.UNSERVED,
+    }
+)
+
+_SENTENCES: Mapping[Trouble, str] = {
+    Trouble.CONNECTION: "A service that the agent needs cannot be reached ({name}).",
+    Trouble.OVERLOAD: "A service that the agent needs is overloaded or fails ({name}).",
+    Trouble.RATE_LIMIT: "A service that the agent needs limits its requests ({name}).",
+    Trouble.TIMEOUT: "A service that the agent needs did not answer in time ({name}).",
+    Trouble.DATABASE: "A database that the agent needs does not answer ({name}).",
+    Trouble.MACHINE: "The agent's machine has too little of something left ({name}).",
+    Trouble.STORE: "The store of the gateway does not answer.",
+    Trouble.STATE: "The business state that a call depends on cannot be read.",
+    Trouble.UNSERVED: "No process runs the agent for this thread at the moment.",
+    Trouble.UNKNOWN: "The agent failed with an error that may pass ({name}).",
+    Trouble.REFUSED: "A service that the agent needs refused its request ({name}).",
+    Trouble.CODE: "The agent's code failed ({name}).",
+    Trouble.LIMIT: "The run reached a limit of its graph ({name}).",
+    Trouble.GRAPH: "The agent's graph cannot be used ({name}).",
+}
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What is known of an error.
+
+    Attributes:
+        trouble: its kind.
+        reason: one sentence of ours, without anything that the error quotes.
+        retry_after_s: how long whoever refused asked us to wait; 0 for nothing said.
+    """
+
+    trouble: Trouble
+    reason: str
+    retry_after_s: float = 0.0
+
+    @property
+    def can_pass(self) -> bool:
+        """Return True if the same step may succeed later without any change."""
+        return self.trouble in CAN_PASS
+
+    @property
+    def is_final(self) -> bool:
+        """Return True if a retry would only repeat the error."""
+        return not self.can_pass and self.trouble is not Trouble.UNKNOWN
+
+
+def diagnose(error: BaseException) -> Diagnosis:
+    """Return what is known of an error, of its causes and of the errors in a group."""
+    return _found(error, set()) or _diagnosis(Trouble.UNKNOWN, error)
+
+
+def unserved() -> Diagnosis:
+    """Return the diagnosis of a thread that no process runs."""
+    return Diagnosis(Trouble.UNSERVED, _SENTENCES[Trouble.UNSERVED])
+
+
+_MOST_CAUSES = 50
+
+
+def _found(error: BaseException, seen: set[int]) -> Diagnosis | None:
+    """Return what an error or its causes are known as; None when nothing is known."""
+    if id(error) in seen or len(seen) >= _MOST_CAUSES:
+        return None
+    seen.add(id(error))
+    if isinstance(error, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        parts = [
+            _found(one, seen) or _diagnosis(Trouble.UNKNOWN, one)
+            for one in group.exceptions
+        ]
+        return max(parts, key=_severity)
+    own = _own(error)
+    if own is not None and own.trouble is not Trouble.CODE:
+        return own
+    if error.__cause__ is not None:
+        # Who wraps an error names it as the cause: `raise ValueError(...) from error`.
+        cause = _found(error.__cause__, seen)
+        return own if own is not None and not (cause and cause.can_pass) else cause
+    if own is None and error.__context__ is not None and not error.__suppress_context__:
+        # What was being handled may be harmless, such as a KeyError of a cache.
+        context = _found(error.__context__, seen)
+        return context if context is not None and context.can_pass else None
+    return own
+
+
+def _severity(one: Diagnosis) -> tuple[bool, bool, float]:
+    return one.is_final, not one.can_pass, one.retry_after_s
+
+
+def _own(error: BaseException) -> Diagnosis | None:
+    """Return what an error is known as by itself."""
+    if isinstance(error, TwokeyError):
+        return _of_twokey(error)
+    if is_final(error):
+        return _diagnosis(Trouble.LIMIT, error)
+    trouble = trouble_of(error)
+    return None if trouble is None else _diagnosis(trouble, error)
+
+
+def _of_twokey(error: TwokeyError) -> Diagnosis:
+    if isinstance(error, NewerRecord):
+        return Diagnosis(Trouble.STORE, str(error))
+    if isinstance(error, StoreUnavailable):
+        return Diagnosis(Trouble.STORE, _SENTENCES[Trouble.STORE])
+    if isinstance(error, StateUnknown):
+        return Diagnosis(Trouble.STATE, str(error))
+    trouble = Trouble.GRAPH
+    if isinstance(error, ThreadHalted):
+        is_limit = not isinstance(error, AtBreakpoint)
+        trouble = Trouble.LIMIT if is_limit else Trouble.BREAKPOINT
+    return Diagnosis(trouble, str(error))
+
+
+def _diagnosis(trouble: Trouble, error: BaseException) -> Diagnosis:
+    wait_s = retry_after_s(error) if trouble in CAN_PASS else 0.0
+    reason = _SENTENCES[trouble].format(name=name_of(error))
+    return Diagnosis(trouble, reason, wait_s)
+
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,60}", re.ASCII)
+
+
+def name_of(error: BaseException) -> str:
+    """Return an error's class, and the HTTP status that it carries."""
+    kind = type(error)
+    root = kind.__module__.partition(".")[0]
+    name = kind.__name__ if _NAME.fullmatch(kind.__name__) else "an error"
+    is_named = root != "builtins" and _NAME.fullmatch(root)
+    status = status_of(error)
+    shown = f"{root}.{name}" if is_named else name
+    return f"{shown}, HTTP {status}" if status else shown

@@ -1,0 +1,99 @@
+"""Read questions of other libraries: in words for people, and how they may end.
+
+Only what LangChain's own human-in-the-loop middleware asks has an answer of which it is
+known that it lets nothing run. Any text that another question takes for an answer
+would be used as one, such as the number of an account; so there is none for it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import cast
+
+from gateway.approvals.evidence import redacted
+from gateway.approvals.strict_json import JsonObject, accept_object
+from gateway.errors import BadJson
+from gateway.resume.runner import PendingInterrupt
+
+MAX_WORDS = 3000
+"""Longest text of a question that is passed on."""
+
+_CALLS = 20
+_NOBODY = "Nobody answered in time, so this did not run."
+_REFUSING = ("reject", "respond")
+
+Redact = Callable[[str], Iterable[str]]
+"""Returns the paths of a tool's arguments that people do not get to see."""
+
+
+def in_words(pending: PendingInterrupt, redact: Redact) -> str:
+    """Return a question for people: bounded, and without what the policy redacts."""
+    calls = _calls(pending.value)
+    if calls:
+        lines = [_call(one, redact) for one in calls[:_CALLS]]
+        if len(calls) > _CALLS:
+            lines.append(f"… and {len(calls) - _CALLS} more calls")
+        text = "\n".join(["Should this run?", *lines])
+    elif isinstance(pending.value, str):
+        text = pending.value
+    else:
+        # What is in it is not known, so nobody could say what has to be hidden.
+        text = _names(pending.value)
+    return text if len(text) <= MAX_WORDS else f"{text[: MAX_WORDS - 1]}…"
+
+
+def refusal(pending: PendingInterrupt) -> JsonObject | None:
+    """Return the answer that nobody answered; None when there is no safe one."""
+    value = _object(pending.value)
+    if value.get("type") == "tool_approval":
+        return {"type": "reject", "message": _NOBODY} if pending.schema else None
+    requests, rules = value.get("action_requests"), value.get("review_configs")
+    if not isinstance(requests, list) or not isinstance(rules, list):
+        return None
+    allowed = {
+        str(_object(rule).get("action_name")): _object(rule).get("allowed_decisions")
+        for rule in cast("list[object]", rules)
+    }
+    decisions: list[JsonObject] = []
+    for request in cast("list[object]", requests):
+        found = allowed.get(str(_object(request).get("name")))
+        words = cast("list[object]", found) if isinstance(found, list) else []
+        word = next((one for one in _REFUSING if one in words), None)
+        if word is None:
+            return None
+        decisions.append({"type": word, "message": _NOBODY})
+    return {"decisions": list(decisions)} if decisions else None
+
+
+def _calls(value: object) -> list[Mapping[str, object]]:
+    """Return the calls that a question of LangChain's middleware is about."""
+    found = _object(value)
+    if found.get("type") == "tool_approval":
+        return [found]
+    requests = found.get("action_requests")
+    if not isinstance(requests, list):
+        return []
+    return [_object(one) for one in cast("list[object]", requests)]
+
+
+def _call(call: Mapping[str, object], redact: Redact) -> str:
+    tool = str(call.get("name", ""))
+    try:
+        shown = redacted(accept_object(call.get("args")), redact(tool))
+    except BadJson:
+        return f"{tool} (its arguments cannot be shown)"
+    return f"{tool} {json.dumps(shown, ensure_ascii=False, sort_keys=True)}"
+
+
+def _names(value: object) -> str:
+    if isinstance(value, Mapping):
+        names = ", ".join(map(str, cast("Mapping[object, object]", value)))
+        return f"A question with these parts: {names or 'none'}."
+    if isinstance(value, Sequence):
+        return f"A question with {len(cast('Sequence[object]', value))} parts."
+    return f"A question that is a {type(value).__name__}."
+
+
+def _object(value: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,253 @@
+"""Keep fences in the databases of checkpoints, and compare them before each write.
+
+Each class has the same two methods: ``raised`` keeps a new holder's fence and returns
+the newest one, ``write`` lets a function write unless there is a newer one. What that
+function is given is the saver to write through; None for the saver itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from gateway.errors import LeaseLost
+from gateway.store.fences import Lease
+
+LEASE_KEY, FENCE_KEY = "twokey_lease", "twokey_fence"
+"""Checkpoint metadata: the lease that a checkpoint was written under, and its fence."""
+
+Saver = BaseCheckpointSaver[Any]
+T = TypeVar("T")
+Put = Callable[[Saver | None], Awaitable[T]]
+
+_TABLE = (
+    "CREATE TABLE IF NOT EXISTS twokey_fences "
+    "(lease TEXT PRIMARY KEY, fence BIGINT NOT NULL)"
+)
+POSTGRES = "langgraph.checkpoint.postgres.aio"
+_SQLITE = {
+    ("langgraph.checkpoint.sqlite.aio", "AsyncSqliteSaver"),
+    ("gateway.resume.sqlite", "SqliteSaver"),
+}
+_PAUSE_MS = 15_000
+"""How long Postgres lets a writer that was paused in its transaction hold up others."""
+_CREATE_LOCK = 0x74776F66656E6365
+_MAY_NOT = "42501"
+"""SQLSTATE of a statement for which the user lacks a privilege."""
+
+
+class NoFenceTable(Exception):
+    """This user of the database may not create the table, and nobody else did."""
+
+
+class PostgresFence:
+    """Fences beside the checkpoints of an `AsyncPostgresSaver`.
+
+    A write locks its lease's row until it is committed, so a new holder that writes
+    its fence waits for the writes under the old one, and all later ones are refused.
+    """
+
+    def __init__(self) -> None:
+        self._has_table = False
+
+    async def raised(self, saver: Saver, lease: Lease) -> int:
+        """Keep a new holder's fence; return the newest one.
+
+        Raises:
+            NoFenceTable: there is no table for it.
+        """
+        async with _connection(saver) as conn:
+            if not self._has_table:
+                await _create(conn)
+                self._has_table = True
+            cursor = await conn.execute(
+                "INSERT INTO twokey_fences AS kept (lease, fence) VALUES (%s, %s) "
+                "ON CONFLICT (lease) DO UPDATE "
+                "SET fence = greatest(kept.fence, excluded.fence) RETURNING fence",
+                (lease.name, lease.fence),
+            )
+            return _first(await cursor.fetchone())
+
+    async def write(
+        self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
+    ) -> T:
+        """Write in one transaction with the look at the fence.
+
+        Raises:
+            LeaseLost: there is a newer one; nothing was written.
+        """
+        del config
+        async with _connection(saver) as conn, conn.transaction():
+            # Postgres ends the session of a writer that is paused in here.
+            cursor = await conn.execute(
+                "SELECT fence, "
+                "set_config('idle_in_transaction_session_timeout', %s, true) "
+                "FROM twokey_fences WHERE lease = %s FOR SHARE",
+                (str(_PAUSE_MS), lease.name),
+            )
+            if _first(await cursor.fetchone()) != lease.fence:
+                raise LeaseLost
+            module: Any = importlib.import_module(POSTGRES)
+            return await put(module.AsyncPostgresSaver(conn, serde=saver.serde))
+
+
+async def _create(conn: Any) -> None:  # noqa: ANN401 - of an optional package
+    cursor = await conn.execute(
+        "SELECT (to_regclass('twokey_fences') IS NOT NULL)::int AS found"
+    )
+    if _first(await cursor.fetchone()):
+        return
+    try:
+        async with conn.transaction():
+            # Two processes that create a table at once may both fail.
+            await conn.execute("SELECT pg_advisory_xact_lock(%s)", (_CREATE_LOCK,))
+            await conn.execute(_TABLE)
+    except Exception as error:
+        if getattr(error, "sqlstate", "") != _MAY_NOT:
+            raise
+        raise NoFenceTable from error
+
+
+@asynccontextmanager
+async def _connection(saver: Saver) -> AsyncGenerator[Any]:
+    """Give a connection to write through: one of the pool, or the only one."""
+    given = cast("Any", saver).conn
+    if hasattr(given, "connection"):
+        async with given.connection() as conn:
+            yield conn
+    else:
+        async with cast("Any", saver).lock:
+            yield given
+
+
+class SqliteFence:
+    """Fences beside the checkpoints of an `AsyncSqliteSaver`.
+
+    SQLite lets one process write at a time, so the whole write is one transaction. It
+    is brought to its end whoever is cancelled: left open on this connection, it would
+    keep every other process from writing.
+    """
+
+    def __init__(self) -> None:
+        self._has_table = False
+
+    async def raised(self, saver: Saver, lease: Lease) -> int:
+        """Keep a new holder's fence; return the newest one."""
+        return await asyncio.shield(self._raised(_sqlite(saver), lease))
+
+    async def write(
+        self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
+    ) -> T:
+        """Write in one transaction with the look at the fence.
+
+        Raises:
+            LeaseLost: there is a newer one; nothing was written.
+        """
+        del config
+        return await asyncio.shield(self._write(_sqlite(saver), lease, put))
+
+    async def _raised(self, saver: AsyncSqliteSaver, lease: Lease) -> int:
+        await saver.setup()
+        async with saver.lock:
+            if not self._has_table:
+                await saver.conn.execute(_TABLE)
+                self._has_table = True
+            await saver.conn.execute(
+                "INSERT INTO twokey_fences (lease, fence) VALUES (?, ?) "
+                "ON CONFLICT (lease) DO UPDATE SET fence = excluded.fence "
+                "WHERE twokey_fences.fence < excluded.fence",
+                (lease.name, lease.fence),
+            )
+            await saver.conn.commit()
+            return await _newest(saver, lease)
+
+    async def _write(self, saver: AsyncSqliteSaver, lease: Lease, put: Put[T]) -> T:
+        conn = saver.conn
+        async with saver.lock:
+            # The lock is held here, so the write needs a saver with one of its own.
+            inner = AsyncSqliteSaver(conn, serde=saver.serde)
+            inner.is_setup = True
+            if conn.in_transaction:
+                await conn.commit()
+            await conn.execute("BEGIN IMMEDIATE")
+            try:
+                if await _newest(saver, lease) != lease.fence:
+                    raise LeaseLost
+                return await put(inner)  # which commits
+            finally:
+                if conn.in_transaction:
+                    await conn.rollback()
+
+
+def _sqlite(saver: Saver) -> AsyncSqliteSaver:
+    return cast("AsyncSqliteSaver", saver)
+
+
+async def _newest(saver: AsyncSqliteSaver, lease: Lease) -> int:
+    query = "SELECT fence FROM twokey_fences WHERE lease = ?"
+    async with saver.conn.execute(query, (lease.name,)) as cursor:
+        return _first(await cursor.fetchone())
+
+
+class ComparedFence:
+    """Fences in the metadata of the checkpoints of any other saver.
+
+    A pause between the look and the write is not noticed here: what a saver of
+    somebody else's does not compare by itself cannot be compared in one step.
+    """
+
+    async def raised(self, saver: Saver, lease: Lease) -> int:
+        """Return a holder's own fence: there is no place for it but a checkpoint."""
+        del saver
+        return lease.fence
+
+    async def write(
+        self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
+    ) -> T:
+        """Look at the fence of the thread's newest checkpoint, then write.
+
+        Raises:
+            LeaseLost: there is a newer one; nothing was written.
+        """
+        thread = config["configurable"]["thread_id"]  # pyright: ignore[reportTypedDictNotRequiredAccess] - a saver needs it
+        head = await saver.aget_tuple(
+            {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}
+        )
+        known = cast("dict[str, object]", head.metadata) if head else {}
+        newest = known.get(FENCE_KEY, 0) if known.get(LEASE_KEY) == lease.name else 0
+        if isinstance(newest, int) and newest > lease.fence:
+            await lease.rise_above(newest)
+        lease.check()
+        return await put(None)
+
+
+Fence = PostgresFence | SqliteFence | ComparedFence
+
+
+def fence_of(saver: Saver) -> Fence:
+    """Return how fences are kept for a saver.
+
+    Only for the very classes that are known: one derived from them may do anything.
+    """
+    kind = type(saver)
+    place = (kind.__module__, kind.__name__)
+    if place == (POSTGRES, "AsyncPostgresSaver") and cast("Any", saver).pipe is None:
+        return PostgresFence()
+    if isinstance(saver, AsyncSqliteSaver) and place in _SQLITE:
+        return SqliteFence()
+    return ComparedFence()
+
+
+def _first(row: Any) -> int:  # noqa: ANN401 - a row of any row factory
+    """Return the first column of a row; 0 without a row."""
+    if not row:
+        return 0
+    values = cast("dict[str, Any]", row).values() if isinstance(row, dict) else row
+    return int(next(iter(values)))

@@ -1,0 +1,203 @@
+"""Let nobody but the holder of a thread's lease write its checkpoints.
+
+Theory of operation. A process that was paused or cut off may go on in the middle of a
+write, long after another one took its thread over; no look at a clock or at the lease
+helps against a pause right after the look. So the database that keeps the checkpoints
+knows the newest fence of each lease (`gateway.store.fences`). A new holder writes its
+fence there before it reads the thread; from then on nothing of an older one is kept,
+and what the older one had kept before is read.
+
+In Postgres and SQLite the fence is compared in the transaction of the write. Any other
+saver is asked for the thread's newest checkpoint before each write, and that one's
+metadata has the fence: between this look and the write there is a moment in which a
+pause is not noticed.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeGuard, TypeVar, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+)
+from langgraph.pregel import Pregel
+from typing_extensions import override
+
+from gateway.resume.fence_tables import (
+    FENCE_KEY,
+    LEASE_KEY,
+    ComparedFence,
+    Fence,
+    NoFenceTable,
+    fence_of,
+)
+from gateway.store.fences import Lease, current
+
+logger = logging.getLogger(__name__)
+
+Saver = BaseCheckpointSaver[Any]
+T = TypeVar("T")
+
+
+def fenced_graph(
+    graph: Pregel[Any, Any, Any, Any],
+) -> Pregel[Any, Any, Any, Any]:
+    """Return a copy of a graph whose checkpoints only a lease's holder can write."""
+    saver: object = cast("Any", graph).checkpointer
+    if not _is_saver(saver) or isinstance(saver, FencedSaver):
+        return graph
+    clone = copy.copy(graph)
+    cast("Any", clone).checkpointer = fenced(saver)
+    return clone
+
+
+def fenced(saver: Saver) -> Saver:
+    """Return a clone of a saver that refuses writes under a lease that was lost.
+
+    The clone shares everything with the saver, as that of `Saver.with_allowlist` does,
+    and has its class, so that whoever asks for a kind of saver finds it.
+    """
+    kind = type(saver)
+    clone = copy.copy(saver)
+    clone.__class__ = type(f"Fenced{kind.__name__}", (FencedSaver, kind), {})
+    cast("FencedSaver", clone).twokey_fence = fence_of(saver)
+    return clone
+
+
+class FencedSaver(BaseCheckpointSaver[Any]):
+    """What a fenced clone does otherwise than the saver it was made of.
+
+    Outside of any lease nothing is otherwise: a program may change its threads itself.
+    """
+
+    twokey_fence: Fence
+
+    @override
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Read a checkpoint, once the database knows the reader's fence."""
+        await self._introduce()
+        return await super().aget_tuple(config)
+
+    @override
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keep a checkpoint under the holder's fence."""
+        lease = current()
+        if lease is None:
+            return await super().aput(config, checkpoint, metadata, new_versions)
+        marked = _marked(metadata, lease)
+        plain = super().aput
+
+        async def put(saver: Saver | None) -> RunnableConfig:
+            write = plain if saver is None else saver.aput
+            return await write(config, checkpoint, marked, new_versions)
+
+        return await self._write(lease, config, put)
+
+    @override
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Keep what a task wrote, under the holder's fence."""
+        lease = current()
+        plain = super().aput_writes
+        if lease is None:
+            await plain(config, writes, task_id, task_path)
+            return
+
+        async def put(saver: Saver | None) -> None:
+            write = plain if saver is None else saver.aput_writes
+            await write(config, writes, task_id, task_path)
+
+        await self._write(lease, config, put)
+
+    @override
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete a thread, unless the lease on it was lost."""
+        lease = current()
+        plain = super().adelete_thread
+        if lease is None:
+            await plain(thread_id)
+            return
+
+        async def delete(saver: Saver | None) -> None:
+            await (plain if saver is None else saver.adelete_thread)(thread_id)
+
+        config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
+        await self._write(lease, config, delete)
+
+    @override
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keep a checkpoint, unless the lease was lost by this clock."""
+        lease = current()
+        if lease is not None:
+            lease.check()
+            metadata = _marked(metadata, lease)
+        return super().put(config, checkpoint, metadata, new_versions)
+
+    @override
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Keep what a task wrote, unless the lease was lost by this clock."""
+        lease = current()
+        if lease is not None:
+            lease.check()
+        super().put_writes(config, writes, task_id, task_path)
+
+    async def _write(
+        self, lease: Lease, config: RunnableConfig, put: Callable[..., Awaitable[T]]
+    ) -> T:
+        await self._introduce()
+        lease.check()
+        return await self.twokey_fence.write(self, lease, config, put)
+
+    async def _introduce(self) -> None:
+        """Let the database know the fence of the lease that this is done under."""
+        lease = current()
+        if lease is None or self.twokey_fence in lease.known_to:
+            return
+        lease.check()
+        try:
+            while (newest := await self.twokey_fence.raised(self, lease)) > lease.fence:
+                await lease.rise_above(newest)
+        except NoFenceTable:
+            logger.warning("checkpoints.fence_not_atomic saver=%s", type(self).__name__)
+            self.twokey_fence = ComparedFence()
+        lease.known_to.add(self.twokey_fence)
+
+
+def _is_saver(found: object) -> TypeGuard[Saver]:
+    return isinstance(found, BaseCheckpointSaver)
+
+
+def _marked(metadata: CheckpointMetadata, lease: Lease) -> CheckpointMetadata:
+    marks = {LEASE_KEY: lease.name, FENCE_KEY: lease.fence}
+    return cast("CheckpointMetadata", {**metadata, **marks})

@@ -1,0 +1,168 @@
+"""Tell people what another library asks in a thread, and end it when its time is over.
+
+A thread rests on a question that is not ours when a tool calls LangGraph's
+``interrupt``, or another human-in-the-loop middleware stands in the graph. Nobody can
+answer it in Slack. So it is told in the run's thread, and the program that runs the
+agent may answer it by itself until it expires; then it ends here: with an answer that
+lets nothing run where there is one, else with the end of the run. The question itself
+then stays in the checkpoint. What comes next into the thread drops it, and the agent is
+told of its calls that did not run.
+
+Threads that a program runs with `Twokey.run` are left to the program, which gets the
+question as a result.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.tiers import Tier
+from gateway.policy.rules import Policy
+from gateway.policy.selection import Selection
+from gateway.resume.advancing import Advancer
+from gateway.resume.announcing import Announcer, Place
+from gateway.resume.answers import fits, question_of
+from gateway.resume.dialects import in_words, refusal
+from gateway.resume.runner import AnswerRefused, PendingInterrupt, Runner, ThreadState
+from gateway.service.agents import AgentService
+from gateway.store.jobs import Job, JobKind
+from gateway.store.questions import Question
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+AGAIN_MS = 60_000
+"""How soon to look again at a question that cannot end before others have."""
+
+
+class ForeignQuestions:
+    """Everything that is done about questions that are not ours.
+
+    Args:
+        store: where it is kept what people were told.
+        policy: returns the policy in force now; its ``expires_in`` counts.
+        agents: ends what waits in a run that ends.
+        advancer: brings a thread forward that was answered.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        policy: Callable[[], Policy],
+        agents: AgentService,
+        advancer: Advancer,
+    ) -> None:
+        self._questions = store.questions
+        self._policy = policy
+        self._agents = agents
+        self._advancer = advancer
+        self._announcer = Announcer(store)
+
+    async def settle(
+        self, at: Place, runner: Runner, state: ThreadState
+    ) -> ThreadState:
+        """Tell, or end, what a resting thread asks; return where it stands then.
+
+        The caller holds the thread's lease.
+        """
+        foreign = [one for one in state.pending if question_of(one) is None]
+        if not foreign:
+            return state
+        job = _expiry_of(at)
+        known = await self._questions.all(at.keys, job)
+        now_ms = await self._questions.now_ms()
+        due: list[PendingInterrupt] = []
+        for one in foreign:
+            question = known.get(one.id)
+            if question is None:
+                await self._ask(at, job, one, now_ms)
+            elif 0 < question.until_ms <= now_ms:
+                due.append(one)
+            elif question.until_ms:
+                await self._questions.arm(at.keys, job, question.until_ms)
+        return await self._end(at, runner, state, due, job) if due else state
+
+    async def _ask(
+        self, at: Place, job: Job, one: PendingInterrupt, now_ms: int
+    ) -> None:
+        expires_in = self._policy().defaults.expires_in.of(Tier.APPROVE)
+        until_ms = now_ms + int(expires_in.total_seconds() * 1000)
+        event = await self._event(at, EventName.RUN_ASKED, until_ms=str(until_ms))
+        event = _ending(event, is_answered=refusal(one) is not None)
+        words = in_words(one, lambda tool: self._redact(at.agent, tool))
+        question = Question(one.id, until_ms)
+        logger.info("question.foreign agent=%s thread=%s", at.agent, at.thread)
+        await self._questions.ask(at.keys, job, question, event, words)
+
+    async def _end(
+        self,
+        at: Place,
+        runner: Runner,
+        state: ThreadState,
+        due: list[PendingInterrupt],
+        job: Job,
+    ) -> ThreadState:
+        answers = {
+            one.id: answer
+            for one in due
+            if (answer := refusal(one)) is not None and fits(answer, one.schema)
+        }
+        if answers:
+            try:
+                await runner.resume(at.thread, answers, key=state.taken)
+            except AnswerRefused:
+                logger.warning(
+                    "question.unended agent=%s thread=%s", at.agent, at.thread
+                )
+                return await self._give_up(at, state, due, job)
+            await self._tell_end(at, job, [*answers], is_answered=True)
+            after = await self._advancer.forward(at, runner)
+            return await self.settle(at, runner, after)
+        return await self._give_up(at, state, due, job)
+
+    async def _give_up(
+        self, at: Place, state: ThreadState, due: list[PendingInterrupt], job: Job
+    ) -> ThreadState:
+        """End the run, unless it asks something else that may be answered still."""
+        if len(due) < len(state.pending):
+            now_ms = await self._questions.now_ms()
+            await self._questions.arm(at.keys, job, now_ms + AGAIN_MS)
+            return state
+        await self._agents.supersede_run(at.home)
+        await self._tell_end(at, job, [one.id for one in due], is_answered=False)
+        return state
+
+    async def _tell_end(
+        self, at: Place, job: Job, ids: list[str], *, is_answered: bool
+    ) -> None:
+        event = await self._event(at, EventName.RUN_UNANSWERED)
+        event = _ending(event, is_answered=is_answered)
+        await self._questions.end(at.keys, job, ids, event)
+
+    async def _event(self, at: Place, name: EventName, **data: str) -> Event:
+        event = await self._announcer.event(at, name)
+        return event.with_(data={**event.data, **data})
+
+    def _redact(self, agent: str, tool: str) -> Iterable[str]:
+        return Selection(self._policy(), agent, tool).redact()
+
+
+def _ending(event: Event, *, is_answered: bool) -> Event:
+    ends = "answered" if is_answered else "ended"
+    return event.with_(data={**event.data, "ends": ends})
+
+
+def _expiry_of(at: Place) -> Job:
+    """Return the job that looks at a thread when a question of it expires.
+
+    Its id keeps it apart from the jobs that bring the thread forward.
+    """
+    return Job(
+        kind=JobKind.RESUME,
+        tenant=at.tenant,
+        agent=at.agent,
+        thread=at.thread,
+        id="question",
+    )

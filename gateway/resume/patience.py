@@ -1,0 +1,54 @@
+"""Wait out what can pass, where no job is queued that would be retried."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from gateway.resume.diagnosis import diagnose
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 15.0
+
+T = TypeVar("T")
+
+
+class NotBegun(Exception):
+    """A thread could not be given its input, for a reason that can pass."""
+
+
+class Pauses:
+    """Pauses between attempts: longer and longer ones."""
+
+    def __init__(self) -> None:
+        self._next_s = FIRST_PAUSE_S
+
+    def next_s(self) -> float:
+        """Return how long to wait now."""
+        pause_s, self._next_s = self._next_s, min(2 * self._next_s, LONGEST_PAUSE_S)
+        return pause_s
+
+
+async def patiently(work: Callable[[], Awaitable[T]]) -> T:
+    """Do something as soon as the store, or what keeps the threads, is there."""
+    pauses = Pauses()
+    while True:
+        try:
+            return await work()
+        except Exception as error:
+            if not diagnose(error).can_pass:
+                raise
+            logger.warning("wait.goes_on error=%s", type(error).__name__)
+        await asyncio.sleep(pauses.next_s())
+
+
+async def set_or_late(event: asyncio.Event, pause_s: float) -> None:
+    """Wait for an event, no longer than ``pause_s``."""
+    try:
+        async with asyncio.timeout(pause_s):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,268 @@
+"""Compare the store with the checkpoints, and bring forward what one side lost.
+
+Theory of operation. A call waits in two places: the store has its record, and the
+checkpoints have the thread that asks about it. Either can be lost, or restored from an
+older copy. Both are walked at start and hourly:
+
+1. A thread that asks about a record which the store does not have is queued; the
+   answer says that the record is lost, and authorizes nothing.
+2. A record whose thread has finished, asks about something else or could go on is
+   queued; whoever brings the thread forward ends or answers what it finds.
+3. A record whose thread is gone is ended.
+
+All of it is done under the thread's lease, from what both sides say then. So a look is
+harmless at any time, on any replica, and twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+from langgraph.types import Interrupt
+
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Home, Item
+from gateway.errors import GraphError, NewerRecord, ThreadUnavailable
+from gateway.failures import log_failure
+from gateway.resume.announcing import Place
+from gateway.resume.answers import answers_for, asked_items
+from gateway.resume.langgraph_local import AGENT_KEY, pending_of
+from gateway.resume.leases import under_lease
+from gateway.resume.runner import PendingInterrupt, ThreadState
+from gateway.resume.runners import Runners
+from gateway.resume.waiting_threads import INTERRUPT, CannotList, waiting_threads
+from gateway.service.recovering import RecoveryService
+from gateway.store.jobs import Job, JobKind
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+RECORD_LOST = "The store has no record of a call that the thread asks about."
+THREAD_GONE = "The checkpoints do not have the thread of a call that waits."
+THREAD_ENDED = "The thread has ended, and a call of it still waits."
+DROPPED = "A call waits for people, and the thread asks nothing about it."
+DECIDED = "A call is decided, and its thread did not go on."
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A thread whose two sides do not fit: what is wrong, and with which calls."""
+
+    agent: str
+    thread: str
+    problem: str
+    items: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What one look found.
+
+    Attributes:
+        gaps: threads to bring forward.
+        unserved: how many waiting threads no agent of this process is known to run.
+        is_whole: the checkpointer said which threads wait.
+    """
+
+    gaps: tuple[Gap, ...]
+    unserved: int = 0
+    is_whole: bool = True
+
+    @property
+    def gone(self) -> tuple[Gap, ...]:
+        """Return the gaps of threads that the checkpoints do not have."""
+        return tuple(gap for gap in self.gaps if gap.problem == THREAD_GONE)
+
+
+class Recovery:
+    """Look at both sides for the agents of one process.
+
+    Args:
+        store: where records and jobs are.
+        runners: what this process runs, and its checkpoints.
+        tenant: whose agents these are.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        runners: Runners,
+        *,
+        tenant: str = "default",
+    ) -> None:
+        self._store = store
+        self._runners = runners
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
+        self._records = RecoveryService(store, tenant=tenant)
+
+    async def look(self, *, is_alone: bool) -> Look:
+        """End what waits for threads that are gone, and queue all other gaps.
+
+        Args:
+            is_alone: no gateway with other checkpoints uses this store. One that did
+                might have the threads that ours do not.
+        """
+        found = await self.compare()
+        for gap in found.gaps:
+            logger.info(
+                "recovery.found agent=%s thread=%s problem=%s items=%s",
+                gap.agent,
+                gap.thread,
+                gap.problem,
+                ",".join(gap.items),
+            )
+            if gap.problem != THREAD_GONE:
+                await self._queue(gap)
+            elif is_alone:
+                await self._end(gap)
+        return found
+
+    async def _queue(self, gap: Gap) -> None:
+        run = self._keys.stalled_run(self._tenant, gap.agent, gap.thread)
+        try:
+            has_failed = await self._store.stalled.find(self._keys, run) is not None
+        except NewerRecord:
+            has_failed = True
+        if has_failed:
+            return  # `gateway.resume.retries` decides about it
+        job = Job(
+            kind=JobKind.RESUME,
+            tenant=self._tenant,
+            agent=gap.agent,
+            thread=gap.thread,
+        )
+        await self._store.queue(self._keys).put(job)
+
+    async def _end(self, gap: Gap) -> None:
+        """End what waits for a thread, if it is still not there under its lease."""
+        runner = self._runners.of(gap.agent, gap.thread)
+        at = Place(self._keys, self._tenant, gap.agent, gap.thread)
+
+        async def work() -> None:
+            if runner is not None and not (await runner.probe(at.thread)).exists:
+                await self._records.end_thread(at.home)
+
+        try:
+            await under_lease(self._store, at, work)
+        except ThreadUnavailable:
+            return  # somebody runs it, so it is there
+
+    async def compare(self) -> Look:
+        """Return what does not fit, and change nothing."""
+        from_store = [gap async for gap in self._from_store()]
+        known = {(gap.agent, gap.thread) for gap in from_store}
+        gaps, unserved, is_whole = from_store, 0, self._runners.saver is not None
+        try:
+            async for question in self._questions():
+                if not question.agent:
+                    unserved += 1
+                elif (question.agent, question.thread) not in known:
+                    gap = await self._unanswered(question)
+                    gaps += [] if gap is None else [gap]
+        except CannotList as error:
+            logger.warning("recovery.cannot_list saver=%s", error)
+            is_whole = False
+        return Look(tuple(gaps), unserved, is_whole)
+
+    async def _from_store(self) -> AsyncGenerator[Gap]:
+        runs: dict[Home, list[Approval]] = {}
+        async for approval in self._records.unfinished():
+            runs.setdefault(approval.home, []).append(approval)
+        for home, approvals in runs.items():
+            runner = self._runners.of(home.agent, home.thread)
+            if runner is None:
+                continue
+            try:
+                state = await runner.probe(home.thread)
+                problem = await self._misfit(home, state, approvals)
+            except Exception as error:  # noqa: BLE001 - one keeps no other from it
+                log_failure(logger, error, "recovery.unread thread=%s", home.thread)
+                continue
+            if problem:
+                items = tuple(item.id for item in _waiting_items(approvals))
+                yield Gap(home.agent, home.thread, problem, items)
+
+    async def _misfit(
+        self, home: Home, state: ThreadState, approvals: Iterable[Approval]
+    ) -> str:
+        """Say what is wrong with a run; nothing when it waits as it should."""
+        if not state.exists:
+            return THREAD_GONE
+        if state.is_finished:
+            return THREAD_ENDED
+        if state.is_cut_off:
+            return ""  # it runs now, or is found by `gateway.resume.orphans`
+        asked = asked_items(state.pending)
+        dropped = [
+            item
+            for item in _waiting_items(approvals)
+            # What waits inside a tool may not ask while another agent there does.
+            if item.is_pending and not item.ctx.ns and item.id not in asked
+        ]
+        if dropped:
+            return DROPPED
+        found = await answers_for(self._store, home.agent, home.thread, state.pending)
+        return DECIDED if found.ready else ""
+
+    async def _questions(self) -> AsyncGenerator[_Asking]:
+        saver = self._runners.saver
+        if saver is None:
+            return
+        async for thread in waiting_threads(saver):
+            place: RunnableConfig = {
+                "configurable": {"thread_id": thread, "checkpoint_ns": ""}
+            }
+            found = await saver.aget_tuple(place)
+            pending = [] if found is None else _open_questions(found)
+            if found is not None and asked_items(pending):
+                yield _Asking(self._agent_of(found), thread, pending)
+
+    def _agent_of(self, found: CheckpointTuple) -> str:
+        """Return the agent whose thread this is; "" when this process runs none."""
+        metadata = cast("Mapping[str, object]", found.metadata)
+        agent, served = str(metadata.get(AGENT_KEY, "")), self._runners.agents
+        if not agent and len(served) == 1:
+            [agent] = served  # written before the name was kept
+        return agent if agent in served else ""
+
+    async def _unanswered(self, asking: _Asking) -> Gap | None:
+        agent, thread = asking.agent, asking.thread
+        try:
+            found = await answers_for(self._store, agent, thread, asking.pending)
+        except (GraphError, NewerRecord) as error:
+            log_failure(logger, error, "recovery.unread thread=%s", thread)
+            return None
+        if not found.ready:
+            return None
+        problem = RECORD_LOST if found.lost else DECIDED
+        return Gap(agent, thread, problem, tuple(sorted(asked_items(asking.pending))))
+
+
+@dataclass(frozen=True)
+class _Asking:
+    """The open questions of a thread; ``agent`` is empty when nobody here runs it."""
+
+    agent: str
+    thread: str
+    pending: Sequence[PendingInterrupt]
+
+
+def _open_questions(found: CheckpointTuple) -> list[PendingInterrupt]:
+    return [
+        pending_of(one)  # pyright: ignore[reportUnknownArgumentType] - its type parameter
+        for _, channel, value in found.pending_writes or ()
+        if channel == INTERRUPT and isinstance(value, list | tuple)
+        for one in cast("Sequence[object]", value)
+        if isinstance(one, Interrupt)
+    ]
+
+
+def _waiting_items(approvals: Iterable[Approval]) -> list[Item]:
+    waiting = {ItemState.PENDING, ItemState.AUTHORIZED}
+    return [item for one in approvals for item in one.items if item.state in waiting]

@@ -1,0 +1,82 @@
+"""Look at both sides when a process starts and hourly, and whenever one was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gateway.errors import StoreUnavailable
+from gateway.resume.recovery import Recovery
+from gateway.resume.runners import Runners
+from gateway.resume.sides import ALIVE_MS, Fit, Sides
+from gateway.service.recovering import RecoveryService
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+TICK_S = 5.0
+"""How often a mark is written, and the store is seen to be the same."""
+HOURLY_S = 3600.0
+PATIENCE_S, RETRY_S = 30.0, 0.5
+"""How long a start waits for a store that is away, and how soon it asks again."""
+
+
+class RecoveryLoop:
+    """What one process does to notice losses and to recover from them.
+
+    Args:
+        store: where the records are.
+        runners: what this process runs, and its checkpoints.
+        tenant: whose agents these are.
+    """
+
+    def __init__(
+        self, store: Store, runners: Runners, *, tenant: str = "default"
+    ) -> None:
+        saver = runners.saver
+        self._sides = None if saver is None else Sides(store, saver, tenant=tenant)
+        self._records = RecoveryService(store, tenant=tenant)
+        self._recovery = Recovery(store, runners, tenant=tenant)
+        self._ticks_left = 0
+
+    async def begin(self) -> None:
+        """Doubt what a restored store says, before anything of it is carried out.
+
+        Raises:
+            StoreUnavailable: when the store does not answer for `PATIENCE_S`.
+        """
+        ends_s = asyncio.get_running_loop().time() + PATIENCE_S
+        while True:
+            try:
+                return await self._compare()
+            except StoreUnavailable as error:
+                if asyncio.get_running_loop().time() >= ends_s:
+                    raise
+                logger.warning("recovery.waiting error=%s", error)
+            await asyncio.sleep(RETRY_S)
+
+    async def tick(self) -> None:
+        """Notice a loss, and look at both sides when it is time."""
+        await self._compare()
+        if self._ticks_left > 0:
+            self._ticks_left -= 1
+            return
+        is_alone = self._sides is not None and await self._sides.is_alone()
+        found = await self._recovery.look(is_alone=is_alone)
+        waits_s = HOURLY_S
+        if found.gone and not is_alone and self._sides is not None:
+            # A gateway with other checkpoints used this store a moment ago.
+            waits_s = ALIVE_MS / 1000
+        self._ticks_left = int(waits_s / TICK_S)
+
+    async def _compare(self) -> None:
+        if self._sides is None:
+            return
+        fit = await self._sides.compare()
+        if fit is not Fit.SAME:
+            logger.error("sides.differ %s", fit)
+            if fit is Fit.STORE_IS_OLDER:
+                await self._records.doubt_all()
+            await self._sides.align()
+            self._ticks_left = 0
+        await self._sides.mark()

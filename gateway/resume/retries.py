@@ -1,0 +1,344 @@
+"""Retry runs that fail, and park those that a retry cannot help.
+
+Whoever calls `failed` and `went_on` holds the thread's lease, so that what is kept of a
+run is what became of its last attempt. People change it too (`gateway.service.runs`),
+without the lease; each change is made only of what was read.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.errors import NewerRecord, StoreUnavailable
+from gateway.failures import described, log_failure
+from gateway.resume.announcing import Place
+from gateway.resume.classification import ThreadHalted
+from gateway.resume.diagnosis import diagnose, unserved
+from gateway.resume.retry_plan import failed_again, milliseconds, what_is_told
+from gateway.service.runs import run_event
+from gateway.store.jobs import Delivery, Job, JobKind
+from gateway.store.keys import RETENTION, Keys
+from gateway.store.stalled import RunState, StalledRun
+from gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+UNSERVED_S = 30.0
+"""After how long it is told that no process runs a thread: another one may be about to
+take its job, or to start."""
+UNSERVED_MS, _UNSERVED_LONGEST_MS = 1000, 600_000
+"""How soon, and how late at most, a job is offered again that no process serves."""
+_UNSERVED_PARKED_MS = 5000
+_WOKEN_MS = 60_000
+"""How long after one start another one wakes no parked run again."""
+_ATTEMPTS = 32
+_LONGEST_DETAIL = 2000
+
+
+class Retries:
+    """What becomes of the runs of a store that fail.
+
+    Args:
+        store: where jobs, events and the failed runs are kept; it says how long is
+            retried.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._stalled = store.stalled
+
+    async def failed(
+        self,
+        at: Place,
+        error: BaseException,
+        *,
+        left: Job | None,
+        delivery: Delivery | None = None,
+        is_last: bool = False,
+    ) -> StalledRun | None:
+        """Plan the next attempt of a run that failed, or park it.
+
+        Args:
+            at: the thread, whose lease the caller holds.
+            error: what ended the attempt.
+            left: the job that is still to do; None when the caller does it.
+            delivery: the job that failed, which is acknowledged in the same step.
+            is_last: park the run whatever the error is.
+
+        Returns:
+            What is kept of the run; None when it was halted and people know that.
+
+        Raises:
+            StoreUnavailable: when nothing was kept; the job is delivered again.
+        """
+        diagnosis = diagnose(error)
+        approved_until_ms = await self._approved_until(at)
+        done = delivery.id if delivery and left else ""
+        for _ in range(_ATTEMPTS):
+            before = await self._stalled.find(at.keys, at.run)
+            if before is None and isinstance(error, ThreadHalted) and error.is_told:
+                if await self._stalled.change(
+                    at.keys, at.run, None, None, delivery=done
+                ):
+                    return None
+                continue
+            now_ms = await self._stalled.now_ms()
+            after = failed_again(
+                before or _first_failure(at, now_ms),
+                diagnosis,
+                self._store.retries,
+                now_ms=now_ms,
+                approved_until_ms=approved_until_ms,
+                spread=_spread(),
+                is_last=is_last,
+            ).with_(
+                detail=described(error)[:_LONGEST_DETAIL],
+                jobs=_still_to_do(before, delivery, left),
+            )
+            if await self._keep(at, before, after, now_ms, left, delivery=done):
+                _log(at, error, before, after, now_ms)
+                return after
+        raise _too_many_changes(at)
+
+    async def went_on(self, at: Place, delivery: Delivery | None) -> None:
+        """Note that a run went on, and acknowledge the job that brought it forward."""
+        done = delivery.id if delivery else ""
+        if await self._stalled.change(at.keys, at.run, None, None, delivery=done):
+            return
+        for _ in range(_ATTEMPTS):
+            before = await self._stalled.find(at.keys, at.run)
+            left = [
+                job
+                for job in (before.jobs if before else ())
+                if job.kind is JobKind.START and not (delivery and job == delivery.job)
+            ]
+            after, events = None, list[Event]()
+            if before is not None and left:
+                # Messages that could not be given before: they are next.
+                after = before.with_(state=RunState.WAITING, jobs=tuple(left))
+            elif before is not None and before.is_told:
+                events = [
+                    await run_event(self._store, at.keys, before, EventName.RUN_RESUMED)
+                ]
+            is_parked = before is not None and before.state is RunState.PARKED
+            if await self._stalled.change(
+                at.keys, at.run, before, after,
+                delivery=done, again=left if is_parked else (), events=events,
+            ):  # fmt: skip
+                if before is not None:
+                    logger.info("run.resumed agent=%s thread=%s", at.agent, at.thread)
+                return
+        raise _too_many_changes(at)
+
+    async def is_stalled(self, at: Place) -> bool:
+        """Return True if the thread's run failed and did not go on since."""
+        return await self._stalled.find(at.keys, at.run) is not None
+
+    async def parked(self, at: Place) -> StalledRun | None:
+        """Return the thread's run if it is parked."""
+        found = await self._stalled.find(at.keys, at.run)
+        is_parked = found is not None and found.state is RunState.PARKED
+        return found if is_parked else None
+
+    async def unserved(self, at: Place, delivery: Delivery, why: str = "") -> None:
+        """Put a job back that this process does not serve; later and later.
+
+        ``why`` is a sentence about it, where it is not simply that nobody serves it.
+        """
+        for _ in range(_ATTEMPTS):
+            before = await self._stalled.find(at.keys, at.run)
+            if before is not None and before.state is RunState.PARKED:
+                queue = self._store.queue(at.keys)
+                await queue.later(delivery, delay_ms=_jittered(_UNSERVED_PARKED_MS))
+                return
+            now_ms = await self._stalled.now_ms()
+            after = _unserved(before or _first_failure(at, now_ms), now_ms, why).with_(
+                jobs=_still_to_do(before, delivery, delivery.job)
+            )
+            is_late = now_ms - after.unserved_since_ms >= UNSERVED_S * 1000
+            after = after.with_(is_listed=after.attempts > 0 or is_late)
+            if await self._keep(
+                at, before, after, now_ms, delivery.job,
+                delivery=delivery.id,
+            ):  # fmt: skip
+                return
+        raise _too_many_changes(at)
+
+    async def wake(
+        self, keys: Keys, tenant: str, serves: Callable[[str], bool]
+    ) -> None:
+        """Retry at once what can pass, because a process that serves it has started.
+
+        A parked run is tried once more; it is told only when something came of it.
+        """
+        for before in await self._stalled.all(keys):
+            is_ours = before.tenant == tenant and serves(before.agent)
+            is_waiting = before.state is RunState.WAITING
+            if not is_ours or not (is_waiting or before.can_pass) or not before.jobs:
+                continue
+            now_ms = await self._stalled.now_ms()
+            if before.next_ms and before.next_ms <= now_ms < before.next_ms + _WOKEN_MS:
+                continue  # it is being tried right now
+            after = before.with_(next_ms=now_ms)
+            await self._stalled.change(keys, before.id, before, after, again=after.jobs)
+
+    async def forget_old(self) -> None:
+        """Forget runs that nobody brought forward as long as approvals are kept."""
+        for keys in self._store.every_shard():
+            before_ms = await self._stalled.now_ms() - milliseconds(RETENTION)
+            for run in await self._stalled.began_before(keys, before_ms):
+                with suppress(NewerRecord):
+                    await self._forget(keys, run, before_ms)
+
+    async def _forget(self, keys: Keys, run: str, before_ms: int) -> None:
+        before = await self._stalled.find(keys, run)
+        if before is None:
+            return
+        is_parked = before.state is RunState.PARKED
+        since_ms = before.at_ms if is_parked else before.unserved_since_ms
+        if not 0 < since_ms <= before_ms:
+            return
+        at = Place(keys, before.tenant, before.agent, before.thread)
+        if await self._store.approvals.has_open(keys, at.tenant, at.home):
+            return  # a decision may still bring it forward
+        event = await run_event(self._store, keys, before, EventName.RUN_DROPPED)
+        if await self._stalled.change(
+            keys, run, before, None,
+            undone=before.jobs, is_dropped=True, events=[event],
+        ):  # fmt: skip
+            await self._store.threads.end_run(keys, at.tenant, at.agent, at.thread)
+
+    async def _keep(
+        self,
+        at: Place,
+        before: StalledRun | None,
+        after: StalledRun,
+        now_ms: int,
+        left: Job | None,
+        *,
+        delivery: str,
+    ) -> bool:
+        """Keep a run as it is now, with its jobs and what people are told of it."""
+        events: list[Event] = []
+        is_parked = after.state is RunState.PARKED
+        if after.is_told and after.is_listed and what_is_told(after) != after.told:
+            after = after.with_(told=what_is_told(after))
+            name = EventName.RUN_PARKED if is_parked else EventName.RUN_WAITING
+            events = [await run_event(self._store, at.keys, after, name)]
+        was_parked = before is not None and before.state is RunState.PARKED
+        again: Sequence[Job] = after.jobs if was_parked else (left,) if left else ()
+        return await self._stalled.change(
+            at.keys,
+            at.run,
+            before,
+            after,
+            delivery=delivery,
+            undone=after.jobs if is_parked else (),
+            again=() if is_parked else again,
+            delay_ms=max(1, after.next_ms - now_ms),
+            events=events,
+        )
+
+    async def _approved_until(self, at: Place) -> int:
+        """Return when the last authorization of the run ends; 0 when it has none."""
+        ids = await self._unfinished(at)
+        return max(
+            (
+                item.lapses_at_ms
+                for loaded in await self._store.approvals.load_each(ids)
+                for item in loaded.approval.items
+                if item.state is ItemState.AUTHORIZED
+            ),
+            default=0,
+        )
+
+    async def _unfinished(self, at: Place) -> list[str]:
+        approvals = self._store.approvals
+        listed = await approvals.of_run(at.keys, at.tenant, at.home)
+        return await approvals.unfinished(at.keys, listed)
+
+
+def _first_failure(at: Place, now_ms: int) -> StalledRun:
+    return StalledRun(
+        id=at.run,
+        outage=f"{at.run}.{secrets.token_hex(4)}",
+        tenant=at.tenant,
+        agent=at.agent,
+        thread=at.thread,
+        state=RunState.WAITING,
+        trouble="",
+        reason="",
+        since_ms=now_ms,
+        retried_since_ms=now_ms,
+        at_ms=now_ms,
+    )
+
+
+def _still_to_do(
+    before: StalledRun | None, delivery: Delivery | None, left: Job | None
+) -> tuple[Job, ...]:
+    """Return what is to do after an attempt at one job, of which this is left."""
+    replaced = [left, delivery.job if delivery else None]
+    jobs = [job for job in (before.jobs if before else ()) if job not in replaced]
+    return (*jobs, left) if left else tuple(jobs)
+
+
+def _unserved(before: StalledRun, now_ms: int, why: str) -> StalledRun:
+    """Return a run after its job was offered to a process that does not serve it."""
+    since_ms = before.unserved_since_ms or now_ms
+    age_ms = now_ms - since_ms
+    pause_ms = min(max(UNSERVED_MS, age_ms // 4), _UNSERVED_LONGEST_MS)
+    next_ms = now_ms + _jittered(pause_ms)
+    after = before.with_(unserved_since_ms=since_ms, next_ms=next_ms)
+    if before.attempts and age_ms < UNSERVED_S * 1000:
+        return after
+    told = unserved()
+    return after.with_(
+        trouble=told.trouble.value,
+        reason=(why or told.reason)[:_LONGEST_DETAIL],
+        detail="",
+        can_pass=True,
+        until_ms=0,
+        is_told=before.is_told or age_ms >= UNSERVED_S * 1000,
+    )
+
+
+def _jittered(pause_ms: int) -> int:
+    return max(1, int(pause_ms * _spread()))
+
+
+def _spread() -> float:
+    return random.uniform(0.5, 1.0)  # noqa: S311 - spreads load only
+
+
+def _log(
+    at: Place,
+    error: BaseException,
+    before: StalledRun | None,
+    after: StalledRun,
+    now_ms: int,
+) -> None:
+    who = (at.agent, at.thread, after.trouble, after.attempts)
+    if after.state is RunState.PARKED:
+        line = "run.parked agent=%s thread=%s trouble=%s attempts=%d"
+        log_failure(logger, error, line, *who)
+        return
+    line = "run.waiting agent=%s thread=%s trouble=%s attempts=%d next_in_ms=%d"
+    next_in_ms = after.next_ms - now_ms
+    if before is None or before.trouble != after.trouble:
+        log_failure(logger, error, line, *who, next_in_ms)
+    else:
+        logger.warning(line, *who, next_in_ms)
+
+
+def _too_many_changes(at: Place) -> StoreUnavailable:
+    return StoreUnavailable(
+        f"What is kept of the run of {at.thread!r} changed {_ATTEMPTS} times while it "
+        "was written; nothing was kept, and its job is delivered again."
+    )

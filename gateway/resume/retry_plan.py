@@ -1,0 +1,79 @@
+"""Plan what becomes of a run that failed: when it is retried, or that it is parked."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from gateway.resume.diagnosis import Diagnosis
+from gateway.resume.known_errors import Trouble
+from gateway.retrying import RetrySettings
+from gateway.store.stalled import RunState, StalledRun
+
+_MOST_DOUBLINGS = 20
+_LONGEST_REASON = 500
+
+
+def failed_again(
+    before: StalledRun,
+    diagnosis: Diagnosis,
+    settings: RetrySettings,
+    *,
+    now_ms: int,
+    approved_until_ms: int,
+    spread: float,
+    is_last: bool = False,
+) -> StalledRun:
+    """Return a run after one more failure.
+
+    Args:
+        before: as it was; `first_failure` for one that had not failed.
+        diagnosis: what is known of the error.
+        settings: how long is retried.
+        now_ms: the store's clock.
+        approved_until_ms: when the last authorization of the run ends; 0 for none.
+        spread: what part of a pause is waited, so that not all runs come at once.
+        is_last: the run is not retried, whatever the error is.
+    """
+    is_anew = before.state is RunState.PARKED and not before.can_pass
+    since_ms = now_ms if is_anew else before.retried_since_ms
+    attempts = 1 if is_anew else before.attempts + 1
+    is_unknown = diagnosis.trouble is Trouble.UNKNOWN
+    limit = settings.unknown_limit if is_unknown else settings.limit
+    until_ms = since_ms + milliseconds(limit)
+    if diagnosis.can_pass:
+        until_ms = max(until_ms, approved_until_ms)
+    is_parked = is_last or diagnosis.is_final or now_ms >= until_ms
+    pause_ms = _pause_ms(attempts, settings) * spread
+    pause_ms = max(pause_ms, 1000 * diagnosis.retry_after_s)
+    next_ms = 0 if is_parked else min(until_ms, now_ms + max(1, int(pause_ms)))
+    is_late = next_ms - before.since_ms >= milliseconds(settings.told_after)
+    state = RunState.PARKED if is_parked else RunState.WAITING
+    return before.with_(
+        state=state,
+        at_ms=before.at_ms if state is before.state else now_ms,
+        trouble=diagnosis.trouble.value,
+        reason=diagnosis.reason[:_LONGEST_REASON],
+        can_pass=not diagnosis.is_final,
+        attempts=attempts,
+        retried_since_ms=since_ms,
+        next_ms=next_ms,
+        until_ms=0 if is_parked else until_ms,
+        unserved_since_ms=0,
+        is_listed=True,
+        is_told=before.is_told or is_parked or is_late,
+    )
+
+
+def _pause_ms(attempts: int, settings: RetrySettings) -> int:
+    doubled = 1 << min(attempts - 1, _MOST_DOUBLINGS)
+    return min(milliseconds(settings.first) * doubled, milliseconds(settings.longest))
+
+
+def milliseconds(time: timedelta) -> int:
+    """Return a length of time in milliseconds."""
+    return int(time.total_seconds() * 1000)
+
+
+def what_is_told(run: StalledRun) -> str:
+    """Return what people read of a run; they are told again when it differs."""
+    return f"{run.state} {run.until_ms} {run.reason}"

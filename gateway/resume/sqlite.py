@@ -1,0 +1,176 @@
+"""Open SQLite checkpointers, one for each file, shared inside the process.
+
+Theory of operation. SQLite keeps its locks as POSIX advisory locks, and a process loses
+all of these on a file when it closes *any* descriptor of that file ("How To Corrupt An
+SQLite Database File", section 2.2). So nothing here, and nothing else in Twokey, opens
+a checkpoint file but SQLite itself: a new file is made complete under another name and
+then linked to its own, and what an existing one holds is found out by SQLite.
+
+Several users of one file in one event loop share a saver. Its writes are brought to
+their end when the caller is cancelled: a transaction that stays open on a shared
+connection would keep every other process from writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sqlite3
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import aiosqlite
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+)
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
+
+from gateway.errors import SettingsError
+from gateway.resume.identity_table import identity_statements
+from gateway.resume.strict_state import strict_serializer
+
+_LOCK_WAIT_S = 30.0
+"""How long one process waits for another's write; SQLite allows one at a time."""
+
+
+class SqliteSaver(AsyncSqliteSaver):
+    """A saver that leaves no transaction open, whenever its caller is cancelled."""
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Keep a checkpoint, to the end."""
+        return await asyncio.shield(
+            super().aput(config, checkpoint, metadata, new_versions)
+        )
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Keep what a task wrote, to the end."""
+        await asyncio.shield(super().aput_writes(config, writes, task_id, task_path))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Delete a thread, to the end."""
+        await asyncio.shield(super().adelete_thread(thread_id))
+
+
+class _Shared:
+    """The one saver of a file in an event loop, and how many use it."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.users = 0
+        self.opening = asyncio.Lock()
+        self.saver: SqliteSaver | None = None
+
+
+_Place = tuple[Path, asyncio.AbstractEventLoop]
+SHARED: Final[dict[_Place, _Shared]] = {}
+"""The files that are open in this process."""
+
+
+@asynccontextmanager
+async def open_sqlite(path: Path) -> AsyncGenerator[SqliteSaver]:
+    """Open the saver of a file, or share the one that is open in this event loop.
+
+    Raises:
+        SettingsError: when the file cannot be used.
+    """
+    try:
+        found = await asyncio.to_thread(_ready, path)
+    except OSError as error:
+        raise _unusable(path, error) from error
+    place = (found, asyncio.get_running_loop())
+    shared = SHARED.setdefault(place, _Shared())
+    shared.users += 1
+    try:
+        _refuse_inherited(found)
+        async with shared.opening:
+            if shared.saver is None:
+                shared.saver = await _opened(found)
+        yield shared.saver
+    finally:
+        shared.users -= 1
+        if shared.users == 0:
+            del SHARED[place]
+            if shared.saver is not None:
+                # The queue of its thread brings writes before it to their end.
+                await asyncio.shield(shared.saver.conn.close())
+
+
+async def _opened(path: Path) -> SqliteSaver:
+    connection = aiosqlite.connect(path, timeout=_LOCK_WAIT_S)
+    try:
+        await connection
+        saver = SqliteSaver(connection, serde=strict_serializer())
+        await saver.setup()  # creates the tables and turns on WAL
+        for statement in identity_statements():
+            await connection.execute(statement)
+        await connection.commit()
+    except BaseException as error:
+        with suppress(ValueError):
+            await connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise _unusable(path, error) from error
+        raise
+    return saver
+
+
+def _ready(path: Path) -> Path:
+    """Create the file for this user only; return its one name, without links.
+
+    Checkpoints hold what tools are called with.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    real = path.resolve()
+    if not real.exists():
+        _create(real)
+    return real
+
+
+def _create(path: Path) -> None:
+    """Create an empty database, whose descriptor is closed before it has its name."""
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    os.close(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    try:
+        with suppress(FileExistsError):
+            # link, unlike rename, never replaces what another process put there.
+            os.link(draft, path)
+    finally:
+        draft.unlink()
+
+
+def _refuse_inherited(path: Path) -> None:
+    """Refuse a file that the parent had open when this process was forked.
+
+    SQLite's own state was copied with it and counts locks that this process lacks.
+    """
+    pid = os.getpid()
+    if any(at == path and one.pid != pid for (at, _), one in SHARED.items()):
+        raise SettingsError(
+            f"The checkpoints in {str(path)!r} were open when this process was forked, "
+            "and SQLite must not go through a fork; open Twokey after the fork, in "
+            "each worker, or start workers with the method 'spawn'."
+        )
+
+
+def _unusable(path: Path, error: Exception) -> SettingsError:
+    return SettingsError(
+        f"The checkpoints in {str(path)!r} cannot be opened: {error}. Set "
+        "'data_dir' or 'checkpoints' to a place this user can write."
+    )

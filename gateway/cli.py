@@ -39,9 +39,12 @@ NAMES = {
     "sandbox": ("sandbox",),
     "doctor": ("doctor",),
     "freeze": ("freeze", "unfreeze", "frozen"),
+    "jobs": ("jobs",),
+    "repair": ("repair",),
     "manifest": ("manifest",),
     "audit": ("audit",),
     "policy": ("policy",),
+    "adopt": ("adopt",),
     "version": ("version",),
 }
 """Modules of `gateway.commands`, as help lists them, and the commands in each."""

@@ -28,8 +28,10 @@ from pydantic import (
 from gateway.documents import BadDocument, Document, Problem, parse_yaml, read_model
 from gateway.errors import SettingsError
 from gateway.logs import LogSettings
+from gateway.policy_source import PolicySource
 from gateway.retention import RetentionSettings
-from gateway.secret_file import load_or_create_secret, parse_secret
+from gateway.retrying import RetrySettings
+from gateway.secret_file import load_old_secret, load_or_create_secret, parse_secrets
 from gateway.sentences import dotted, sentence
 from gateway.text_file import read_text
 
@@ -47,6 +49,8 @@ VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "TWOKEY_SLACK_PORT": ("slack", "port"),
     "TWOKEY_SLACK_COMMAND": ("slack", "command"),
     "TWOKEY_SLACK_API_URL": ("slack", "api_url"),
+    "TWOKEY_SLACK_FALLBACK_CHANNEL": ("slack", "fallback_channel"),
+    "TWOKEY_SLACK_TEAM": ("slack", "team"),
     "TWOKEY_LOG_LEVEL": ("log", "level"),
     "TWOKEY_LOG_FORMAT": ("log", "format"),
 }
@@ -131,13 +135,21 @@ class AgentSettings(_Model):
 
 
 class SlackSettings(_Model):
-    """How to reach Slack; ``port`` None is 3000 by HTTP and none in Socket Mode."""
+    """How to reach Slack; ``port`` None is 3000 by HTTP and none in Socket Mode.
+
+    ``fallback_channel`` takes a card that its own channel refuses. ``team`` is the only
+    workspace to serve; empty is that of the bot token.
+    """
 
     mode: SlackMode = SlackMode.SOCKET
     host: str = "127.0.0.1"
     port: int | None = Field(default=None, ge=0, le=65535)
     command: str = Field(default="/approvals", pattern=r"^/[a-z0-9_-]{1,31}$")
     api_url: Annotated[str, AfterValidator(_api_url)] = "https://slack.com/api/"
+    fallback_channel: str = Field(
+        default="", pattern=r"^(#[^\s#]{1,80}|[CG][A-Z0-9]+)?$"
+    )
+    team: str = Field(default="", pattern=r"^(T[A-Z0-9]+)?$")
 
 
 class SettingsFile(_Model):
@@ -153,29 +165,9 @@ class SettingsFile(_Model):
     checkpoints: SecretStr | None = None
     workers: int = Field(default=8, ge=1, le=256)
     retention: RetentionSettings = RetentionSettings()
+    retries: RetrySettings = RetrySettings()
     slack: SlackSettings = SlackSettings()
     log: LogSettings = LogSettings()
-
-
-_NO_POLICY = (
-    "Name yours with 'policy' in twokey.yml, or write one there; docs/policy.md begins "
-    "with a small one."
-)
-
-
-class PolicySource(_Model):
-    """Where the policy stands: a file of its own, or a key of ``twokey.yml``."""
-
-    path: Path
-    under: str = ""
-
-    def read(self) -> str:
-        """Return the text of the file, as it is now.
-
-        Raises:
-            SettingsError: when it cannot be read.
-        """
-        return read_text(self.path, "the policy", hint=_NO_POLICY)
 
 
 class SlackSecrets(_Model):
@@ -200,10 +192,11 @@ class Settings(_Model):
         checkpoints: path of a SQLite file, or a ``postgresql://`` URL.
         workers: how many threads of agents are resumed at the same time.
         retention: how long the audit log is kept.
+        retries: how long a run that fails is retried.
         slack: how to reach Slack.
         log: what ``twokey run`` and its parts write to stderr, and how.
         slack_secrets: tokens and the signing secret.
-        secret: key material from the environment, for sealing buttons.
+        secret: keys from the environment that seal buttons, the one in use first.
     """
 
     folder: Path
@@ -216,6 +209,7 @@ class Settings(_Model):
     checkpoints: SecretStr
     workers: int
     retention: RetentionSettings
+    retries: RetrySettings
     slack: SlackSettings
     log: LogSettings
     slack_secrets: SlackSecrets
@@ -245,17 +239,19 @@ class Settings(_Model):
             raise SettingsError(str(error)) from error
         return _resolved(settings, source, _secrets(env))
 
-    def secret_key(self) -> bytes:
-        """Return the 32 bytes that seal buttons: the environment's, else the file's.
+    def secret_keys(self) -> tuple[bytes, ...]:
+        """Return the keys of buttons: the one that seals, then others to accept.
 
-        The file is ``data_dir/secret.key``; it is created at the first start.
+        They are the environment's, or else ``data_dir/secret.key``, which is created
+        at the first start, and ``secret.old.key`` when it is there.
 
         Raises:
-            SettingsError: when the file cannot be used as a secret.
+            SettingsError: when a file cannot be used as a secret.
         """
         if self.secret is not None:
-            return parse_secret(self.secret.get_secret_value())
-        return load_or_create_secret(self.data_dir / "secret.key")
+            return parse_secrets(self.secret.get_secret_value())
+        key = load_or_create_secret(self.data_dir / "secret.key")
+        return (key, *load_old_secret(self.data_dir / "secret.old.key"))
 
     def slack_problems(self) -> tuple[str, ...]:
         """Say which secrets the Slack mode needs and does not have, with next steps."""
@@ -336,7 +332,7 @@ def _secrets(env: Mapping[str, str]) -> dict[str, SecretStr]:
         if env.get(name)
     }
     if "secret" in found:
-        parse_secret(found["secret"].get_secret_value())
+        parse_secrets(found["secret"].get_secret_value())
     for name, prefix in (("SLACK_BOT_TOKEN", "xoxb-"), ("SLACK_APP_TOKEN", "xapp-")):
         if env.get(name) and not env[name].startswith(prefix):
             raise SettingsError(
@@ -372,6 +368,7 @@ def _resolved(
         checkpoints=_checkpoints(settings.checkpoints, base, data_dir),
         workers=settings.workers,
         retention=settings.retention,
+        retries=settings.retries,
         slack=settings.slack,
         log=settings.log,
         slack_secrets=SlackSecrets.model_validate(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 from collections.abc import AsyncGenerator, Awaitable, Sequence
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -24,9 +23,13 @@ from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.graph_audit import described
 from gateway.resume.graphs import load_graph
 from gateway.running import load_triage
-from gateway.store.connection import Connection
+from gateway.service.dead_ends import dead_ends
+from gateway.service.joining import told
 from gateway.store.durability import ensure_durable
-from gateway.store.engine import EmbeddedEngine
+from gateway.store.serving import open_store
+
+_NAMED = 3
+"""How many calls a sentence names."""
 
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)[^;]*>=(?P<oldest>[\d.]+)[^;]*; extra == .(?:server|slack).",
@@ -88,8 +91,13 @@ async def examine(
     else:
         yield Check("policy", State.GOOD, policy.digest)
     yield await _tried("secret", _secret(settings))
-    yield await _tried("store", _store(settings))
+    store = await _tried("store", _store(settings))
+    yield store
+    if policy:
+        yield await _tried("waiting", _waiting(settings, policy))
     yield await _tried("checkpoints", _checkpoints(settings))
+    if store.state is State.GOOD:
+        yield await _tried("processes", _processes(settings))
     for name, agent in settings.agents.items():
         yield await _tried(f"agent {name}", _graph(settings, agent, policy))
     if settings.triage or (policy and policy.asks_triage):
@@ -145,27 +153,52 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 async def _secret(settings: Settings) -> str:
-    settings.secret_key()
+    settings.secret_keys()
     return "TWOKEY_SECRET" if settings.secret else str(settings.data_dir / "secret.key")
 
 
 async def _store(settings: Settings) -> str:
-    async with AsyncExitStack() as stack:
-        if settings.redis_url is None:
-            engine = await stack.enter_async_context(EmbeddedEngine(settings.data_dir))
-            url, place = engine.url, str(engine.folder)
-        else:
-            url = settings.redis_url.get_secret_value()
-            place = urlsplit(url).hostname or urlsplit(url).path
-        conn = Connection(url)
-        stack.push_async_callback(conn.close)
-        facts = await ensure_durable(conn)
+    given = settings.redis_url
+    url = None if given is None else given.get_secret_value()
+    place = (urlsplit(url).hostname or urlsplit(url).path) if url else settings.data_dir
+    async with open_store(url, settings.data_dir) as store:
+        facts = await ensure_durable(store.conn)
     return f"{facts.name} at {place}; what it acknowledges is on its disk"
+
+
+async def _waiting(settings: Settings, policy: Policy) -> str:
+    """Look for waiting calls that nobody can approve by the policy of now."""
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    async with open_store(url, settings.data_dir, insecure_dev=True) as store:
+        found = await dead_ends(store, policy, tenant=settings.tenant)
+    if not found:
+        return "every call that waits can be approved by somebody"
+    named = ", ".join(item.id for item in found[:_NAMED])
+    more = len(found) - _NAMED
+    others = f" and {more} more" if more > 0 else ""
+    raise SettingsError(
+        f"{len(found)} waiting calls can be approved by nobody, since the policy "
+        f"changed: {named}{others}. They can be rejected from their cards; or put "
+        "the people of before back beside the new ones."
+    )
 
 
 async def _checkpoints(settings: Settings) -> str:
     async with open_checkpoints(settings.checkpoints.get_secret_value()) as saver:
         return type(saver).__name__
+
+
+async def _processes(settings: Settings) -> str:
+    given = settings.redis_url
+    url = None if given is None else given.get_secret_value()
+    async with open_store(url, settings.data_dir) as store:
+        keys = store.keys_of_tenant(settings.tenant)
+        problems = await told(store, keys)
+        alive = (await store.members.read(keys)).alive.values()
+    if problems:
+        raise SettingsError(" ".join(problems))
+    listed = ", ".join(sorted(f"{one.role} {one.where}" for one, _ in alive))
+    return listed or "none runs on this store now"
 
 
 async def _graph(

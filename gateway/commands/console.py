@@ -51,14 +51,16 @@ def examples(*lines: tuple[str, str]) -> str:
     return "\n".join(["\b", "Examples:", *rows])
 
 
-def read_text(path: Path, what: str) -> str:
+def read_text(path: Path, what: str, *, hint: str = "") -> str:
     """Return the text of a file that was named on the command line; ``-`` is stdin.
+
+    ``hint`` says what to do when there is no such file.
 
     Raises:
         SettingsError: when it cannot be read.
     """
     if str(path) != "-":
-        return text_file.read_text(path, what, at_most=NO_LIMIT)
+        return text_file.read_text(path, what, hint=hint, at_most=NO_LIMIT)
     try:
         return as_text(sys.stdin.buffer.read(), "<stdin>")
     except BadDocument as error:

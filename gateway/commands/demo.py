@@ -31,12 +31,14 @@ from gateway.errors import SettingsError, TwokeyError
 PORT = 8765
 FOLDER = Path(".twokey/demo")
 LEDGER = "TWOKEY_DEMO_LEDGER"
+OUTAGE = "TWOKEY_DEMO_OUTAGE"
 SAMPLE = "support"
 
 EXAMPLES = console.examples(
     ("twokey demo", "a page with a card that waits for you"),
     ("twokey demo --script edit --json", "the same without a browser"),
     ("twokey demo --script escalate", "a refund that takes two people"),
+    ("twokey demo --script outage", "the model is away after the approval"),
 )
 
 
@@ -121,7 +123,7 @@ async def _show(
         typer.echo("A refund of order 78420 takes two people, one of them senior:")
         typer.echo("approve it as Ana, then switch to Chloé and approve it again.")
         typer.echo("Ctrl+C stops everything; what waits will wait for you.")
-        await until_stopped(world.house.twokey.reload)
+        await until_stopped(world.house.twokey.reload, world.house.twokey.store)
     typer.echo("\nStopped. `make demo` goes on where you left.")
 
 
@@ -144,6 +146,8 @@ async def _play(
         folder = Path(temporary)
         ledger = folder / "effects.jsonl"
         os.environ[LEDGER] = str(ledger)
+        outage = folder / "model-is-away"
+        os.environ[OUTAGE] = str(outage)
         env = dict(session.env)
         policy = hastened(config, name, folder)
         if policy is not None:
@@ -153,7 +157,7 @@ async def _play(
             async with open_world(
                 config, folder, mode=mode, env=env, is_kept=False
             ) as world:
-                await SCRIPTS[name](Stage(world, say, ledger))
+                await SCRIPTS[name](Stage(world, say, ledger, outage))
         except (TwokeyError, TimeoutError) as error:
             say("story.ended", script=name, ok=False, why=str(error))
             return 1

@@ -26,7 +26,7 @@ def hastened(config: Path, story: str, folder: Path) -> Path | None:
     ]
     hasten(policy)
     path = folder / "policy.yml"
-    path.write_text(yaml.safe_dump(policy), encoding="utf-8")
+    path.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
     return path
 
 

@@ -6,11 +6,13 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from bot.cards.calling import escalation, reminder
 from bot.cards.message import Message
 from bot.cards.outcome import agent_words
+from bot.cards.run_state import RUN_TEXTS
 from bot.ids import CARD_EVENT, Action, Input
 from bot.sandbox.client import Person
 from bot.sandbox.json_types import JsonObject, as_object, as_objects
@@ -34,7 +36,7 @@ ANSWER = "Please ask for a photo of the damage first."
 
 _CALLS: dict[EventName, Callable[[Approval], Message]] = {
     EventName.APPROVAL_REMINDED: reminder,
-    EventName.APPROVAL_ESCALATED: escalation,
+    EventName.APPROVAL_ESCALATED: partial(escalation, channels={}),
 }
 
 Say = Callable[..., None]
@@ -52,11 +54,13 @@ class Stage:
         world: the sandbox and the house.
         say: prints one step; called with ``event`` and its fields.
         ledger: file with one JSON line for every effect of a tool.
+        outage: file; while it is there, the agent's model cannot be reached.
     """
 
     world: World
     say: Say
     ledger: Path
+    outage: Path
     asked_at: str = field(default="")
 
     @property
@@ -174,6 +178,18 @@ class Stage:
         )
         self.say("agent.said", text=words)
         return words
+
+    async def run_shown(self, event: EventName) -> str:
+        """Wait until the message about the outage tells of this; return its ts."""
+        wanted = RUN_TEXTS[event]
+
+        def is_it(message: JsonObject) -> bool:
+            is_reply = message.get("thread_ts") == self.asked_at
+            return is_reply and message["text"] == wanted
+
+        shown = await self.ana.message_with(CHANNEL, is_it, PATIENCE_S)
+        self.say(event.value, shown=wanted)
+        return str(shown["ts"])
 
     def effects(self) -> list[JsonObject]:
         """Return every effect that a tool had, in order."""
@@ -318,6 +334,23 @@ async def escalate(stage: Stage) -> None:
     demand("1299" in words, "The agent does not say what it refunded.")
 
 
+async def outage(stage: Stage) -> None:
+    """The model is away after the approval; the run waits, and ends when it is back."""
+    ts, approval = await stage.ask()
+    stage.outage.touch()
+    stage.say("model.away")
+    await stage.click(ts, Action.APPROVE, approval, 0)
+    await stage.reached(approval, {0: ItemState.EXECUTED})
+    waiting = await stage.run_shown(EventName.RUN_WAITING)
+    stage.outage.unlink()
+    stage.say("model.back")
+    ended = await stage.run_shown(EventName.RUN_RESUMED)
+    words = await stage.last_words()
+    demand(waiting == ended, "The outage was told in more than one message.")
+    demand(_amounts(stage) == [899], "The refund did not run once with 899.")
+    demand("899" in words, "The agent does not say what it refunded.")
+
+
 SCRIPTS: dict[str, Callable[[Stage], Awaitable[None]]] = {
     "approve": approve,
     "edit": edit,
@@ -326,6 +359,7 @@ SCRIPTS: dict[str, Callable[[Stage], Awaitable[None]]] = {
     "expire": expire,
     "multi": multi,
     "escalate": escalate,
+    "outage": outage,
 }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import getpass
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
@@ -11,7 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from gateway.commands import console
-from gateway.commands.session import Session, session_of
+from gateway.commands.session import Session, caller, session_of
 from gateway.errors import SettingsError
 from gateway.service.freezing import FreezeService
 from gateway.store.freezes import Freeze, Scope, ScopeKind
@@ -52,7 +51,7 @@ def freeze(
     """Stop an agent, a tool or everything, also what was approved."""
     scope = _scope(kind, name)
     is_new = _ask(
-        session_of(ctx), lambda service: service.freeze(scope, by or _caller(), reason)
+        session_of(ctx), lambda service: service.freeze(scope, by or caller(), reason)
     )
     if is_new:
         console.good(f"{_named(scope)} is frozen: nothing of it starts any more.")
@@ -72,7 +71,7 @@ def unfreeze(
     scope = _scope(kind, name)
     is_lifted = _ask(
         session_of(ctx),
-        lambda service: service.unfreeze(scope, by or _caller(), reason),
+        lambda service: service.unfreeze(scope, by or caller(), reason),
     )
     if is_lifted:
         console.good(f"{_named(scope)} may run again.")
@@ -126,13 +125,6 @@ def _scope(kind: ScopeKind, name: str) -> Scope:
     if kind is not ScopeKind.TENANT and not name:
         raise SettingsError(f"Which {kind}? Write 'twokey freeze {kind} NAME'.")
     return Scope(kind=kind, name=name)
-
-
-def _caller() -> str:
-    try:
-        return f"cli/{getpass.getuser()}"
-    except (KeyError, OSError):  # a container's user may have no name
-        return "cli"
 
 
 def _ask(session: Session, ask: Callable[[FreezeService], Awaitable[T]]) -> T:

@@ -49,13 +49,15 @@ def bot_config(settings: Settings) -> BotConfig:
     problems = settings.slack_problems()
     if problems:
         raise SettingsError(" ".join(problems))
+    keys = settings.secret_keys()
     secrets, agents = settings.slack_secrets, tuple(settings.agents)
     return BotConfig(
         bot_token=_text(secrets.bot_token),
         mode=settings.slack.mode,
         signing_secret=_text(secrets.signing_secret),
         app_token=_text(secrets.app_token),
-        seal_key=settings.secret_key(),
+        seal_key=keys[0],
+        old_seal_keys=keys[1:],
         tenant=settings.tenant,
         agents=agents,
         default_agent=agents[0] if agents else "",
@@ -63,6 +65,8 @@ def bot_config(settings: Settings) -> BotConfig:
         host=settings.slack.host,
         port=settings.slack.port,
         command=settings.slack.command,
+        fallback_channel=settings.slack.fallback_channel,
+        team=settings.slack.team,
     )
 
 

@@ -200,7 +200,9 @@ def _as_document(found: list[Replayed]) -> JsonObject:
 
 
 def _call(path: Path) -> CallFile:
-    text = console.read_text(path, "the call")
+    text = console.read_text(
+        path, "the call", hint="To give the call itself, pipe it to --call -."
+    )
     try:
         return CallFile.model_validate(parse_object(text))
     except BadJson as error:

@@ -106,7 +106,7 @@ async def _run(session: Session, *, insecure_dev: bool) -> None:
         console.good(f"Twokey runs in workspace {house.bot.team_id}.")
         agents = ", ".join(settings.agents) or "none in twokey.yml"
         console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
-        await until_stopped(house.twokey.reload)
+        await until_stopped(house.twokey.reload, house.twokey.store)
 
 
 async def _rehearse(session: Session, port: int) -> None:
@@ -127,7 +127,7 @@ async def _rehearse(session: Session, port: int) -> None:
         for line in holders(policy, world.sandbox.workspace):
             console.note(line)
         console.note("Switch to one of them to decide. Ctrl+C stops everything.")
-        await until_stopped(world.house.twokey.reload)
+        await until_stopped(world.house.twokey.reload, world.house.twokey.store)
 
 
 async def _gateway(session: Session, *, insecure_dev: bool) -> None:
@@ -135,7 +135,7 @@ async def _gateway(session: Session, *, insecure_dev: bool) -> None:
     _begin_logs(session, settings, insecure_dev=insecure_dev)
     async with Twokey(settings, insecure_dev=insecure_dev) as twokey:
         console.good(f"The gateway runs for {', '.join(settings.agents) or 'nobody'}.")
-        await until_stopped(twokey.reload)
+        await until_stopped(twokey.reload, twokey.store)
 
 
 async def _bot(session: Session, *, insecure_dev: bool) -> None:
@@ -151,4 +151,4 @@ async def _bot(session: Session, *, insecure_dev: bool) -> None:
             SlackBot(config, reviews) as slack_bot,
         ):
             console.good(f"The bot serves workspace {slack_bot.team_id}.")
-            await until_stopped(policy.reload)
+            await until_stopped(policy.reload, store)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,3 +52,11 @@ class Session:
 def session_of(ctx: typer.Context) -> Session:
     """Return the session of a running command."""
     return ctx.ensure_object(Session)
+
+
+def caller() -> str:
+    """Return who types, for the audit log."""
+    try:
+        return f"cli/{getpass.getuser()}"
+    except (KeyError, OSError):  # a container's user may have no name
+        return "cli"

@@ -6,16 +6,24 @@ import asyncio
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
+
+from gateway.store.store import Store
 
 _TERMINAL = "/dev/tty"
+_LOOK_S = 1.0
 
 
-async def until_stopped(reload: Callable[[], None]) -> None:
+async def until_stopped(reload: Callable[[], None], store: Store | None = None) -> None:
     """Return at the first SIGINT or SIGTERM, so that everything can close in order.
 
     Args:
         reload: called at SIGHUP, by which operators ask a service to read its files
             again. It also says that a terminal was closed: then the process stops.
+        store: stops the process when it is not expected to come back.
+
+    Raises:
+        StoreUnavailable: when the embedded server died again and again.
     """
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -33,7 +41,12 @@ async def until_stopped(reload: Callable[[], None]) -> None:
             reload()
 
     loop.add_signal_handler(signal.SIGHUP, hung_up)
-    await stopped.wait()
+    while not stopped.is_set():
+        if store is not None and store.failure is not None:
+            raise store.failure
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await stopped.wait()
 
 
 def _has_terminal() -> bool:

@@ -1,0 +1,56 @@
+"""Let the checkpoints of the settings replace those that were lost."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from gateway.commands import console
+from gateway.commands.session import Session, session_of
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.running import gateway_member
+from gateway.service.joining import kept_by
+from gateway.store.members import Kept
+from gateway.store.serving import open_store
+
+EXAMPLES = console.examples(
+    ("twokey adopt", "the old ones are lost; go on with these"),
+)
+
+
+def adopt(ctx: typer.Context) -> None:
+    """Replace lost checkpoints by those of the settings.
+
+    They are used although calls wait whose threads are elsewhere. Threads that these
+    checkpoints do not have are lost: what waits in them ends, and people are told.
+    """
+    for before, now in asyncio.run(_accepted(session_of(ctx))):
+        was = before.shown if before else "nowhere yet"
+        console.good(
+            f"Agent {now.agent!r} keeps its threads in {now.shown} (was {was})."
+        )
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.command(epilog=EXAMPLES)(adopt)
+
+
+async def _accepted(session: Session) -> list[tuple[Kept | None, Kept]]:
+    settings = session.settings()
+    given = settings.redis_url
+    url = None if given is None else given.get_secret_value()
+    place = settings.checkpoints.get_secret_value()
+    async with (
+        open_store(url, settings.data_dir) as store,
+        open_checkpoints(place) as saver,
+    ):
+        member = await gateway_member(
+            saver, place, tenant=settings.tenant, serves=settings.agents
+        )
+        keys = store.keys_of_tenant(settings.tenant)
+        before = (await store.members.read(keys)).kept
+        kept = tuple(kept_by(member))
+        await store.members.keep(keys, kept)
+    return [(before.get((one.tenant, one.agent)), one) for one in kept]

@@ -1,0 +1,240 @@
+"""See the runs that failed, try them again, or drop them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Annotated, TypeVar
+
+import typer
+from pydantic import JsonValue
+
+from gateway.commands import console
+from gateway.commands.session import Session, caller, session_of
+from gateway.errors import SettingsError
+from gateway.policy.rules import Policy
+from gateway.service.runs import RunService
+from gateway.store.jobs import DeadLetter
+from gateway.store.serving import open_store
+from gateway.store.stalled import RunState, StalledRun
+
+T = TypeVar("T")
+
+ABOUT = """See the runs that failed, try them again, or drop them.
+
+A run that failed either waits, and is retried by itself, or is parked, and is not:
+its error cannot pass without a change, or its time for retries is over. Whoever asked
+for it, and who may decide its calls, can try it again in Slack, too.
+"""
+
+group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+RunId = Annotated[
+    str, typer.Argument(metavar="ID", help="From 'twokey jobs list', or its beginning.")
+]
+By = Annotated[
+    str, typer.Option(help="Who does it, for the audit log.", show_default="you")
+]
+
+
+@group.command(
+    "list",
+    epilog=console.examples(
+        ("twokey jobs list", "what waits, what is parked, since when and why"),
+        ("twokey jobs list --json", "the same for a machine"),
+    ),
+)
+def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
+    """List the runs that wait or are parked, the longest first."""
+    found, letters = _ask(session_of(ctx), _everything)
+    if json:
+        rows: list[JsonValue] = [_row(run) for run in found]
+        console.as_json([*rows, *(_letter(one) for one in letters)])
+        return
+    for run in found:
+        say = console.bad if run.state is RunState.PARKED else console.note
+        say(_line(run))
+    for one in letters:
+        console.bad(f"dead_{one.id}: given up by an older version, or unreadable")
+    if not found and not letters:
+        console.good("No run waits, and none is parked.")
+
+
+@group.command(
+    epilog=console.examples(("twokey jobs show run_s0_5f2a", "all that is kept of it"))
+)
+def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
+    """Show one run: its error, since when, until when, and what is still to do."""
+    found = _ask(session_of(ctx), lambda service: _one(service, run))
+    if isinstance(found, DeadLetter):
+        console.as_json(_letter(found))
+    elif json:
+        console.as_json(_row(found))
+    else:
+        for name, value in _row(found).items():
+            typer.echo(f"{name + ':':<13} {console.printable(str(value))}")
+
+
+@group.command(
+    epilog=console.examples(
+        ("twokey jobs retry run_s0_5f2a", "once its cause is mended"),
+        ("twokey jobs retry --all", "everything that waits or is parked"),
+    )
+)
+def retry(
+    ctx: typer.Context,
+    run: Annotated[
+        str, typer.Argument(metavar="[ID]", help="From 'twokey jobs list'.")
+    ] = "",
+    *,
+    everything: Annotated[bool, typer.Option("--all", help="Each of them.")] = False,
+    by: By = "",
+) -> None:
+    """Try a run again now; the time for its retries begins anew.
+
+    A running gateway that serves its agent does it. Nothing runs that is not approved.
+    """
+    if bool(run) == everything:
+        raise SettingsError("Name one run, or write 'twokey jobs retry --all'.")
+    tried = _ask(session_of(ctx), lambda one: _retry(one, run, by or caller()))
+    for each in tried:
+        console.good(f"{each} is tried again now.")
+    if not tried:
+        console.note("There was nothing to try again.")
+
+
+@group.command(
+    epilog=console.examples(
+        ("twokey jobs drop run_s0_5f2a", "nobody will bring this run forward"),
+    )
+)
+def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
+    """Drop a run: its calls end without running, and it is not brought forward.
+
+    A new message in its thread begins anew.
+    """
+    name = _ask(session_of(ctx), lambda one: _drop(one, run, by or caller()))
+    console.good(f"{name} was dropped: nothing of it runs any more.")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.add_typer(group, name="jobs", help=ABOUT)
+
+
+async def _everything(
+    service: RunService,
+) -> tuple[list[StalledRun], list[DeadLetter]]:
+    return await service.all(), await service.dead_letters()
+
+
+async def _one(service: RunService, name: str) -> StalledRun | DeadLetter:
+    """Return what a name, or the beginning of one, stands for."""
+    found: dict[str, StalledRun | DeadLetter] = {
+        **{run.id: run for run in await service.all()},
+        **{f"dead_{one.id}": one for one in await service.dead_letters()},
+    }
+    meant = [one for one in found if one == name] or [
+        one for one in found if one.startswith(name)
+    ]
+    if len(meant) == 1:
+        return found[meant[0]]
+    if meant:
+        raise SettingsError(
+            f"{name!r} stands for {len(meant)} runs; write more of the one you mean."
+        )
+    raise SettingsError(
+        f"No run {name!r} waits or is parked; 'twokey jobs list' shows those that do."
+    )
+
+
+async def _retry(service: RunService, name: str, by: str) -> list[str]:
+    if name:
+        chosen = [await _one(service, name)]
+    else:
+        runs, letters = await _everything(service)
+        chosen = [*runs, *(one for one in letters if one.job is not None)]
+    tried: list[str] = []
+    for one in chosen:
+        if isinstance(one, DeadLetter):
+            if not await service.revive(one):
+                raise SettingsError(
+                    f"The job of dead_{one.id} cannot be read, so it cannot be tried; "
+                    "'twokey jobs drop' removes it."
+                )
+            tried.append(f"dead_{one.id}")
+        elif await service.retry(one, by):
+            tried.append(one.id)
+    return tried
+
+
+async def _drop(service: RunService, name: str, by: str) -> str:
+    found = await _one(service, name)
+    if isinstance(found, DeadLetter):
+        await service.forget(found)
+        return f"dead_{found.id}"
+    if not await service.drop(found, by):
+        raise SettingsError(
+            f"{found.id} changed just now, so nothing was dropped; look at it again."
+        )
+    return found.id
+
+
+def _line(run: StalledRun) -> str:
+    who = console.printable(f"{run.agent} {run.thread}")
+    until = f", until {_time(run.until_ms)}" if run.until_ms else ""
+    return (
+        f"{run.id}: {run.state} since {_time(run.since_ms)}{until}\n"
+        f"{who}: {console.printable(run.reason)}"
+    )
+
+
+def _row(run: StalledRun) -> dict[str, JsonValue]:
+    return {
+        "id": run.id,
+        "state": run.state.value,
+        "agent": run.agent,
+        "thread": run.thread,
+        "trouble": run.trouble,
+        "reason": run.reason,
+        "detail": run.detail,
+        "attempts": run.attempts,
+        "since": _time(run.since_ms),
+        "next": _time(run.next_ms) if run.state is RunState.WAITING else "",
+        "until": _time(run.until_ms),
+        "to_do": ", ".join(job.kind.value for job in run.jobs),
+    }
+
+
+def _letter(one: DeadLetter) -> dict[str, JsonValue]:
+    return {
+        "id": f"dead_{one.id}",
+        "state": "dead letter",
+        "agent": one.job.agent if one.job else "",
+        "thread": one.job.thread if one.job else "",
+        "reason": one.why,
+    }
+
+
+def _time(at_ms: int) -> str:
+    if not at_ms:
+        return ""
+    moment = datetime.fromtimestamp(at_ms / 1000, UTC)
+    return moment.isoformat(sep=" ", timespec="seconds")
+
+
+def _ask(session: Session, ask: Callable[[RunService], Awaitable[T]]) -> T:
+    settings = session.settings()
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+
+    async def asked() -> T:
+        async with open_store(url, settings.data_dir, insecure_dev=True) as store:
+            return await ask(RunService(store, _no_policy, tenant=settings.tenant))
+
+    return asyncio.run(asked())
+
+
+def _no_policy() -> Policy:
+    raise SettingsError("No policy is needed to see runs, try them again or drop them.")

@@ -1,0 +1,165 @@
+"""Repair what was left behind when the store or the checkpoints were lost or restored.
+
+A running gateway does the same when it starts and hourly. The command shows it before
+anything runs, and does what a gateway must not do by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated
+
+import typer
+from pydantic import JsonValue
+
+from gateway.commands import console
+from gateway.commands.session import Session, session_of
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.recovery import THREAD_GONE, Gap
+from gateway.resume.repair import Repaired, repaired
+from gateway.resume.runners import Runners
+from gateway.resume.sides import Fit
+from gateway.running import load_runners
+from gateway.service.recovering import Found
+from gateway.store.serving import open_store
+
+EXAMPLES = console.examples(
+    ("twokey repair --dry-run", "what does not fit, and what would be done"),
+    ("twokey repair", "do it; stop every gateway and bot first"),
+    ("twokey repair --restored", "both sides are an older copy from one moment"),
+    ("twokey repair --dry-run --json", "the same for a machine"),
+)
+_FIT = {
+    Fit.SAME: "Neither side is seen to be older than the other.",
+    Fit.STORE_IS_OLDER: "The store is older than the checkpoints.",
+    Fit.CHECKPOINTS_ARE_OLDER: "The checkpoints are older than the store.",
+}
+
+
+def repair(
+    ctx: typer.Context,
+    *,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Change nothing; say what would change.")
+    ] = False,
+    restored: Annotated[
+        bool,
+        typer.Option(
+            "--restored",
+            help="The store is an older copy: doubt what it calls approved. Needed "
+            "only when both sides come from one moment, which nothing else shows.",
+        ),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """End what the store or the checkpoints have lost.
+
+    A call that the checkpoints wait for and the store does not know is answered as
+    lost. A call that waits for a thread that the checkpoints do not have is ended. What
+    an older store calls approved may have run, so people are asked what became of it.
+    Nothing is ever approved or run by this.
+    """
+    done = asyncio.run(_repaired(session_of(ctx), is_dry=dry_run, is_restored=restored))
+    if json:
+        console.as_json(_document(done, is_dry=dry_run))
+        return
+    _print(done, is_dry=dry_run)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.command(epilog=EXAMPLES)(repair)
+
+
+async def _repaired(session: Session, *, is_dry: bool, is_restored: bool) -> Repaired:
+    settings = session.settings()
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    place = settings.checkpoints.get_secret_value()
+    async with (
+        open_store(url, settings.data_dir, insecure_dev=True) as store,
+        open_checkpoints(place) as saver,
+    ):
+        runners = Runners(await load_runners(settings, saver), saver)
+        return await repaired(
+            store,
+            runners,
+            tenant=settings.tenant,
+            is_dry=is_dry,
+            is_restored=is_restored,
+        )
+
+
+def _print(done: Repaired, *, is_dry: bool) -> None:
+    say = console.good if done.fit is Fit.SAME else console.bad
+    say(_FIT[done.fit])
+    for found in done.doubted:
+        console.bad(_doubt(found))
+    for gap in done.look.gaps:
+        console.bad(_gap(gap))
+    if done.look.unserved:
+        console.note(
+            f"{done.look.unserved} waiting threads belong to no agent of the settings; "
+            "the program that runs them goes on with them when it runs them again."
+        )
+    if not done.look.is_whole:
+        console.note(
+            "The checkpointer does not list its threads, so threads whose records are "
+            "lost were not found; each goes on with its next message."
+        )
+    count = len(done.doubted) + len(done.look.gaps)
+    if not count:
+        console.good("Nothing has to be repaired.")
+    elif is_dry:
+        console.note(f"{count} to repair. Nothing was changed; run 'twokey repair'.")
+    else:
+        console.good(
+            f"{count} repaired. Start the gateway: it tells agents and people."
+        )
+
+
+def _doubt(found: Found) -> str:
+    home = found.approval.home
+    tool, agent, thread = map(
+        console.printable, (found.item.tool, home.agent, home.thread)
+    )
+    becomes = f"{found.was.state} → {found.item.state}"
+    if found.item.is_pending:
+        becomes = "goes on waiting, with a warning and without earlier votes"
+    return f"{found.item.id} ({tool}, agent {agent}, thread {thread}): {becomes}"
+
+
+def _gap(gap: Gap) -> str:
+    agent, thread = console.printable(gap.agent), console.printable(gap.thread)
+    end = "is ended" if gap.problem == THREAD_GONE else "goes on at the next start"
+    items = f" ({', '.join(map(console.printable, gap.items))})" if gap.items else ""
+    return f"agent {agent}, thread {thread}{items}: {gap.problem} It {end}."
+
+
+def _document(done: Repaired, *, is_dry: bool) -> JsonValue:
+    return {
+        "ok": not done.doubted and not done.look.gaps and done.fit is Fit.SAME,
+        "dry_run": is_dry,
+        "fit": done.fit.value,
+        "calls": [
+            {
+                "item": found.item.id,
+                "agent": found.approval.home.agent,
+                "thread": found.approval.home.thread,
+                "tool": found.item.tool,
+                "was": found.was.state.value,
+                "becomes": found.item.state.value,
+            }
+            for found in done.doubted
+        ],
+        "threads": [
+            {
+                "agent": gap.agent,
+                "thread": gap.thread,
+                "problem": gap.problem,
+                "items": list(gap.items),
+            }
+            for gap in done.look.gaps
+        ],
+        "unserved": done.look.unserved,
+        "is_whole": done.look.is_whole,
+    }

@@ -16,6 +16,16 @@ class Clock:
         self._added = 0.0
         self._moved = asyncio.Event()
         self._last_ts = 0
+        self._waits: list[float] = []
+
+    @property
+    def waits(self) -> list[float]:
+        """Return how many seconds each who waits for this clock has left.
+
+        A test moves the clock when they wait: whoever begins later waits from then on.
+        """
+        now = self.now()
+        return [deadline - now for deadline in self._waits]
 
     def now(self) -> float:
         """Return the present as Unix seconds."""
@@ -32,11 +42,15 @@ class Clock:
     async def sleep(self, seconds: float) -> None:
         """Wait until `seconds` of this clock have passed."""
         deadline = self.now() + seconds
-        while (left := deadline - self.now()) > 0:
-            moved = self._moved
-            with suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await moved.wait()
+        self._waits.append(deadline)
+        try:
+            while (left := deadline - self.now()) > 0:
+                moved = self._moved
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left):
+                        await moved.wait()
+        finally:
+            self._waits.remove(deadline)
 
     def next_ts(self) -> str:
         """Return a message timestamp: seconds.microseconds, unique and increasing."""

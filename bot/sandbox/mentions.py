@@ -1,11 +1,15 @@
-"""Write what a person typed the way Slack sends it to apps."""
+"""Write mentions the way Slack sends them to apps, and find whom one notifies."""
 
 import re
+from collections.abc import Iterator, Sequence
 
+from bot.sandbox.json_types import JsonObject, as_object, is_list
+from bot.sandbox.records import Channel
 from bot.sandbox.workspace import Workspace
 
 USER = re.compile(r"(?<!\w)@([\w.-]+)")
 CHANNEL = re.compile(r"(?<!\w)#([\w-]+)")
+_MENTION = re.compile(r"<(?:@|!subteam\^)([A-Z0-9]+)(?:\|[^<>]*)?>")
 
 
 def escaped(workspace: Workspace, text: str, *, labels: bool = False) -> str:
@@ -40,3 +44,35 @@ def escaped(workspace: Workspace, text: str, *, labels: bool = False) -> str:
 def mentions_bot(workspace: Workspace, text: str) -> bool:
     """Tell whether an escaped text calls the bot."""
     return f"<@{workspace.app.bot_user}>" in text
+
+
+def notified(
+    workspace: Workspace,
+    channel: Channel,
+    text: str,
+    blocks: Sequence[JsonObject] | None,
+) -> frozenset[str]:
+    """Return whom a new message notifies by a mention; a changed one notifies nobody.
+
+    Where there are blocks they are what is read, and the text is only shown in the
+    notification. Markup and rich text mention; plain and preformatted text does not.
+    """
+    named = {*_MENTION.findall(text)} if not blocks else {*_mentioned(list(blocks))}
+    for group in workspace.groups.values():
+        if group.id in named and not group.is_disabled:
+            named.update(group.users)
+    people = (workspace.users[one] for one in named if one in workspace.users)
+    return frozenset(one.id for one in people if workspace.can_see(one, channel))
+
+
+def _mentioned(node: object) -> Iterator[str]:
+    document = as_object(node)
+    inside = node if is_list(node) else [*document.values()]
+    kind = document.get("type")
+    if kind == "mrkdwn":
+        yield from _MENTION.findall(str(document.get("text")))
+    elif kind in {"user", "usergroup"}:
+        yield str(document.get(f"{kind}_id"))
+    else:
+        for each in inside:
+            yield from _mentioned(each)

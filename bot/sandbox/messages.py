@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from bot.sandbox.elements import named
 from bot.sandbox.json_types import JsonObject, as_object, as_objects
+from bot.sandbox.mentions import notified
 from bot.sandbox.records import Channel, Message
 from bot.sandbox.refusals import Refused
 from bot.sandbox.stand_in import StandIn
@@ -67,13 +68,15 @@ def post(
     thread_ts = content.get("thread_ts") or None
     if thread_ts is not None:
         thread_ts = _thread(slack.workspace, channel, str(thread_ts))
+    made = tuple(named(as_objects(blocks))) or None
     message = Message(
         channel=channel.id,
         ts=slack.clock.next_ts(),
         user=slack.workspace.app.bot_user,
         text=str(text or ""),
         is_bot=True,
-        blocks=tuple(named(as_objects(blocks))) or None,
+        blocks=made,
+        notified=notified(slack.workspace, channel, str(text or ""), made),
         thread_ts=thread_ts,
         ephemeral_to=ephemeral_to,
         metadata=check_metadata(content.get("metadata")),

@@ -75,12 +75,12 @@ def _channel(slack: StandIn, channel: Channel, user: User) -> JsonObject:
         "is_member": user.id in channel.members,
         "bot_is_member": workspace.app.bot_user in channel.members,
         "messages": [
-            _message(message) for message in workspace.seen_in(channel, user.id)
+            _message(message, user) for message in workspace.seen_in(channel, user.id)
         ],
     }
 
 
-def _message(message: Message) -> JsonObject:
+def _message(message: Message, reader: User) -> JsonObject:
     return {
         "ts": message.ts,
         "user": message.user,
@@ -91,6 +91,7 @@ def _message(message: Message) -> JsonObject:
         "edited": message.edited,
         "ephemeral": message.ephemeral_to is not None,
         "deleted": message.is_tombstone,
+        "mentions_me": reader.id in message.notified,
         "metadata": message.metadata,
     }
 

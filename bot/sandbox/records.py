@@ -65,6 +65,7 @@ class UserGroup:
 class Message:
     """A message as stored; `ephemeral_to` names the one person who sees it.
 
+    `notified` are those whom Slack notified of a mention when it was posted.
     A tombstone stands where a message with replies was deleted.
     """
 
@@ -80,6 +81,7 @@ class Message:
     ephemeral_to: str | None = None
     metadata: JsonObject | None = None
     is_tombstone: bool = False
+    notified: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

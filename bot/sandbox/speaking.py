@@ -11,7 +11,7 @@ from dataclasses import replace
 from bot.sandbox import messages, payloads
 from bot.sandbox.delivery import Delivery
 from bot.sandbox.json_types import JsonObject, as_text
-from bot.sandbox.mentions import escaped, mentions_bot
+from bot.sandbox.mentions import escaped, mentions_bot, notified
 from bot.sandbox.records import Channel, Message, User
 from bot.sandbox.refusals import Refused
 from bot.sandbox.stand_in import StandIn
@@ -29,7 +29,7 @@ class Speaking:
         """Post a message; `thread_ts` puts it into a thread."""
         workspace = self._slack.workspace
         channel = self._writable(user, request)
-        text = _text(request)
+        text = escaped(workspace, _text(request))
         thread_ts = request.get("thread_ts") or None
         if thread_ts is not None:
             parent = workspace.message(channel.id, str(thread_ts), user.id)
@@ -38,8 +38,9 @@ class Speaking:
             channel=channel.id,
             ts=self._slack.clock.next_ts(),
             user=user.id,
-            text=escaped(workspace, text),
+            text=text,
             thread_ts=thread_ts,
+            notified=notified(workspace, channel, text, None) - {user.id},
         )
         workspace.put_message(message)
         if channel.is_im:

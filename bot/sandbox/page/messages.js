@@ -5,6 +5,7 @@ import { blockNodes } from "./blocks.js";
 import { el, keyed } from "./dom.js";
 import { collectValues } from "./fields.js";
 import { icon } from "./icons.js";
+import { editForm, isEdited, ownMenu } from "./own.js";
 import { mrkdwn, spoken } from "./text.js";
 import { dayName, fullTime, moment, timeOfDay } from "./time.js";
 import { avatar } from "./workspace.js";
@@ -74,7 +75,14 @@ function itemOf(message, before, context) {
   const { namesVersion } = context.app;
   return {
     key: message.ts,
-    signature: JSON.stringify([message, compact, summary, namesVersion, context.channel.id]),
+    signature: JSON.stringify([
+      message,
+      compact,
+      summary,
+      namesVersion,
+      context.channel.id,
+      isEdited(message, context),
+    ]),
     build: () => messageNode(message, { ...context, compact, replies }),
   };
 }
@@ -85,6 +93,7 @@ function continues(message, before) {
     before.user === message.user &&
     !message.blocks &&
     !message.ephemeral &&
+    !message.mentions_me &&
     !before.ephemeral &&
     Number(message.ts) - Number(before.ts) < TOGETHER_S
   );
@@ -109,6 +118,7 @@ function messageNode(message, context) {
     el("bdi", { class: "author", "data-user": message.user }, name),
     workspace.isBot(message.user) && el("span", { class: "tag" }, "App"),
     time,
+    message.mentions_me && el("span", { class: "notified" }, "Notifies you"),
   );
   return el(
     "article",
@@ -129,12 +139,14 @@ function messageNode(message, context) {
       el("p", { class: "message-trouble", role: "alert" }, troubles.get(troubleKey(message, context))),
       context.replies.length > 0 && repliesButton(message, context),
     ),
+    ownMenu(message, context),
     context.threads && !message.ephemeral && replyButton(message, context),
   );
 }
 
 function contentNode(message, context) {
   const { workspace } = context.app;
+  if (isEdited(message, context)) return editForm(message, context);
   if (!message.blocks) {
     return el("div", { class: "message-text" }, mrkdwn(message.text, workspace));
   }

@@ -89,7 +89,7 @@ function sections(app, unread) {
           app,
           to: { channel: channel.id },
           current: !place.home && place.channel === channel.id,
-          unread: unread.has(channel.id),
+          unread: unread.get(channel.id),
           dim: !channel.is_member,
           before: icon(channel.is_private ? "lock" : "hash"),
           label: channel.name,
@@ -105,7 +105,7 @@ function sections(app, unread) {
         to: dot ? { channel: direct.id } : { home: true },
         hook: direct?.id ?? "home",
         current: botHere,
-        unread: dot,
+        unread: dot ? unread.get(direct.id) : undefined,
         before: avatar(app.workspace, state.bot.user_id, "avatar-small"),
         label: state.bot.name,
         after: el(
@@ -118,15 +118,17 @@ function sections(app, unread) {
   ];
 }
 
+// `unread` is the number of new messages that mention me, or undefined for nothing new.
 function placeItem({ app, to, hook, current, unread, dim, before, label, after }) {
   const place = { home: false, channel: null, thread: null, ...to };
+  const isNew = unread !== undefined;
   return el(
     "li",
     {},
     el(
       "a",
       {
-        class: ["place", unread && "place-unread", dim && "place-dim"].filter(Boolean).join(" "),
+        class: ["place", isNew && "place-unread", dim && "place-dim"].filter(Boolean).join(" "),
         href: addressOf({ ...place, user: app.state.me.id }),
         "data-channel": hook ?? to.channel,
         "aria-current": current ? "page" : null,
@@ -138,10 +140,17 @@ function placeItem({ app, to, hook, current, unread, dim, before, label, after }
       },
       before,
       el("bdi", { class: "place-name" }, label),
-      unread && el("span", { class: "unread" }, el("span", { class: "visually-hidden" }, "unread")),
+      isNew && news(unread),
       after,
     ),
   );
+}
+
+function news(mentions) {
+  const hidden = (text) => el("span", { class: "visually-hidden" }, text);
+  if (mentions === 0) return el("span", { class: "unread" }, hidden("unread"));
+  const words = mentions === 1 ? " mention of you" : " mentions of you";
+  return el("span", { class: "mentions" }, String(mentions), hidden(words));
 }
 
 function themeButton() {

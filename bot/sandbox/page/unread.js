@@ -18,15 +18,17 @@ export function markRead(state, channel) {
   localStorage.setItem(keyOf(state), JSON.stringify({ ...all, [channel.id]: last }));
 }
 
-/** Ids of the channels with something new from somebody else. */
+/** The channels with something new from somebody else, and how often it mentions me. */
 export function unreadChannels(state) {
   const all = marks(state);
-  const unread = state.channels.filter((channel) => {
+  const unread = new Map();
+  for (const channel of state.channels) {
     const seen = Number.parseFloat(all[channel.id] ?? "0");
-    return channel.messages.some(
-      (message) =>
-        message.user !== state.me.id && Number.parseFloat(message.ts) > seen,
+    const fresh = channel.messages.filter(
+      (message) => message.user !== state.me.id && Number.parseFloat(message.ts) > seen,
     );
-  });
-  return new Set(unread.map((channel) => channel.id));
+    const mentions = fresh.filter((message) => message.mentions_me).length;
+    if (fresh.length > 0) unread.set(channel.id, mentions);
+  }
+  return unread;
 }

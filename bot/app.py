@@ -19,7 +19,9 @@ from bot.bolt import Dispatch, bolt_app, hush_slack_loggers
 from bot.bot_token import BotToken
 from bot.config import BotConfig
 from bot.desk import Desk
+from bot.drawing import Drawing
 from bot.identity import identify, no_slack
+from bot.ids import key_id
 from bot.ingress import EVENTS_PATH, Ingress
 from bot.judging_again import outdated
 from bot.limits import Limits
@@ -36,7 +38,9 @@ from bot.web import Slack, SlackError, SlackRefused
 from gateway.approvals.record import Approval
 from gateway.config import SlackMode
 from gateway.errors import SettingsError, StoreUnavailable
+from gateway.service.joining import Joined, joined, told, where
 from gateway.service.reviews import ReviewService
+from gateway.store.members import Member
 from gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -78,6 +82,8 @@ class SlackBot:
         self._open = AsyncExitStack()
         self._tasks = Tasks()
         self._sockets: Sockets | None = None
+        self._publisher: Publisher | None = None
+        self._joined: Joined | None = None
         self.url = ""
         self.team_id = ""
 
@@ -116,6 +122,7 @@ class SlackBot:
         reviewers = Reviewers(
             membership, team=me.team, enterprise=me.enterprise, clock=self._clock
         )
+        self._joined = await opening.enter_async_context(joined(store, _member(config)))
         await self._publish(opening, slack, reviewers)
         opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
         app = bolt_app(config, me, session)
@@ -157,22 +164,25 @@ class SlackBot:
         def warm(approval: Approval) -> None:
             self._tasks.later(reviewers.warm(approval), name="warm")
 
-        saying = Saying(
+        drawing = Drawing(
             wall=wall,
+            tenant=config.tenant,
             read=self._service.read_as_of_now,
             read_notice=self._service.notices.read,
             posted=warm,
-            channel=lambda: self._service.channel,
+            clock=self._clock,
             fallback_channel=config.fallback_channel,
         )
         keys = store.keys_of_tenant(config.tenant)
-        publisher = Publisher(
+        publisher = self._publisher = Publisher(
             store,
             keys,
             tenant=config.tenant,
-            saying=saying,
+            saying=Saying(drawing, channel=lambda: self._service.channel),
             clock=self._clock,
-            outdated=partial(outdated, self._service, store.cards, keys),
+            outdated=partial(
+                outdated, self._service, store.cards, keys, config.seal_key
+            ),
         )
         stop = asyncio.Event()
         running = asyncio.create_task(publisher.run(stop), name="publisher")
@@ -195,6 +205,7 @@ class SlackBot:
             nonces=nonces,
             handle=dispatch.signed,
             ready=self._problems,
+            facts=self._beside,
         )
         port = HTTP_PORT if config.port is None else config.port
         runner = web.ServerRunner(ingress.server(), shutdown_timeout=_DRAIN_S)
@@ -238,16 +249,31 @@ class SlackBot:
             raise no_slack(self._config, error) from error
         self._sockets = sockets
 
+    async def _beside(self) -> dict[str, object]:
+        """Return what failed beside the bot, which keeps the bot from nothing."""
+        store = self._service.store
+        try:
+            waiting, parked = await self._service.runs.counts()
+            others = await told(store, store.keys_of_tenant(self._config.tenant))
+        except StoreUnavailable:
+            return {}
+        failed = {"waiting": waiting, "parked": parked} if waiting or parked else {}
+        found: dict[str, object] = {"runs": failed, "others": others}
+        return {name: value for name, value in found.items() if value}
+
     async def _problems(self) -> list[str]:
         problems: list[str] = []
         try:
-            await self._service.store.conn.command("PING")
+            if self._publisher and (problem := await self._publisher.problem()):
+                problems.append(problem)
         except StoreUnavailable:
             problems.append("The store does not answer.")
         if self._token is not None and (problem := await self._token.problem()):
             problems.append(problem)
         if self._sockets is not None and not await self._sockets.connected():
             problems.append("No Socket Mode connection is open.")
+        if self._joined is not None and self._joined.problem:
+            problems.append(self._joined.problem)
         return problems
 
 
@@ -265,6 +291,16 @@ class StoreNonces:
     async def forget(self, digest: str) -> None:
         """Let a request be new again; raises `StoreUnavailable`."""
         await self._cards.forget(self._keys, digest)
+
+
+def _member(config: BotConfig) -> Member:
+    return Member(
+        role="bot",
+        where=where(),
+        tenant=config.tenant,
+        seals=key_id(config.seal_key),
+        accepts=tuple(map(key_id, config.seal_keys)),
+    )
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> SettingsError:

@@ -7,13 +7,15 @@ about one thread of an agent are one topic too. Nothing here does I/O.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import NamedTuple
 
 from bot.cards.message import Message
 from bot.cards.stops import STOPS, scope_of
 from gateway.approvals.events import Event, EventName
+from gateway.approvals.record import Approval
 
 NOTICES_AT_ONCE = 5
 """How many notices of a channel wait to be posted before further ones are folded."""
@@ -23,33 +25,64 @@ class Urgency(IntEnum):
     """What comes first when not everything can."""
 
     NEW_CARD = 0
-    WORDS = 1
-    NEEDS_PEOPLE = 2
+    NEEDS_PEOPLE = 1
+    WORDS = 2
     NEWS = 3
     HISTORY = 4
 
 
-_NEEDS_PEOPLE = {
-    EventName.APPROVAL_REMINDED,
-    EventName.APPROVAL_ESCALATED,
-    EventName.ITEM_EDITED,
-    EventName.ITEM_VOTED,
-    EventName.ITEM_IN_DOUBT,
-    EventName.ITEM_OBSERVED,
-    EventName.ITEM_REPORTED,
-    EventName.ITEM_REOPENED,
-}
+class Call(NamedTuple):
+    """A call of Slack's Web API, as far as its rate limit is concerned."""
+
+    method: str
+    channel: str
+
+
+NEEDS_PEOPLE = frozenset(
+    {
+        EventName.APPROVAL_REMINDED,
+        EventName.APPROVAL_ESCALATED,
+        EventName.APPROVAL_UNSETTLED,
+        EventName.ITEM_EDITED,
+        EventName.ITEM_VOTED,
+        EventName.ITEM_IN_DOUBT,
+        EventName.ITEM_OBSERVED,
+        EventName.ITEM_REPORTED,
+        EventName.ITEM_REOPENED,
+    }
+)
+"""Events that wait for people."""
+
+
+_FIRST = {EventName.APPROVAL_OPENED, EventName.CALL_RAN}
+"""Events that come before the card of what they are about."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line, the event it is about ("" for none), its thread and how it matters."""
+    """One line for a channel, or for a thread in it.
+
+    Attributes:
+        message: the line; of an escalation it is made when it is its turn.
+        seq: of the event that is done with it; "" for none.
+        channel: id or name.
+        thread_ts: the thread; None for the channel itself.
+        urgency: how it matters.
+        escalated: what the line says that others were called to.
+        called: the channel that is told by this line of an escalation.
+        asks: names of the roles that are asked by it to decide.
+        report: what people know of a card when they have read the line.
+    """
 
     message: Message
     seq: str
     channel: str
     thread_ts: str | None
     urgency: Urgency = Urgency.HISTORY
+    asks: frozenset[str] = frozenset()
+    escalated: Approval | None = None
+    called: str = ""
+    report: str = ""
 
 
 @dataclass(slots=True)
@@ -64,13 +97,22 @@ class Topic:
         events: read and not acknowledged, oldest first.
         notes: lines for the thread under the card, oldest first.
         wanted: counts what changed; the card is due while it differs from ``shown``.
-        not_before: when it may be tried again, by the board's clock.
+        since: when it came up, by the board's clock.
+        not_before: when it may be tried again, by the same clock.
+        card_at: when its card may be tried again; its lines need not wait for that.
+        refusals: of the card, in a row.
+        refused: where and why the card was refused first, while another channel is
+            tried.
         is_busy: somebody works on it.
         failures: in a row.
-        channel: where to post instead of where the approval says.
+        home: channel where its card has to be posted, as far as it is known here.
+        channel: where to post instead.
         is_plain: Slack refused the card as it should be.
-        is_lost: the card can no longer be posted or changed.
+        is_missed: the store holds that the card is missing or may be old.
+        called: channels that were called, and why Slack refused it ("": it did not).
+        is_new: the card is not posted yet, as far as it is known here.
         place: channel and ts of the card, as far as they are known here.
+        asked: names of the roles that were mentioned on the card or under it.
     """
 
     key: str
@@ -80,19 +122,37 @@ class Topic:
     events: list[Event] = field(default_factory=list[Event])
     notes: list[Line] = field(default_factory=list[Line])
     place: tuple[str, str] | None = None
+    asked: frozenset[str] = frozenset()
     wanted: int = 0
     shown: int = 0
+    since: float = 0.0
     not_before: float = 0.0
+    card_at: float = 0.0
+    refusals: int = 0
+    refused: tuple[str, str] | None = None
     is_busy: bool = False
     failures: int = 0
+    home: str = ""
     channel: str = ""
     is_plain: bool = False
-    is_lost: bool = False
+    is_missed: bool = False
+    called: dict[str, str] = field(default_factory=dict[str, str])
+    is_new: bool = False
 
     @property
     def is_card_due(self) -> bool:
         """Say whether the card may be older than the record."""
         return bool(self.approval or self.notice) and self.wanted != self.shown
+
+    @property
+    def due_at(self) -> float:
+        """Return when there is something to do for it."""
+        is_card = self.is_card_due and not self.notes
+        return max(self.not_before, self.card_at if is_card else 0.0)
+
+    def is_card_next(self, now: float) -> bool:
+        """Say whether its card comes before its lines."""
+        return self.is_card_due and (self.card_at <= now or not self.notes)
 
     @property
     def is_done(self) -> bool:
@@ -108,22 +168,35 @@ class Topic:
             return Urgency.WORDS
         if not self.is_card_due:
             return self.notes[0].urgency if self.notes else Urgency.HISTORY
-        names = {event.name for event in self.events}
-        if EventName.APPROVAL_OPENED in names and self.place is None:
+        if self.is_new:
             return Urgency.NEW_CARD
-        return Urgency.NEEDS_PEOPLE if names & _NEEDS_PEOPLE else Urgency.NEWS
+        names = {event.name for event in self.events}
+        return Urgency.NEEDS_PEOPLE if names & NEEDS_PEOPLE else Urgency.NEWS
 
 
 class Board:
-    """All topics of one shard, in the order in which they came up."""
+    """All topics of one shard, in the order in which they came up.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds, never going backwards.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._topics: dict[str, Topic] = {}
         self._folded: dict[str, Topic] = {}
 
     def __len__(self) -> int:
         """Count the topics."""
         return len(self._topics)
+
+    def __contains__(self, key: str) -> bool:
+        """Say whether a topic is on the board."""
+        return key in self._topics
+
+    def unsaid(self) -> int:
+        """Count what is read and not said, without the cards themselves."""
+        return sum(len(topic.events) + len(topic.notes) for topic in self)
 
     def __iter__(self) -> Iterator[Topic]:
         """Go through the topics, oldest first."""
@@ -135,20 +208,32 @@ class Board:
         if fresh.key not in self._topics and self._is_crowded(event):
             fresh = Topic(key=f"notices {event.channel}", approval="")
             fresh.rest = event.channel
-        topic = self._topics.setdefault(fresh.key, fresh)
+        topic = self._wanted(fresh)
         if topic.rest:
             self._folded[event.notice] = topic
+        if event.name in _FIRST and topic.place is None:
+            topic.is_new, topic.home = True, event.channel
         topic.events.append(event)
-        topic.wanted += 1
-        if not topic.failures:
-            topic.not_before = 0.0
 
     def redraw(self, approval: str) -> None:
         """Make a card due again: what it says of its calls is so no longer."""
-        topic = self._topics.setdefault(approval, Topic(approval, approval))
+        self._wanted(Topic(approval, approval))
+
+    def miss(self, approval: str) -> None:
+        """Make a card due that is missing, or may be old, unless it is due already."""
+        if approval not in self:
+            self._wanted(Topic(approval, approval, is_new=True, is_missed=True))
+
+    def _wanted(self, fresh: Topic) -> Topic:
+        """Return the topic that is on the board, or put this one there; it is due."""
+        topic = self._topics.get(fresh.key)
+        if topic is None:
+            topic = self._topics[fresh.key] = fresh
+            topic.since = self._clock()
         topic.wanted += 1
         if not topic.failures:
             topic.not_before = 0.0
+        return topic
 
     def drop_done(self, topic: Topic) -> None:
         """Forget a topic about which nothing is left to say."""
@@ -176,15 +261,10 @@ class Board:
         ]
         return len(waiting) >= NOTICES_AT_ONCE
 
-    def most_urgent(self, now: float) -> Topic | None:
-        """Return what to do next; None when everything waits or is being done."""
-        ready = (t for t in self if not t.is_busy and t.not_before <= now)
-        return min(ready, key=lambda topic: topic.urgency, default=None)
-
-    def next_at(self) -> float | None:
-        """Return when the first waiting topic may be tried; None for none."""
-        waiting = (topic.not_before for topic in self if not topic.is_busy)
-        return min(waiting, default=None)
+    def waiting(self) -> list[Topic]:
+        """Return the topics on which nobody works, most urgent first."""
+        found = [topic for topic in self if not topic.is_busy]
+        return sorted(found, key=lambda topic: (topic.urgency, topic.refusals))
 
 
 def _topic(event: Event) -> Topic:

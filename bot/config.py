@@ -27,12 +27,12 @@ class BotConfig:
         app_token: ``xapp-…`` with ``connections:write``, needed in Socket Mode.
         seal_key: seals button values; empty derives one from the bot token, so that
             buttons work after a restart and stop working with the token.
+        old_seal_keys: keys of before; the seals that they made are still accepted.
         team: the only workspace to serve; empty means that of the bot token.
         tenant: whose approvals the cards are.
         agents: names that a person may put first in a message to the bot.
         default_agent: who is asked when no name comes first.
         command: the slash command that the app has.
-        home_channel: id or #name, said in the Home tab: where cards usually go.
         fallback_channel: takes a card that its own channel refuses; empty for none.
         api_url: of Slack's Web API.
         host: interface to listen on.
@@ -46,12 +46,12 @@ class BotConfig:
     signing_secret: str = field(default="", repr=False)
     app_token: str = field(default="", repr=False)
     seal_key: bytes = field(default=b"", repr=False)
+    old_seal_keys: tuple[bytes, ...] = field(default=(), repr=False)
     team: str = ""
     tenant: str = "default"
     agents: tuple[str, ...] = ()
     default_agent: str = ""
     command: str = COMMAND
-    home_channel: str = ""
     fallback_channel: str = ""
     api_url: str = SLACK_API
     host: str = "127.0.0.1"
@@ -81,6 +81,11 @@ class BotConfig:
                 f"seal_key has {len(self.seal_key)} bytes; use "
                 f"{_LEAST_KEY_BYTES} or more random ones, or leave it empty."
             )
+
+    @property
+    def seal_keys(self) -> tuple[bytes, ...]:
+        """Return every key whose seals are accepted, the one that seals first."""
+        return (self.seal_key, *self.old_seal_keys)
 
 
 def _need_token(name: str, value: str, prefix: str, page: str) -> None:

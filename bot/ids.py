@@ -41,6 +41,7 @@ class Action(StrEnum):
     PAGE_BACK = "page_back"
     PAGE_NEXT = "page_next"
     FREEZE_TOOL = "freeze_tool"
+    TRY_AGAIN = "try_again"
     REPORT = "report"
     EDIT_WORDS = "edit_words"
     REJECT_WORDS = "reject_words"
@@ -87,7 +88,9 @@ NOTICE_EVENT = "twokey_notice"
 """``event_type`` of a notice's message metadata; its payload holds ids only."""
 
 MAC_BYTES = 16
+_KEY_ID_TAG, _KEY_ID_DIGITS = b"twokey/v1/seal-key-id", 12
 _SEAL_TAG = "twokey/v1/seal"
+_OUTAGE_TAG = "twokey/v1/seal/outage"
 _NOTICE_TAG = "twokey/v1/seal/notice"
 _NO_VERSION = 0
 _WHOLE = "all"
@@ -194,6 +197,32 @@ def verify_notice(
     return hmac.compare_digest(wanted, sealed.mac)
 
 
+def seal_outage(outage: str, *, key: bytes, team: str, purpose: str) -> str:
+    """Return the opaque text for a button on the message about a run that failed.
+
+    Args:
+        outage: names the run and this time of failing.
+        key: the bot's sealing key.
+        team: the workspace in which it will be clicked.
+        purpose: what it is good for: an `Action`.
+    """
+    mac = _encoded(_outage_mac(outage, key=key, team=team, purpose=purpose))
+    return f"{outage}:{_NO_VERSION}:{_WHOLE}:{mac}"
+
+
+def verify_outage(sealed: Sealed, *, key: bytes, team: str, purpose: str) -> bool:
+    """Say whether a seal was made by us for this outage, team and purpose."""
+    if (sealed.version, sealed.index) != (_NO_VERSION, None):
+        return False
+    wanted = _outage_mac(sealed.approval, key=key, team=team, purpose=purpose)
+    return hmac.compare_digest(wanted, sealed.mac)
+
+
+def key_id(key: bytes) -> str:
+    """Return a short name of a sealing key, which tells nothing of the key."""
+    return hmac.new(key, _KEY_ID_TAG, hashlib.sha256).hexdigest()[:_KEY_ID_DIGITS]
+
+
 def page(number: int) -> str:
     """Return the purpose of a seal that opens one page of the details (from 1)."""
     return f"page:{number}"
@@ -214,6 +243,11 @@ def field_block_id(number: int) -> str:
     It stays the same when the form is shown again, so that Slack keeps what was typed.
     """
     return f"field:{number}"
+
+
+def _outage_mac(outage: str, *, key: bytes, team: str, purpose: str) -> bytes:
+    document = digest.canonical([_OUTAGE_TAG, team, outage, str(purpose)])
+    return hmac.new(key, document, hashlib.sha256).digest()[:MAC_BYTES]
 
 
 def _notice_mac(

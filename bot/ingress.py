@@ -83,6 +83,12 @@ class Nonces(Protocol):
 
 Handle = Callable[[SignedRequest], Awaitable[Answer]]
 Readiness = Callable[[], Awaitable[list[str]]]
+Facts = Callable[[], Awaitable[Mapping[str, object]]]
+
+
+async def no_facts() -> Mapping[str, object]:
+    """Tell nothing beside whether the bot is ready."""
+    return {}
 
 
 def signature_problem(
@@ -119,6 +125,7 @@ class Ingress:
         nonces: where requests are remembered.
         handle: gets what Slack signed, at most once each.
         ready: returns what keeps the bot from working; empty when it works.
+        facts: returns what else an operator should see there.
         clock: Unix seconds; what Slack's timestamps are compared with.
     """
 
@@ -129,12 +136,14 @@ class Ingress:
         nonces: Nonces,
         handle: Handle,
         ready: Readiness,
+        facts: Facts = no_facts,
         clock: Callable[[], float] = time.time,  # noqa: TID251 - Slack's own clock is the other side
     ) -> None:
         self._secret = signing_secret
         self._nonces = nonces
         self._handle = handle
         self._ready = ready
+        self._facts = facts
         self._clock = clock
 
     def server(self) -> web.Server:
@@ -155,10 +164,10 @@ class Ingress:
                 return web.Response(status=HTTPStatus.NOT_FOUND, text="Not found.\n")
 
     async def _readiness(self) -> web.Response:
-        problems = await self._ready()
+        problems, facts = await self._ready(), await self._facts()
         if not problems:
-            return web.json_response({"ready": True})
-        body = {"ready": False, "problems": problems}
+            return web.json_response({"ready": True, **facts})
+        body = {"ready": False, "problems": problems, **facts}
         return web.json_response(body, status=HTTPStatus.SERVICE_UNAVAILABLE)
 
     async def _events(self, request: web.BaseRequest) -> web.StreamResponse:

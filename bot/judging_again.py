@@ -1,4 +1,4 @@
-"""Find cards that no longer show what a click on them needs.
+"""Find cards that no longer show what a click on them needs, or to whom.
 
 A call that waits may need more people, or fewer, because of other calls: they share its
 windows. Whatever happens is an event in the outbox, so the publisher asks after each
@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 
+from bot.cards.asking import asked
 from bot.posting import judgement_digest
 from gateway.service.reviews import ReviewService
 from gateway.store.cards import CardStore
@@ -18,11 +19,15 @@ from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 
+_LOOKED = ""
+"""Among the named approvals: there was a first look."""
+
 
 async def outdated(
     service: ReviewService,
     cards: CardStore,
     keys: Keys,
+    seal_key: bytes,
     named: MutableMapping[str, str],
 ) -> list[str]:
     """Return the approvals whose cards have to be redrawn; a bounded look.
@@ -31,6 +36,8 @@ async def outdated(
         service: judges.
         cards: knows what each card shows.
         keys: of the tenant's shard.
+        seal_key: what cards are sealed with now; one that was sealed with another key
+            is found by the first look, which is at all that waits.
         named: the judgement that each approval was returned for last. A card is named
             once for each, so that one that Slack refuses is not tried for ever.
 
@@ -40,12 +47,17 @@ async def outdated(
     found: list[str] = []
     before = dict(named)
     named.clear()
-    for loaded in await service.judged_again():
+    named[_LOOKED] = ""
+    is_first = _LOOKED not in before
+    looked_at = await (service.judged_waiting() if is_first else service.judged_again())
+    for loaded in looked_at:
         approval = loaded.approval
-        judged = judgement_digest(approval)
+        judged = judgement_digest(approval, seal_key)
         place = await cards.place(keys, approval.id)
         # A card that is not posted yet will be made by the judgement of then.
-        if place is None or place.judged == judged:
+        if place is None:
+            continue
+        if place.judged == judged and not asked(approval, but=place.asked).roles:
             continue
         named[approval.id] = judged
         if before.get(approval.id) != judged:

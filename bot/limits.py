@@ -43,10 +43,14 @@ RATES: Final = {
 }
 OTHERS: Final = Rate(80, 20)
 _PER_CHANNEL: Final = frozenset({POST})
+_NOTHING_S: Final = 1e-6
 
 
 class Limits:
     """The buckets of one workspace.
+
+    A call that can wait says how many tokens it has to ``keep``: they are the reserve
+    of calls that cannot.
 
     Args:
         clock: seconds, never going backwards.
@@ -56,28 +60,47 @@ class Limits:
         self._clock = clock
         self._buckets: dict[str, _Bucket] = {}
         self._closed_until: dict[str, float] = {}
+        self._ids: dict[str, str] = {}
 
-    def wait_s(self, method: str, channel: str = "") -> float:
+    def same(self, name: str, channel: str) -> None:
+        """Count calls to the name of a channel as calls to its id."""
+        self._ids[name] = channel
+
+    def wait_s(self, method: str, channel: str = "", *, keep: int = 0) -> float:
         """Return 0 when a call may go out now, else the seconds until it may."""
-        now = self._clock()
-        key = _key(method, channel)
-        closed_s = self._closed_until.get(key, now) - now
-        return max(0.0, closed_s, self._bucket(key, method).wait_s(now))
+        wait_s = self.free_at(method, channel, keep=keep) - self._clock()
+        # Rounding must not leave a caller waiting for the last billionth of a token.
+        return 0.0 if wait_s <= _NOTHING_S else wait_s
 
-    def take(self, method: str, channel: str = "") -> float:
+    def free_at(self, method: str, channel: str = "", *, keep: int = 0) -> float:
+        """Return since when, or from when on, a call may go out."""
+        key = self._key(method, channel)
+        free_at = self._bucket(key, method).free_at(1 + keep)
+        return max(free_at, self._closed_until.get(key, free_at))
+
+    def take(self, method: str, channel: str = "", *, keep: int = 0) -> float:
         """Count a call if it may go out now; return what `wait_s` returns."""
-        wait_s = self.wait_s(method, channel)
+        wait_s = self.wait_s(method, channel, keep=keep)
         if wait_s == 0:
-            self._bucket(_key(method, channel), method).take(self._clock())
+            self._bucket(self._key(method, channel), method).add(-1.0, self._clock())
         return wait_s
+
+    def give_back(self, method: str, channel: str = "") -> None:
+        """Let a call count no longer: it did not go out."""
+        self._bucket(self._key(method, channel), method).add(1.0, self._clock())
 
     def refused(self, method: str, channel: str, retry_after_s: float) -> None:
         """Stand still after a 429; the bucket then starts again with few tokens."""
         now = self._clock()
-        key = _key(method, channel)
+        key = self._key(method, channel)
         until = now + max(0.0, retry_after_s)
         self._closed_until[key] = max(until, self._closed_until.get(key, until))
         self._bucket(key, method).empty(until)
+
+    def _key(self, method: str, channel: str) -> str:
+        if method not in _PER_CHANNEL:
+            return method
+        return f"{method} {self._ids.get(channel, channel)}"
 
     def _bucket(self, key: str, method: str) -> _Bucket:
         found = self._buckets.get(key)
@@ -88,27 +111,26 @@ class Limits:
 
 
 class _Bucket:
+    """Tokens as of one moment, and how fast they come back."""
+
     def __init__(self, rate: Rate, now: float) -> None:
         self._rate = rate
         self._tokens = float(rate.burst)
         self._at = now
 
-    def wait_s(self, now: float) -> float:
-        missing = 1.0 - self._filled(now)
-        # Rounding must not leave a caller waiting for the last billionth of a token.
-        return 0.0 if missing <= 1e-9 else missing * 60.0 / self._rate.per_minute  # noqa: PLR2004 - the billionth
+    def free_at(self, tokens: int) -> float:
+        """Return when there are, or were first, so many tokens."""
+        wanted = min(tokens, self._rate.burst)
+        missing = max(0.0, wanted - self._tokens)
+        return self._at + missing * 60.0 / self._rate.per_minute
 
-    def take(self, now: float) -> None:
-        self._tokens, self._at = self._filled(now) - 1.0, now
+    def add(self, tokens: float, now: float) -> None:
+        passed = max(0.0, now - self._at)
+        back = passed * self._rate.per_minute / 60.0
+        most = float(self._rate.burst)
+        filled = min(most, self._tokens + back)
+        self._tokens = min(most, filled + tokens)
+        self._at = max(now, self._at)
 
     def empty(self, until: float) -> None:
         self._tokens, self._at = float(self._rate.after_refusal), until
-
-    def _filled(self, now: float) -> float:
-        passed = max(0.0, now - self._at)
-        back = passed * self._rate.per_minute / 60.0
-        return min(float(self._rate.burst), self._tokens + back)
-
-
-def _key(method: str, channel: str) -> str:
-    return f"{method} {channel}" if method in _PER_CHANNEL else method

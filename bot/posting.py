@@ -1,13 +1,13 @@
 """Put one thing into Slack: a card, its newest state, a line in a thread.
 
-Each function here makes one call, so that whoever schedules them decides before each
-call what is most urgent.
+Each function here makes one call, which the scheduler took from the rate limit before,
+so that it decides before each call what is most urgent.
 """
 
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
@@ -27,13 +27,14 @@ from bot.cards.approval import card
 from bot.cards.fallbacks import of_card
 from bot.cards.message import Message
 from bot.cards.notice import notice_card, plain_notice
-from bot.ids import COMMAND, Action, block_id, seal
+from bot.ids import COMMAND, Action, block_id, key_id, seal
 from bot.limits import POST, UPDATE, Limits
-from bot.web import RateLimited, Reply, Slack, SlackError, text_at
+from bot.web import RateLimited, Reply, Slack, SlackError, SlackSilent, text_at
 from gateway.approvals import digest
 from gateway.approvals.notice import Notice
 from gateway.approvals.record import Approval, Verb
 from gateway.store.cards import CardPlace, CardStore
+from gateway.store.fences import current
 from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
@@ -66,7 +67,6 @@ class Wall:
     team: str
     seal_key: bytes
     command: str = COMMAND
-    _ids: dict[str, str] = field(default_factory=dict[str, str])
 
     async def post_card(
         self,
@@ -96,17 +96,21 @@ class Wall:
         reply = await self._send(
             POST, channel, message.blocks, message.text, metadata=message.metadata
         )
-        name, channel, ts = channel, text_at(reply, "channel"), text_at(reply, "ts")
-        self._ids[name] = channel
+        channel, ts = text_at(reply, "channel"), text_at(reply, "ts")
         place = await self.cards.posted(keys, record.id, channel=channel, ts=ts)
         if (place.channel, place.ts) != (channel, ts):
             logger.warning("card.surplus id=%s", record.id)
             await self._take_down(channel, ts)
             return place
         shown = _display_digest(message.blocks)
-        judged = judgement_digest(record)
+        judged = self.judged(record)
         await self.cards.shown(
-            keys, record.id, rev=record.rev, display_digest=shown, judged=judged
+            keys,
+            record.id,
+            tenant=record.tenant,
+            rev=record.rev,
+            display_digest=shown,
+            judged=judged,
         )
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
         return place.with_(rev=record.rev, display_digest=shown, judged=judged)
@@ -126,7 +130,7 @@ class Wall:
         *,
         now_ms: int,
         is_plain: bool = False,
-    ) -> None:
+    ) -> CardPlace:
         """Show the newest state on the card; raises as `post_card` does."""
         message = self._rendered(record, now_ms, is_update=True, is_plain=is_plain)
         await self._send(
@@ -138,11 +142,17 @@ class Wall:
             ts=place.ts,
         )
         shown = _display_digest(message.blocks)
-        judged = judgement_digest(record)
+        judged = self.judged(record)
         await self.cards.shown(
-            keys, record.id, rev=record.rev, display_digest=shown, judged=judged
+            keys,
+            record.id,
+            tenant=record.tenant,
+            rev=record.rev,
+            display_digest=shown,
+            judged=judged,
         )
         logger.info("card.updated id=%s rev=%d", record.id, record.rev)
+        return place.with_(rev=record.rev, display_digest=shown, judged=judged)
 
     async def say(
         self, channel: str, message: Message, *, thread_ts: str | None = None
@@ -162,6 +172,14 @@ class Wall:
             POST, channel, blocks, message.text, thread_ts=thread_ts
         )
         return text_at(reply, "channel"), text_at(reply, "ts")
+
+    async def edit(self, channel: str, ts: str, message: Message) -> None:
+        """Change a line that was said; raises as `post_card` does."""
+        await self._send(UPDATE, channel, message.blocks, message.text, ts=ts)
+
+    def judged(self, record: Shown) -> str:
+        """Return the digest of what a card says that waits, drawn now."""
+        return judgement_digest(record, self.seal_key)
 
     def _rendered(
         self, record: Shown, now_ms: int, *, is_update: bool, is_plain: bool
@@ -193,28 +211,34 @@ class Wall:
         text: str,
         **more: object,
     ) -> Reply:
-        counted = self._ids.get(channel, channel)
-        wait_s = self.limits.take(method, counted)
-        if wait_s:
-            raise NotYet(method, channel, wait_s)
+        if (lease := current()) is not None:
+            # Another publisher may have shown something newer since.
+            lease.check()
         safety: dict[str, object] = {"parse": "none", "link_names": False}
         if method == POST:
             # Previews of links that an agent wrote would fetch them (CVE-2025-34072).
             safety |= {"unfurl_links": False, "unfurl_media": False}
         try:
-            return await self.slack.call(
+            reply = await self.slack.call(
                 method, channel=channel, blocks=blocks, text=text, **safety, **more
             )
         except RateLimited as error:
-            self.limits.refused(method, counted, error.retry_after_s)
+            self.limits.refused(method, channel, error.retry_after_s)
             raise NotYet(method, channel, error.retry_after_s) from error
+        if not text_at(reply, "ts"):
+            raise SlackSilent(method, "an answer without a message")
+        self.limits.same(channel, text_at(reply, "channel") or channel)
+        return reply
 
 
-def judgement_digest(record: Shown) -> str:
-    """Return a digest of what the waiting calls of a card need, and why."""
+def judgement_digest(record: Shown, key: bytes) -> str:
+    """Return a digest of what the waiting calls of a card need, and why.
+
+    The key that seals its buttons is in it: with another one they need a redraw.
+    """
     if isinstance(record, Notice):
         return ""
-    rows: list[JsonValue] = []
+    rows: list[JsonValue] = [key_id(key)]
     for item in record.items:
         if item.is_pending:
             demand = item.demand.model_dump(mode="json")

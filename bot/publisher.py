@@ -1,10 +1,14 @@
 """Bring what happened into Slack: at least once, most urgent first, within limits.
 
-One publisher a shard works at a time, under a lease; others wait to take over. It reads
-the outbox into a `Board`, does one call after another, and acknowledges an event when
-everything about it is said. What was read and not acknowledged is read again by the
-next publisher, so a crash, a restart or an outage of Slack loses nothing. Whatever is
-said twice after a crash is said about the same card: the card has one registered copy.
+One publisher a shard works at a time, under a lease; others wait to take over. A `Feed`
+reads the outbox and the index of missing cards into a `Board`, a `Scheduler` does one
+call after another, and an event is acknowledged when everything about it is said. What
+was read and not acknowledged is read again by the next publisher, so a crash, a restart
+or an outage of Slack loses nothing. Whatever is said twice after a crash is said about
+the same card: the card has one registered copy.
+
+A publisher that leaves work undone for a while says so (`Publisher.problem`) and begins
+anew, as after a restart.
 """
 
 from __future__ import annotations
@@ -12,24 +16,27 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 
-from bot.board import Board, Topic
+from bot.board import Board, Call, Topic
+from bot.feed import Feed
 from bot.saying import Saying
+from bot.scheduler import Scheduler, pause
 from gateway.errors import StoreUnavailable, ThreadUnavailable
 from gateway.failures import log_failure
+from gateway.store.fences import holding
 from gateway.store.keys import Keys
-from gateway.store.outbox import Outbox
 from gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
-ROOM = 500
-AT_ONCE = 4
+STALLED_S = 30.0
+"""How long something may wait that could be said, or read, before it is a problem."""
 
-_CONSUMER = "publisher"
-_BLOCK_MS = 1000
 _RETRY_S = 1.0
+_WATCH_S = 5.0
+_LOOKS = 2
 _GRACE_S = 5.0
 _JUDGED_EVERY_S = 0.5
 
@@ -39,11 +46,9 @@ class _Shift:
     """One time of holding the lease."""
 
     board: Board
-    outbox: Outbox
-    running: set[asyncio.Task[None]]
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    happened: asyncio.Event = field(default_factory=asyncio.Event)
-    is_smaller: asyncio.Event = field(default_factory=asyncio.Event)
+    feed: Feed
+    scheduler: Scheduler
+    happened: asyncio.Event
     is_over: bool = False
 
 
@@ -77,7 +82,29 @@ class Publisher:
         self._reader = f"slack:{tenant}"
         self._saying = saying
         self._clock = clock
-        self.is_leading = False
+        self._outbox = store.outbox(keys, reader=self._reader)
+        self._shift: _Shift | None = None
+
+    @property
+    def is_leading(self) -> bool:
+        """Say whether this publisher holds the lease."""
+        return self._shift is not None
+
+    async def problem(self) -> str:
+        """Return what is not published in time, as a sentence, or "".
+
+        Whoever leads, the oldest event that nobody has read shows that all is well.
+
+        Raises:
+            StoreUnavailable: when the store does not answer.
+        """
+        late_s = self._shift.scheduler.overdue_s() if self._shift else 0.0
+        if late_s > STALLED_S:
+            return f"A message for Slack waits for {late_s:.0f} s and nobody sends it."
+        unread_s = await self._outbox.unread_ms() / 1000
+        if unread_s > STALLED_S:
+            return f"No bot has read the outbox for {unread_s:.0f} s."
+        return ""
 
     async def run(self, stop: asyncio.Event) -> None:
         """Publish until told to stop; then finish the calls that are under way."""
@@ -86,27 +113,26 @@ class Publisher:
                 # No agent has the empty name, so this is nobody's thread.
                 async with self._store.threads.lease(
                     self._keys, self._tenant, "", self._reader
-                ) as lost:
-                    self.is_leading = True
-                    await self._lead(stop, lost)
+                ) as lease:
+                    with holding(lease):
+                        await self._lead(stop, lease.lost)
             except ThreadUnavailable:
                 logger.debug("publisher.standby shard=%s", self._keys.shard)
             except StoreUnavailable as error:
                 logger.warning("publisher.store_unavailable why=%s", error)
-            finally:
-                self.is_leading = False
-            await _pause(stop, _RETRY_S)
+            except Exception as error:  # noqa: BLE001 - nothing may end publishing
+                log_failure(logger, error, "publisher.failed_and_leads_again")
+            await pause(stop, _RETRY_S)
 
     async def _lead(self, stop: asyncio.Event, lost: asyncio.Event) -> None:
-        outbox = self._store.outbox(self._keys, reader=self._reader)
-        await outbox.prepare()
-        shift = _Shift(Board(), outbox, set())
+        shift = self._shift = self._begun()
         logger.info("publisher.leading shard=%s", self._keys.shard)
         ends = [asyncio.create_task(event.wait()) for event in (stop, lost)]
         work = [
             asyncio.create_task(self._read(shift)),
-            asyncio.create_task(self._write(shift)),
+            asyncio.create_task(shift.scheduler.run()),
             asyncio.create_task(self._judge_again(shift)),
+            asyncio.create_task(self._watch(shift)),
         ]
         try:
             done, _ = await asyncio.wait(
@@ -118,30 +144,58 @@ class Publisher:
             # A cancellation that arrives while a connection to Redis is being opened
             # can get lost in its client, so the loops look for themselves too.
             shift.is_over = True
+            self._shift = None
             for task in (*ends, *work):
                 task.cancel()
             await asyncio.gather(*ends, *work, return_exceptions=True)
-            if shift.running:
-                _, late = await asyncio.wait(shift.running, timeout=_GRACE_S)
-                for task in late:
-                    task.cancel()
+            # Without the lease another publisher may be at work already.
+            await shift.scheduler.finish(0.0 if lost.is_set() else _GRACE_S)
+
+    def _begun(self) -> _Shift:
+        outbox, keys, saying = self._outbox, self._keys, self._saying
+        happened = asyncio.Event()
+
+        async def step(topic: Topic, given: Call | None) -> float:
+            shown = topic.shown
+            try:
+                return await saying.step(topic, outbox, keys, given)
+            finally:
+                if topic.shown != shown:
+                    # What a card says may have changed while it was on its way.
+                    happened.set()
+
+        board = Board(self._clock)
+        feed = Feed(
+            board,
+            outbox,
+            tenant=self._tenant,
+            missing=partial(self._store.cards.undrawn, keys, self._tenant),
+        )
+        scheduler = Scheduler(
+            board,
+            next_call=saying.next_call,
+            limits=saying.wall.limits,
+            step=step,
+            clock=self._clock,
+        )
+        return _Shift(board, feed, scheduler, happened)
 
     async def _read(self, shift: _Shift) -> None:
-        # Under the lease every event that is not acknowledged is ours to say.
-        left = await shift.outbox.unfinished(_CONSUMER, idle_ms=0, limit=10 * ROOM)
+        await shift.feed.start()
+        shift.happened.set()
         while not shift.is_over:
-            for event in left:
-                if event.tenant == self._tenant:
-                    shift.board.add(event)
-            others = (event for event in left if event.tenant != self._tenant)
-            await shift.outbox.done(*(event.seq for event in others))
-            shift.changed.set()
-            if left:
+            shift.scheduler.changed.set()
+            if await shift.feed.turn():
                 shift.happened.set()
-            while len(shift.board) >= ROOM and not shift.is_over:
-                shift.is_smaller.clear()
-                await _pause(shift.is_smaller, _RETRY_S)
-            left = await shift.outbox.take(_CONSUMER, block_ms=_BLOCK_MS)
+
+    async def _watch(self, shift: _Shift) -> None:
+        """End a shift that leaves work undone: the next one begins anew."""
+        looks = 0
+        while looks < _LOOKS and not shift.is_over:
+            await asyncio.sleep(_WATCH_S)
+            late_s = shift.scheduler.overdue_s()
+            looks = looks + 1 if late_s > STALLED_S else 0
+        logger.error("publisher.stalled shard=%s", self._keys.shard)
 
     async def _judge_again(self, shift: _Shift) -> None:
         """Redraw cards that are judged otherwise since something happened.
@@ -154,51 +208,11 @@ class Publisher:
             try:
                 for approval in await self._outdated(named):
                     shift.board.redraw(approval)
-                    shift.changed.set()
+                    shift.scheduler.changed.set()
             except StoreUnavailable:
                 raise
             except Exception as error:  # noqa: BLE001 - cards are published without it
                 log_failure(logger, error, "publisher.not_judged_again")
             await asyncio.sleep(_JUDGED_EVERY_S)
             while not (shift.is_over or shift.happened.is_set()):
-                await _pause(shift.happened, _RETRY_S)
-
-    async def _write(self, shift: _Shift) -> None:
-        while not shift.is_over:
-            shift.changed.clear()
-            topic = shift.board.most_urgent(self._clock())
-            if topic is None or len(shift.running) >= AT_ONCE:
-                await self._until_something_is_due(shift)
-                continue
-            topic.is_busy = True
-            task = asyncio.create_task(self._work_on(topic, shift))
-            shift.running.add(task)
-            task.add_done_callback(shift.running.discard)
-
-    async def _until_something_is_due(self, shift: _Shift) -> None:
-        at = shift.board.next_at()
-        is_full = len(shift.running) >= AT_ONCE
-        wait_s = None if at is None or is_full else max(0.0, at - self._clock())
-        await _pause(shift.changed, wait_s)
-
-    async def _work_on(self, topic: Topic, shift: _Shift) -> None:
-        shown = topic.shown
-        try:
-            wait_s = await self._saying.step(topic, shift.outbox, self._keys)
-            topic.not_before = self._clock() + wait_s if wait_s else 0.0
-        finally:
-            if topic.shown != shown:
-                # What a card says may have changed while it was on its way to Slack.
-                shift.happened.set()
-            topic.is_busy = False
-            shift.board.drop_done(topic)
-            shift.changed.set()
-            shift.is_smaller.set()
-
-
-async def _pause(event: asyncio.Event, seconds: float | None) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        return
+                await pause(shift.happened, _RETRY_S)

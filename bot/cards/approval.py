@@ -18,11 +18,14 @@ from bot.blocks import (
     context,
     divider,
     header,
+    joined,
     label,
+    section,
     template,
     untrusted,
 )
 from bot.cards import buttons
+from bot.cards.asking import asked
 from bot.cards.batch import row, tail
 from bot.cards.fallbacks import of_card
 from bot.cards.frame import Frame, rows_of
@@ -57,6 +60,7 @@ def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
         header(headline(approval, now_ms=now_ms), block_id=frame.block_id("head")),
         _origin(frame),
         *_time(frame),
+        *_reviewers(frame),
     ]
     for item in rows_of(approval):
         if approval.is_batch:
@@ -124,6 +128,20 @@ def _time(frame: Frame) -> list[Block]:
     if taken is not None:
         said.append(taken)
     return [context(*said, block_id=frame.block_id("time"))] if said else []
+
+
+def _reviewers(frame: Frame) -> list[Block]:
+    """Mention those whose word is needed; Slack notifies them of the posted card."""
+    approval = frame.approval
+    # Once the time is over, only what may have run still needs people.
+    asking = [
+        item for item in approval.items if not (item.is_pending and frame.is_late)
+    ]
+    whom = asked(approval.with_(items=tuple(asking)))
+    if not whom.roles:
+        return []
+    said = template("*Reviewers:*")
+    return [section(joined(" ", [said, whom.named]), block_id=frame.block_id("people"))]
 
 
 def _how_many(approval: Approval) -> list[Template | Plain]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import LiteralString
+
 from bot.blockkit import JSON
 from bot.blocks import (
     Block,
@@ -34,10 +36,11 @@ from bot.cards.states import (
     reasons_line,
     sentence,
 )
-from bot.cards.votes import counted_votes, lacking
+from bot.cards.votes import counted_votes
 from bot.text import Excerpt, excerpt, fit, mixed_script_warnings
 from gateway.approvals.evidence import spelling
 from gateway.approvals.hidden import has_hidden
+from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.quorum import asks_more, tally
 from gateway.approvals.record import Approval, Finding, Item, Person, Verb
 from gateway.approvals.tiers import Tier
@@ -52,6 +55,11 @@ _FINDINGS = {
     Finding.RERUN: "run it again",
     Finding.SKIP: "leave it",
 }
+
+
+_TAKEN_BACK: LiteralString = "↩ *The approval was taken back* {at}:"
+_ENDED_BECAUSE: LiteralString = "↩ *It was withdrawn* {at}:"
+_RESTORED: LiteralString = "⚠️ *Restored from an older copy* {at}:"
 
 
 def needs_full_view(approval: Approval, index: int) -> bool:
@@ -228,9 +236,7 @@ def _warning(frame: Frame, item: Item) -> list[Block]:
 def _why(frame: Frame, item: Item) -> Block:
     tier = template(BECAUSE[item.tier] if item.reasons else TIERS[item.tier])
     text = reasons_line(item.reasons)
-    lack = lacking(item) if item.is_pending else ""
     parts = [untrusted(fit(text, frame.room.note))] if text else []
-    need = [label(fit(f"Needs {lack}", frame.room.note))] if lack else []
     back = _taken_back(frame, item)
     wrote = _spelling(frame, item)
     name = f"{item.index}.why"
@@ -238,7 +244,6 @@ def _why(frame: Frame, item: Item) -> Block:
         *_raised(frame, item),
         tier,
         *parts,
-        *need,
         *back,
         *wrote,
         block_id=frame.block_id(name),
@@ -273,11 +278,14 @@ def _spelling(frame: Frame, item: Item) -> list[Plain]:
 
 
 def _taken_back(frame: Frame, item: Item) -> list[Template | Label]:
-    """Say why an approval of this call does not count any more."""
+    """Say why an approval does not count any more, or why the call ended by itself."""
     revoked = item.revoked
     if revoked is None or not (item.is_pending or revoked.is_final):
         return []
-    said = template("↩ *The approval was taken back* {at}:", at=when(revoked.at_ms))
+    head = _ENDED_BECAUSE if item.state is ItemState.WITHDRAWN else _TAKEN_BACK
+    if revoked.is_restored and item.is_pending:
+        head = _RESTORED
+    said = template(head, at=when(revoked.at_ms))
     return [said, label(fit(revoked.reason, frame.room.note))]
 
 

@@ -1,15 +1,14 @@
-"""Call people to a card that waits: a reminder, and those who are called later.
+"""Call people to a card that waits: reminders, and people who are needed later.
 
 These lines notify people, so each names only those whose word still counts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Mapping
 
 from bot.blocks import (
     Block,
-    Template,
     channel,
     code,
     context,
@@ -18,57 +17,120 @@ from bot.blocks import (
     section,
     template,
     untrusted,
-    user,
-    usergroup,
 )
+from bot.cards.asking import Asked, asked, called
 from bot.cards.fallbacks import of_card
 from bot.cards.message import Message
 from bot.cards.refs import places, when
+from bot.cards.undelivered import reason
 from bot.text import fit
-from gateway.approvals.record import Approval, Item, Role
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Item
 
 _MOST = 10
 _NAMES = 200
 
 
 def reminder(approval: Approval) -> Message:
-    """Return the line under a card that reminds everybody who may still decide."""
-    roles = [role for item in _waiting(approval) for role in item.demand.roles]
+    """Return the line under a card that reminds those whose word it still needs."""
     said = template(
-        "⏰ This still waits for you. It expires {at}, and then nothing runs.",
+        "⏰ This still waits for a decision. It expires {at}, and then nothing runs.",
         at=when(approval.expires_at_ms),
     )
-    whom = _mentions(approval, roles)
     text = f"This is not decided yet. {of_card(approval)}"
-    return Message((section(joined(" ", [*whom, said])),), text)
+    return Message((section(asked(approval).before(said)),), text)
+
+
+def needed_too(approval: Approval, *, but: Collection[str]) -> Message:
+    """Return the line that mentions those whom a card did not need at first.
+
+    Args:
+        approval: the record, as it is to be shown.
+        but: names of the roles that were mentioned before.
+    """
+    said = template(
+        "🔔 This needs your decision too by now. It expires {at}.",
+        at=when(approval.expires_at_ms),
+    )
+    text = f"This needs more people by now. {of_card(approval)}"
+    return Message((section(asked(approval, but=but).before(said)),), text)
+
+
+def with_reviewers(
+    note: Message, approval: Approval, item: Item
+) -> tuple[Message, frozenset[str]]:
+    """Return a note that mentions who has to decide about its call now, and the roles.
+
+    After an edit, and when it is unknown what became of a call.
+    """
+    whom = asked(approval.with_(items=(item,)))
+    if not whom.roles:
+        return note, frozenset()
+    said = template("🔔 This needs your decision now.")
+    blocks = (*note.blocks, section(whom.before(said)))
+    text = f"{note.text} {of_card(approval)}" if item.is_pending else note.text
+    return Message(blocks, text), frozenset(whom.roles)
+
+
+def unsettled(approval: Approval) -> tuple[Message | None, frozenset[str]]:
+    """Return the line that asks again what became of calls, and whom; None for none.
+
+    The agent waits for that, however long: the call may have run.
+    """
+    doubts = tuple(one for one in approval.items if one.state is ItemState.IN_DOUBT)
+    if not doubts:
+        return None, frozenset()
+    whom = asked(approval.with_(items=doubts))
+    said = template(
+        "❓ Nobody has settled what became of a call on this card, and its agent waits "
+        "for that. Please check, and say so on the card."
+    )
+    text = f"It is still unknown what became of a call. {of_card(approval)}"
+    return Message((section(whom.before(said)),), text), frozenset(whom.roles)
 
 
 def asked_again(approval: Approval, reason: str) -> Message:
     """Return the line under a card whose call went back to people, and why."""
-    roles = [role for item in _waiting(approval) for role in item.demand.roles]
     said = template(
-        "↩ An approval was taken back before the call ran, so this waits for you. It "
-        "expires {at}, and then nothing more runs.",
+        "↩ An approval was taken back before the call ran, so this waits for a "
+        "decision again. It expires {at}, and then nothing more runs.",
         at=when(approval.expires_at_ms),
     )
-    blocks: list[Block] = [section(joined(" ", [*_mentions(approval, roles), said]))]
+    blocks: list[Block] = [section(asked(approval).before(said))]
     if reason:
         blocks.append(context(label(fit(reason, _NAMES))))
     text = f"This waits for a person again. {of_card(approval)}"
     return Message(tuple(blocks), text)
 
 
-def escalation(approval: Approval) -> Message:
-    """Return the line under a card that calls those whom the policy calls later."""
+def escalation(approval: Approval, channels: Mapping[str, str]) -> Message:
+    """Return the line under a card that calls those whom the policy calls later.
+
+    Where a channel could not be told, whoever may decide is called here instead.
+
+    Args:
+        approval: what waits.
+        channels: each channel that was called, and Slack's word for why it was not
+            told; "" for one that was.
+    """
+    refused = {name: why for name, why in channels.items() if why}
+    told = [name for name in channels if name not in refused]
     said = template(
         "📣 This is not decided yet, so others are asked too. It expires {at}.",
         at=when(approval.expires_at_ms),
     )
-    whom = _mentions(approval, approval.waiting.roles)
-    blocks: list[Block] = [section(joined(" ", [*whom, said]))]
-    if approval.waiting.channels:
-        told = places(approval.waiting.channels[:_MOST])
-        blocks.append(context(label("Told in"), *told))
+    whom = called(approval)
+    if refused:
+        others = asked(approval)
+        mentions = tuple(dict.fromkeys((*whom.mentions, *others.mentions)))
+        whom = Asked((*whom.roles, *others.roles), mentions)
+    blocks: list[Block] = [section(whom.before(said))]
+    if told:
+        blocks.append(context(label("Told in"), *places(told[:_MOST])))
+    for name, why in [*refused.items()][:_MOST]:
+        where = places([name])
+        because = joined("", [reason(why), template(".")])
+        blocks.append(context(label("Could not be told:"), *where, because))
     text = f"This is not decided yet, so others are asked too. {of_card(approval)}"
     return Message(tuple(blocks), text)
 
@@ -77,13 +139,25 @@ def told_elsewhere(approval: Approval, place: str) -> Message:
     """Return the line for another channel: which tools wait, and where the card is.
 
     It holds no argument: who reads it may not be allowed to see the card.
+
+    Args:
+        approval: what waits.
+        place: channel of the card; "" when it is not posted.
     """
-    said = template(
-        "📣 {id} is not decided yet. Its card is in {where} and expires {at}.",
-        id=code(approval.id),
-        where=channel(place),
-        at=when(approval.expires_at_ms),
+    at = when(approval.expires_at_ms)
+    card = (
+        template(
+            "Its card is in {where} and expires {at}.", where=channel(place), at=at
+        )
+        if place
+        else template(
+            "It has no card yet and expires {at}. Whoever may decide finds it on the "
+            "Home tab of this app.",
+            at=at,
+        )
     )
+    waits = template("📣 {id} is not decided yet.", id=code(approval.id))
+    said = joined(" ", [waits, card])
     tools = dict.fromkeys(item.tool for item in _waiting(approval))
     named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))
     text = f"This is not decided yet, so others are asked too. {of_card(approval)}"
@@ -92,25 +166,3 @@ def told_elsewhere(approval: Approval, place: str) -> Message:
 
 def _waiting(approval: Approval) -> list[Item]:
     return [item for item in approval.items if item.is_pending]
-
-
-def _mentions(approval: Approval, roles: Iterable[Role]) -> list[Template]:
-    roles = list(roles)
-    groups = dict.fromkeys(group for role in roles for group in role.usergroups)
-    users = dict.fromkeys(one for role in roles for one in role.users)
-    done = _done_with(approval)
-    named = [template("{group}", group=usergroup(group)) for group in groups]
-    named += [template("{who}", who=user(one)) for one in users if one not in done]
-    return named[:_MOST]
-
-
-def _done_with(approval: Approval) -> set[str]:
-    """Return who may not decide, and whose word every waiting call has already."""
-    waiting = _waiting(approval)
-    voted = [
-        {vote.by.user for vote in item.votes if vote.action_hash == item.action_hash}
-        | {person.user for person in item.principals}
-        for item in waiting
-    ]
-    everywhere = set[str].intersection(*voted) if voted else set[str]()
-    return everywhere | {person.user for person in approval.principals}

@@ -11,8 +11,8 @@ import re
 from bot.cards.refs import utc
 from bot.cards.states import counted
 from bot.cards.votes import counted_votes
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ApprovalState, ItemState
+from gateway.approvals.events import Event, EventName, named_after
+from gateway.approvals.lifecycle import UNEXECUTED, ApprovalState, ItemState
 from gateway.approvals.record import Approval, Finding, Item
 from gateway.approvals.tiers import Tier
 
@@ -24,7 +24,7 @@ _STANDS: dict[ItemState, str] = {
     _S.AUTHORIZED: "The call of {tool} is approved and has not run yet.",
     _S.EXECUTING: "The call of {tool} is approved and runs now.",
     _S.EXECUTED: "The call of {tool} was approved and ran.",
-    _S.FAILED: "The call of {tool} was approved, ran and failed.",
+    _S.FAILED: "The call of {tool} was approved and failed.",
     _S.IN_DOUBT: "Please check whether the call of {tool} ran.",
     _S.REJECTED: "The call of {tool} was rejected and did not run.",
     _S.ANSWERED: "The call of {tool} was answered and did not run.",
@@ -33,6 +33,7 @@ _STANDS: dict[ItemState, str] = {
     _S.WITHDRAWN: "The call of {tool} was withdrawn and did not run.",
     _S.LAPSED: "The call of {tool} was approved but never ran.",
 }
+_RESTORED = "The call of {tool} ended. Whether it ran before is not known."
 _FAILED = "The call of {tool} failed. Please say whether it runs again."
 _NEWS: dict[EventName, str] = {
     EventName.ITEM_EXPIRED: _STANDS[_S.EXPIRED],
@@ -40,13 +41,14 @@ _NEWS: dict[EventName, str] = {
     EventName.ITEM_WITHDRAWN: _STANDS[_S.WITHDRAWN],
     EventName.ITEM_LAPSED: _STANDS[_S.LAPSED],
     EventName.ITEM_EXECUTED: "The call of {tool} ran.",
-    EventName.ITEM_FAILED: "The call of {tool} ran and failed.",
+    EventName.ITEM_FAILED: "The call of {tool} failed.",
     EventName.ITEM_IN_DOUBT: _STANDS[_S.IN_DOUBT],
     EventName.ITEM_AUTHORIZED: "The call of {tool} was approved.",
     EventName.ITEM_REJECTED: _STANDS[_S.REJECTED],
     EventName.ITEM_ANSWERED: _STANDS[_S.ANSWERED],
     EventName.ITEM_EDITED: "The call of {tool} was edited.",
 }
+_ENDS = frozenset(named_after(state) for state in UNEXECUTED)
 _FOUND: dict[str, str] = {
     Finding.EXECUTED.value: "Somebody checked: the call of {tool} took effect.",
     Finding.RERUN.value: "The call of {tool} is to run again.",
@@ -92,10 +94,14 @@ def of_news(event: Event, item: Item) -> str:
         return _FOUND.get(event.reason, _OTHER_NEWS).format(tool=tool)
     if event.name is EventName.ITEM_IN_DOUBT and item.has_failed:
         return _FAILED.format(tool=tool)
+    if event.name in _ENDS and item.is_restored:
+        return _RESTORED.format(tool=tool)
     return _NEWS.get(event.name, _OTHER_NEWS).format(tool=tool)
 
 
 def _stands(item: Item) -> str:
+    if item.is_restored and item.state in UNEXECUTED:
+        return _RESTORED
     return _FAILED if item.has_failed else _STANDS[item.state]
 
 

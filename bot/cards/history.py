@@ -30,12 +30,35 @@ _NAMED: dict[EventName, LiteralString] = {
     EventName.ITEM_LAPSED: "⌛ Approved, but it never ran: the approval lapsed.",
     EventName.ITEM_REOPENED: "↩ The approval was taken back.",
     EventName.ITEM_EXECUTED: "✅ It ran.",
-    EventName.ITEM_FAILED: "❌ It ran and failed.",
+    EventName.ITEM_FAILED: "❌ It failed.",
     EventName.ITEM_IN_DOUBT: "❓ The worker stopped while this ran. Please check.",
 }
-_EXPLAINED = {EventName.ITEM_LAPSED, EventName.ITEM_REOPENED}
+_RESTORED: dict[EventName, LiteralString] = {
+    EventName.ITEM_EXPIRED: (
+        "⌛ Nobody decided in time. Whether it ran before is not known."
+    ),
+    EventName.ITEM_SUPERSEDED: (
+        "⏩ The conversation moved on. Whether it ran before is not known."
+    ),
+    EventName.ITEM_WITHDRAWN: (
+        "↩ This was withdrawn. Whether it ran before is not known."
+    ),
+    EventName.ITEM_LAPSED: (
+        "⌛ The approval lapsed. Whether the call ran before is not known."
+    ),
+    EventName.ITEM_REOPENED: "⚠️ This was restored from an older copy.",
+    EventName.ITEM_IN_DOUBT: "❓ This may have run. Please check.",
+}
+_NOT_KNOWN: LiteralString = " Whether it ran before is not known."
+_EXPLAINED = {
+    EventName.ITEM_LAPSED,
+    EventName.ITEM_REOPENED,
+    EventName.ITEM_WITHDRAWN,
+    EventName.ITEM_IN_DOUBT,
+}
 """Events whose reason is a sentence of ours."""
 
+_ENDED: LiteralString = "↩ This was withdrawn. Nothing ran."
 _BY_SOMEBODY: dict[EventName, LiteralString] = {
     EventName.ITEM_AUTHORIZED: "🔑 Approved",
     EventName.ITEM_REJECTED: "🚫 Rejected",
@@ -88,13 +111,19 @@ def thread_note(event: Event, approval: Approval) -> Message | None:
     if approval.is_batch:
         said = joined(" ", [template("*Call {n}:*", n=item.index + 1), said])
     blocks: list[Block] = [section(said)]
-    if event.name in _EXPLAINED and event.reason:
+    if event.reason and _is_explained(event, item):
         blocks.append(context(label(event.reason)))
     noted = [_cut(event.data.get("note", ""))]
     quotes = [box(text) for text in (*_quotes(event.name, item), *noted) if text]
     if quotes:
         blocks.append(stacked(*quotes, block_id=f"{approval.id}:{event.name}"))
     return Message(blocks=tuple(blocks), text=of_news(event, item))
+
+
+def _is_explained(event: Event, item: Item) -> bool:
+    """Say whether the reason is a sentence of ours, and not what somebody wrote."""
+    is_quoted = event.name in _WITH_WORDS and item.settlement is not None
+    return event.name in _EXPLAINED and not is_quoted
 
 
 def _extended(event: Event, approval: Approval) -> Message:
@@ -110,11 +139,8 @@ def _extended(event: Event, approval: Approval) -> Message:
 
 def _said(event: Event, item: Item) -> Template | None:
     name, by = event.name, approvers(item)
-    if name is EventName.ITEM_WITHDRAWN and item.settlement is not None:
-        return template("↩ Withdrawn by {who}. Nothing ran.", who=who(_actor(event)))
     if name in _NAMED:
-        is_failure = name is EventName.ITEM_IN_DOUBT and item.has_failed
-        return template(_FAILED if is_failure else _NAMED[name])
+        return _named(event, item)
     if name is EventName.ITEM_EDITED and item.edit is not None:
         return _edited(item, item.edit.by)
     if name is EventName.ITEM_VOTED and item.votes:
@@ -122,6 +148,20 @@ def _said(event: Event, item: Item) -> Template | None:
     if name in _OF_DOUBT:
         return _of_doubt(event)
     return _decided(name, item) if name in _BY_SOMEBODY and by else None
+
+
+def _named(event: Event, item: Item) -> Template:
+    name = event.name
+    is_withdrawn = name is EventName.ITEM_WITHDRAWN
+    if is_withdrawn and item.settlement is not None:
+        ran = _NOT_KNOWN if item.is_restored else " Nothing ran."
+        by = template("↩ Withdrawn by {who}.", who=who(_actor(event)))
+        return joined("", [by, template(ran)])
+    if item.is_restored and name in _RESTORED:
+        return template(_RESTORED[name])
+    if name is EventName.ITEM_IN_DOUBT and item.has_failed:
+        return template(_FAILED)
+    return template(_ENDED if is_withdrawn and event.reason else _NAMED[name])
 
 
 def _of_doubt(event: Event) -> Template | None:

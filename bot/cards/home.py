@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import LiteralString
 
 from bot.blocks import (
     Block,
@@ -23,6 +24,7 @@ from bot.blocks import (
 )
 from bot.cards.listing import summary
 from bot.cards.refs import when, who
+from bot.cards.undelivered import reason
 from bot.cards.votes import approvals, counted_votes, still_needed
 from bot.ids import Action, View, block_id, seal
 from bot.text import fit
@@ -35,17 +37,29 @@ _INCOMPLETE = template(
     "There may be more: Slack did not say which user groups you are in. Please open "
     "this tab again in a moment."
 )
+_CUT: LiteralString = (
+    "There may be more for you: only the {count} that end soonest were looked at."
+)
+_ONLY_NO: LiteralString = (
+    "You asked for these or changed them, so others approve them. You can still "
+    "reject them: press *View all*."
+)
+_NO_TROUBLE: Mapping[str, str] = {}
 _LINE = 200
 _AGENT = 60
 
 
-def home(
+def home(  # noqa: PLR0913 - facts of one tab, each by name
     queue: Sequence[Approval],
     *,
     key: bytes,
     team: str,
     now_ms: int,
     is_complete: bool = True,
+    others: int = 0,
+    looked_at: int = 0,
+    own: Sequence[Approval] = (),
+    troubles: Mapping[str, str] = _NO_TROUBLE,
 ) -> Block:
     """Return the Home tab.
 
@@ -55,23 +69,64 @@ def home(
         team: the workspace.
         now_ms: the time, in Unix milliseconds; what is past its time is left out.
         is_complete: False when Slack left open what the person may decide.
+        others: how many less urgent ones wait for this person besides.
+        looked_at: how many were looked at, when there may be more; else 0.
+        own: those that this person asked for or changed, and may only end.
+        troubles: approval id to Slack's word for why its card is missing or old.
     """
-    waiting = sorted(
-        (one for one in queue if _waits(one) and now_ms < one.expires_at_ms),
-        key=lambda one: _place(one, now_ms),
-    )
+    waiting = most_urgent(queue, now_ms)
     shown = waiting[:MAX_ROWS]
-    blocks = [header(label(f"Waiting for you: {len(waiting)}"))]
+    count = len(waiting) + others
+    at_least = " or more" if looked_at else ""
+    blocks = [header(label(f"Waiting for you: {count}{at_least}"))]
     for place, approval in enumerate(shown):
-        blocks += _row(approval, place, key=key, team=team)
+        why = troubles.get(approval.id, "")
+        blocks += _row(approval, place, key=key, team=team, why=why)
     if not is_complete:
         blocks.append(section(_INCOMPLETE))
-    elif not waiting:
+    elif not waiting and not looked_at:
         blocks.append(section(template("Nothing waits for you. Enjoy the quiet.")))
+    if count > len(shown):
+        more = count - len(shown)
+        blocks.append(context(template("{more} more are not listed here.", more=more)))
+    if looked_at:
+        blocks.append(section(template(_CUT, count=looked_at)))
+    blocks += _own(own, len(shown), key=key, team=team, now_ms=now_ms)
+    return home_view(blocks, callback_id=View.HOME)
+
+
+def _own(
+    own: Sequence[Approval], above: int, *, key: bytes, team: str, now_ms: int
+) -> list[Block]:
+    """List what others decide and this person may only end, in the room that is left.
+
+    Args:
+        own: the approvals.
+        above: how many rows stand above.
+        key: the bot's sealing key.
+        team: the workspace.
+        now_ms: the time.
+    """
+    waiting = most_urgent(own, now_ms)
+    if not waiting:
+        return []
+    shown = waiting[: max(1, MAX_ROWS - above)]
+    blocks = [
+        header(label(f"Waiting for others: {len(waiting)}")),
+        context(template(_ONLY_NO)),
+    ]
+    for place, approval in enumerate(shown, start=above + 1):
+        blocks += _row(approval, place, key=key, team=team)
     if len(waiting) > len(shown):
         more = len(waiting) - len(shown)
         blocks.append(context(template("{more} more are not listed here.", more=more)))
-    return home_view(blocks, callback_id=View.HOME)
+    return blocks
+
+
+def most_urgent(queue: Sequence[Approval], now_ms: int) -> list[Approval]:
+    """Return what of a queue waits still, the most urgent first."""
+    waiting = (one for one in queue if _waits(one) and now_ms < one.expires_at_ms)
+    return sorted(waiting, key=lambda one: _place(one, now_ms))
 
 
 def _place(approval: Approval, now_ms: int) -> tuple[int, int, int, str]:
@@ -92,7 +147,9 @@ def _waits(approval: Approval) -> bool:
     return any(item.is_pending for item in approval.items)
 
 
-def _row(approval: Approval, place: int, *, key: bytes, team: str) -> list[Block]:
+def _row(
+    approval: Approval, place: int, *, key: bytes, team: str, why: str = ""
+) -> list[Block]:
     item = next(item for item in approval.items if item.is_pending)
     name = f"home.{place}"
     view_all = button(
@@ -110,7 +167,7 @@ def _row(approval: Approval, place: int, *, key: bytes, team: str) -> list[Block
             block_id=block_id(approval, f"{name}.line"),
         ),
         context(
-            _facts(approval, item),
+            _facts(approval, item, why),
             untrusted(fit(approval.agent, _AGENT)),
             template("{id}", id=code(approval.id)),
             block_id=block_id(approval, f"{name}.facts"),
@@ -118,11 +175,18 @@ def _row(approval: Approval, place: int, *, key: bytes, team: str) -> list[Block
     ]
 
 
-def _facts(approval: Approval, item: Item) -> Template:
-    """Return what helps to choose: how much it is, how long there is, who asked."""
+def _facts(approval: Approval, item: Item, why: str) -> Template:
+    """Return what helps to choose: how much it is, how long there is, who asked.
+
+    And first of all that there is no card with more of it.
+    """
     waiting = sum(one.is_pending for one in approval.items)
     count = counted_votes(item)
     facts: list[Template] = []
+    if why:
+        facts.append(
+            joined(" ", [template("⚠️ *no card, or an old one:*"), reason(why)])
+        )
     if waiting > 1:
         facts.append(template("*{n} calls wait*", n=waiting))
     elif count.need > 1 or count.have:

@@ -30,7 +30,7 @@ from gateway.approvals.decisions import (
     Unknown,
     Voted,
 )
-from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.lifecycle import UNEXECUTED, ItemState
 from gateway.approvals.record import Settlement, Verb
 
 _WORDS = 8_000
@@ -41,7 +41,7 @@ _ENDED: dict[ItemState, LiteralString] = {
     ItemState.AUTHORIZED: "This is already approved",
     ItemState.EXECUTING: "This is already approved and running",
     ItemState.EXECUTED: "This already ran",
-    ItemState.FAILED: "This already ran and failed",
+    ItemState.FAILED: "This was approved and failed",
     ItemState.IN_DOUBT: "This waits for people to say what became of it",
     ItemState.REJECTED: "This is already rejected",
     ItemState.ANSWERED: "This is already answered",
@@ -50,6 +50,7 @@ _ENDED: dict[ItemState, LiteralString] = {
     ItemState.WITHDRAWN: "The agent withdrew this and nothing ran",
     ItemState.LAPSED: "This was approved but never ran, and that approval has lapsed",
 }
+_MAY_HAVE_RUN: LiteralString = "This has ended, and whether it ran before is not known"
 _SETTLED_BY: dict[Verb, LiteralString] = {
     Verb.APPROVE: "approved by {who} {at}",
     Verb.EDIT: "edited and approved by {who} {at}",
@@ -172,7 +173,10 @@ def _stale(outcome: Stale) -> Template:
             " ", [template("This was already"), _settled_by(outcome, settlement)]
         )
     else:
-        told = joined(" ", [template(_ENDED[outcome.state]), *_at(outcome.at_ms)])
+        ended = _ENDED[outcome.state]
+        if outcome.is_restored and outcome.state in UNEXECUTED:
+            ended = _MAY_HAVE_RUN
+        told = joined(" ", [template(ended), *_at(outcome.at_ms)])
     return joined("", [told, template(". Your click changed nothing.")])
 
 

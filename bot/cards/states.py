@@ -10,6 +10,7 @@ from bot.blocks import Label, Template, joined, label, template
 from bot.cards.refs import listed, people, when, who
 from bot.cards.votes import approvals, counted_votes, still_needed
 from gateway.approvals.lifecycle import ApprovalState, ItemState
+from gateway.approvals.permission import is_dead_end
 from gateway.approvals.record import Approval, Item, Person, Settlement, Verb, Vote
 from gateway.approvals.tiers import Tier
 
@@ -117,6 +118,29 @@ _STARTED: dict[ItemState, LiteralString] = {
 }
 """The same of a call that was started before it came there."""
 
+_RESTORED: dict[ItemState, LiteralString] = {
+    _S.IN_DOUBT: (
+        " since {at}: its record was restored from an older copy, so it may have run. "
+        "Please check, then say below."
+    ),
+    _S.REJECTED: ", {at}. Whether it ran before is not known.",
+    _S.ANSWERED: ", {at}. Whether it ran before is not known.",
+    _S.EXPIRED: " {at}. Whether it ran before is not known.",
+    _S.SUPERSEDED: (
+        " {at}, because the conversation moved on. Whether it ran before is not known."
+    ),
+    _S.WITHDRAWN: " {at}. Whether it ran before is not known.",
+    _S.LAPSED: "; the approval lapsed {at}. Whether it ran before is not known.",
+}
+"""The same of a call whose record was restored from an older copy."""
+
+_RESTORED_HEAD: dict[ItemState, str] = {
+    _S.EXPIRED: "⌛ Expired; it may have run before",
+    _S.SUPERSEDED: "⏩ Superseded; it may have run before",
+    _S.WITHDRAWN: "↩ Withdrawn; it may have run before",
+    _S.LAPSED: "⌛ Approved; it may have run before",
+}
+
 _DECIDED = frozenset(
     {
         _S.AUTHORIZED,
@@ -158,7 +182,9 @@ def _one(item: Item) -> Label:
     head = HEADLINES[item.state]
     if item.has_failed:
         head = "❌ It failed. Run it again?"
-    if item.state is _S.LAPSED and item.fence:
+    if item.is_restored:
+        head = _RESTORED_HEAD.get(item.state, head)
+    elif item.state is _S.LAPSED and item.fence:
         head = "⌛ Approved, but it did not go on"
     if item.edit is not None:
         head = head.replace("Approved", "Approved with changes")
@@ -185,11 +211,13 @@ def sentence(approval: Approval, item: Item, *, now_ms: int) -> Template:
     head, tail = _TOLD[item.state]
     if item.has_failed:
         head, tail = "❌ *It failed*", " {at}. Please say below whether it runs again."
+    elif item.is_restored:
+        tail = _RESTORED.get(item.state, tail)
     elif item.fence:
         tail = _STARTED.get(item.state, tail)
     told = template(tail, at=when(item.changed_at_ms))
     by = approvers(item)
-    if item.state is _S.WITHDRAWN and item.settlement is None:
+    if item.state is _S.WITHDRAWN and not item.settlement and not item.revoked:
         told = joined("", [template(" by the agent"), told])
     if item.state in _DECIDED and by:
         is_editor = item.edit is not None and [item.edit.by] == by
@@ -246,7 +274,13 @@ def _signature(one: Vote | Settlement) -> Template:
 def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     at = when(approval.expires_at_ms)
     if is_late(approval, now_ms=now_ms):
-        return template("⌛ *The time to decide ended* {at}. Nothing ran.", at=at)
+        ran = template("" if item.is_restored else " Nothing ran.")
+        return joined("", [template("⌛ *The time to decide ended* {at}.", at=at), ran])
+    if is_dead_end(approval, item, item.demand):
+        stuck = template("⛔ *Nobody can approve this:* too few people may do it.")
+        reject = template("It can be rejected.") if Verb.REJECT in item.allow else None
+        ends = template("Expires {at}.", at=at)
+        return joined(" ", [stuck, *([reject] if reject else []), ends])
     count = counted_votes(item)
     # A batch says once, at its head, when its time ends.
     until = [] if approval.is_batch else [template("Expires {at}.", at=at)]
@@ -260,7 +294,8 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
         have = joined("", [template("⏳ "), approvals(item), template(", by")])
         by = joined("", [by_whom(item), still_needed(item), template(".")])
         return joined(" ", [have, by, *until])
-    if count.need == 1:
-        return joined(" ", [template("⏳ *Waiting for a reviewer.*"), *until])
-    need = template("⏳ *Waiting for {need} reviewers.*", need=count.need)
-    return joined(" ", [need, *until])
+    waits = template("⏳ *Waiting for a reviewer*")
+    if count.need > 1:
+        waits = template("⏳ *Waiting for {need} reviewers*", need=count.need)
+    waits = joined("", [waits, still_needed(item), template(".")])
+    return joined(" ", [waits, *until])

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from bot.blocks import Ref, Template, code, joined, template
 from gateway.approvals.quorum import Tally, tally
-from gateway.approvals.record import Item
+from gateway.approvals.record import Demand, Item
 
 _MOST = 3
 """Roles and parts of a requirement that one line names; the others are "others"."""
+_LONGEST = 32
+"""Characters of a role's name; a longer one is shortened."""
 
 
 def counted_votes(item: Item) -> Tally:
@@ -25,13 +25,6 @@ def approvals(item: Item) -> Template:
     if have == 1:
         return template("*1 approval*")
     return template("*{have} approvals*", have=have)
-
-
-def lacking(item: Item) -> str:
-    """Return who still has to agree: "1 from senior"; "" when the number says it."""
-    parts = list(counted_votes(item).lacking.items())
-    told = [f"{need} from {_shortened(roles)}" for roles, need in parts[:_MOST]]
-    return " and ".join([*told, *(["others"] if parts[_MOST:] else [])])
 
 
 def so_far(item: Item) -> Template:
@@ -56,6 +49,11 @@ def still_needed(item: Item) -> Template:
     return joined("", [template("; "), lack, template(" still needed")])
 
 
+def roles_of(demand: Demand) -> Template:
+    """Name the roles whose holders may vote."""
+    return _roles(" or ".join(role.name for role in demand.roles))
+
+
 def _roles(names: str) -> Template:
     """Name one role, or several of which one is enough."""
     roles = names.split(" or ")
@@ -64,13 +62,9 @@ def _roles(names: str) -> Template:
     return joined(" or ", [*named, *more])
 
 
-def _shortened(names: str) -> str:
-    roles: Sequence[str] = names.split(" or ")
-    return " or ".join([*roles[:_MOST], *(["others"] if roles[_MOST:] else [])])
-
-
 def _role(name: str) -> Ref:
+    shown = name if len(name) <= _LONGEST else f"{name[: _LONGEST - 2]}.."
     try:
-        return code(name)
+        return code(shown)
     except ValueError:
         return code("another-role")

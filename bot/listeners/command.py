@@ -16,6 +16,8 @@ from bot.listeners.stopping import frozen_now, lifted_now, listed_now
 from bot.payload import Command
 from gateway.approvals.record import Approval
 from gateway.approvals.tiers import Tier, join
+from gateway.service.queue import MAX_QUEUE
+from gateway.store.approvals import Loaded
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +33,9 @@ _NOT_FOUND = template(
 _MAYBE_MORE = template(
     "There may be more: Slack did not say which user groups you are in. Please ask "
     "again in a moment."
+)
+_CUT: LiteralString = (
+    "There may be more: only the {count} that end soonest were looked at."
 )
 _UNKNOWN = template("I do not know that command. These I know:")
 
@@ -118,17 +123,24 @@ async def _shown(desk: Desk, reader: Reader, approval_id: str) -> str:
 
 async def _listed(desk: Desk, reader: Reader) -> str:
     await member_reading(desk, reader)
-    shown: list[str] = []
+    found: list[Loaded] = []
     is_open = False
-    for loaded in await desk.service.waiting():
+    looked_at = 0
+    async for loaded in desk.service.queue.waiting():
+        looked_at += 1
         access = await access_to(desk, reader, loaded.approval)
         is_open = is_open or (access.is_open and not access.is_given)
         if access.is_given:
-            by_now = await desk.service.as_of_now(loaded)
-            shown.append(f"• {_line(by_now.approval)}")
-    lines = shown[:_MAX_LISTED] or [spoken(_NOTHING)]
-    if len(shown) > _MAX_LISTED:
-        lines.append(f"… and {len(shown) - _MAX_LISTED} more.")
+            found.append(loaded)
+    shown = [await desk.service.as_of_now(one) for one in found[:_MAX_LISTED]]
+    lines = [f"• {_line(by_now.approval)}" for by_now in shown]
+    is_cut = looked_at >= MAX_QUEUE
+    if not lines and not is_cut:
+        lines.append(spoken(_NOTHING))
+    if len(found) > _MAX_LISTED:
+        lines.append(f"… and {len(found) - _MAX_LISTED} more.")
+    if is_cut:
+        lines.append(spoken(template(_CUT, count=looked_at)))
     if is_open:
         lines.append(spoken(_MAYBE_MORE))
     return "\n".join(lines)

@@ -24,7 +24,7 @@ from bot.gestures import Clicked, Submitted
 from bot.ids import Action, View
 from bot.modals.message import notice
 from bot.payload import BadPayload, Command, Json
-from gateway.errors import StoreUnavailable, UnreadableRecord
+from gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
@@ -47,6 +47,11 @@ NOT_CONFIRMED = label(
 UNREADABLE = label(
     "The record of this approval cannot be read, so nothing was recorded and nothing "
     "of it will run. Please tell whoever runs the gateway; the agent can ask anew."
+)
+NEWER = label(
+    "A newer version of Twokey wrote this approval than the one that runs now, so "
+    "nothing was recorded. Nothing of it is lost: it can be decided as soon as the "
+    "newer version runs again. Please tell whoever runs the gateway."
 )
 BROKEN = label(
     "Something went wrong on our side, so this is not confirmed. Please look at the "
@@ -184,6 +189,9 @@ async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
             return await work()
     except (Calm, BadPayload):
         raise
+    except NewerRecord as error:
+        logger.warning("listener.newer_record why=%s", error)
+        raise Calm(NEWER) from None
     except StoreUnavailable:
         logger.warning("listener.unrecorded why=store_unavailable")
         raise Calm(NOT_RECORDED) from None

@@ -12,11 +12,12 @@ from bot.listeners.seeing import Seen, decide
 from bot.listeners.views import bind, concluded, rejected_inputs, seen_in_view
 from bot.modals import edit
 from bot.modals.form import errors_by_block
+from gateway.approvals.changes import edit_asks_more, first_of, raised_item
 from gateway.approvals.decisions import Edit, Invalid
 from gateway.approvals.edits import argument_errors
+from gateway.approvals.permission import objection
 from gateway.approvals.record import Verb
 from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import join
 
 
 def register(doors: Doors) -> None:
@@ -53,28 +54,33 @@ async def _submit(desk: Desk, submitted: Submitted) -> Reply:
 async def _warning(
     desk: Desk, looked_at: Seen, submitted: Submitted, args: JsonObject
 ) -> Reply | None:
-    """Show the form once more, with what the change would bring, if it raises the tier.
+    """Show the form once more, with what the change would bring, if it asks for more.
 
-    Arguments that do not fit a schema are left to the decision, which says where.
+    Arguments that do not fit a schema, and a change that this person may not make, are
+    left to the decision, which says so.
     """
     item = looked_at.item
     judged = await desk.service.preview(looked_at.approval, item.index, args)
     schemas = (item.args_schema, judged.args_schema if judged else None)
     if judged is None or any(argument_errors(schema, args) for schema in schemas):
         return None
-    tier = join(item.tier, judged.tier)
-    if tier is item.tier:
+    first = first_of(item, judged)
+    raised = raised_item(first, judged)
+    if not edit_asks_more(first, raised, judged):
         return None
+    reviewer = await desk.reviewer_of(*submitted.who, item)
+    if objection(looked_at.approval, item, reviewer, Verb.EDIT, demand=raised.demand):
+        return None  # the decision says why it is refused
     view = edit.view(
         looked_at.approval,
         item.index,
         key=desk.config.seal_key,
         team=desk.team,
         raised=edit.Raised(
-            tier=tier,
+            tier=raised.tier,
             args=args,
             reasons=judged.reasons,
-            people=judged.demand.approvals,
+            demand=raised.demand,
         ),
     )
     await bind(desk, submitted.view.view_id, submitted.view.user, looked_at, view)

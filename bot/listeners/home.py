@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import cast
 
 from bot import payload
@@ -24,8 +25,12 @@ from bot.listeners.doors import Doors
 from bot.listeners.readable import Access, may_decide
 from bot.payload import HomeOpened, Json
 from bot.web import SlackError
-from gateway.approvals.record import Approval, Item
+from gateway.approvals.permission import objection
+from gateway.approvals.quorum import is_among
+from gateway.approvals.record import Approval, Item, Person, Verb
 from gateway.errors import StoreUnavailable
+from gateway.service.queue import MAX_QUEUE
+from gateway.store.approvals import Loaded
 
 logger = logging.getLogger(__name__)
 
@@ -56,23 +61,39 @@ async def _publish(desk: Desk, opened: HomeOpened) -> None:
 async def _view(desk: Desk, opened: HomeOpened) -> Block:
     """Return the person's queue, and below it how this works."""
     mine: list[Approval] = []
-    now_ms = 0
+    own: list[Approval] = []
+    now_ms = looked_at = 0
     is_complete = True
-    for loaded in await desk.service.waiting():
+    async for loaded in desk.service.queue.waiting():
         now_ms = loaded.now_ms
+        looked_at += 1
         access = await _access(desk, opened.user, loaded.approval)
         is_complete = is_complete and not access.is_open
         if access.is_given:
-            shown = await desk.service.as_of_now(loaded)
-            mine.append(shown.approval)
+            mine.append(loaded.approval)
+        elif await _may_end(desk, opened.user, loaded.approval):
+            own.append(loaded.approval)
+    first = home.most_urgent(mine, now_ms)[: home.MAX_ROWS]
+    shown = [await desk.service.as_of_now(Loaded(one, now_ms)) for one in first]
     view = home.home(
-        mine,
+        [one.approval for one in shown],
         key=desk.config.seal_key,
         team=desk.team,
         now_ms=now_ms,
         is_complete=is_complete,
+        others=len(mine) - len(first),
+        looked_at=looked_at if looked_at >= MAX_QUEUE else 0,
+        own=own,
+        troubles=await _troubles(desk, first),
     )
     return {**view, "blocks": [*as_blocks(view["blocks"]), *_manual(desk)]}
+
+
+async def _troubles(desk: Desk, listed: Sequence[Approval]) -> dict[str, str]:
+    """Return which cards are missing or old, and Slack's word for why."""
+    cards = desk.service.store.cards
+    found = [(one.id, await cards.trouble(desk.keys, one.id)) for one in listed]
+    return {approval: trouble.why for approval, trouble in found if trouble}
 
 
 async def _access(desk: Desk, user: str, approval: Approval) -> Access:
@@ -86,6 +107,25 @@ async def _access(desk: Desk, user: str, approval: Approval) -> Access:
             return access
         is_open = is_open or access.is_open
     return Access(is_given=False, is_open=is_open)
+
+
+async def _may_end(desk: Desk, user: str, approval: Approval) -> bool:
+    """Say whether a person who asked for something here, or changed it, may reject it.
+
+    Everybody else who may reject may approve as well, or has done so.
+    """
+    for item in approval.items:
+        took_part = [*approval.principals, *item.principals]
+        took_part += [item.edit.by] if item.edit else []
+        person = Person(team=desk.team, user=user)
+        if not item.is_pending or Verb.REJECT not in item.allow:
+            continue
+        if not is_among(person, took_part) or _has_voted(user, item):
+            continue
+        reviewer = await desk.reviewer_of(user, desk.team, item)
+        if objection(approval, item, reviewer, Verb.REJECT) is None:
+            return True
+    return False
 
 
 def _has_voted(user: str, item: Item) -> bool:
@@ -104,7 +144,7 @@ def _manual(desk: Desk) -> list[Block]:
                 "decide approves it: once, and as shown."
             )
         ),
-        section(_where(desk.config.home_channel)),
+        section(_where(desk.service.channel)),
         section(
             template(
                 "*Approve* runs it as shown. *Edit* lets you change it first. "
@@ -128,8 +168,9 @@ def as_blocks(value: object) -> list[Block]:
 
 
 def _where(place: str) -> Template | Label:
-    if not place:
-        return template("Cards appear in the channels that the policy names.")
     if place.startswith("#"):
-        return label(f"Cards appear in {place}.")
-    return template("Cards appear in {where}.", where=channel(place))
+        return label(f"Cards appear in {place}, unless the policy names another place.")
+    return template(
+        "Cards appear in {where}, unless the policy names another place.",
+        where=channel(place),
+    )

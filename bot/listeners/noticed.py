@@ -58,8 +58,11 @@ async def proven_notice(desk: Desk, sealed: Sealed, purpose: Action | View) -> N
     notice = await desk.service.notices.read(sealed.approval)
     if notice is None:
         raise Calm(template(_GONE))
-    key, team = desk.config.seal_key, desk.team
-    if not verify_notice(sealed, notice, key=key, team=team, purpose=purpose):
+    accepted, team = desk.config.seal_keys, desk.team
+    if not any(
+        verify_notice(sealed, notice, key=key, team=team, purpose=purpose)
+        for key in accepted
+    ):
         logger.warning("click.refused why=bad_seal notice=%s", notice.id)
         raise Calm(template(_NOT_OURS))
     return notice

@@ -46,6 +46,11 @@ _NOT_OURS: LiteralString = (
     "This button does not belong to this card, so nothing was recorded. Please use "
     "the newest card of this approval."
 )
+_OTHER_KEY: LiteralString = (
+    "This button does not belong to this card, or the key of Twokey was replaced, so "
+    "nothing was recorded. Cards that wait are drawn again with the new key: use the "
+    "card once it has changed."
+)
 
 
 Who = tuple[str, str]
@@ -165,15 +170,16 @@ async def opened(desk: Desk, sealed: Sealed, *purposes: str) -> Seen:
     approval, now_ms = loaded.approval, loaded.now_ms
     if sealed.version != approval.version:
         raise Calm(await _what_became(desk, approval, sealed, now_ms))
-    key, team = desk.config.seal_key, desk.team
+    accepted, team = desk.config.seal_keys, desk.team
     proven = [
         purpose
         for purpose in purposes
+        for key in accepted
         if verify(sealed, approval, key=key, team=team, purpose=purpose)
     ]
     if not proven:
         logger.warning("click.refused why=bad_seal approval=%s", approval.id)
-        raise Calm(template(_NOT_OURS))
+        raise Calm(template(_OTHER_KEY))
     return Seen(approval, sealed.index, proven[0], now_ms, keys)
 
 
@@ -214,7 +220,9 @@ async def permitted(desk: Desk, looked_at: Seen, verb: Verb, who: Who) -> None:
         sealed = Sealed(approval.id, approval.version, item.index, b"")
         raise Calm(await _what_became(desk, approval, sealed, looked_at.now_ms))
     reviewer = await desk.reviewer_of(*who, item)
-    reason = objection(approval, item, reviewer, verb)
+    judged = await desk.service.preview(approval, item.index, item.args)
+    circles = (item.demand, *([judged.demand] if judged else []))
+    reason = objection(approval, item, reviewer, verb, circles=circles)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)
         raise Calm(label(reason))
@@ -232,9 +240,7 @@ async def may_settle(desk: Desk, looked_at: Seen, who: Who) -> None:
     """
     approval, item = looked_at.approval, looked_at.item
     if item.state is not ItemState.IN_DOUBT:
-        stale = Stale(
-            state=item.state, settlement=item.settlement, at_ms=item.changed_at_ms
-        )
+        stale = Stale.of(item)
         raise Calm(explained(stale, now_ms=looked_at.now_ms))
     reviewer = await desk.reviewer_of(*who, item)
     asked = (approval.principals, item.principals)

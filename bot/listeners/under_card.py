@@ -19,15 +19,16 @@ from bot.cards.message import Message
 from bot.desk import Calm, Desk, Said, spoken
 from bot.gestures import Clicked
 from bot.ids import Action
-from bot.listeners.doors import NOT_RECORDED, UNREADABLE, Doors
+from bot.listeners.doors import NEWER, NOT_RECORDED, UNREADABLE, Doors
 from bot.listeners.full_view import need_full_view
 from bot.listeners.seeing import Seen, opened, permitted, sealed_value
 from bot.listeners.views import open_view
 from bot.message_events import Mention, without_bot
 from bot.modals import edit, reject, respond
 from bot.web import SlackError
+from bot.wording import Label
 from gateway.approvals.record import Verb
-from gateway.errors import StoreUnavailable, UnreadableRecord
+from gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
@@ -76,8 +77,7 @@ async def _answer(desk: Desk, said: Mention, approval: str) -> None:
         message = Message((), spoken(calm.said))
     except (StoreUnavailable, UnreadableRecord) as error:
         log_failure(logger, error, "words.not_offered approval=%s", approval)
-        is_lost = isinstance(error, StoreUnavailable)
-        message = Message((), spoken(NOT_RECORDED if is_lost else UNREADABLE))
+        message = Message((), spoken(_why(error)))
     try:
         await desk.slack.call(
             "chat.postEphemeral",
@@ -164,3 +164,9 @@ _VIEWS = {
     Verb.EDIT: edit.view,
     Verb.REJECT: reject.view,
 }
+
+
+def _why(error: StoreUnavailable | UnreadableRecord) -> Label:
+    if isinstance(error, NewerRecord):
+        return NEWER
+    return NOT_RECORDED if isinstance(error, StoreUnavailable) else UNREADABLE

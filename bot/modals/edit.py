@@ -9,6 +9,7 @@ from bot.blocks import (
     Template,
     alert,
     input_block,
+    joined,
     label,
     modal,
     template,
@@ -16,11 +17,12 @@ from bot.blocks import (
 )
 from bot.cards.diff import changes
 from bot.cards.rich import box, stacked
+from bot.cards.votes import counted_votes, roles_of, still_needed
 from bot.ids import Input, View, block_id, seal
 from bot.modals.form import Read, State, form, read
 from bot.modals.heading import heading
 from gateway.approvals.deciding import MAX_TEXT
-from gateway.approvals.record import Approval, Item, Verb
+from gateway.approvals.record import Approval, Demand, Item, Verb
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier
 
@@ -30,19 +32,19 @@ _NO_REASON = "Please say why you change this; the agent reads it."
 
 @dataclass(frozen=True, slots=True)
 class Raised:
-    """What an edit would bring about: these arguments need a higher tier.
+    """What an edit would bring about: its arguments need a higher tier, or more people.
 
     Attributes:
         tier: what they need.
         args: the arguments.
         reasons: why, as the policy says.
-        people: how many have to approve them.
+        demand: who has to approve them.
     """
 
     tier: Tier
     args: JsonObject
     reasons: tuple[str, ...]
-    people: int
+    demand: Demand
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def view(
         index: which of its items.
         key: the bot's sealing key.
         team: the workspace.
-        raised: set when the form was submitted once and would raise the tier: the
+        raised: set when the form was submitted once and would ask for more: the
             same form again, with the change and what it brings on top. Slack keeps
             what was typed.
         words: stand in it as the reason.
@@ -86,6 +88,9 @@ def view(
     item = approval.items[index]
     purpose = View.EDIT if raised is None else View.EDIT_RAISED
     is_raised = raised is not None and raised.tier is not Tier.DENY
+    # Without a vote of its editor, an edit approves nothing.
+    plain = "Approve edit" if item.demand.editor_may_vote else "Submit edit"
+    title = "Edit and approve" if item.demand.editor_may_vote else "Edit for others"
     made = form(item)
     blocks = [
         *(_raised(approval, item, raised) if raised else []),
@@ -94,10 +99,10 @@ def view(
         _reason(item, words),
     ]
     return modal(
-        label("Edit and approve"),
+        label(title),
         blocks,
         callback_id=purpose,
-        submit=label("Submit anyway" if is_raised else "Approve edit"),
+        submit=label("Submit anyway" if is_raised else plain),
         close=label("Cancel"),
         private_metadata=seal(approval, index, key=key, team=team, purpose=purpose),
     )
@@ -151,15 +156,7 @@ def _as_raised(item: Item, raised: Raised | None) -> Item:
 
 
 def _raised(approval: Approval, item: Item, raised: Raised) -> list[Block]:
-    said: Template = template(
-        "This change raises the tier: {n} people have to approve it then, and you "
-        "cannot be one of them.",
-        n=raised.people,
-    )
-    if raised.people == 1:
-        said = template(
-            "This change raises the tier: another person has to approve it then."
-        )
+    said = _needs(item, raised)
     if raised.tier is Tier.DENY:
         said = template(
             "The policy does not allow this call with these arguments at all."
@@ -169,3 +166,18 @@ def _raised(approval: Approval, item: Item, raised: Raised) -> list[Block]:
         alert(said, level="warning"),
         stacked(box(change), block_id=block_id(approval, "raised")),
     ]
+
+
+def _needs(item: Item, raised: Raised) -> Template:
+    """Say whom the changed call needs, and that its editor is none of them."""
+    bare = item.with_(demand=raised.demand, votes=())
+    people = counted_votes(bare).need
+    head = template("This change raises the tier: ")
+    if raised.tier is item.tier:
+        head = template("With this change the call needs more: ")
+    who, many = template("somebody else of "), template(" has to approve it then")
+    if people > 1:
+        who = template("{n} people of ", n=people)
+        many = template(" have to approve it then, and you cannot be one of them")
+    of = roles_of(raised.demand)
+    return joined("", [head, who, of, many, still_needed(bare), template(".")])

@@ -1,0 +1,173 @@
+"""Choose whom a card mentions: those whose word it needs, and who may give it.
+
+Slack notifies people of a mention in a new message, and of none in a changed one. So a
+card mentions its reviewers when it is posted, and whoever is needed later is mentioned
+in a line under it. Ids come from the policy alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+
+from bot.blocks import Template, joined, template, user, usergroup
+from gateway.approvals import permission, quorum
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Item, Notify, Person, Role, Vote
+from gateway.approvals.tiers import Tier
+
+MOST = 8
+"""Mentions in one message; the policy can name hundreds of people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Whom a card asks for a decision.
+
+    Attributes:
+        roles: the names of the roles that are mentioned.
+        mentions: one a user group or user, in the order in which they are named.
+    """
+
+    roles: tuple[str, ...]
+    mentions: tuple[Template, ...]
+
+    @property
+    def named(self) -> Template:
+        """Return the mentions, with the number of those that are left out."""
+        more = len(self.mentions) - MOST
+        shown = self.mentions[:MOST]
+        rest = [template("(and {more} more, not mentioned)", more=more)]
+        return joined(" ", [*shown, *(rest if more > 0 else [])])
+
+    def before(self, said: Template) -> Template:
+        """Return a sentence with the mentions in front of it, if there are any."""
+        return joined(" ", [self.named, said]) if self.mentions else said
+
+
+def asked(approval: Approval, *, but: Collection[str] = ()) -> Asked:
+    """Return whom the waiting calls of a card need now.
+
+    Left out are those who may not decide or have, those whom the policy calls later
+    as long as others are enough, and roles that are not to be mentioned.
+
+    Args:
+        approval: the record, as it is to be shown.
+        but: names of roles to leave out.
+    """
+    later = () if approval.escalated_at_ms else approval.waiting.roles
+    found: dict[str, dict[Template, None]] = {}
+    for item in approval.items:
+        if is_for_people(item):
+            for role in _needed(approval, item, later):
+                if role.notify is Notify.MENTION and role.name not in but:
+                    each = found.setdefault(role.name, {})
+                    each |= dict.fromkeys(_mentions(role))
+    named = {name: each for name, each in found.items() if each}
+    return Asked(tuple(named), _in_turn(named.values()))
+
+
+def is_for_people(item: Item) -> bool:
+    """Say whether people have to decide about a call, or say what became of it.
+
+    What the policy denies by now, nobody is asked to look at.
+    """
+    is_pending = item.is_pending and item.tier is not Tier.DENY
+    return is_pending or item.state is ItemState.IN_DOUBT
+
+
+def called(approval: Approval) -> Asked:
+    """Return those whom the policy calls later, as far as their word still counts."""
+    barred = _barred_everywhere(approval)
+    roles = [_without(role, barred) for role in approval.waiting.roles]
+    return Asked(tuple(role.name for role in roles), _in_turn(map(_mentions, roles)))
+
+
+def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]:
+    """Return the roles whose votes are missing, with those who may still give one."""
+    votes = _votes(item)
+    missing = quorum.missing_votes(item.demand, votes, item.action_hash)
+    if not missing:
+        # One more click completes it, also of somebody who voted.
+        missing, votes = quorum.clauses(item.demand), ()
+    needed: list[Role] = []
+    open_now: dict[frozenset[str], int] = {}
+    # What one role alone has to give stands first, and may be all that is missing.
+    for names in sorted(missing, key=lambda one: (len(one), sorted(one))):
+        inside = sum(count for one, count in open_now.items() if one < names)
+        if inside >= missing[names]:
+            continue
+        open_now[names] = missing[names]
+        barred = _not_permitted(approval, item) | _counted(votes, names)
+        roles = [
+            _without(role, barred) for role in item.demand.roles if role.name in names
+        ]
+        first = _without_later(roles, later)
+        needed += first if _can_give(first, missing[names]) else roles
+    return needed
+
+
+def _votes(item: Item) -> tuple[Vote, ...]:
+    """Return who decided about a call as it is, or said what became of it."""
+    if item.state is ItemState.IN_DOUBT:
+        return tuple(one.vote for one in item.observations_now)
+    return item.votes_now
+
+
+def _counted(votes: Iterable[Vote], names: frozenset[str]) -> set[str]:
+    """Return whose word counts for one of these roles already, or is used up."""
+    given = (vote.by for vote in votes if not names.isdisjoint(vote.roles))
+    return _users(given) | _users(one for vote in votes for one in vote.on_behalf_of)
+
+
+def _without_later(roles: Sequence[Role], later: Sequence[Role]) -> list[Role]:
+    users = frozenset(one for role in later for one in role.users)
+    groups = frozenset(one for role in later for one in role.usergroups)
+    return [_without(role, users, groups) for role in roles]
+
+
+def _can_give(roles: Sequence[Role], votes: int) -> bool:
+    people = {one for role in roles for one in role.users}
+    return len(people) >= votes or any(role.usergroups for role in roles)
+
+
+def _without(role: Role, users: Collection[str], groups: Collection[str] = ()) -> Role:
+    return role.with_(
+        users=tuple(one for one in role.users if one not in users),
+        usergroups=tuple(one for one in role.usergroups if one not in groups),
+    )
+
+
+def _not_permitted(approval: Approval, item: Item) -> set[str]:
+    is_doubt = item.state is ItemState.IN_DOUBT
+    barred = item.principals if is_doubt else permission.editors(item, item.demand)
+    return _users((*approval.principals, *barred))
+
+
+def _barred_everywhere(approval: Approval) -> set[str]:
+    each = [
+        _not_permitted(approval, item) | _counted(_votes(item), _roles(item))
+        for item in approval.items
+        if item.is_pending
+    ]
+    return set[str].intersection(*each) if each else _users(approval.principals)
+
+
+def _roles(item: Item) -> frozenset[str]:
+    return frozenset(role.name for role in item.demand.roles)
+
+
+def _users(people: Iterable[Person]) -> set[str]:
+    return {person.user for person in people}
+
+
+def _mentions(role: Role) -> list[Template]:
+    groups = [template("{group}", group=usergroup(one)) for one in role.usergroups]
+    return groups + [template("{who}", who=user(one)) for one in role.users]
+
+
+def _in_turn(each: Iterable[Iterable[Template]]) -> tuple[Template, ...]:
+    """Return all mentions once, one of each role in turn, so that no role is cut."""
+    turns = chain.from_iterable(zip_longest(*each))
+    return tuple(dict.fromkeys(one for one in turns if one is not None))

@@ -1,0 +1,127 @@
+"""Tell in a thread how a run that failed stands: one message an outage, edited."""
+
+from __future__ import annotations
+
+from typing import LiteralString
+
+from bot.blocks import (
+    Block,
+    Template,
+    actions,
+    button,
+    context,
+    joined,
+    label,
+    section,
+    template,
+    untrusted,
+)
+from bot.cards.message import Message
+from bot.cards.refs import when
+from bot.cards.stops import actor_ref
+from bot.ids import Action, seal_outage
+from bot.text import fit
+from gateway.approvals.events import Event, EventName
+
+_REASON = 600
+
+RUN_TEXTS: dict[EventName, LiteralString] = {
+    EventName.RUN_WAITING: "The run waits and is retried by itself.",
+    EventName.RUN_PARKED: "The run has stopped.",
+    EventName.RUN_RETRIED: "The run is tried again.",
+    EventName.RUN_RESUMED: "The run went on.",
+    EventName.RUN_DROPPED: "The run was dropped.",
+}
+"""What notifications and screen readers read."""
+
+_TITLES: dict[EventName, LiteralString] = {
+    EventName.RUN_WAITING: "⏳ *This run waits.*",
+    EventName.RUN_PARKED: "🛑 *This run has stopped.*",
+    EventName.RUN_RESUMED: "▶️ *This run went on* {at}. It had failed {since}:",
+}
+
+
+def run_state(event: Event, *, key: bytes, team: str) -> Message:
+    """Return the message about a run that failed, as it stands after an event.
+
+    Its reason is a sentence of the gateway that may hold the names of agents and
+    threads, so it stands in plain text.
+
+    Args:
+        event: one of `gateway.approvals.events.TROUBLED_RUN`, with an outage.
+        key: seals the button.
+        team: the workspace.
+    """
+    blocks: list[Block] = [section(_title(event))]
+    if event.reason:
+        blocks.append(section(untrusted(fit(event.reason, _REASON))))
+    blocks.append(context(_what_follows(event)))
+    if event.name is EventName.RUN_PARKED:
+        outage = event.data["outage"]
+        value = seal_outage(outage, key=key, team=team, purpose=Action.TRY_AGAIN)
+        again = button(Action.TRY_AGAIN, label("Try again"), value=value)
+        blocks.append(actions(again, block_id=f"run:{event.seq}"))
+    return Message(tuple(blocks), RUN_TEXTS[event.name])
+
+
+def _title(event: Event) -> Template:
+    since, at = when(_ms(event, "since_ms")), when(event.at_ms)
+    match event.name:
+        case EventName.RUN_RETRIED:
+            who = actor_ref(event.actor)
+            return template("🔁 *Tried again* for {who} {at}. Before:", who=who, at=at)
+        case EventName.RUN_DROPPED if event.actor:
+            who = actor_ref(event.actor)
+            return template("⏹️ *This run was dropped* by {who} {at}.", who=who, at=at)
+        case EventName.RUN_DROPPED:
+            return template("⏹️ *This run was dropped* {at}: nobody tried it.", at=at)
+        case EventName.RUN_RESUMED:
+            return template(_TITLES[event.name], at=at, since=since)
+        case _:
+            return template(_TITLES[event.name])
+
+
+def _what_follows(event: Event) -> Template:
+    since = when(_ms(event, "since_ms"))
+    until_ms = _ms(event, "until_ms")
+    failed = template("It failed first {since}.", since=since)
+    kept = template(
+        "What people decide is kept, and an approved call that ran does not run again."
+    )
+    match event.name:
+        case EventName.RUN_WAITING if until_ms:
+            rest = template(
+                "It is retried by itself until {until}.", until=when(until_ms)
+            )
+        case EventName.RUN_WAITING:
+            rest = template("It goes on when a process can run it.")
+        case EventName.RUN_PARKED:
+            return joined(" ", [failed, _if_parked(event), kept])
+        case EventName.RUN_RETRIED:
+            rest = template("This message shows what comes of it.")
+        case EventName.RUN_DROPPED:
+            return template("It is not retried. A new message begins a new run.")
+        case _:
+            return kept
+    return joined(" ", [failed, rest, kept])
+
+
+def _if_parked(event: Event) -> Template:
+    can_pass = event.data.get("can_pass") == "1"
+    said: LiteralString = (
+        "It is retried when its gateway starts again, or by *Try again*"
+        if can_pass
+        else "It is not retried by itself; when the cause is mended, press *Try again*"
+    )
+    return joined(
+        "",
+        [
+            template(said),
+            template(": whoever asked for it may, and who may decide its calls."),
+        ],
+    )
+
+
+def _ms(event: Event, name: str) -> int:
+    text = event.data.get(name, "")
+    return int(text) if text.isdigit() else 0

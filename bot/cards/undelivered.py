@@ -1,0 +1,96 @@
+"""Tell whoever asked that a card cannot be posted or changed, as things stand now."""
+
+from __future__ import annotations
+
+import re
+
+from bot.blocks import (
+    Block,
+    Ref,
+    Template,
+    code,
+    context,
+    joined,
+    label,
+    section,
+    template,
+)
+from bot.cards.fallbacks import of_card
+from bot.cards.message import Message
+from bot.cards.refs import places, when
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval
+
+_PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
+_UNFINISHED = frozenset(
+    {
+        ItemState.PENDING,
+        ItemState.AUTHORIZED,
+        ItemState.EXECUTING,
+        ItemState.IN_DOUBT,
+    }
+)
+
+
+def needs_people(approval: Approval) -> bool:
+    """Say whether somebody still has to decide, or to look what became of a call."""
+    waiting = {ItemState.PENDING, ItemState.IN_DOUBT}
+    return any(item.state in waiting for item in approval.items)
+
+
+def is_over(approval: Approval) -> bool:
+    """Say whether nothing on the card will change any more by itself."""
+    return not any(item.state in _UNFINISHED for item in approval.items)
+
+
+def reason(why: str) -> Template:
+    """Return Slack's word for a refusal."""
+    known = why if _PLAIN_NAME.fullmatch(why) else "unknown"
+    return template("Slack says {why}", why=code(known))
+
+
+def undelivered(
+    approval: Approval, *, channel: str, why: str, is_posted: bool
+) -> Message:
+    """Return what is said of a card that is missing or shows an older state.
+
+    Args:
+        approval: as it stands now.
+        channel: where Slack refused it.
+        why: Slack's word for the refusal.
+        is_posted: whether there is a card, which cannot be brought up to date.
+    """
+    cannot = (
+        template("⚠️ The card of {id} cannot be brought up to date:", id=_id(approval))
+        if is_posted
+        else template("⚠️ The card of {id} cannot be posted:", id=_id(approval))
+    )
+    because = joined("", [reason(why), template(".")])
+    blocks: list[Block] = [section(joined(" ", [cannot, because, *_next(approval)]))]
+    blocks.append(context(label("Channel"), *places([channel])))
+    blocks.append(context(label(of_card(approval))))
+    what = "cannot be brought up to date" if is_posted else "cannot be posted"
+    text = f"The card of an approval {what}. {of_card(approval)}"
+    return Message(tuple(blocks), text)
+
+
+def _next(approval: Approval) -> list[Template]:
+    """Return what people can do; nothing when nothing is left to be done."""
+    if not needs_people(approval):
+        return []
+    trying = template(
+        "I keep trying; to help, invite me to the channel, or name another one in the "
+        "policy."
+    )
+    if not any(item.is_pending for item in approval.items):
+        return [trying]
+    waits = template(
+        "It waits until {at}, and whoever may decide finds it on the Home tab of this "
+        "app.",
+        at=when(approval.expires_at_ms),
+    )
+    return [waits, trying]
+
+
+def _id(approval: Approval) -> Ref:
+    return code(approval.id)

@@ -1,0 +1,352 @@
+"""Bring a card up to date, and know what to do when Slack refuses it.
+
+A card that people wait for is tried until they need it no longer: in its channel, then
+in the fallback channel, after a while again. Which cards are missing is kept in the
+store, so a restart goes on with them. Meanwhile the Home tab lists what waits, and
+whoever asked is told, once, in words that are true for the state of the calls.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from bot.board import Call, Line, Topic
+from bot.cards.asking import asked
+from bot.cards.outcome import unreadable
+from bot.cards.undelivered import is_over, needs_people, undelivered
+from bot.limits import POST, UPDATE
+from bot.lines import call_others, lines
+from bot.posting import Shown, Wall
+from bot.web import SlackRefused
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.notice import Notice
+from gateway.approvals.record import Approval
+from gateway.errors import UnreadableRecord
+from gateway.failures import log_failure
+from gateway.store.approvals import Loaded
+from gateway.store.cards import CardPlace, CardTrouble
+from gateway.store.keys import Keys
+from gateway.store.outbox import Outbox
+
+logger = logging.getLogger(__name__)
+
+BROKEN_S = 60.0
+"""How soon the bot tries again when Slack refuses the bot as a whole."""
+
+_LONGEST_WAIT_S = 30.0
+_SECONDS = 0.5
+
+NOT_ABOUT_THE_CARD = frozenset(
+    {
+        "access_denied",
+        "account_inactive",
+        "invalid_auth",
+        "missing_scope",
+        "no_permission",
+        "not_allowed_token_type",
+        "not_authed",
+        "org_login_required",
+        "team_access_not_granted",
+        "token_expired",
+        "token_revoked",
+    }
+)
+"""Refusals that concern the bot as a whole: it goes on when an operator has helped."""
+
+_ABOUT_THE_BLOCKS = frozenset(
+    {
+        "block_mismatch",
+        "invalid_blocks",
+        "invalid_blocks_format",
+        "metadata_too_large",
+        "msg_blocks_too_long",
+        "msg_too_long",
+    }
+)
+
+_STILL_THERE = frozenset({"cant_update_message", "edit_window_closed"})
+"""Refusals to change a card that still stands in its channel."""
+
+_FOR_GOOD = _STILL_THERE | {"message_not_found"}
+"""Refusals after which this message will never show anything new."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How cards get into Slack.
+
+    Attributes:
+        wall: where they go.
+        tenant: whose they are.
+        read: returns an approval as it is to be shown, and the time; None for an
+            unknown id.
+        read_notice: returns a notice, None for an unknown id.
+        posted: called once for each card that was posted.
+        clock: seconds, never going backwards.
+        fallback_channel: takes a card that its own channel refuses; "" for none.
+    """
+
+    wall: Wall
+    tenant: str
+    read: Callable[[str], Awaitable[Loaded | None]]
+    read_notice: Callable[[str], Awaitable[Notice | None]]
+    posted: Callable[[Approval], None]
+    clock: Callable[[], float]
+    fallback_channel: str = ""
+
+    def next_call(self, topic: Topic) -> Call | None:
+        """Return the call that a card seems to need; None when a look comes first."""
+        if not topic.is_new:
+            return Call(UPDATE, "")
+        channel = topic.channel or topic.home
+        return Call(POST, channel) if channel else None
+
+    async def show(
+        self, topic: Topic, outbox: Outbox, keys: Keys, given: Call | None
+    ) -> bool:
+        """Bring the card of a topic up to date; return whether the call was made.
+
+        Args:
+            topic: what it is about.
+            outbox: where its events are acknowledged.
+            keys: of its shard.
+            given: the call that may be made; for any other the scheduler is asked.
+        """
+        # What comes in meanwhile is about a newer record than the one that is read now.
+        wanted, events = topic.wanted, list(topic.events)
+        try:
+            found = await self._record(topic)
+        except UnreadableRecord as error:
+            await self._give_up(topic, outbox, keys, error)
+            return False
+        if found is None:
+            await self._done(topic, keys, wanted)
+            await acknowledge(topic, outbox, events)
+            return False
+        record, now_ms = found
+        place = await self._place(topic, keys, record)
+        needed = self._needed(topic, record, place)
+        if needed not in {None, given}:
+            return False  # the scheduler takes what is needed from its limit
+        if needed is not None:
+            try:
+                place = await self._draw(topic, keys, record, place, now_ms)
+            except SlackRefused as error:
+                why = error.error
+                if await self._refused(topic, outbox, keys, record, why):
+                    await take_notes(topic, outbox, record, events)
+                return True
+            if self._needed(topic, record, place) is not None:
+                return True  # another copy is the usable one
+        elif topic.is_missed:
+            await self.wall.cards.drop(keys, self.tenant, record.id)
+        topic.shown, topic.refusals = wanted, 0
+        await take_notes(topic, outbox, record, events)
+        _mention_others(topic, record, place, now_ms)
+        return needed is not None
+
+    async def _record(self, topic: Topic) -> tuple[Shown, int] | None:
+        """Return what the topic's card shows, and the time; a notice needs none."""
+        if topic.notice:
+            notice = await self.read_notice(topic.notice)
+            return None if notice is None else (notice, 0)
+        loaded = await self.read(topic.approval)
+        return None if loaded is None else (loaded.approval, loaded.now_ms)
+
+    async def _done(self, topic: Topic, keys: Keys, wanted: int) -> None:
+        """Leave a card as it is, or missing: nothing on it can be decided."""
+        topic.shown = wanted
+        if topic.approval:
+            await self.wall.cards.drop(keys, self.tenant, topic.approval)
+
+    async def _give_up(
+        self, topic: Topic, outbox: Outbox, keys: Keys, error: UnreadableRecord
+    ) -> None:
+        """Say under the card that nothing on it counts any more."""
+        log_failure(logger, error, "publisher.unreadable_record")
+        await self._done(topic, keys, topic.wanted)
+        place = await self.wall.cards.place(keys, topic.approval)
+        if place is not None:
+            told = unreadable(topic.approval)
+            for event in list(topic.events):
+                if event.name is EventName.RECORD_UNREADABLE:
+                    line = Line(told, event.seq, place.channel, place.ts)
+                    topic.notes.append(line)
+                    topic.events.remove(event)
+        await acknowledge(topic, outbox, list(topic.events))
+
+    async def _place(self, topic: Topic, keys: Keys, record: Shown) -> CardPlace | None:
+        """Look up where the card stands, and keep on the topic what it needs."""
+        place = await self.wall.cards.place(keys, record.id)
+        topic.is_new, topic.home = place is None, record.channel
+        topic.place = None if place is None else (place.channel, place.ts)
+        return place
+
+    def _needed(
+        self, topic: Topic, record: Shown, place: CardPlace | None
+    ) -> Call | None:
+        """Return the call that brings the card up to date; None when it is."""
+        if place is None:
+            return self.next_call(topic)
+        is_older = place.rev < record.rev
+        is_judged_otherwise = place.judged != self.wall.judged(record)
+        if is_older or (place.rev == record.rev and is_judged_otherwise):
+            return self.next_call(topic)
+        return None
+
+    async def _draw(
+        self,
+        topic: Topic,
+        keys: Keys,
+        record: Shown,
+        place: CardPlace | None,
+        now_ms: int,
+    ) -> CardPlace:
+        """Post the card, or bring it up to date; return its usable copy."""
+        is_plain = topic.is_plain
+        if place is not None:
+            return await self.wall.update_card(
+                keys, record, place, now_ms=now_ms, is_plain=is_plain
+            )
+        channel = topic.channel or record.channel
+        place = await self.wall.post_card(
+            keys, record, channel=channel, now_ms=now_ms, is_plain=is_plain
+        )
+        topic.is_new, topic.place = False, (place.channel, place.ts)
+        if isinstance(record, Approval):
+            self.posted(record)
+            if not is_plain:
+                return await self._mentioned(keys, place, record)
+        return place
+
+    async def _mentioned(
+        self, keys: Keys, place: CardPlace, approval: Approval
+    ) -> CardPlace:
+        """Remember whom the posted card mentions."""
+        roles = asked(approval).roles
+        await self.wall.cards.asked(keys, approval.id, roles)
+        return place.with_(asked=place.asked.union(roles))
+
+    async def _refused(
+        self, topic: Topic, outbox: Outbox, keys: Keys, record: Shown, why: str
+    ) -> bool:
+        """Decide how to go on; return whether the lines do so without the card."""
+        if why in NOT_ABOUT_THE_CARD:
+            logger.error("publisher.bot_refused error=%s", why)
+            topic.card_at = self.clock() + BROKEN_S
+        elif why in _ABOUT_THE_BLOCKS and not topic.is_plain:
+            logger.error("card.refused topic=%s why=%s", topic.key, why)
+            topic.is_plain = True
+        elif isinstance(record, Notice):
+            # Nobody waits for it, and the audit log has it.
+            logger.error("notice.undeliverable topic=%s why=%s", topic.key, why)
+            topic.shown = topic.wanted
+            await acknowledge(topic, outbox, list(topic.events))
+        elif not await self._moved(topic, keys, record, why):
+            await self._hindered(topic, keys, record, why)
+            return True
+        return False
+
+    async def _moved(
+        self, topic: Topic, keys: Keys, approval: Approval, why: str
+    ) -> bool:
+        """Let the card be posted elsewhere or anew; False when there is no way."""
+        if topic.place is None:
+            if self.fallback_channel in {"", topic.channel, approval.channel}:
+                return False
+            logger.error("card.diverted topic=%s why=%s", topic.key, why)
+            topic.refused = (approval.channel, why)
+            topic.channel = self.fallback_channel
+            return True
+        has_other = self.fallback_channel not in {"", topic.place[0]}
+        if not needs_people(approval) or not (why in _FOR_GOOD or has_other):
+            return False
+        logger.error("card.lost topic=%s why=%s", topic.key, why)
+        await self.wall.cards.lose(keys, self.tenant, approval.id, topic.place)
+        topic.is_new, topic.place, topic.home = True, None, approval.channel
+        return True
+
+    async def _hindered(
+        self, topic: Topic, keys: Keys, approval: Approval, why: str
+    ) -> None:
+        """Try again later; tell whoever asked, and let the Home tab tell the others."""
+        cards, place = self.wall.cards, topic.place
+        level = logging.INFO if topic.refusals else logging.ERROR
+        logger.log(level, "card.undeliverable topic=%s why=%s", topic.key, why)
+        channel = place[0] if place else approval.channel
+        first = topic.refused or (channel, why)
+        topic.refused, topic.channel = None, ""
+        topic.refusals += 1
+        wait_s = min(_LONGEST_WAIT_S, _SECONDS * 2.0 ** min(topic.refusals, 10))
+        topic.card_at = self.clock() + wait_s
+        trouble = CardTrouble(channel=first[0], why=first[1])
+        await cards.hinder(keys, approval.id, trouble)
+        await self._report(topic, keys, approval, trouble)
+        if is_over(approval):
+            await self._done(topic, keys, topic.wanted)
+        elif place is not None:
+            await cards.miss(keys, self.tenant, approval.id)
+
+    async def _report(
+        self, topic: Topic, keys: Keys, approval: Approval, trouble: CardTrouble
+    ) -> None:
+        """Tell whoever can be told that the card does not show what is so; once."""
+        what = "over" if is_over(approval) else "waiting"
+        if what == "waiting" and not needs_people(approval):
+            return  # it is approved, and what comes of it is told at its end
+        if any(line.report == what for line in topic.notes):
+            return
+        if await self.wall.cards.was_told(keys, approval.id, what):
+            return
+        channel, thread_ts = _somebody(topic, approval, trouble.why)
+        if channel:
+            message = undelivered(
+                approval,
+                channel=trouble.channel,
+                why=trouble.why,
+                is_posted=topic.place is not None,
+            )
+            line = Line(message, "", channel, thread_ts, report=what)
+            topic.notes.append(line)
+
+
+async def take_notes(
+    topic: Topic, outbox: Outbox, record: Shown, events: Sequence[Event]
+) -> None:
+    """Turn events of a topic into lines of history; those without one are done."""
+    silent: list[Event] = []
+    for event in events:
+        found = lines(event, record, topic.place)
+        if found:
+            topic.notes += found
+            topic.events.remove(event)
+        else:
+            silent.append(event)
+    await acknowledge(topic, outbox, silent)
+
+
+async def acknowledge(topic: Topic, outbox: Outbox, events: list[Event]) -> None:
+    """Be done with events of a topic."""
+    await outbox.done(*(event.seq for event in events))
+    for event in events:
+        topic.events.remove(event)
+
+
+def _mention_others(
+    topic: Topic, record: Shown, place: CardPlace | None, now_ms: int
+) -> None:
+    if place is not None and isinstance(record, Approval):
+        topic.asked |= place.asked
+        if now_ms < record.expires_at_ms:
+            call_others(topic, record)
+
+
+def _somebody(topic: Topic, approval: Approval, why: str) -> tuple[str, str | None]:
+    """Return where to tell that a card is lost: under it, or to whoever asked."""
+    if topic.place is not None and why in _STILL_THERE:
+        return topic.place
+    if approval.origin is not None:
+        return approval.origin.channel, approval.origin.thread_ts
+    return (approval.requester.user if approval.requester else ""), None

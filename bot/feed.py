@@ -1,0 +1,109 @@
+"""Bring onto the board what the outbox tells and what cards are missing.
+
+Which cards are missing is kept in the store, apart from the outbox: no card waits for
+an event to be read, and none is lost with one. Events are read at once, all of them,
+and stay unacknowledged until they are said. There may be more of them than fit into
+memory. Those that call people are then taken up all the same; of the others the card
+is brought up to date, and their lines follow, in order, when there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+
+from bot.board import NEEDS_PEOPLE, Board
+from bot.cards.stops import STOPS
+from bot.lines import is_silent
+from gateway.approvals.events import Event, EventName
+from gateway.store.outbox import Outbox
+
+ROOM = 2000
+"""Events and lines that are held in memory; those that call people come on top."""
+
+_PAGE = 500
+_CONSUMER = "publisher"
+_BLOCK_MS = 1000
+_URGENT = NEEDS_PEOPLE | STOPS | {EventName.APPROVAL_OPENED}
+
+
+class Feed:
+    """The events and the missing cards of one tenant, while one publisher leads.
+
+    Args:
+        board: where they go.
+        outbox: what is read; under the lease all that is not acknowledged is ours.
+        tenant: whose events they are; those of others are left to their own bots.
+        missing: returns approvals whose card is missing or old, so many at most.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        outbox: Outbox,
+        *,
+        tenant: str,
+        missing: Callable[[int], Awaitable[Sequence[str]]],
+    ) -> None:
+        self._board = board
+        self._outbox = outbox
+        self._tenant = tenant
+        self._missing = missing
+        self._later = ""
+
+    async def start(self) -> None:
+        """Take up what the publisher before took and did not acknowledge."""
+        await self._outbox.prepare()
+        await self._miss()
+        after = "0-0"
+        while after:
+            page, after = await self._outbox.left(_CONSUMER, start=after, limit=_PAGE)
+            await self._take_up(page)
+
+    async def turn(self) -> bool:
+        """Take up what is new, and what had to wait; say whether anything was new.
+
+        Waits a second at most for something new.
+        """
+        await self._catch_up()
+        block_ms = 1 if self._later and self._room() else _BLOCK_MS
+        page = await self._outbox.take(_CONSUMER, block_ms=block_ms, limit=_PAGE)
+        await self._take_up(page)
+        await self._miss()
+        return bool(page)
+
+    async def _miss(self) -> None:
+        # Those on the board are among them, so that the others are found in any case.
+        for approval in await self._missing(len(self._board) + _PAGE):
+            self._board.miss(approval)
+
+    async def _take_up(self, page: Sequence[Event]) -> None:
+        room, done = self._room(), list[str]()
+        for event in page:
+            if event.tenant != self._tenant or is_silent(event):
+                done.append(event.seq)
+            elif event.name in _URGENT:
+                self._board.add(event)
+            elif self._later or room <= 0:
+                self._later = self._later or event.seq
+                if event.approval:
+                    self._board.redraw(event.approval)
+            else:
+                self._board.add(event)
+                room -= 1
+        await self._outbox.done(*done)
+
+    async def _catch_up(self) -> None:
+        """Take up, in order, events that had to wait for room."""
+        room = self._room()
+        while self._later and room > 0:
+            page, after = await self._outbox.left(
+                _CONSUMER, start=self._later, limit=min(room, _PAGE)
+            )
+            for event in page:
+                if event.name not in _URGENT:
+                    self._board.add(event)
+            room -= len(page)
+            self._later = after
+
+    def _room(self) -> int:
+        return ROOM - self._board.unsaid()

@@ -1,0 +1,138 @@
+"""Say an event in words: lines under its card or elsewhere, or a message of its own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from bot.blocks import section, template
+from bot.board import Line, Topic, Urgency
+from bot.cards.asking import asked
+from bot.cards.calling import (
+    asked_again,
+    escalation,
+    needed_too,
+    reminder,
+    told_elsewhere,
+    unsettled,
+    with_reviewers,
+)
+from bot.cards.history import thread_note
+from bot.cards.message import Message
+from bot.cards.notice import report_line
+from bot.cards.outcome import agent_words, run_failed
+from bot.cards.questions import said_of_a_question
+from bot.cards.stops import STOPS, stop_message
+from bot.posting import Shown
+from bot.run_messages import is_about_outage
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ApprovalState, ItemState
+from gateway.approvals.record import Approval, Item
+
+_IN_DOUBT = ItemState.IN_DOUBT
+
+
+def is_silent(event: Event) -> bool:
+    """Say whether nothing is ever said of an event, nor shown on a card."""
+    if event.approval or event.notice or is_about_outage(event):
+        return False
+    return words(event, command="", is_last=True) is None
+
+
+def lines(event: Event, record: Shown, place: tuple[str, str] | None) -> list[Line]:
+    """Return what is said of an event: in the thread of its card, or elsewhere too.
+
+    Without a card only those are told who are called in other channels.
+    """
+    if isinstance(record, Approval) and event.name is EventName.APPROVAL_ESCALATED:
+        return _escalated(event, record, place)
+    if place is None:
+        return []
+    if isinstance(record, Approval):
+        return _lines_of_approval(event, record, place)
+    if event.name is EventName.NOTICE_REPORTED:
+        return [Line(report_line(event), event.seq, *place, Urgency.NEWS)]
+    return []
+
+
+def _lines_of_approval(
+    event: Event, approval: Approval, place: tuple[str, str]
+) -> list[Line]:
+    urgency = Urgency.NEEDS_PEOPLE
+    is_open = approval.state is ApprovalState.OPEN
+    asks = frozenset(asked(approval).roles)
+    if event.name is EventName.ITEM_REOPENED and is_open:
+        again = asked_again(approval, event.reason)
+        return [Line(again, event.seq, *place, urgency, asks)]
+    if event.name is EventName.APPROVAL_UNSETTLED:
+        note, roles = unsettled(approval)
+        return [Line(note, event.seq, *place, urgency, roles)] if note else []
+    if event.name is not EventName.APPROVAL_REMINDED:
+        return _history(event, approval, place)
+    if not is_open:
+        return []
+    return [Line(reminder(approval), event.seq, *place, urgency, asks)]
+
+
+def _history(event: Event, approval: Approval, place: tuple[str, str]) -> list[Line]:
+    note = thread_note(event, approval)
+    item = _waits_by(event, approval)
+    if note and item:
+        note, roles = with_reviewers(note, approval, item)
+        return [Line(note, event.seq, *place, Urgency.NEEDS_PEOPLE, roles)]
+    return [Line(note, event.seq, *place)] if note else []
+
+
+def _waits_by(event: Event, approval: Approval) -> Item | None:
+    """Return the call that waits for people as this event made it; None for none."""
+    item = next((one for one in approval.items if one.id == event.item), None)
+    if item is None or event.version != approval.version:
+        return None
+    is_edited = event.name is EventName.ITEM_EDITED and item.is_pending
+    is_doubt = event.name is EventName.ITEM_IN_DOUBT and item.state is _IN_DOUBT
+    return item if is_edited or is_doubt else None
+
+
+def call_others(topic: Topic, approval: Approval) -> None:
+    """Have those mentioned whose word is needed now, and was not at first."""
+    known = topic.asked.union(*(line.asks for line in topic.notes))
+    others = frozenset(asked(approval, but=known).roles)
+    if others and topic.place is not None:
+        note = needed_too(approval, but=known)
+        line = Line(note, "", *topic.place, Urgency.NEEDS_PEOPLE, others)
+        topic.notes.append(line)
+
+
+def _escalated(
+    event: Event, approval: Approval, place: tuple[str, str] | None
+) -> list[Line]:
+    """Call others: in their channels first, then the line that says who was told."""
+    if approval.state is not ApprovalState.OPEN:
+        return []
+    urgency, channels = Urgency.NEEDS_PEOPLE, approval.waiting.channels
+    told = told_elsewhere(approval, place[0] if place else "")
+    called = [Line(told, "", at, None, urgency, called=at) for at in channels]
+    if place is None:
+        return [*called[:-1], *(replace(one, seq=event.seq) for one in called[-1:])]
+    message = escalation(approval, {})
+    asks = frozenset(asked(approval).roles)
+    asks |= {role.name for role in approval.waiting.roles}
+    last = Line(message, event.seq, *place, urgency, asks, escalated=approval)
+    return [*called, last]
+
+
+def words(event: Event, *, command: str, is_last: bool) -> Message | None:
+    """Return what is said about a run in its thread, or about a stop to everybody."""
+    match event.name:
+        case EventName.RUN_STARTED if is_last:
+            text = "The agent is working on it."
+            return Message((section(template("⏳ I am working on it.")),), text)
+        case EventName.RUN_FINISHED if event.data.get("text"):
+            return agent_words(event.data["text"])
+        case EventName.RUN_ASKED | EventName.RUN_UNANSWERED:
+            return said_of_a_question(event)
+        case EventName.RUN_FAILED:
+            return run_failed()
+        case name if name in STOPS:
+            return stop_message(event, command=command)
+        case _:
+            return None

@@ -1,0 +1,81 @@
+"""Keep one message an outage in a run's thread, and edit it in place.
+
+Its place is kept in the store, so that another bot goes on with the same message.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from bot.board import Call, Topic
+from bot.cards.run_state import run_state
+from bot.limits import POST, UPDATE
+from bot.posting import Wall
+from bot.web import SlackRefused
+from gateway.approvals.events import TROUBLED_RUN, Event, EventName
+from gateway.store.keys import Keys
+
+logger = logging.getLogger(__name__)
+
+_GONE = frozenset({"message_not_found", "cant_update_message", "edit_window_closed"})
+"""Refusals after which the message is posted anew."""
+
+_TOLD_ONLY_AFTER = frozenset(
+    {EventName.RUN_RESUMED, EventName.RUN_RETRIED, EventName.RUN_DROPPED}
+)
+"""What needs no message when nobody was told that the run failed."""
+
+
+def is_about_outage(event: Event) -> bool:
+    """Say whether an event is told in the message of its outage."""
+    return event.name in TROUBLED_RUN and bool(event.data.get("outage"))
+
+
+def call_for(topic: Topic, event: Event) -> Call | None:
+    """Return the call that shows an event, as far as its message's place is known."""
+    channel = event.data.get("channel", "")
+    if not channel:
+        return None
+    return Call(UPDATE, "") if topic.place else Call(POST, channel)
+
+
+async def show(
+    wall: Wall, topic: Topic, keys: Keys, given: Call | None
+) -> tuple[bool, bool]:
+    """Bring the message of an outage up to date with a topic's first event.
+
+    Returns:
+        Whether the given call was made, and whether the event is done with.
+
+    Raises:
+        NotYet: nothing was sent.
+        SlackError: a silent one may have posted it.
+    """
+    event, outage = topic.events[0], topic.events[0].data["outage"]
+    newer = (one for one in topic.events[1:] if is_about_outage(one))
+    if any(one.data["outage"] == outage for one in newer):
+        return False, True
+    place = await wall.cards.place(keys, outage)
+    topic.place = (place.channel, place.ts) if place else None
+    needed = call_for(topic, event)
+    if needed is None or (place is None and event.name in _TOLD_ONLY_AFTER):
+        return False, True
+    if needed != given:
+        return False, False  # the scheduler takes what is needed from its limit
+    message = run_state(event, key=wall.seal_key, team=wall.team)
+    if place is None:
+        thread_ts = event.data.get("thread_ts") or None
+        channel, ts = await wall.say(needed.channel, message, thread_ts=thread_ts)
+        await wall.cards.posted(keys, outage, channel=channel, ts=ts)
+    else:
+        try:
+            await wall.edit(place.channel, place.ts, message)
+        except SlackRefused as error:
+            if error.error not in _GONE:
+                raise
+            logger.warning("run.message_gone outage=%s why=%s", outage, error.error)
+            await wall.cards.forget_place(keys, outage)
+            topic.place = None
+            return True, event.name in _TOLD_ONLY_AFTER
+    topic.place = None
+    return True, True

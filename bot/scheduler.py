@@ -1,0 +1,151 @@
+"""Schedule the work on topics: the most urgent first, within Slack's rate limits.
+
+A token of a rate limit is taken here, before the work begins, in order of urgency. So
+no topic overtakes a more urgent one because its work is shorter, and what is not
+urgent leaves a token and a place at work for a new card.
+
+Whoever changes a topic sets ``changed``. A task that ends leaves ``running`` and sets
+it in one step, its done callback. And no wait is without a limit: even a change that
+nobody told of is seen soon.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+from bot.board import Board, Call, Topic, Urgency
+from bot.limits import POST, Limits
+from gateway.failures import log_failure
+
+logger = logging.getLogger(__name__)
+
+AT_ONCE = 4
+"""Topics that are worked on at the same time; the last place is for new cards."""
+
+STEP_S = 60.0
+"""How long the work on one topic may take, two answers of Slack and more."""
+
+_LOOK_S = 1.0
+_FAILED_S = 5.0
+_RESERVED = 1
+
+Step = Callable[[Topic, Call | None], Awaitable[float]]
+"""Makes the next call for a topic, the one given; returns how long it has to wait."""
+
+
+class Scheduler:
+    """Work on the topics of a board.
+
+    Args:
+        board: what there is to do.
+        next_call: returns the call that a topic needs next; None for none.
+        limits: knows how long a call has to wait.
+        step: does it. It gives back a call that it was given and did not make.
+        clock: seconds, never going backwards.
+    """
+
+    def __init__(
+        self,
+        board: Board,
+        *,
+        next_call: Callable[[Topic], Call | None],
+        limits: Limits,
+        step: Step,
+        clock: Callable[[], float],
+    ) -> None:
+        self._board = board
+        self._next_call = next_call
+        self._limits = limits
+        self._step = step
+        self._clock = clock
+        self.running: set[asyncio.Task[None]] = set()
+        self.changed = asyncio.Event()
+
+    async def run(self) -> None:
+        """Work until cancelled; what is under way then goes on."""
+        while True:
+            self.changed.clear()
+            await pause(self.changed, min(_LOOK_S, self.start_what_may()))
+
+    def start_what_may(self) -> float:
+        """Start the work on what may go now; return the seconds until more may."""
+        soonest, now = _LOOK_S, self._clock()
+        for topic in self._board.waiting():
+            if not self._has_place(topic.urgency):
+                break
+            wait_s = topic.due_at - now
+            call = self._next_call(topic)
+            if wait_s <= 0 and call is not None:
+                wait_s = self._limits.take(*call, keep=_kept(topic, call))
+            if wait_s <= 0:
+                self._start(topic, call)
+            else:
+                soonest = min(soonest, wait_s)
+        return soonest
+
+    def overdue_s(self) -> float:
+        """Return for how long a topic could have been worked on, and was not."""
+        now = self._clock()
+        ages = [
+            now - self._due_at(topic)
+            for topic in self._board.waiting()
+            if self._has_place(topic.urgency)
+        ]
+        return max(0.0, *ages, 0.0)
+
+    async def finish(self, grace_s: float) -> None:
+        """Wait for what is under way, and cancel what takes longer."""
+        if self.running:
+            _, late = await asyncio.wait(self.running, timeout=grace_s)
+            for task in late:
+                task.cancel()
+
+    def _due_at(self, topic: Topic) -> float:
+        at = max(topic.since, topic.due_at)
+        call = self._next_call(topic)
+        if call is None:
+            return at
+        return max(at, self._limits.free_at(*call, keep=_kept(topic, call)))
+
+    def _has_place(self, urgency: Urgency) -> bool:
+        is_card = urgency is Urgency.NEW_CARD
+        return len(self.running) < (AT_ONCE if is_card else AT_ONCE - _RESERVED)
+
+    def _start(self, topic: Topic, call: Call | None) -> None:
+        topic.is_busy = True
+        task = asyncio.create_task(self._work_on(topic, call))
+        self.running.add(task)
+        task.add_done_callback(partial(self._is_done, topic))
+
+    async def _work_on(self, topic: Topic, call: Call | None) -> None:
+        async with asyncio.timeout(STEP_S):
+            wait_s = await self._step(topic, call)
+        topic.not_before = self._clock() + wait_s if wait_s else 0.0
+
+    def _is_done(self, topic: Topic, task: asyncio.Task[None]) -> None:
+        self.running.discard(task)
+        topic.is_busy = False
+        topic.since = self._clock()
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log_failure(logger, error, "publisher.step_failed topic=%s", topic.key)
+            topic.not_before = self._clock() + _FAILED_S
+        self._board.drop_done(topic)
+        self.changed.set()
+
+
+def _kept(topic: Topic, call: Call) -> int:
+    """Return how many tokens a call leaves to new cards."""
+    is_reserved = call.method == POST and topic.urgency is not Urgency.NEW_CARD
+    return _RESERVED if is_reserved else 0
+
+
+async def pause(event: asyncio.Event, seconds: float) -> None:
+    """Wait until an event is set, so many seconds at most."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

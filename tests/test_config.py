@@ -125,6 +125,8 @@ def test_the_environment_stands_over_the_file(file: Path) -> None:
         ("slack: {api_url: 'http://example.com'}", "would carry tokens in the clear"),
         ("slack: {api_url: 'ftp://127.0.0.1'}", "would carry tokens in the clear"),
         ("slack: {api_url: 'https://'}", "would carry tokens in the clear"),
+        ("slack: {fallback_channel: approvals}", "'slack.fallback_channel'"),
+        ("slack: {team: acme}", "'slack.team'"),
         ("agents: {a: {graph: nowhere}}", "'nowhere' names no graph"),
         ("agents: {a: {}}", "'agents.a.graph' is missing"),
         ("agents: [a]", "'agents': a mapping is needed here"),
@@ -234,9 +236,26 @@ def test_what_slack_mode_lacks_is_said_with_where_to_find_it(
 
 
 def test_the_secret_comes_from_the_environment_or_from_its_file(file: Path) -> None:
-    given = load(file, "", TWOKEY_SECRET=SECRET).secret_key()
-    made = load(file, "").secret_key()
+    given = load(file, "", TWOKEY_SECRET=SECRET).secret_keys()
+    made = load(file, "").secret_keys()
 
-    assert given == bytes.fromhex(SECRET)
-    assert made == load(file, "").secret_key() != given
-    assert (file.parent / ".twokey" / "secret.key").read_bytes() == made
+    assert given == (bytes.fromhex(SECRET),)
+    assert made == load(file, "").secret_keys() != given
+    assert ((file.parent / ".twokey" / "secret.key").read_bytes(),) == made
+
+
+def test_older_secrets_follow_the_one_in_use(file: Path) -> None:
+    other = "f" * 64
+    given = load(file, "", TWOKEY_SECRET=f"{SECRET}, {other}").secret_keys()
+    [old] = load(file, "").secret_keys()
+    folder = file.parent / ".twokey"
+    (folder / "secret.key").rename(folder / "secret.old.key")
+
+    new, kept = load(file, "").secret_keys()
+
+    assert given == (bytes.fromhex(SECRET), bytes.fromhex(other))
+    assert kept == old != new
+    assert "64 hex digits" in refusal(file, "", TWOKEY_SECRET=f"{SECRET},")
+    (folder / "secret.old.key").chmod(0o644)
+    with pytest.raises(SettingsError, match="chmod 600"):
+        load(file, "").secret_keys()

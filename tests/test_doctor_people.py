@@ -14,6 +14,7 @@ from gateway.cli import run
 from gateway.commands import people
 from gateway.policy.load import load_policy
 from gateway.policy.reachable import reachable_demands
+from gateway.store.store import Store
 
 POLICY = """\
 version: 1
@@ -70,12 +71,12 @@ def doctor(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     sandbox: Sandbox,
-    valkey_url: str,
+    store: Store,
     capsys: pytest.CaptureFixture[str],
 ) -> Doctor:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "policy.yml").write_text(POLICY)
-    return Doctor(sandbox, valkey_url, capsys)
+    return Doctor(sandbox, store.conn.url, capsys)
 
 
 async def test_the_doctor_is_content_when_everything_is_there(
@@ -96,6 +97,8 @@ async def test_the_doctor_is_content_when_everything_is_there(
         "secret",
         "store",
         "checkpoints",
+        "processes",
+        "waiting",
         "agent a",
         "Slack bot token",
         "Slack scopes",

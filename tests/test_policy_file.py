@@ -12,10 +12,11 @@ import pytest
 
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.tiers import Tier
-from gateway.config import PolicySource, Settings
+from gateway.config import Settings
 from gateway.errors import PolicyError, SettingsError
 from gateway.policy.evaluate import listed_tier
 from gateway.policy_file import Change, PolicyFile, followed
+from gateway.policy_source import PolicySource
 from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
 from tests.conftest import eventually

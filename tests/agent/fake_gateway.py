@@ -6,6 +6,7 @@ the tests control: the tier of each tool, people's decisions, leases and failure
 
 from __future__ import annotations
 
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
@@ -35,7 +36,7 @@ from gateway.approvals.record import (
 from gateway.approvals.strict_json import JsonObject
 from gateway.approvals.tiers import Tier, join
 from gateway.errors import NotAllowed, StoreUnavailable
-from gateway.outcomes import CallOutcome, LateReport
+from gateway.outcomes import CallOutcome, EditsKnown, LateReport
 from gateway.policy.evaluate import Ruling
 from gateway.policy.overrides import Override
 from gateway.service.claiming import (
@@ -51,7 +52,9 @@ from gateway.wire import (
     AgentNote,
     Answer,
     Busy,
+    CallBegun,
     CallEnd,
+    CallMark,
     CheckState,
     Claimed,
     ClaimReply,
@@ -163,6 +166,10 @@ class FakeGateway:
                     state=item.state,
                 )
 
+    async def mark(self, mark: CallMark) -> CallBegun:
+        with self._entered(mark.verb):
+            return CallBegun()
+
     async def ended(self, end: CallEnd) -> None:
         with self._entered("ended"):
             self.ends.append(end)
@@ -213,12 +220,10 @@ class FakeGateway:
                 if is_of and item.is_pending:
                     self._move(item.id, Move.SUPERSEDE)
 
-    async def edits_made(
-        self, ref: TurnRef, edits: Mapping[str, str]
-    ) -> frozenset[str]:
-        with self._entered("edits_made"):
+    async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
+        with self._entered("edits_known"):
             items = [(each, self.items.get(item_id)) for each, item_id in edits.items()]
-            return frozenset(
+            made = frozenset(
                 each
                 for each, item in items
                 if item
@@ -226,6 +231,13 @@ class FakeGateway:
                 and item.edit
                 and edit_hash(item.edit) == each
             )
+            ours = re.compile(r"ap\d+\.\d+")
+            unknown = frozenset(
+                each
+                for each, item_id in edits.items()
+                if item_id not in self.items and ours.fullmatch(item_id)
+            )
+            return EditsKnown(made=made, unknown=unknown)
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]

@@ -129,4 +129,4 @@ async def test_a_step_back_to_before_the_edit_tells_of_none(
     await runner.run(graph, None, first.config)
 
     assert edits.NOTICE_MARK not in read(model)
-    assert told.gateway.calls["edits_made"] == 0
+    assert told.gateway.calls["edits_known"] == 0

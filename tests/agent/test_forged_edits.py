@@ -43,7 +43,7 @@ async def test_a_process_that_heard_of_an_edit_asks_nobody(
 ) -> None:
     gateway, _ = await edited(runner, effects, memory)
 
-    assert gateway.calls["edits_made"] == 0
+    assert gateway.calls["edits_known"] == 0
 
 
 async def test_another_process_asks_once_and_tells_the_edit(
@@ -58,7 +58,7 @@ async def test_another_process_asks_once_and_tells_the_edit(
     await runner.resume(graph, gateway)
 
     assert notices(model) == 1
-    assert gateway.calls["edits_made"] == 0, "the history of the run told it"
+    assert gateway.calls["edits_known"] == 0, "the history of the run told it"
 
 
 @pytest.mark.parametrize(
@@ -152,3 +152,19 @@ def test_an_update_without_our_names_stays_as_it_is(update: Any) -> None:
     command: Any = Command(update=update, goto="model")
 
     assert results.without_updates(command, turns.OUR_STATE) is command
+
+
+async def test_an_edit_that_the_gateway_has_no_record_of_is_not_told_as_made(
+    runner: Runner, effects: Effects, memory: InMemorySaver
+) -> None:
+    gateway, _ = await edited(runner, effects, memory)
+    gateway.items.clear()
+    model = Script(replies=[AIMessage("hello")])
+    graph = build(gateway, effects.tools(), model=model, saver=memory)
+
+    await runner.say(graph, "and now?")
+
+    told = str(model.seen[-1])
+    assert notices(model) == 0
+    assert told.count(edits.UNCONFIRMED_MARK) == 1
+    assert "not-twokey" not in told

@@ -13,6 +13,7 @@ from langgraph.types import Command, interrupt
 from gateway.agent import Approved, guarded
 from gateway.agent.require_approval import arequire_approval, require_approval
 from gateway.approvals.tiers import Tier
+from gateway.wire import CallEnd
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.test_require_approval import State
 from tests.agent.world import CONFIG, Effects, Runner, build, by_call, calling
@@ -23,6 +24,12 @@ TURN = calling(
 )
 
 
+def end_of(gateway: FakeGateway, tool: str) -> CallEnd:
+    """Return the one end that was told of a tool."""
+    (end,) = [one for one in gateway.ends if one.tool == tool]
+    return end
+
+
 def broken() -> None:
     raise RuntimeError("no money")
 
@@ -31,7 +38,7 @@ def unchanged(state: MessagesState) -> MessagesState:
     return state
 
 
-async def test_a_noticed_call_tells_its_end_and_another_does_not(
+async def test_every_call_that_runs_unasked_tells_its_end(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     gateway = FakeGateway(NOTICED)
@@ -39,11 +46,12 @@ async def test_a_noticed_call_tells_its_end_and_another_does_not(
 
     await runner.say(graph, "pay")
 
-    (end,) = gateway.ends
+    end = end_of(gateway, "pay")
     assert (end.notice, end.tool, end.tool_call_id) == ("nt_1.0", "pay", "c1")
     assert (end.ref.agent, end.ref.thread) == ("support", "thread-1")
     assert (end.result.ok, end.result.summary) == (True, "paid 10.0 to ada")
-    assert end.result.payload == ""
+    assert "paid 10.0 to ada" in end.result.payload
+    assert end_of(gateway, "look_up").notice == ""
 
 
 async def test_a_noticed_call_that_fails_tells_so_and_fails_as_before(
@@ -56,27 +64,23 @@ async def test_a_noticed_call_that_fails_tells_so_and_fails_as_before(
     with pytest.raises(RuntimeError, match="no money"):
         await runner.say(graph, "pay")
 
-    (end,) = gateway.ends
-    assert not end.result.ok
+    end = end_of(gateway, "pay")
+    assert (end.result.ok, end.is_over) == (False, False)
     assert "RuntimeError" in end.result.summary
 
 
-async def test_a_call_without_a_notice_tells_only_that_it_failed(
+async def test_a_call_without_a_notice_tells_that_it_failed(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     gateway = FakeGateway({"pay": Tier.AUTO, "look_up": Tier.AUTO})
     graph = build(gateway, effects.tools(), TURN, saver=memory)
-    await runner.say(graph, "pay")
-    told_of_success = list(gateway.ends)
     effects.inside = broken
-    again = build(gateway, effects.tools(), TURN, saver=InMemorySaver())
 
     with pytest.raises(RuntimeError, match="no money"):
-        await runner.say(again, "pay")
+        await runner.say(graph, "pay")
 
-    assert told_of_success == []
-    (end,) = gateway.ends
-    assert (end.notice, end.tool, end.result.ok) == ("", "pay", False)
+    end = end_of(gateway, "pay")
+    assert (end.notice, end.result.ok, end.is_over) == ("", False, False)
 
 
 async def test_an_odd_error_of_a_noticed_call_can_be_told(
@@ -92,7 +96,7 @@ async def test_an_odd_error_of_a_noticed_call_can_be_told(
     with pytest.raises(RuntimeError, match="no file"):
         await runner.say(graph, "pay")
 
-    (end,) = gateway.ends
+    end = end_of(gateway, "pay")
     assert "no file ?.txt" in end.model_dump_json()
 
 
@@ -106,7 +110,7 @@ async def test_a_gateway_that_is_gone_by_the_end_stops_nobody(
     state = await runner.say(graph, "pay")
 
     assert by_call(state)["c1"].text == "paid 10.0 to ada"
-    assert gateway.calls["ended"] == 1
+    assert gateway.calls["ended"] == 2
 
 
 async def test_a_pause_inside_a_noticed_call_is_no_end(

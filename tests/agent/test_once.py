@@ -177,6 +177,7 @@ async def test_what_a_person_found_is_told_even_while_the_gateway_is_behind(
         "item_id": "ap0.0",
         "action_hash": pause.value["action_hash"],
         "message": "I looked",
+        "by": {"team": "T0", "user": "U0ANA", "name": "Ana"},
     }
 
     end = await runner.run(graph, Command(resume={pause.id: found}), STRICT)

@@ -19,9 +19,10 @@ from gateway.agent import (
     require_approval,
 )
 from gateway.approvals.lifecycle import ItemState, Move
+from gateway.approvals.record import Vote
 from gateway.approvals.tiers import Tier
 from gateway.errors import BadJson, NotAllowed, ThreadUnavailable
-from tests.agent.fake_gateway import FakeGateway
+from tests.agent.fake_gateway import ANNA, FakeGateway
 from tests.agent.world import STRICT, Effects, Runner
 
 SCHEMA: Any = {
@@ -99,6 +100,30 @@ async def test_an_edited_step_runs_with_the_edit_and_says_so(
     assert effects.paid == [(2, "ada")]
     assert outcome.args == {"amount": 2, "to": "ada"}
     assert outcome.edit == gateway.only().edit
+
+
+@pytest.mark.parametrize("is_edited", [True, False])
+async def test_a_step_is_told_why_people_approved_it(
+    runner: Runner, memory: InMemorySaver, effects: Effects, *, is_edited: bool
+) -> None:
+    gateway = FakeGateway()
+    graph = _graph(runner, effects, memory, gateway)
+    await runner.run(graph, {"amount": 5})
+    if is_edited:
+        gateway.edit("ap0.0", {"amount": 2, "to": "ada"}, "less")
+    item = gateway.only()
+    vote = Vote(
+        by=ANNA, roles=(), action_hash=item.action_hash, at_ms=1, reason="checked"
+    )
+    gateway.items[item.id] = item.with_(votes=(vote,))
+    if not is_edited:
+        gateway.approve(item.id)
+
+    end = await runner.resume(graph, gateway)
+
+    outcome = end["outcome"]
+    assert outcome.reasons.endswith('approved this call and wrote: "checked".')
+    assert (outcome.edit is not None) is is_edited
 
 
 async def test_a_step_that_nobody_approved_says_why(

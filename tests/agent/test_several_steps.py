@@ -12,7 +12,7 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
 from typing_extensions import TypedDict
 
-from gateway.agent import Approved, arequire_approval, connected
+from gateway.agent import Approved, Unsure, arequire_approval, connected
 from gateway.approvals.lifecycle import ItemState
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import CONFIG, Runner
@@ -97,6 +97,29 @@ async def test_an_attempt_by_a_retry_policy_repeats_no_step() -> None:
     assert end == {"done": ["did 1", "did 2"]}
     assert ledger.lines == ["paid 1", "paid 2"]
     assert len(attempts) == FLAKY
+
+
+async def test_a_step_that_failed_tells_its_error_when_the_body_runs_again() -> None:
+    gateway, told = FakeGateway(), list[str]()
+
+    async def hang_up(amount: int) -> str:
+        raise ValueError(f"the bank hung up at {amount}")
+
+    @entrypoint(checkpointer=InMemorySaver())
+    async def flow(given: list[int]) -> list[str]:
+        for amount in given:
+            outcome = await arequire_approval(
+                "pay", {"amount": amount}, run=hang_up, agent="bank"
+            )
+            assert isinstance(outcome, Unsure)
+            told.append(outcome.message)
+        return told[-2:]
+
+    end = cast("list[str]", await played(flow, [1, 2], gateway))
+
+    assert "the bank hung up at 1" in end[0]
+    assert "the bank hung up at 2" in end[1]
+    assert {text for text in told if "at 1" in text} == {end[0]}
 
 
 async def played(graph: Any, given: object, gateway: FakeGateway) -> object:

@@ -12,7 +12,7 @@ from langgraph.types import Command
 
 from gateway.agent import ApprovalMiddleware, connected
 from gateway.approvals.lifecycle import ItemState, Move
-from gateway.approvals.record import Verb, Vote
+from gateway.approvals.record import Item, Verb, Vote
 from gateway.approvals.tiers import Tier
 from gateway.wire import APPROVAL_INTERRUPT, Verdict
 from tests.agent.fake_gateway import ANNA, FakeGateway
@@ -132,6 +132,16 @@ async def test_each_answer_has_its_own_end_and_only_approved_calls_run(
     assert end["messages"][-1].text == "done"
 
 
+def vote_for(item: Item) -> Vote:
+    return Vote(
+        by=ANNA,
+        roles=("support",),
+        action_hash=item.action_hash,
+        at_ms=1,
+        reason="checked [twokey:edited]",
+    )
+
+
 async def test_the_model_reads_why_people_approved_and_no_mark_of_ours_in_it(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
@@ -139,14 +149,7 @@ async def test_the_model_reads_why_people_approved_and_no_mark_of_ours_in_it(
     graph = build(gateway, effects.tools(), pay(), saver=saver)
     await runner.say(graph, "pay")
     item = gateway.only()
-    vote = Vote(
-        by=ANNA,
-        roles=("support",),
-        action_hash=item.action_hash,
-        at_ms=1,
-        reason="checked [twokey:edited]",
-    )
-    gateway.items[item.id] = item.with_(votes=(vote,))
+    gateway.items[item.id] = item.with_(votes=(vote_for(item),))
 
     gateway.approve(item.id)
     end = await runner.resume(graph, gateway)
@@ -154,6 +157,25 @@ async def test_the_model_reads_why_people_approved_and_no_mark_of_ours_in_it(
     told = results(end)[0].text
     assert 'approved this call and wrote: "checked [not-twokey:edited]"' in told
     assert told.endswith("paid 10.0 to ada")
+
+
+async def test_the_model_reads_why_people_approved_an_edited_call_too(
+    runner: Runner, saver: Any, effects: Effects
+) -> None:
+    gateway = FakeGateway(FREE)
+    graph = build(gateway, effects.tools(), pay(), saver=saver)
+    await runner.say(graph, "pay")
+    asked = gateway.only()
+    gateway.edit(asked.id, {**asked.args, "amount": 4.0}, "less")
+    item = gateway.only()
+    gateway.items[item.id] = item.with_(votes=(vote_for(item), vote_for(asked)))
+
+    end = await runner.resume(graph, gateway)
+
+    told = results(end)[0].text
+    assert told.count('approved this call and wrote: "checked') == 1
+    assert "paid 4.0 to ada" in told
+    assert "less" in str(end["messages"])
 
 
 async def test_calls_settled_one_by_one_run_one_by_one(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.approvals.changes import Change, Judgement
@@ -54,6 +54,13 @@ def judgement(tier: Tier) -> Judgement:
 
 
 @settings(max_examples=400, deadline=None)
+@example(
+    Tier.APPROVE,
+    [
+        (ANA, Approve(), Tier.ESCALATE, 0),
+        (ANA, Reject(reason="no"), Tier.ESCALATE, 0),
+    ],
+)
 @given(st.sampled_from([Tier.APPROVE, Tier.ESCALATE]), STEPS)
 def test_no_vote_edit_policy_or_time_lowers_a_tier_or_what_it_demands(
     tier: Tier, steps: list[tuple[Person, Decision, Tier, int]]

@@ -27,7 +27,8 @@ from gateway.store.connection import text
 from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
 from tests.bot.bot_house import CHANNEL, has_button, is_card_of
-from tests.conftest import eventually, listed
+from tests.conftest import eventually
+from tests.lifetimes import listed
 from tests.resume import shop
 
 pytestmark = pytest.mark.slow

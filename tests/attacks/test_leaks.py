@@ -184,7 +184,7 @@ async def test_an_error_that_quotes_arguments_is_logged_without_them(
         await shop_house.ask(REFUND)
         [item] = await shop_house.asked()
         await shop_house.decide(item)
-        await eventually(lambda: is_logged(caplog, "job.failed"))
+        await eventually(lambda: is_logged(caplog, "run.parked"))
 
     mine = [r for r in caplog.records if r.name.startswith(("gateway", "bot"))]
     caplog.records[:] = mine

@@ -17,7 +17,7 @@ from gateway.wire import Verdict
 from tests.attacks.enemy import Payload, click_payload, deliver, trace, value_of
 from tests.bot.bot_house import CHANNEL, House
 from tests.bot.signed import FORM, interaction, post, signed_headers
-from tests.conftest import listed
+from tests.lifetimes import listed
 
 STAMP, SIGNATURE = "X-Slack-Request-Timestamp", "X-Slack-Signature"
 TIMES = 60

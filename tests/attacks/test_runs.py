@@ -83,10 +83,12 @@ async def test_an_edit_of_another_agent_in_a_thread_of_the_same_name_is_not_told
         own.with_(thread="T1"),
     ]
 
-    assert await desk.agents.edits_made(own, asked) == asked.keys()
-    assert await desk.agents.edits_made(own.with_(outer=outer), asked) == asked.keys()
+    assert (await desk.agents.edits_known(own, asked)).made == asked.keys()
+    assert (
+        await desk.agents.edits_known(own.with_(outer=outer), asked)
+    ).made == asked.keys()
     for other in others:
-        assert await desk.agents.edits_made(other, asked) == frozenset()
+        assert (await desk.agents.edits_known(other, asked)).made == frozenset()
 
 
 async def test_an_edit_inside_one_agent_is_not_told_inside_another(desk: Desk) -> None:
@@ -100,9 +102,9 @@ async def test_an_edit_inside_one_agent_is_not_told_inside_another(desk: Desk) -
     assert record is not None
     asked = {edit_hash(record): verdict.item_id}
 
-    assert await desk.agents.edits_made(inside, asked) == asked.keys()
+    assert (await desk.agents.edits_known(inside, asked)).made == asked.keys()
     elsewhere = inside.with_(outer=other)
-    assert await desk.agents.edits_made(elsewhere, asked) == frozenset()
+    assert (await desk.agents.edits_known(elsewhere, asked)).made == frozenset()
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,10 @@ class House:
             default_agent="support",
         )
 
+    def config_with(self, **changes: Any) -> BotConfig:
+        """Return the configuration with something else in it."""
+        return replace(self.config, **changes)
+
     @asynccontextmanager
     async def running(self, **changes: Any) -> AsyncGenerator[SlackBot]:
         """Run the bot by the sandbox's clock, and let the sandbox deliver to it."""

@@ -84,7 +84,7 @@ async def test_a_lost_card_is_told_where_the_agent_was_asked(house: House) -> No
         await house.submit(("lonely", {}), origin=origin)
 
         found = await house.actor("U0DAN").message_with(
-            "#general", says("cannot be shown")
+            "#general", says("cannot be posted")
         )
         assert found["thread_ts"] == ts
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bot.board import Board, Urgency
+from bot.board import Board
 from bot.limits import POST, UPDATE, Limits
 from bot.sandbox.clock import Clock
 from bot.sandbox.rates import Rates
@@ -100,7 +100,8 @@ class Shown:
 
 
 def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
-    clock, board, shown = Hands(), Board(), Shown()
+    clock, shown = Hands(), Shown()
+    board = Board(clock.now)
     limits, slack = limits_at(clock), Rates(clock)
     start, decided = clock.at, 0
 
@@ -110,10 +111,11 @@ def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
             board.add(event(f"ap{decided}", EventName.ITEM_AUTHORIZED))
             board.add(event(f"ap{decided}", EventName.ITEM_EXECUTED))
             decided += 1
-        topic = board.most_urgent(clock.at)
-        if topic is None or limits.take(UPDATE) > 0:
+        waiting = board.waiting()
+        if not waiting or limits.take(UPDATE) > 0:
             clock.at += 0.1
             continue
+        topic = waiting[0]
         assert slack.take(UPDATE) is None
         shown.updates += 1
         topic.shown, topic.events = topic.wanted, []
@@ -124,51 +126,41 @@ def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
     assert max(shown.final_at.values()) < 300
 
 
-def test_new_cards_come_before_updates_and_updates_before_history() -> None:
-    board = Board()
-    board.add(event("settled", EventName.ITEM_EXECUTED))
-    board.add(event("voted", EventName.ITEM_VOTED))
-    board.add(event("", EventName.RUN_FINISHED))
-    board.add(event("new", EventName.APPROVAL_OPENED))
-    history = board.most_urgent(0)
-    assert history is not None
-
-    order: list[str] = []
-    while topic := board.most_urgent(0):
-        order.append(topic.key.strip() or "words")
-        topic.is_busy = True
-
-    assert order == ["new", "words", "voted", "settled"]
-    assert history.urgency is Urgency.NEW_CARD
-
-
-def test_a_topic_that_waits_is_tried_at_its_time_or_when_there_is_news() -> None:
-    board = Board()
+def test_news_hurries_a_topic_that_waits_and_none_that_fails() -> None:
+    board = Board(Hands().now)
     board.add(event("ap1", EventName.APPROVAL_OPENED))
-    topic = board.most_urgent(0)
-    assert topic is not None
+    (topic,) = board
     topic.not_before = 50.0
 
-    assert board.most_urgent(49) is None
-    assert board.next_at() == 50
-    assert board.most_urgent(50) is topic
     board.add(event("ap1", EventName.ITEM_AUTHORIZED))
-    assert board.most_urgent(0) is topic
-
-
-def test_news_does_not_hurry_a_topic_that_fails() -> None:
-    board = Board()
-    board.add(event("ap1", EventName.APPROVAL_OPENED))
-    topic = next(iter(board))
+    assert topic.not_before == 0
     topic.failures, topic.not_before = 3, 50.0
+    board.add(event("ap1", EventName.ITEM_EXECUTED))
+    assert topic.not_before == 50
 
-    board.add(event("ap1", EventName.ITEM_AUTHORIZED))
 
-    assert board.most_urgent(49) is None
+def test_a_token_that_was_not_used_is_there_again() -> None:
+    limits = limits_at(Hands())
+    while limits.take(POST, "C1") == 0:
+        pass
+
+    limits.give_back(POST, "C1")
+
+    assert limits.wait_s(POST, "C1", keep=1) > 0
+    assert limits.take(POST, "C1") == 0
+
+
+def test_a_channels_name_and_its_id_share_one_limit() -> None:
+    limits = limits_at(Hands())
+    limits.same("#refunds", "C1")
+    while limits.take(POST, "C1") == 0:
+        pass
+
+    assert limits.wait_s(POST, "#refunds") > 0
 
 
 def test_a_topic_stays_while_anything_about_it_is_unsaid() -> None:
-    board = Board()
+    board = Board(Hands().now)
     board.add(event("ap1", EventName.APPROVAL_OPENED))
     topic = next(iter(board))
 
@@ -181,4 +173,3 @@ def test_a_topic_stays_while_anything_about_it_is_unsaid() -> None:
     topic.is_busy = False
     board.drop_done(topic)
     assert len(board) == 0
-    assert board.next_at() is None

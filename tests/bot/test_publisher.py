@@ -237,7 +237,7 @@ async def test_a_card_that_its_channel_refuses_is_told_to_who_asked(
             (verdict,) = await house.submit(("lonely", {}))
 
             dan = house.actor("U0DAN")
-            await dan.message_with("D0DAN", says("cannot be shown"))
+            await dan.message_with("D0DAN", says("cannot be posted"))
             await nothing_is_left(house)
             # The others are not held up by it.
             await house.card(await house.refund(thread="t2"))
@@ -288,7 +288,8 @@ async def test_a_card_that_cannot_change_any_more_is_told_where_it_can_be(
         await expire(house, await house.approval(verdict))
         await house.sweeper.sweep()
 
-        await house.actor("U0DAN").message_with(place, says("cannot be shown"))
+        told = says("cannot be brought up to date")
+        await house.actor("U0DAN").message_with(place, told)
         await nothing_is_left(house)
 
 
@@ -328,7 +329,7 @@ async def test_blocks_that_slack_alone_refuses_become_the_plain_card(
         await house.card(verdict, says("cannot be displayed"))
 
 
-async def test_a_topic_that_breaks_us_is_put_aside_after_a_while(
+async def test_a_card_that_breaks_us_is_put_aside_and_tried_again_later(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> Message:
@@ -336,12 +337,16 @@ async def test_a_topic_that_breaks_us_is_put_aside_after_a_while(
 
     monkeypatch.setattr(saying, "GIVE_UP_AFTER", 1)
     monkeypatch.setattr(posting, "card", broken)
+    monkeypatch.setattr(posting, "plain_card", broken)
     async with house.running():
-        await house.refund()
+        verdict = await house.refund()
 
+        await eventually(lambda: asyncio.sleep(0, "put_aside" in caplog.text))
+        monkeypatch.undo()
+        house.sandbox.control.advance(600)
+
+        await house.card(verdict)
         await nothing_is_left(house)
-
-    assert "publisher.gave_up" in caplog.text
 
 
 async def test_two_bots_post_one_card(house: House) -> None:
@@ -421,6 +426,21 @@ async def test_a_run_that_failed_is_told_calmly(house: House) -> None:
 
         dan = house.actor("U0DAN")
         await dan.message_with("#general", says("could not be resumed"))
+
+
+async def test_a_question_of_another_library_is_told_where_the_agent_was_asked(
+    house: House,
+) -> None:
+    async with house.running():
+        ts = await house.actor("U0DAN").say("#general", "@twokey refund")
+        place = {"channel": "C0GENERAL", "thread_ts": ts}
+
+        await put(house, EventName.RUN_ASKED, text="Which <!channel>?", **place)
+
+        dan = house.actor("U0DAN")
+        found = await dan.message_with("#general", says("Which <!channel>?"))
+        assert found["thread_ts"] == ts
+        assert "channel" not in str(found["text"])
 
 
 async def test_a_run_without_a_place_is_acknowledged_in_silence(house: House) -> None:

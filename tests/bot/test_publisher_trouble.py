@@ -11,8 +11,9 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot import publisher, saying
+from bot import drawing, feed, publisher, saying
 from bot.board import Topic
+from bot.drawing import Drawing
 from bot.ids import Action
 from bot.limits import Limits
 from bot.posting import Wall
@@ -24,6 +25,7 @@ from gateway.errors import StoreUnavailable
 from gateway.store.outbox import Outbox
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button
 from tests.conftest import eventually
+from tests.lifetimes import lose_records
 from tests.service.desk import ANA
 
 
@@ -64,7 +66,7 @@ async def test_a_store_that_fails_for_a_while_is_asked_again(
 async def test_with_more_to_say_than_fits_reading_waits(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publisher, "ROOM", 1)
+    monkeypatch.setattr(feed, "ROOM", 1)
     verdicts = [await house.refund(thread=f"t{n}") for n in range(3)]
 
     async with house.running():
@@ -75,7 +77,7 @@ async def test_with_more_to_say_than_fits_reading_waits(
 async def test_a_bot_that_slack_refuses_goes_on_when_it_is_helped(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(saying, "_BROKEN_WAIT_S", 0.05)
+    monkeypatch.setattr(drawing, "BROKEN_S", 0.05)
     async with house.running():
         scopes = list(house.sandbox.workspace.bot_scopes)
         house.sandbox.control.scopes(["commands"])
@@ -116,11 +118,8 @@ async def test_a_line_of_history_that_is_refused_is_dropped(
 
 
 async def test_an_approval_that_is_gone_is_let_go(house: House) -> None:
-    verdict = await house.refund()
-    approval = await house.approval(verdict)
-    await house.store.conn.command(
-        "DEL", house.keys.head(approval.id), house.keys.blobs(approval.id)
-    )
+    await house.refund()
+    await lose_records(house.store.conn)
     outbox = house.store.outbox(house.keys, reader="slack:default")
 
     async with house.running():
@@ -137,11 +136,19 @@ async def test_a_silent_slack_is_asked_more_and_more_rarely(house: House) -> Non
             raise SlackSilent("chat.update", "no answer")
 
         step = Saying(
-            wall=wall, read=silent, read_notice=silent, posted=ignored, channel=str
+            Drawing(
+                wall=wall,
+                tenant="default",
+                read=silent,
+                read_notice=silent,
+                posted=ignored,
+                clock=asyncio.get_running_loop().time,
+            ),
+            channel=str,
         ).step
         outbox = house.store.outbox(house.keys, reader="x")
 
-        waits = [await step(topic, outbox, house.keys) for _ in range(8)]
+        waits = [await step(topic, outbox, house.keys, None) for _ in range(8)]
 
     assert waits[:3] == [1.0, 2.0, 4.0]
     assert waits[-1] == 30.0
@@ -191,30 +198,6 @@ async def wall_of(house: House) -> AsyncGenerator[Wall]:
             team=TEAM,
             seal_key=house.config.seal_key,
         )
-
-
-async def test_of_a_card_that_is_lost_and_gone_nobody_is_told(house: House) -> None:
-    approval = await house.approval(await house.refund())
-    answers = [await house.reviews.read(approval.id), None]
-    topic = Topic(key=approval.id, approval=approval.id, wanted=1)
-
-    async def read(_: str) -> Any:
-        return answers.pop(0)
-
-    house.sandbox.control.archive(CHANNEL)
-    async with wall_of(house) as wall:
-        saying_ = Saying(
-            wall=wall,
-            read=read,
-            read_notice=house.reviews.notices.read,
-            posted=ignored,
-            channel=str,
-        )
-        outbox = house.store.outbox(house.keys, reader="x")
-
-        wait_s = await saying_.step(topic, outbox, house.keys)
-
-    assert (wait_s, topic.is_lost, topic.notes) == (0.0, True, [])
 
 
 async def test_a_failure_of_ours_is_tried_again_before_it_is_given_up(

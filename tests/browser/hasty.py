@@ -27,5 +27,5 @@ def hasty_demo(folder: Path, mode: str = "socket") -> Demo:
     one: dict[str, Any] = policy["tiers"]["approve"]
     one |= {"remind_at": "5%", "escalate_at": "10%"}
     path = folder / "policy.yml"
-    path.write_text(yaml.safe_dump(policy), encoding="utf-8")
+    path.write_text(yaml.safe_dump(policy, sort_keys=False), encoding="utf-8")
     return Demo(folder, mode, {"TWOKEY_POLICY": str(path)})

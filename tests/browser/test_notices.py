@@ -17,7 +17,7 @@ from tests.bot.listeners.test_notices import end
 from tests.browser.test_stories import words_on
 from tests.sandbox.page.screen import Screen
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 DESKTOP, PHONE = (1100, 1000), (390, 1000)
 MAIL = (

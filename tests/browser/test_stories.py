@@ -10,7 +10,7 @@ from selenium.webdriver import Chrome, Keys
 from tests.browser.demo_process import Demo
 from tests.sandbox.page.screen import PATIENCE_S, Screen
 
-pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 
 CHANNEL = "C0APPROVALS"
 REASON = "Only half of it was damaged."

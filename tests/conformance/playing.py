@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Finding, Home, Item, approval_of
 from gateway.embed import Twokey
 from gateway.policy.load import load_policy
+from gateway.retrying import RetrySettings
 from gateway.store.store import Store
 from tests.conformance.oracle import PAID, differences
 from tests.conformance.scenes import Cell, Choice, Failure, Scene
@@ -46,7 +48,7 @@ tools:
 AT_ONCE = 6
 """How many cells are played at the same time: what two cores bear."""
 CELL_S = 100
-LEASE_MS = 1500
+LEASE_MS = 6000
 ENDED = {*PAID, *ItemState} - {
     ItemState.PENDING,
     ItemState.AUTHORIZED,
@@ -138,6 +140,7 @@ class Player:
 async def quick_store(url: str, *_: object, **__: object) -> AsyncGenerator[Store]:
     """Open a store whose claims are in doubt soon after their owner died."""
     store = Store(url, lease_ms=LEASE_MS)
+    store.retries = RetrySettings(first=timedelta(milliseconds=50))
     try:
         yield store
     finally:
@@ -191,7 +194,6 @@ async def play(cells: Sequence[Cell], url: str, folder: Path) -> dict[Cell, list
     again = [scene for scene in scenes if scene.cell.failure is Failure.RESTART]
     found: dict[Cell, list[str]] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.resume.worker.BACK_OFF_MS", 50)
         patch.setattr("gateway.resume.thread_runs.BUSY_S", 0.2)
         patch.setattr("gateway.embed.open_store", quick_store)
         if again:

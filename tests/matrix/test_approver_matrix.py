@@ -14,7 +14,7 @@ from tests.matrix.playing import Played, Results, play
 _ALARMS = ("Traceback", "Error", "Exception", "500", "went wrong", "took too long")
 
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = pytest.mark.timeout(600)
 
 
 @pytest.fixture(scope="module")

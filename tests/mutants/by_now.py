@@ -24,8 +24,8 @@ BY_NOW_TABLE = (
     Mutant(
         "maker is not checker",
         DECIDING,
-        "    if raised.demand.editor_may_vote and not _asks_more(",
-        "    if not _asks_more(",
+        "    if raised.demand.editor_may_vote and not edit_asks_more(",
+        "    if not edit_asks_more(",
         "tests/approvals/test_taking_back.py",
     ),
     Mutant(

@@ -6,6 +6,8 @@ from tests.mutants.mutant import Mutant
 
 BATCHES = "tests/bot/listeners/test_batches_and_doubt.py"
 NOTICES = "tests/bot/listeners/test_notices.py"
+ASKING = "tests/bot/cards/test_asking.py"
+NOTIFIED = "tests/bot/test_notified.py"
 
 SLACK_TABLE = (
     Mutant(
@@ -63,5 +65,89 @@ SLACK_TABLE = (
         'logger.debug("publisher.standby shard=%s", self._keys.shard)',
         "return",
         "tests/bot/test_publisher.py",
+    ),
+    Mutant(
+        "who asked for a call is not pinged as its reviewer",
+        "bot/cards/asking.py",
+        "return _users((*approval.principals, *barred))",
+        "return set()",
+        ASKING,
+    ),
+    Mutant(
+        "who is called later is left in peace until then",
+        "bot/cards/asking.py",
+        "needed += first if _can_give(first, missing[names]) else roles",
+        "needed += roles",
+        ASKING,
+    ),
+    Mutant(
+        "an edit notifies those who decide what it made",
+        "bot/lines.py",
+        "if note and item:",
+        "if False and note and item:",
+        NOTIFIED,
+    ),
+    Mutant(
+        "who is needed because of another call is notified",
+        "bot/drawing.py",
+        "            call_others(topic, record)",
+        "            pass",
+        NOTIFIED,
+    ),
+    Mutant(
+        "nobody is notified twice of the same need",
+        "bot/saying.py",
+        "            await self.wall.cards.asked(keys, topic.approval, line.asks)",
+        "            pass",
+        NOTIFIED,
+    ),
+    Mutant(
+        "mentioning people wins over leaving them in peace",
+        "gateway/approvals/quorum.py",
+        "is_told = Notify.MENTION in {role.notify, other.notify}",
+        "is_told = Notify.MENTION is role.notify is other.notify",
+        "tests/policy/test_notify.py",
+    ),
+    Mutant(
+        "a new card finds a token that words have left",
+        "bot/scheduler.py",
+        "return _RESERVED if is_reserved else 0",
+        "return 0",
+        "tests/bot/test_scheduler.py",
+    ),
+    Mutant(
+        "work that ends wakes the scheduler",
+        "bot/scheduler.py",
+        "        self._board.drop_done(topic)\n        self.changed.set()\n",
+        "        self._board.drop_done(topic)\n",
+        "tests/bot/test_scheduler.py",
+    ),
+    Mutant(
+        "a card depends on no event",
+        "bot/feed.py",
+        "            self._board.miss(approval)\n",
+        "            pass\n",
+        "tests/bot/test_feed.py",
+    ),
+    Mutant(
+        "an event stays until every reader has acknowledged it",
+        "gateway/store/readers.py",
+        "last = min(groups, key=lambda one: one.needs)",
+        "last = max(groups, key=lambda one: one.needs)",
+        "tests/store/test_readers.py",
+    ),
+    Mutant(
+        "a channel counts as told when Slack took the message",
+        "bot/saying.py",
+        "topic.called[topic.notes[0].called] = error.error",
+        'topic.called[topic.notes[0].called] = ""',
+        "tests/bot/listeners/test_called.py",
+    ),
+    Mutant(
+        "a refused card is tried for as long as it is needed",
+        "bot/drawing.py",
+        "        if is_over(approval):\n",
+        "        if True:\n",
+        "tests/bot/test_undelivered.py",
     ),
 )

@@ -1,14 +1,16 @@
 """List ways to break the core that some test has to notice.
 
-Each row is a change of one place that an attacker, a crash or a tired developer
-could make, the promise it would break, and the tests that must fail.
-`make mutants` runs the table; a row that no test notices fails it.
+Each row is a change of one place, the promise it would break, and the tests that must
+fail. `make mutants` runs the table; a row that no test notices fails it.
 """
 
 from __future__ import annotations
 
 from tests.mutants.by_now import BY_NOW_TABLE
+from tests.mutants.fences import FENCES_TABLE
+from tests.mutants.lifetimes import LIFETIMES_TABLE
 from tests.mutants.mutant import Mutant
+from tests.mutants.outages import OUTAGES_TABLE
 from tests.mutants.slack import SLACK_TABLE
 from tests.mutants.totals import TOTALS_TABLE
 from tests.mutants.triage import TRIAGE_TABLE
@@ -134,8 +136,8 @@ TABLE = (
     Mutant(
         "votes count for one hash only",
         QUORUM,
-        "        if vote.action_hash == action_hash\n    }\n    held",
-        "    }\n    held",
+        "        if vote.action_hash == action_hash\n    }\n    return [roles",
+        "    }\n    return [roles",
         "tests/approvals/test_quorum.py",
     ),
     Mutant(
@@ -189,7 +191,7 @@ TABLE = (
     ),
     Mutant(
         "a claim is for the very call",
-        AGENTS,
+        "gateway/service/claiming.py",
         "return asked == kept and request.tool == item.tool",
         "return asked[:2] == kept[:2]",
     ),
@@ -492,4 +494,7 @@ TABLE = (
     *SLACK_TABLE,
     *BY_NOW_TABLE,
     *TOTALS_TABLE,
+    *FENCES_TABLE,
+    *OUTAGES_TABLE,
+    *LIFETIMES_TABLE,
 )

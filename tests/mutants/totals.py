@@ -76,9 +76,9 @@ TOTALS_TABLE = (
     ),
     Mutant(
         "failures: one of an unasked call is told",
-        "gateway/agent/noticing.py",
-        "        if result.ok and not verdict.notice:\n",
-        "        if not verdict.notice:\n",
+        "gateway/agent/unasked.py",
+        "            await call.end(failure, is_over=False)\n",
+        "            await call.give_back()\n",
         "tests/agent/test_noticing.py",
     ),
     Mutant(

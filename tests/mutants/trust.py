@@ -15,6 +15,27 @@ ASKING = "tests/service/test_asking.py"
 
 TRUST_TABLE = (
     Mutant(
+        "what an older copy of the store calls approved is not run",
+        "gateway/resume/recovery_loop.py",
+        "            if fit is Fit.STORE_IS_OLDER:\n",
+        "            if fit is Fit.CHECKPOINTS_ARE_OLDER:\n",
+        "tests/resume/test_restored.py",
+    ),
+    Mutant(
+        "a store that is behind its checkpoints is noticed",
+        "gateway/resume/sides.py",
+        "if kept < max(written, last):",
+        "if kept < last:",
+        "tests/resume/test_restored.py",
+    ),
+    Mutant(
+        "threads that another gateway's checkpoints may have are not ended",
+        "gateway/resume/recovery.py",
+        "            elif is_alone:\n",
+        "            else:\n",
+        "tests/resume/test_unknown_threads.py",
+    ),
+    Mutant(
         "holding connections keeps nobody else out",
         "bot/ingress.py",
         " and not self._made_room()",
@@ -52,8 +73,8 @@ TRUST_TABLE = (
     Mutant(
         "an agent's words stand in no audit log",
         "gateway/resume/announcing.py",
-        '"e", event.model_dump_json()',
-        '"e", told.model_dump_json()',
+        "logged=event.model_dump_json()",
+        "logged=told.model_dump_json()",
         LEAKS,
     ),
     Mutant(
@@ -73,20 +94,20 @@ TRUST_TABLE = (
     Mutant(
         "only an edit of the record is told",
         "gateway/agent/run_edits.py",
-        "forged = unknown.keys() - made",
-        "forged = unknown.keys() - unknown.keys()",
+        "refuted = asked.keys() - known.made\n",
+        "refuted = set[str]()\n",
         FORGED,
     ),
     Mutant(
         "an edit of another thread is not confirmed",
-        "gateway/service/agents.py",
-        "if found is None or not _is_of_run(found[0], ref):",
-        "if found is None:",
+        "gateway/service/edits_known.py",
+        "elif is_of_run(found[0], ref):",
+        "else:",
         "tests/service/test_edits_made.py",
     ),
     Mutant(
         "an edit inside one agent is not confirmed inside another",
-        "gateway/service/agents.py",
+        "gateway/service/edits_known.py",
         "(is_one_agent and is_outermost)",
         "is_one_agent",
         "tests/attacks/test_runs.py",
@@ -148,6 +169,73 @@ TRUST_TABLE = (
         "tests/resume/test_advancing.py",
     ),
     Mutant(
+        "a call that had not asked yet is not lost when its process dies",
+        "gateway/resume/langgraph_local.py",
+        "    return any(_waits_for_nobody(task, snapshot) for task in tasks)\n",
+        "    return bool(tasks) and not snapshot.interrupts\n",
+        "tests/resume/test_cut_off.py",
+    ),
+    Mutant(
+        "a call without a name is denied",
+        "gateway/service/submitting.py",
+        "    if not call.tool:\n",
+        "    if False:\n",
+        "tests/service/test_odd_calls.py",
+    ),
+    Mutant(
+        "a message that another one overtook is not given again",
+        "gateway/resume/langgraph_local.py",
+        "return bool([one async for one in of_key])",
+        "return False",
+        "tests/resume/test_messages_given_once.py",
+    ),
+    Mutant(
+        "a job is moved once",
+        "gateway/store/lua/requeue.lua",
+        "  redis.call('ZREM', KEYS[1], job)\n",
+        "",
+        "tests/store/test_jobs.py",
+    ),
+    Mutant(
+        "an approved call waits for the gateway that knows its thread",
+        "gateway/resume/advancing.py",
+        "if await self._has_approved(at):",
+        "if False:",
+        "tests/resume/test_unknown_threads.py",
+    ),
+    Mutant(
+        "every agent with a pending item is in its tenant's index",
+        "gateway/store/approvals.py",
+        "        if approvals:\n            await self._pending.add",
+        "        if False:\n            await self._pending.add",
+        "tests/service/test_queue.py",
+    ),
+    Mutant(
+        "events of a thread that runs elsewhere are left to whoever runs it",
+        "gateway/resume/orphans.py",
+        "if is_orphan is None:",
+        "if False:",
+        "tests/resume/test_orphans.py",
+    ),
+    Mutant(
+        "nobody's words are never the answer to a question of another library",
+        "gateway/resume/dialects.py",
+        "    if not isinstance(requests, list) or not isinstance(rules, list):\n"
+        "        return None\n"
+        "    allowed",
+        "    if not isinstance(requests, list) or not isinstance(rules, list):\n"
+        "        return {}\n"
+        "    allowed",
+        "tests/resume/test_foreign_questions.py",
+    ),
+    Mutant(
+        "a call behind the gate of another library is not withdrawn",
+        "gateway/resume/advancing.py",
+        "if any(question_of(one) is None for one in state.pending):",
+        "if False:",
+        "tests/resume/test_foreign_questions.py",
+    ),
+    Mutant(
         "what was said of an edit survives a handoff",
         "gateway/agent/cleaning.py",
         "if message == known.get(message.tool_call_id):",
@@ -177,7 +265,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an edit is compared as a whole",
-        "gateway/service/agents.py",
+        "gateway/service/edits_known.py",
         "record is not None and edit_hash(record) == each",
         "record is not None",
         "tests/service/test_edits_made.py",

@@ -262,6 +262,15 @@ def test_a_file_that_cannot_be_read_is_told_as_json_too(home: Path, tell: Any) -
     }
 
 
+def test_a_call_written_on_the_command_line_is_told_of_the_pipe(
+    home: Path, tell: Any
+) -> None:
+    code, _, err = tell("explain", "p.yml", "--call", '{"tool": "refund"}')
+
+    assert code == USAGE
+    assert "pipe it to --call -" in err
+
+
 def in_a_terminal(home: Path, *words: str, **env: str) -> str:
     """Run the command with a terminal as its output; return what it wrote."""
     terminal, end = pty.openpty()

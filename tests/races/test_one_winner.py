@@ -43,7 +43,7 @@ def different(n: int) -> Decision:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(900)
 async def test_of_eight_different_decisions_one_wins_with_one_job_and_one_entry(
     store: Store,
 ) -> None:

@@ -22,7 +22,7 @@ KILLS = 3
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 async def test_no_acknowledged_decision_is_lost_when_valkey_is_killed(
     tmp_path: Path,
 ) -> None:

@@ -45,7 +45,7 @@ async def answer(process: asyncio.subprocess.Process) -> Row:
     return cast("Row", json.loads(await process.stdout.readline()))
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(600)
 async def test_of_nine_900s_of_four_processes_one_stays_below_escalate(
     store: Store, valkey_url: str
 ) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from gateway.approvals.decisions import (
     Approve,
@@ -25,6 +28,8 @@ from gateway.resume.every_loop import EveryLoop
 from gateway.resume.graphs import attached
 from gateway.resume.langgraph_local import LangGraphLocal
 from gateway.resume.runner import Runner
+from gateway.resume.runners import Runners
+from gateway.retrying import RetrySettings
 from gateway.running import running
 from gateway.service.reviews import ReviewService
 from gateway.store.outbox import announced
@@ -47,13 +52,27 @@ DAN = Person(team="T0", user="U0DAN", name="Dan")
 ANA = Reviewer(team="T0", user="U0ANA", name="Ana", standing=Standing.MEMBER)
 ORIGIN = Origin(channel="C0SHOP", thread_ts="1.0")
 RULES = load_policy(POLICY, "policy.yml")
+AT_ONCE = RetrySettings(
+    first=timedelta(milliseconds=2),
+    longest=timedelta(milliseconds=20),
+    told_after=timedelta(),
+)
+"""Retries that no test has to wait for."""
+GIVING_UP = AT_ONCE.model_copy(update={"unknown_limit": timedelta(milliseconds=50)})
+"""The same, and hardly any for errors that nobody knows."""
 
 
 class House:
     """What people do to an agent in one store."""
 
-    def __init__(self, store: Store, runner: LangGraphLocal) -> None:
+    def __init__(
+        self,
+        store: Store,
+        runner: LangGraphLocal,
+        saver: BaseCheckpointSaver[Any] | None = None,
+    ) -> None:
         self.store = store
+        self.saver = saver
         self.runner = runner
         self.runners: dict[str, Runner] = {"shop": runner}
         self.keys = store.keys_of_tenant("default")
@@ -61,10 +80,16 @@ class House:
         self.reviews = ReviewService(store, lambda: self.policy)
 
     @asynccontextmanager
-    async def working(self, **options: Any) -> AsyncGenerator[EveryLoop]:
+    async def working(
+        self, *, retries: RetrySettings | None = None, **options: Any
+    ) -> AsyncGenerator[EveryLoop]:
         """Run a worker and the clock."""
+        self.store.retries = retries or self.store.retries
         async with running(
-            self.store, lambda: self.policy, self.runners, **options
+            self.store,
+            lambda: self.policy,
+            Runners(self.runners, self.saver),
+            **options,
         ) as gateway:
             yield gateway
 
@@ -150,4 +175,5 @@ class House:
 async def open_house(store: Store, checkpoints: Path) -> AsyncGenerator[House]:
     """Set up the shop's agent on a store."""
     async with open_checkpoints(str(checkpoints)) as saver:
-        yield House(store, LangGraphLocal(attached(shop.graph(), saver)))
+        runner = LangGraphLocal(attached(shop.graph(), saver), agent="shop")
+        yield House(store, runner, saver)

@@ -6,6 +6,7 @@ says what each came to. What tools do is written to a ledger file, one line an e
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
@@ -20,6 +21,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool, tool
 from langgraph.pregel import Pregel
+from pydantic import ConfigDict
 from typing_extensions import override
 
 from gateway.agent import ApprovalMiddleware, grant, guarded
@@ -31,7 +33,13 @@ is_bank_down = False
 
 
 class Obedient(BaseChatModel):
-    """A model that calls what the last person asked for, then repeats the results."""
+    """A model that calls what the last person asked for, then repeats the results.
+
+    ``waits_for`` holds up every answer.
+    """
+
+    waits_for: asyncio.Event | None = None
+    model_config = ConfigDict(arbitrary_types_allowed=True)
 
     @property
     @override
@@ -52,6 +60,18 @@ class Obedient(BaseChatModel):
     ) -> ChatResult:
         answer = _answer(messages)
         return ChatResult(generations=[ChatGeneration(message=answer)])
+
+    @override
+    async def _agenerate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: Any = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        if self.waits_for is not None:
+            await self.waits_for.wait()
+        return self._generate(messages)
 
 
 def _answer(messages: list[BaseMessage]) -> AIMessage:
@@ -140,11 +160,13 @@ def look_up(order: str) -> str:
     return f"found {order}"
 
 
-def graph(*more: BaseTool) -> Pregel[Any, Any, Any, Any]:
-    """Make the agent, perhaps with more tools."""
+def graph(
+    *more: BaseTool, waits_for: asyncio.Event | None = None
+) -> Pregel[Any, Any, Any, Any]:
+    """Make the agent, perhaps with more tools, or a model that waits."""
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
-        Obedient(),
+        Obedient(waits_for=waits_for),
         tools=[
             guarded(refund),
             guarded(email),

@@ -23,7 +23,7 @@ from gateway.wire import APPROVAL_INTERRUPT, Verdict
 from tests.service.desk import ANA, Desk
 
 FINISHED = ThreadState(exists=True, checkpoint="c1", last_words="done")
-CUT_OFF = ThreadState(exists=True, has_tasks=True, checkpoint="c0")
+CUT_OFF = ThreadState(exists=True, has_tasks=True, is_cut_off=True, checkpoint="c0")
 
 
 @dataclass
@@ -37,6 +37,10 @@ class Scripted:
     async def probe(self, thread: str) -> ThreadState:
         """Say where the thread stands."""
         return self.state
+
+    async def has_taken(self, thread: str, key: str) -> bool:
+        """Say whether the thread was started with this key last."""
+        return self.state.taken == key
 
     async def start(self, thread: str, text: str, *, key: str) -> None:
         """Note a start."""

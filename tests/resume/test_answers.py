@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import cast
 
+import pytest
+
+from gateway.agent import words
 from gateway.approvals import digest
 from gateway.approvals.decisions import Edit
-from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import UNEXECUTED, ItemState
 from gateway.approvals.record import Item, Result
 from gateway.approvals.strict_json import JsonObject
 from gateway.resume.answers import Answers, answers_for
 from gateway.resume.runner import PendingInterrupt
-from gateway.wire import RECONCILE_INTERRUPT
+from gateway.wire import RECONCILE_INTERRUPT, ReconcileAnswer
+from tests.conftest import eventually
+from tests.lifetimes import lose_records
 from tests.resume.house import House
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
@@ -55,15 +61,68 @@ async def test_questions_that_are_not_about_this_call_get_no_answer(
     for thread, pending in [
         ("t2", question),
         ("t1", forged(action_hash=item.action_hash)),  # the edited, not the asked
-        ("t1", forged(item_id=item.id.replace(".0", ".1"))),
-        ("t1", forged(item_id="ap_s0_" + "0" * 32 + ".0")),
-        ("t1", forged(item_id="nonsense")),
         ("t1", forged(item_id=7)),
         ("t1", forged(type="tool_approval")),
         ("t1", PendingInterrupt("f" * 32, "what is your name?")),
     ]:
         answers = await answered(house, pending, thread=thread)
         assert (answers.ready, answers.unfit) == ({}, [])
+
+
+@pytest.mark.parametrize("item_id", ["{}.1", "ap_s0_" + "0" * 32 + ".0", "nonsense"])
+async def test_a_question_about_what_nobody_knows_ends_and_nothing_runs_by_it(
+    house: House, item_id: str
+) -> None:
+    item, question = await decided(house)
+    asked = cast("dict[str, object]", question.value)
+    unknown = {**asked, "item_id": item_id.format(item.id.rpartition(".")[0])}
+
+    answers = await answered(house, PendingInterrupt("f" * 32, unknown), thread="t1")
+
+    [answer] = answers.ready.values()
+    assert answer["type"] == "withdrawn"
+    assert "has no record of this call" in str(answer["message"])
+
+
+async def test_a_doubt_that_nobody_knows_ends_without_a_word_of_people(
+    house: House,
+) -> None:
+    item, _ = await decided(house)
+    await lose_records(house.store.conn)
+    value = {
+        "type": RECONCILE_INTERRUPT,
+        "item_id": item.id,
+        "action_hash": digest.action_hash(item.requested),
+    }
+
+    answers = await answered(house, PendingInterrupt("f" * 32, value), thread="t1")
+
+    [answer] = answers.ready.values()
+    found = ReconcileAnswer.model_validate(answer)
+    assert (found.type, found.by) == ("skip", None)
+    told = words.reconciled(found)
+    assert "has no record of this call" in told
+    assert "Whether it took effect is unknown" in told
+    assert "reviewer" not in told
+
+
+async def test_a_thread_whose_approval_the_store_lost_ends_with_the_next_message(
+    house: House,
+) -> None:
+    async with house.working():
+        await house.ask(REFUND)
+        await house.asked()
+        await house.idle()
+        await lose_records(house.store.conn)
+
+        await house.say("hello")
+
+        async def is_answered() -> bool:
+            told = await house.events(EventName.RUN_FINISHED)
+            return any(one.data.get("text") == "You said hello" for one in told)
+
+        await eventually(is_answered)
+        await house.idle()
 
 
 async def test_an_answer_that_the_agent_would_refuse_is_never_sent(
@@ -90,21 +149,21 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(house: House) -> N
             "action_hash": digest.action_hash(item.requested),
         },
     )
-    words: dict[str, str] = {}
+    found: dict[str, str] = {}
     for state in ItemState:
         await house.store.conn.command(
             "HSET", house.keys.head(item.id.rpartition(".")[0]), "0:s", state.value
         )
         answers = await answered(house, question, thread="t1")
         if answers.ready:
-            words[state] = str(answers.ready[question.id]["type"])
+            found[state] = str(answers.ready[question.id]["type"])
 
-    assert words == {
+    assert found == {
         ItemState.AUTHORIZED: "rerun",
         ItemState.EXECUTING: "rerun",
         ItemState.EXECUTED: "executed",
         ItemState.FAILED: "skip",
-        ItemState.LAPSED: "skip",
+        **dict.fromkeys(UNEXECUTED, "skip"),
     }
 
     # With a result the claim gives it back; nothing runs.
@@ -117,3 +176,5 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(house: House) -> N
         )
         answers = await answered(house, question, thread="t1")
         assert answers.ready[question.id]["type"] == "rerun"
+    # They were written by hand: no script gave them the lifetime of what has ended.
+    await lose_records(house.store.conn)

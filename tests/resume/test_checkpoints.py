@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sqlite3
 from collections.abc import Generator
 from pathlib import Path
+from urllib.parse import urlsplit
 
+import psycopg
 import pytest
+from psycopg.sql import SQL, Identifier
 
 from gateway.errors import SettingsError
 from gateway.resume.checkpoints import open_checkpoints
@@ -85,6 +89,36 @@ async def test_postgres_keeps_threads(store: Store, postgres: str) -> None:
                 await house.decide(item)
                 words = await house.words(thread=thread)
         assert words == f"refunded 1 {amount}"
+
+
+async def test_gateways_that_start_together_on_a_fresh_postgres_all_start(
+    postgres: str,
+) -> None:
+    fresh = await _fresh_database(postgres)
+
+    async def start() -> None:
+        async with open_checkpoints(fresh):
+            pass
+
+    await asyncio.gather(*(start() for _ in range(6)))
+
+    async with await psycopg.AsyncConnection.connect(fresh) as connection:
+        cursor = await connection.execute(
+            "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
+        )
+        assert await cursor.fetchone() == (0,)
+
+
+async def _fresh_database(postgres: str) -> str:
+    """Create an empty database beside the one of a URL, and return its URL."""
+    name = f"fresh_{os.getpid()}"
+    async with await psycopg.AsyncConnection.connect(
+        postgres, autocommit=True
+    ) as connection:
+        for word in (SQL("DROP DATABASE IF EXISTS {}"), SQL("CREATE DATABASE {}")):
+            await connection.execute(word.format(Identifier(name)))
+    parts = urlsplit(postgres)
+    return parts._replace(path=f"/{name}").geturl()
 
 
 async def test_a_postgres_that_does_not_answer_is_named_without_its_password(

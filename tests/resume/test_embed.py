@@ -24,7 +24,7 @@ from gateway.resume.graphs import attached
 from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
-from tests.resume.house import ANA, DAN, ORIGIN, POLICY, RULES
+from tests.resume.house import ANA, DAN, GIVING_UP, ORIGIN, POLICY, RULES
 
 
 class Name(TypedDict):
@@ -47,7 +47,10 @@ def opened(store: Store, tmp_path: Path) -> Open:
 
     @asynccontextmanager
     async def one() -> AsyncGenerator[Twokey]:
-        async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
+        url = store.conn.url
+        async with Twokey(
+            policy=RULES, url=url, data_dir=tmp_path, retries=GIVING_UP
+        ) as tk:
             yield tk
 
     return one
@@ -133,7 +136,7 @@ async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
 
 async def test_a_wait_can_be_bounded_and_taken_up_again(opened: Open) -> None:
     async with opened() as tk:
-        with pytest.raises(TimeoutError):
+        with pytest.raises(TimeoutError, match=r"'t1' was not finished within 0.5 s"):
             await tk.run(
                 shop.graph, refund(), thread_id="t1", agent="shop", timeout_s=0.5
             )
@@ -141,6 +144,13 @@ async def test_a_wait_can_be_bounded_and_taken_up_again(opened: Open) -> None:
         final = await tk.run(shop.graph, thread_id="t1", agent="shop")
 
     assert final["messages"][-1].text == "refunded 78291 899"
+
+
+async def test_who_asked_has_to_be_a_person(opened: Open) -> None:
+    who: Any = "U0ANA"
+    async with opened() as tk:
+        with pytest.raises(TypeError, match="requester='U0ANA' is no Person"):
+            await tk.run(shop.graph, refund(), thread_id="t1", requester=who)
 
 
 async def test_who_asked_cannot_approve(opened: Open) -> None:
@@ -167,7 +177,6 @@ async def test_an_error_of_the_graph_reaches_the_caller(opened: Open) -> None:
 async def test_a_thread_that_is_given_up_ends_the_wait(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.resume.worker.BACK_OFF_MS", 1)
     monkeypatch.setattr(shop, "after_tools", _down)
     async with opened() as tk:
         run = asyncio.create_task(

@@ -15,6 +15,8 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.prebuilt import ToolNode
+from langgraph_supervisor import create_supervisor  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType] - no types
+from langgraph_swarm import create_handoff_tool, create_swarm  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType] - no types
 
 from gateway.agent import ApprovalMiddleware, gated_subagents, guarded
 from gateway.cli import run
@@ -65,6 +67,10 @@ def gate(agent: str = "billing") -> ApprovalMiddleware:
 
 def plain(name: str | None = None) -> Any:
     return ASK(Script(replies=[]), [wire], name=name)
+
+
+def gated_agent(name: str) -> Any:
+    return ASK(Script(replies=[]), [wire], middleware=[gate()], name=name)
 
 
 def nodes(*named: tuple[str, Any]) -> Any:
@@ -253,6 +259,46 @@ def test_people_read_of_each_tool_who_clears_it_and_what_cannot_be_seen() -> Non
         "ungated as the settings say: wire (act > research > researcher > tools); "
         "cannot be seen, so what these functions start is unknown: other"
     )
+
+
+async def test_an_exception_that_names_no_tool_of_the_graph_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    graph = ASK(Script(replies=[]), [wire])
+
+    await as_graph(graph, "billing.py:graph", ["wire", "look_upp"])
+
+    assert "look_upp" in caplog.text
+    assert "graph cannot start them: look_upp" in described(graph, ["look_upp"])
+
+
+async def test_an_exception_for_what_cannot_be_seen_is_not_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    await as_graph(nodes(("other", node_with_an_agent)), "billing.py:graph", ["wire"])
+
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("library", ["swarm", "supervisor"])
+async def test_tools_that_only_hand_over_to_another_agent_need_no_gate(
+    library: str,
+) -> None:
+    if library == "swarm":
+        to_b = cast("Any", create_handoff_tool)(agent_name="b")
+        graph: Any = cast("Any", create_swarm)(
+            [ASK(Script(replies=[]), [to_b], name="a"), gated_agent("b")],
+            default_active_agent="a",
+        ).compile()
+    else:
+        graph = cast("Any", create_supervisor)(
+            [gated_agent("b")], model=Script(replies=[])
+        ).compile()
+
+    assert await as_graph(graph, "billing.py:graph") is graph
+    text = described(graph, [])
+    assert "safe without a gate: transfer_to_b" in text
+    assert "gated: wire" in text
 
 
 AGENT = """\

@@ -26,7 +26,7 @@ from gateway.resume.runners import Runners
 from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
-from tests.resume.house import ANA, RULES
+from tests.resume.house import ANA, AT_ONCE, RULES
 
 Graph = Pregel[Any, Any, Any, Any]
 REFUND = [("refund", {"order": "1", "amount": 5})]
@@ -35,12 +35,10 @@ LIMIT = 12
 
 
 @pytest.fixture
-async def tk(
-    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[Twokey]:
+async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
     """Give a Twokey in which time between attempts is short."""
-    monkeypatch.setattr("gateway.resume.worker.BACK_OFF_MS", 1)
-    async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as one:
+    url = store.conn.url
+    async with Twokey(policy=RULES, url=url, data_dir=tmp_path, retries=AT_ONCE) as one:
         yield one
 
 
@@ -175,7 +173,7 @@ async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
         )
     )
     await approve(tk, await asked(tk))
-    with pytest.raises(GraphError, match=r"after one attempt .*(Recursion|Limit)"):
+    with pytest.raises(GraphError, match=r"given up: .*(Recursion|Limit)"):
         await run
     calls = len(model.seen)
     runner = await tk._runner(graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process

@@ -58,6 +58,41 @@ async def test_a_kill_beside_the_tool_costs_nothing(
     assert sorted(line.split()[0] for line in shop.ledger()) == ["email", "refund"]
 
 
+async def test_a_kill_between_two_questions_of_a_turn_loses_neither(
+    house: House, checkpoints: Path
+) -> None:
+    url = house.store.conn.url
+    async with worker(url, checkpoints, die_at="second_question") as first:
+        await house.ask(REFUND, EMAIL)
+        await killed(first)
+    assert len((await house.runner.probe("t1")).pending) == 1
+
+    async with worker(url, checkpoints):
+        for item in await house.asked(2):
+            await house.decide(item)
+        words = await house.words()
+
+    assert words == "refunded 78291 899 | mailed ana@example.org"
+    assert await house.states() == [ItemState.EXECUTED] * 2
+
+
+async def test_a_call_that_was_approved_before_a_kill_waits_for_no_other_question(
+    house: House, checkpoints: Path
+) -> None:
+    url = house.store.conn.url
+    async with worker(url, checkpoints, die_at="before_claim") as first:
+        await house.ask(REFUND, EMAIL)
+        refund, _ = await house.asked(2)
+        await house.decide(refund)
+        await killed(first)
+
+    async def has_run() -> bool:
+        return await house.states() == [ItemState.EXECUTED, ItemState.PENDING]
+
+    async with worker(url, checkpoints):
+        await eventually(has_run)
+
+
 @pytest.mark.parametrize("point", ["claimed", "inside"])
 async def test_a_kill_inside_the_tool_is_shown_and_settled_by_a_person(
     house: House, checkpoints: Path, point: str

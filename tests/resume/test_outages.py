@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from contextlib import AsyncExitStack
@@ -59,8 +60,9 @@ async def test_a_killed_store_loses_no_decision_and_the_worker_finds_it_again(
             os.kill(first.pid, signal.SIGKILL)
             await first.__aexit__(None, None, None)
 
+            starting = asyncio.create_task(engines.enter_async_context(second))
             async with house.working():  # nobody is there yet
-                await engines.enter_async_context(second)
+                await starting
                 assert await house.words() == "refunded 78291 899"
                 await house.idle()
             assert await house.states() == [ItemState.EXECUTED]

@@ -49,7 +49,7 @@ class User:
 @pytest.fixture
 def opened(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Open a Twokey on the test's store, again and again on the same data."""
-    monkeypatch.setattr("gateway.resume.worker.UNSERVED_MS", 20)
+    monkeypatch.setattr("gateway.resume.retries.UNSERVED_MS", 20)
 
     @asynccontextmanager
     async def one() -> AsyncGenerator[Twokey]:

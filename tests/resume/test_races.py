@@ -152,7 +152,7 @@ async def test_work_stops_when_its_lease_is_lost(store: Store) -> None:
         finally:
             ends.append("stopped")
 
-    with pytest.raises(ThreadUnavailable, match="was lost"):
+    with pytest.raises(ThreadUnavailable, match="its lease"):
         await under_lease(quick, at, work)
 
     assert ends == ["stopped"]

@@ -132,7 +132,7 @@ async def test_a_call_goes_back_as_often_as_the_policy_changes(house: House) -> 
         await house.words()
 
     assert shop.ledger() == []
-    assert await house.events(EventName.RUN_FAILED) == []
+    assert await house.events(EventName.RUN_PARKED) == []
 
 
 async def test_a_new_message_ends_what_went_back(house: House) -> None:

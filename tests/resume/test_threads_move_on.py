@@ -14,7 +14,7 @@ from gateway.resume.every_loop import EveryLoop
 from gateway.store.jobs import Job, JobKind
 from tests.conftest import eventually
 from tests.resume import shop
-from tests.resume.house import DAN, ORIGIN, RULES, House
+from tests.resume.house import DAN, RULES, House
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 EMAIL = ("email", {"to": "ana@example.org"})
@@ -134,30 +134,6 @@ async def test_the_same_words_delivered_twice_are_given_once(house: House) -> No
     assert len(await house.items()) == 1
 
 
-async def test_a_run_that_fails_again_and_again_is_given_up_visibly(
-    house: House, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("gateway.resume.worker.BACK_OFF_MS", 1)
-    async with house.working():
-        await house.say("break")
-
-        await eventually(lambda: _failed(house))
-
-    [event] = await house.events(EventName.RUN_FAILED)
-    assert event.reason == "RuntimeError"
-    assert event.data["channel"] == ORIGIN.channel
-    [dead] = await house.store.queue(house.keys).dead_letters()
-    assert dead.why == "RuntimeError"
-    assert dead.job is not None
-    assert dead.job.thread == "t1"
-    # The message was taken once; only its run was tried again.
-    assert (await house.runner.probe("t1")).has_tasks
-
-    async with house.working():
-        await house.say("hello")
-        assert await house.words() == "You said hello"
-
-
 async def test_a_job_of_an_agent_that_runs_elsewhere_is_left_to_it(
     house: House,
 ) -> None:
@@ -191,7 +167,3 @@ async def _is(house: House, item_id: str, state: ItemState) -> bool:
 async def _finished(house: House) -> bool:
     state = await house.runner.probe("t1")
     return state.is_finished and state.last_words == "You said thank you"
-
-
-async def _failed(house: House) -> bool:
-    return bool(await house.events(EventName.RUN_FAILED))

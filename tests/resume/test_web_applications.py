@@ -132,7 +132,6 @@ async def test_a_wait_without_a_thread_says_so(opened: Open) -> None:
 async def test_a_wait_can_be_bounded_and_sees_the_failure_of_a_run_it_did_not_start(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.resume.worker.BACK_OFF_MS", 1)
 
     def down(_results: list[str]) -> str:
         raise RuntimeError("the model is down")

@@ -7,9 +7,11 @@ import asyncio
 import pytest
 
 from gateway.errors import StoreUnavailable
+from gateway.resume.announcing import Place
+from gateway.resume.retries import Retries
 from gateway.resume.runner import ThreadState
 from gateway.resume.sweeping import repeat
-from gateway.store.jobs import JobQueue
+from gateway.store.jobs import Delivery, JobQueue
 from tests.conftest import eventually
 from tests.resume.house import House
 
@@ -42,14 +44,14 @@ async def test_a_job_that_cannot_be_put_away_is_delivered_again(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     troubles: list[Exception] = [StoreUnavailable("gone"), RuntimeError("a bug")]
-    done = JobQueue.done
+    went_on = Retries.went_on
 
-    async def troubled(self: JobQueue, delivery: object) -> None:
+    async def troubled(self: Retries, at: Place, delivery: Delivery | None) -> None:
         if troubles:
             raise troubles.pop(0)
-        await done(self, delivery)  # type: ignore[arg-type]  # passed on as it came
+        await went_on(self, at, delivery)
 
-    monkeypatch.setattr(JobQueue, "done", troubled)
+    monkeypatch.setattr(Retries, "went_on", troubled)
     monkeypatch.setattr(house.store, "lease_ms", 300)
     async with house.working():
         await house.say("hello")

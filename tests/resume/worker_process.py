@@ -1,24 +1,32 @@
 """Be a worker in a process of its own, until SIGTERM, or a chosen death.
 
 Usage: worker_process.py STORE_URL CHECKPOINTS LEASE_MS
-``SHOP_DIE`` names where it kills itself: before_claim, claimed, inside, finished.
+``SHOP_DIE`` names where it kills itself: second_question, before_claim, claimed,
+inside, finished.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from pathlib import Path
 
+from langchain.agents.middleware.types import ToolCallRequest
+
+from gateway.agent.calls import Caller
+from gateway.agent.exact_runs import Handler
+from gateway.agent.results import ToolResult
 from gateway.approvals.record import Result
 from gateway.resume.every_loop import EveryLoop
 from gateway.store.store import Store
-from gateway.wire import Claimed, ClaimReply, ClaimRequest
-from tests.resume.house import open_house
-from tests.resume.shop import die_at
+from gateway.wire import Claimed, ClaimReply, ClaimRequest, TurnRef, Verdict
+from tests.conftest import eventually
+from tests.resume.house import House, open_house
+from tests.resume.shop import DIE, die_at
 
-_claim, _finish = EveryLoop.claim, EveryLoop.finish
+_claim, _finish, _held = EveryLoop.claim, EveryLoop.finish, Caller._held  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
 
 
 async def claim(self: EveryLoop, request: ClaimRequest) -> ClaimReply:
@@ -37,6 +45,27 @@ async def finish(self: EveryLoop, item_id: str, fence: int, result: Result) -> b
     return is_ours
 
 
+def die_before_a_second_question(house: House) -> None:
+    """Kill this process once one call of the turn has asked, as an e-mail is to."""
+
+    async def has_asked() -> bool:
+        return len((await house.runner.probe("t1")).pending) == 1
+
+    async def held(
+        self: Caller,
+        request: ToolCallRequest,
+        run: Handler,
+        ref: TurnRef,
+        verdict: Verdict,
+    ) -> ToolResult:
+        if verdict.tool == "email":
+            await eventually(has_asked)
+            die_at("second_question")
+        return await _held(self, request, run, ref, verdict)
+
+    Caller._held = held  # type: ignore[method-assign]  # the process is the test's own
+
+
 def _say(word: str) -> None:
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
@@ -50,6 +79,8 @@ async def main(url: str, checkpoints: str, lease_ms: int) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = Store(url, lease_ms=lease_ms)
     async with open_house(store, Path(checkpoints)) as house, house.working():
+        if os.environ.get(DIE) == "second_question":
+            die_before_a_second_question(house)
         _say("ready")
         await stop.wait()
     await store.close()

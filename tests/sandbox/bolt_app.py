@@ -41,7 +41,7 @@ class RunningApp:
         return register
 
 
-async def until(condition: Callable[[], object], timeout_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], timeout_s: float = 30.0) -> None:
     """Wait for something to come true that tells nobody when it does."""
     async with asyncio.timeout(timeout_s):
         while not condition():  # noqa: ASYNC110 - there is no event to wait for

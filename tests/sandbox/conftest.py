@@ -5,9 +5,16 @@ from typing import Any
 
 import pytest
 
+from bot.sandbox import delivery
 from bot.sandbox.client import Person
 from bot.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import Mode, RunningApp, new_app, new_client, served
+
+
+@pytest.fixture(autouse=True)
+def slack_waits_three_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wait as long as Slack; these tests move the clock."""
+    monkeypatch.setattr(delivery, "ACK_WITHIN_S", 3.0)
 
 
 @pytest.fixture

@@ -428,3 +428,26 @@ async def test_an_event_the_app_does_not_subscribe_to_is_not_sent(
     await ana.open_home()
 
     assert sandbox.requests == []
+
+
+async def test_a_mention_notifies_when_it_is_posted_and_in_blocks_only_there(
+    sandbox: Sandbox, client: Any, ana: Person
+) -> None:
+    mention = {"type": "mrkdwn", "text": "<!subteam^S0SUPPORT> please"}
+    block = {"type": "section", "text": mention}
+    plain = {"type": "section", "text": {**mention, "type": "plain_text"}}
+    place = {"channel": "C0GENERAL"}
+
+    posted = await client.chat_postMessage(**place, text="hello", blocks=[block])
+    await client.chat_postMessage(**place, text="<@U0ANA>", blocks=[plain])
+    later = await client.chat_postMessage(**place, text="hello")
+    await client.chat_update(**place, ts=later["ts"], text="hello <@U0ANA>")
+    await sandbox.person("U0DAN").say("C0GENERAL", "@ana look")
+
+    told = [
+        one["text"] for one in await ana.messages("C0GENERAL") if one["mentions_me"]
+    ]
+    others = await sandbox.person("U0EVE").messages("C0GENERAL")
+    assert told == ["hello", "<@U0ANA> look"]
+    assert posted["ok"]
+    assert not any(one["mentions_me"] for one in others)

@@ -34,9 +34,11 @@ async def test_only_the_edit_that_was_made_is_confirmed(desk: Desk) -> None:
     asked = {true: claim.item_id, forged: claim.item_id, "sha256:0": "junk"}
     elsewhere = AgentService(desk.store, lambda: desk.policy, tenant="other")
 
-    assert await desk.agents.edits_made(at("t1"), asked) == {true}
-    assert await desk.agents.edits_made(at("t1"), {true: "ap_s0_0.0"}) == frozenset()
-    assert await elsewhere.edits_made(at("t1"), asked) == frozenset()
+    assert (await desk.agents.edits_known(at("t1"), asked)).made == {true}
+    assert (
+        await desk.agents.edits_known(at("t1"), {true: "ap_s0_0.0"})
+    ).made == frozenset()
+    assert (await elsewhere.edits_known(at("t1"), asked)).made == frozenset()
 
 
 @pytest.mark.parametrize("thread", ["t2", "t", "T1", ""])
@@ -51,10 +53,12 @@ async def test_an_edit_is_confirmed_in_its_own_thread_alone(
 
     asked = {edit_hash(record): claim.item_id}
 
-    assert await desk.agents.edits_made(at(thread), asked) == frozenset()
+    assert (await desk.agents.edits_known(at(thread), asked)).made == frozenset()
 
 
 async def test_a_call_that_nobody_edited_has_no_edit(desk: Desk) -> None:
     _, claim = await desk.refund(100)
 
-    assert await desk.agents.edits_made(at("t1"), {"": claim.item_id}) == frozenset()
+    assert (
+        await desk.agents.edits_known(at("t1"), {"": claim.item_id})
+    ).made == frozenset()

@@ -19,6 +19,7 @@ from gateway.policy.replay import read_rows, replay
 from gateway.service.exporting import Exporter
 from gateway.store import outbox
 from gateway.store.store import Store
+from tests.lifetimes import lose_records
 from tests.service.desk import ANA, POLICY, Desk
 
 STRICTER = POLICY.replace(
@@ -83,12 +84,7 @@ async def test_of_an_approval_that_is_gone_only_the_events_are_left(
     desk: Desk,
 ) -> None:
     await a_day(desk)
-    keys = desk.store.keys_of_tenant("default")
-    for row in await gathered(Exporter(desk.store).rows()):
-        if "approval" in row:
-            approval = str(row["approval"])
-            await desk.store.conn.command("DEL", keys.head(approval))
-            await desk.store.conn.command("DEL", keys.blobs(approval))
+    await lose_records(desk.store.conn)
 
     rows = await gathered(Exporter(desk.store).rows())
 

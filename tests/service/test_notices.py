@@ -16,7 +16,7 @@ from gateway.store.keys import RETENTION
 from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
 from gateway.wire import CallEnd, TurnRef, Verdict
-from tests.conftest import listed
+from tests.lifetimes import listed
 from tests.service.desk import DAN, POLICY, Desk
 
 NOTIFYING = (

@@ -18,7 +18,7 @@ from gateway.store.connection import text
 from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
 from gateway.store.timers import Timer, TimerKind
-from tests.conftest import listed
+from tests.lifetimes import listed, lose_records
 from tests.service.desk import ANA, BEN, POLICY, Desk, person
 
 WAITING = """tiers:
@@ -189,7 +189,7 @@ async def test_what_is_kept_no_longer_leaves_neither_timer_nor_deadline(
     keys = desk.store.keys_of_tenant("default")
     await due(desk, approval.id, TimerKind.REMIND, TimerKind.ESCALATE)
     await desk.overdue(approval.id)
-    await desk.store.conn.command("DEL", keys.head(approval.id))
+    await lose_records(desk.store.conn)
 
     await desk.sweeper.sweep()
 

@@ -40,8 +40,8 @@ async def test_a_call_that_runs_unasked_takes_two_round_trips(
     _, verdicts = await desk.submit(("look_up_order", {}), thread="t2")
 
     assert verdicts[0].kind is VerdictKind.RUN
-    # Who asked is remembered first; that is the desk's own.
-    assert trips == ["together", "evalsha", "evalsha"]
+    # Who asked is remembered first, in two; that is the desk's own.
+    assert trips == ["command", "evalsha", "evalsha", "evalsha"]
 
 
 async def test_what_a_thread_has_behind_it_costs_nothing(
@@ -55,7 +55,7 @@ async def test_what_a_thread_has_behind_it_costs_nothing(
 
     await desk.submit(("look_up_order", {}))
 
-    assert len(trips) == 3
+    assert len(trips) == 4
 
 
 async def test_what_waits_around_and_beside_an_agent_costs_nothing(
@@ -68,7 +68,7 @@ async def test_what_waits_around_and_beside_an_agent_costs_nothing(
 
     await desk.submit(("look_up_order", {}), ns="tools:9")
 
-    assert len(trips) == 3
+    assert len(trips) == 4
 
 
 def test_a_schema_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

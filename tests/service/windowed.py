@@ -26,12 +26,12 @@ LIMIT = """process_refund:
     raise:
       - {to: deny, when: "windows.refunds > 5000", because: "over 5,000 in a day"}
 """
+WINDOWED = POLICY.replace("process_refund: {tier: approve}\n", LIMIT) + WINDOWS
 
 
 def windowed_policy() -> Policy:
     """Return the desk's policy, with refunds over 1,000 a day for two people."""
-    text = POLICY.replace("process_refund: {tier: approve}\n", LIMIT)
-    return load_policy(text + WINDOWS, "policy.yml")
+    return load_policy(WINDOWED, "policy.yml")
 
 
 def windowed(store: Store) -> Desk:

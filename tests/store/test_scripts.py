@@ -9,7 +9,19 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store import failures, scripts
+from gateway.store import (
+    cards,
+    delegations,
+    failures,
+    job_scripts,
+    leases,
+    members,
+    scripts,
+    stalled,
+    threads,
+    unasked,
+)
+from gateway.store.connection import Reply
 from gateway.store.store import Store
 
 LUA = Path(scripts.__file__).parent / "lua"
@@ -21,21 +33,30 @@ WRAPPERS: dict[str, Callable[..., object]] = {
     "claim": scripts.claim,
     "finish": scripts.finish,
     "heartbeat": scripts.heartbeat,
-    "lease": scripts.lease,
+    "lease": leases.lease,
     "reserve": scripts.reserve,
     "totals": scripts.totals,
     "freeze": scripts.freeze,
     "standing": scripts.standing,
     "ring": scripts.ring,
     "retime": scripts.retime,
-    "delegate": scripts.delegate,
+    "delegate": delegations.delegate,
     "note": scripts.note,
+    "attach": cards.attach,
     "put_aside": scripts.put_aside,
     "ask": scripts.ask,
     "fail": failures.fail,
+    "tell": threads.tell,
+    "unasked": unasked.unasked,
     "remember": scripts.remember,
+    "requeue": job_scripts.requeue,
+    "put_back": job_scripts.put_back,
+    "stall": stalled.stall,
+    "lose_card": cards.lose_card,
+    "join": members.join,
 }
-FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem != "prelude")
+SHARED = {"prelude", "fence"}
+FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem not in SHARED)
 
 
 def header_names(name: str) -> list[str]:
@@ -76,10 +97,20 @@ def test_a_script_returns_only_words_of_its_header(name: str) -> None:
 async def test_scripts_are_loaded_again_after_the_server_forgot_them(
     store: Store,
 ) -> None:
-    lease = {"lease": "tk:{s0}:lease:x", "token": "me", "ttl_ms": 1000}
-    await scripts.lease(store.conn, verb="take", **lease)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - a dict of mixed values
+    async def lease(verb: str) -> Reply:
+        reply = await leases.lease(
+            store.conn,
+            lease="tk:{s0}:lease:x",
+            fences="tk:{s0}:fences",
+            verb=verb,
+            token="me",
+            ttl_ms=1000,
+            above=0,
+        )
+        return reply[0]
+
+    await lease("take")
 
     await store.conn.command("SCRIPT", "FLUSH")
-    reply = await scripts.lease(store.conn, verb="keep", **lease)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - a dict of mixed values
 
-    assert reply[0] == b"held"
+    assert await lease("keep") == b"held"

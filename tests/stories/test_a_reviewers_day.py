@@ -28,6 +28,7 @@ STORIES = {
         "approval.escalated",
         "item.executed",
     ],
+    "outage": ["item.executed", "run.waiting", "run.resumed"],
 }
 
 

@@ -67,7 +67,7 @@ def approve(demo: Demo, message: dict[str, Any]) -> None:
         assert json.load(answer)["ok"]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_decision_that_was_answered_outlives_the_kill_of_everything(
     demo: Demo,
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_decision_that_was_answered_outlives_the_kill_of_everything(
     assert amounts == [899] or (not amounts and shows(settled, "Did it run?"))
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_a_card_outlives_the_kill_of_everything_before_the_decision(
     demo: Demo,
 ) -> None:

@@ -71,7 +71,7 @@ async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
     monkeypatch.setenv("TWOKEY_DEMO_LEDGER", str(ledger))
     write(config, CHLOE_ONLY)
     async with open_world(config, tmp_path / "data", is_kept=False) as world:
-        stage = Stage(world, silent, ledger)
+        stage = Stage(world, silent, ledger, ledger.with_name("away"))
         ts, approval = await stage.ask()
         await stage.click(ts, Action.APPROVE, approval, 0)
         await eventually(lambda: is_told_no(stage))

@@ -26,7 +26,7 @@ from gateway.approvals.record import Item
 from gateway.commands.demo_world import World, open_world
 from gateway.config import SlackMode
 from gateway.store.connection import text
-from tests.conftest import listed
+from tests.lifetimes import listed
 
 ROOT = Path(__file__).parents[2]
 POLICY = ROOT / "examples" / "weekend_policy.yml"

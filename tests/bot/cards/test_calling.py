@@ -35,8 +35,8 @@ def test_a_reminder_names_neither_who_asked_nor_who_has_voted() -> None:
     note = reminder(an_approval(item, principals=(KIM,)))
 
     assert readable(note.blocks) == (
-        f"m:<@U0BEN> ⏰ This still waits for you. It expires {UNTIL}, and then nothing "
-        "runs.\n"
+        f"m:<@U0BEN> ⏰ This still waits for a decision. It expires {UNTIL}, and then "
+        "nothing runs.\n"
     )
 
 
@@ -46,15 +46,40 @@ def test_a_reminder_names_whom_another_call_of_the_card_needs() -> None:
 
     note = reminder(an_approval(first, second))
 
-    assert "<!subteam^S0SUPPORT> <@U0BEN>" in readable(note.blocks)
+    assert "<@U0BEN> <!subteam^S0SUPPORT> ⏰" in readable(note.blocks)
 
 
-def test_a_call_for_others_names_them_and_the_channels() -> None:
-    note = escalation(an_approval(waiting=CALLED))
+def test_a_call_for_others_names_them_and_the_channels_that_were_told() -> None:
+    note = escalation(an_approval(waiting=CALLED), {"#leads": ""})
 
     shown = readable(note.blocks)
     assert "<@U0BEN> 📣 This is not decided yet" in shown
     assert "Told in | #leads" in shown
+
+
+def test_where_a_channel_was_not_told_who_may_decide_is_called_and_it_is_said() -> None:
+    item = a_refund(demand=Demand(approvals=1, of=(PEOPLE,)))
+    waiting = CALLED.with_(channels=("#leads", "C0GENERAL"))
+
+    note = escalation(
+        an_approval(item, waiting=waiting),
+        {"#leads": "not_in_channel", "C0GENERAL": ""},
+    )
+
+    shown = readable(note.blocks)
+    assert "<@U0BEN> <@U0ANA> 📣" in shown
+    assert "Told in | m:<#C0GENERAL>" in shown
+    assert "Could not be told: | #leads | m:Slack says `not_in_channel`." in shown
+    assert "Told in | #leads" not in shown
+
+
+def test_another_channel_learns_where_a_card_can_be_decided_that_is_not_posted() -> (
+    None
+):
+    note = told_elsewhere(an_approval(), "")
+
+    assert "It has no card yet" in readable(note.blocks)
+    assert "Home tab" in readable(note.blocks)
 
 
 def test_another_channel_reads_no_argument_and_no_markup_of_strangers() -> None:

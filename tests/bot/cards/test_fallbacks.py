@@ -65,7 +65,7 @@ def messages() -> list[Message]:
             card(approval, key=KEY, team=TEAM, now_ms=NOW),
             plain_card(approval, key=KEY, team=TEAM),
             calling.reminder(approval),
-            calling.escalation(approval),
+            calling.escalation(approval, {"C0A": "", "C0B": "not_in_channel"}),
             calling.told_elsewhere(approval, "C0APPROVALS"),
         ]
         for name in EventName:

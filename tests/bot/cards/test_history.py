@@ -100,7 +100,7 @@ NOTES: list[tuple[EventName, Item, str]] = [
     (
         N.ITEM_FAILED,
         settled(a_refund(), ItemState.FAILED, result=Result(ok=False)),
-        "m:❌ It ran and failed.\n",
+        "m:❌ It failed.\n",
     ),
 ]
 

@@ -122,3 +122,20 @@ def test_a_row_opens_the_first_call_that_waits() -> None:
     sealed = unseal(button["value"])
     assert sealed.index == 1
     assert verify(sealed, approval, key=KEY, team=TEAM, purpose=Action.VIEW_ALL)
+
+
+def test_a_queue_that_was_not_looked_at_whole_says_so() -> None:
+    shown = readable(home([], key=KEY, team=TEAM, now_ms=NOW, looked_at=2000)["blocks"])
+
+    assert shown == (
+        "# Waiting for you: 0 or more\nm:There may be more for you: only the 2000 that "
+        "end soonest were looked at.\n"
+    )
+
+
+def test_less_urgent_ones_are_counted() -> None:
+    view = home([an_approval()], key=KEY, team=TEAM, now_ms=NOW, others=30)
+
+    shown = readable(view["blocks"])
+    assert "# Waiting for you: 31\n" in shown
+    assert "30 more are not listed here." in shown

@@ -9,8 +9,9 @@ import pytest
 from bot.listeners.mention import Asked, asked
 from gateway.approvals.record import Person, approval_of
 from gateway.errors import StoreUnavailable
+from gateway.policy.load import load_policy
 from gateway.store.jobs import Job, JobKind
-from tests.bot.bot_house import CHANNEL, TEAM, House
+from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
 from tests.bot.signed import post_signed
 from tests.conftest import eventually
 
@@ -156,9 +157,11 @@ async def test_the_command_explains_itself(house: House, text: str, words: str) 
         await house.told("U0EVE", words, "C0GENERAL")
 
 
-@pytest.mark.parametrize("place", ["", "#agent-approvals", "C0APPROVALS"])
+@pytest.mark.parametrize("place", ["#agent-approvals", "C0APPROVALS"])
 async def test_the_home_tab_says_how_it_works(house: House, place: str) -> None:
-    async with house.running(home_channel=place):
+    text = POLICY.replace("channel: C0APPROVALS", f"channel: '{place}'")
+    house.policy = load_policy(text, "policy.yml")
+    async with house.running():
         eve = house.actor("U0EVE")
         await eve.open_home()
 
@@ -166,7 +169,7 @@ async def test_the_home_tab_says_how_it_works(house: House, place: str) -> None:
             return await eve.home() is not None
 
         await eventually(is_there)
-        assert (place or "the policy names") in str(await eve.home())
+        assert f"{place}" in str(await eve.home())
 
 
 async def test_what_the_store_does_not_take_is_asked_to_be_said_again(

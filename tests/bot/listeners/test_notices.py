@@ -383,7 +383,7 @@ async def test_a_flood_of_notices_is_one_message_and_keeps_no_card_waiting(
     async with house.running():
         await house.card(verdict)
         many = await house.actor("U0ANA").message_with(
-            CHANNEL, lambda m: "110 more calls without review" in shown(m)
+            CHANNEL, lambda m: "110 more calls without review" in shown(m), 20.0
         )
 
         assert "110 of post_notice (support)" in shown(many)

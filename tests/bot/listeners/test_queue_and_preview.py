@@ -17,6 +17,13 @@ RISING = POLICY.replace(
     '    raise: [{to: escalate, when: "args.amount > 500.0", because: "over 500"}]\n'
     "  send_email:",
 )
+CROWDED = (
+    POLICY
+    + """
+  fire: {tier: approve, reviewers: senior}
+protect: {pending_per_agent: 1000, requests_per_10m: 1000}
+"""
+)
 
 
 def home_of(state: JsonObject | None) -> str:
@@ -39,7 +46,8 @@ async def test_an_edit_that_raises_the_tier_is_shown_before_it_counts(
         assert await ana.submit(change) == {}
         after = (await house.approval(verdict)).items[0]
 
-        assert "2 people have to approve it then" in json.dumps(warned)
+        said = "2 people of `support` or `senior` have to approve it then"
+        assert said in json.dumps(warned)
         assert "Raised to escalate: over 500." in json.dumps(warned)
         assert before.args["amount"] == 400
         assert (after.tier, after.state) == (Tier.ESCALATE, ItemState.PENDING)
@@ -76,6 +84,59 @@ async def test_home_lists_what_waits_for_this_person_and_nobody_elses(
     assert "Waiting for you: 1" in shown["U0ANA"]
     assert "Nothing waits for you" in shown["U0CHLOE"]
     assert "Nothing waits for you" in shown["U0DAN"], "the requester decides nothing"
+    assert "Waiting for others: 1" in shown["U0DAN"], "and may take it back"
+    assert approval_id in shown["U0DAN"]
+    assert "Waiting for others" not in shown["U0ANA"] + shown["U0CHLOE"]
+
+
+async def test_home_lists_what_its_editor_may_only_reject_and_view_all_does_it(
+    house: House,
+) -> None:
+    house.policy = load_policy(RISING, "policy.yml")
+    async with house.running():
+        verdict = await house.refund(amount=400)
+        ana = await opened(house, verdict, Action.EDIT)
+        view = await ana.wait_for_view()
+        change = {block_of(view, "amount"): "600", Input.REASON: "two of them"}
+        await ana.submit(change)
+        await ana.wait_for_view(lambda v: v["callback_id"] == View.EDIT_RAISED)
+        await ana.submit(change)
+        await ana.open_home()
+        shown = await ana.wait_for(
+            lambda s: s if "Waiting for others: 1" in home_of(s) else None
+        )
+
+        await ana.act_in_home(Action.VIEW_ALL)
+        await ana.wait_for_view()
+        await ana.act_in_view(Action.REJECT)
+        await ana.wait_for_view(lambda v: v["callback_id"] == View.REJECT)
+        await ana.submit({Input.REASON: "a mistake"})
+
+        assert "Nothing waits for you" in home_of(shown)
+        item = (await house.approval(verdict)).items[0]
+        assert item.state is ItemState.REJECTED
+
+
+async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
+    house: House,
+) -> None:
+    crowd: list[tuple[str, JsonObject]] = [
+        ("fire", {"number": number}) for number in range(102)
+    ]
+    house.policy = load_policy(CROWDED, "policy.yml")
+    for start in range(0, len(crowd), 6):
+        await house.submit(*crowd[start : start + 6], thread=f"t{start}")
+    mine = await house.refund(thread="mine")
+    approval_id = (await house.approval(mine)).id
+    async with house.running():
+        ana = house.actor("U0ANA")
+        await ana.open_home()
+        state = await ana.wait_for(lambda s: s if s["home"] else None)
+        await ana.command("/approvals", "list", CHANNEL)
+        await house.told("U0ANA", approval_id)
+
+    assert "Waiting for you: 1" in home_of(state)
+    assert approval_id in home_of(state)
 
 
 async def test_home_leaves_out_what_a_person_has_approved_already(

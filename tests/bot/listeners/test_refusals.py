@@ -15,6 +15,7 @@ from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
 from tests.bot.signed import interaction, post_signed
 from tests.bot.tampering import button_value, click_with, copied, expire
+from tests.lifetimes import lose_records
 
 
 async def is_untouched(house: House, verdict: Verdict) -> bool:
@@ -236,9 +237,7 @@ async def test_a_button_of_an_approval_that_is_gone_says_so(house: House) -> Non
     async with house.running():
         verdict = await house.refund()
         card = await house.card(verdict)
-        approval = await house.approval(verdict)
-        head, blobs = house.keys.head(approval.id), house.keys.blobs(approval.id)
-        await house.store.conn.command("DEL", head, blobs)
+        await lose_records(house.store.conn)
 
         await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 

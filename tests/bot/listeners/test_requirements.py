@@ -13,11 +13,16 @@ from tests.bot.bot_house import CHANNEL, POLICY, House, says
 RULES = """
 requirements:
   one_person: {of: [support, senior]}
+  one_support: {of: [support]}
   one_senior: {of: [senior]}
   pay_out: {all: [{of: [support]}, {of: [finance]}]}
   maker: {of: [support], editor_may_vote: false}
 """
 TOOLS = """
+  credit:
+    tier: approve
+    needs: one_support
+    raise: [{when: args.amount > 50, needs: one_senior, because: over 50}]
   refund_it:
     tier: approve
     needs: one_person
@@ -65,7 +70,9 @@ async def test_support_and_finance_agree_and_who_is_both_counts_once(
 ) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("pay", {"amount": 1}))
-        await shop.card(verdict, says("Needs 1 from finance and 1 from support"))
+        await shop.card(
+            verdict, says("1 from `finance` and 1 from `support` still needed")
+        )
 
         await click(shop, verdict, "U0ANA", Action.APPROVE)
         await shop.told("U0ANA", "1 of 2")
@@ -160,3 +167,37 @@ async def test_a_reason_that_only_the_policy_of_now_asks_for_is_asked_for(
         item = (await shop.approval(verdict)).items[0]
         assert item.state is ItemState.AUTHORIZED
         assert item.votes[0].reason == "Fine."
+
+
+async def test_an_edit_that_adds_people_is_warned_of_before_it_counts(
+    shop: House,
+) -> None:
+    async with shop.running():
+        (verdict,) = await shop.submit(("credit", {"amount": 40}))
+        ana = shop.actor("U0ANA")
+        await click(shop, verdict, "U0ANA", Action.EDIT)
+        await ana.wait_for_view()
+
+        await ana.submit({"field:0": "60"})
+
+        view = await ana.wait_for_view(lambda one: "needs more" in str(one))
+        assert "the call needs more: somebody else of `support` or `senior`" in str(
+            view
+        )
+        assert await state(shop, verdict) is ItemState.PENDING
+        assert (await shop.approval(verdict)).items[0].edit is None
+        await ana.submit({"field:0": "60"})
+        await shop.card(verdict, says("Edited by"))
+
+
+async def test_the_form_of_an_edit_that_others_approve_does_not_say_approve(
+    shop: House,
+) -> None:
+    async with shop.running():
+        (verdict,) = await shop.submit(("mail", {"to": "a"}))
+        await click(shop, verdict, "U0ANA", Action.EDIT)
+
+        view = await shop.actor("U0ANA").wait_for_view()
+
+        assert "Submit edit" in str(view)
+        assert "Approve edit" not in str(view)

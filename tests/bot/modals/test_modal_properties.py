@@ -15,7 +15,7 @@ from bot.modals import details, edit, reject, respond
 from bot.text import reveal
 from gateway.approvals.record import Approval, Verb
 from gateway.approvals.tiers import Tier
-from tests.bot.samples import KEY, TEAM, an_approval, an_item
+from tests.bot.samples import KEY, TEAM, TWO, an_approval, an_item
 from tests.bot.strategies import approvals, arguments, moments
 from tests.bot.tame import assert_tame, objects
 
@@ -34,7 +34,7 @@ def _check(view: Any) -> None:
 @_quick
 @given(approvals(most=2))
 def test_every_deciding_modal_is_accepted_and_tame(approval: Approval) -> None:
-    raised = edit.Raised(Tier.ESCALATE, {"other": True}, reasons=("over",), people=2)
+    raised = edit.Raised(Tier.ESCALATE, {"other": True}, reasons=("over",), demand=TWO)
 
     _check(edit.view(approval, 0, key=KEY, team=TEAM))
     _check(edit.view(approval, 0, key=KEY, team=TEAM, raised=raised))

@@ -83,6 +83,25 @@ def story(screen: Screen) -> None:
     screen.wait(lambda: len(screen.all("article")) == 2, "the message")
     text = screen.one("article[data-ts]:last-child .message-text").text
     assert text == "<!here> @Ben Boer & you"
+    change_and_delete(screen)
+
+
+def change_and_delete(screen: Screen) -> None:
+    """Edit the last message and delete it; nobody else's has a menu."""
+    assert len(screen.all(".own-message")) == 1
+    show = "document.querySelector('.own-message').focus()"
+    screen.run(show)
+    screen.click(".own-message")
+    screen.click('.menu [data-value="edit"]')
+    assert screen.one(".edit-box").get_attribute("value") == "<!here> @ben & you"
+    screen.type(".edit-box", "<!here> @ana & me")
+    screen.click(".edit-save")
+    last = "article[data-ts]:last-child .message-text"
+    screen.wait(lambda: "Ana Alves & me" in screen.one(last).text, "the edit")
+    screen.run(show)
+    screen.click(".own-message")
+    screen.click('.menu [data-value="delete"]')
+    screen.wait(lambda: len(screen.all("article")) == 1, "the deletion")
 
 
 @pytest.mark.parametrize("mode", ["http"])

@@ -1,0 +1,114 @@
+"""People who were replaced in the policy leave no card that nobody can end."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.approvals.changes import Change, Judgement
+from gateway.approvals.deciding import decide
+from gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Forbidden,
+    Outcome,
+    Reject,
+    Reviewer,
+)
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.permission import NOBODY
+from gateway.approvals.quorum import is_possible
+from gateway.approvals.record import Demand, Person, Role
+from gateway.approvals.tiers import Tier
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    DAN,
+    NOW_MS,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
+
+THEN = Demand(approvals=1, of=(Role(name="reviewers", users=(ANA.user,)),))
+NOW = Demand(approvals=1, of=(Role(name="reviewers", users=(BEN.user,)),))
+BOTH = Demand(approvals=1, of=(Role(name="reviewers", users=(ANA.user, BEN.user)),))
+
+
+def say(decision: Decision, by: Reviewer, now: Demand = NOW) -> Change | Outcome:
+    approval = an_approval(an_item(demand=THEN))
+    judged = Judgement(tier=Tier.APPROVE, reasons=(), demand=now, policy_digest="p")
+    return decide(
+        approval, click_on(approval), decision, by, now_ms=NOW_MS, judged=judged
+    )
+
+
+@pytest.mark.parametrize("person", [ANA, BEN])
+def test_the_replaced_and_the_new_reviewer_may_both_reject(person: Person) -> None:
+    change = say(Reject(reason="no"), reviewer(person))
+
+    assert isinstance(change, Change)
+    assert change.item.state is ItemState.REJECTED
+
+
+@pytest.mark.parametrize("person", [ANA, BEN])
+def test_neither_may_approve_and_both_are_told_why_and_what_they_can_do(
+    person: Person,
+) -> None:
+    refused = say(Approve(), reviewer(person))
+
+    assert isinstance(refused, Forbidden)
+    assert refused.reason == f"{NOBODY} You can still reject it."
+
+
+def test_nobody_outside_of_both_circles_rejects() -> None:
+    refused = say(Reject(reason="no"), reviewer(CHLOE))
+
+    assert isinstance(refused, Forbidden)
+    assert refused.reason == (
+        "Only reviewers can decide this, and you are not on that list."
+    )
+
+
+def test_who_is_in_both_circles_decides_as_before() -> None:
+    change = say(Approve(), reviewer(ANA), now=BOTH)
+    refused = say(Approve(), reviewer(BEN), now=BOTH)
+
+    assert isinstance(change, Change)
+    assert change.item.state is ItemState.AUTHORIZED
+    assert isinstance(refused, Forbidden)
+    assert NOBODY not in refused.reason
+
+
+def test_a_policy_that_did_not_change_is_not_blamed() -> None:
+    asked_by_the_only_reviewer = Demand(
+        approvals=1, of=(Role(name="reviewers", users=(DAN.user,)),)
+    )
+    approval = an_approval(an_item(demand=asked_by_the_only_reviewer))
+
+    refused = decide(
+        approval, click_on(approval), Approve(), reviewer(DAN), now_ms=NOW_MS
+    )
+
+    assert isinstance(refused, Forbidden)
+    assert NOBODY not in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("demand", "barred", "possible"),
+    [
+        (BOTH, (), True),
+        (BOTH, (ANA,), True),
+        (BOTH, (ANA, BEN), False),
+        (BOTH.with_(approvals=2), (), True),
+        (BOTH.with_(approvals=2), (ANA,), False),
+        (Demand(approvals=1, of=(Role(name="nobody"),)), (), False),
+        (Demand(approvals=9, of=(Role(name="g", usergroups=("S1",)),)), (ANA,), True),
+        (THEN.with_(also=(Demand(approvals=1, of=(Role(name="x"),)),)), (), False),
+    ],
+)
+def test_whether_enough_people_are_named_is_counted_without_those_barred(
+    demand: Demand, barred: tuple[Person, ...], *, possible: bool
+) -> None:
+    assert is_possible(demand, barred) is possible

@@ -1,0 +1,86 @@
+"""No card says that nothing ran when nobody can know it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.cards.fallbacks import of_card
+from bot.cards.history import thread_note
+from bot.cards.outcome import refusal
+from bot.cards.states import headline, sentence
+from gateway.approvals.decisions import Stale
+from gateway.approvals.events import Event, named_after
+from gateway.approvals.lifecycle import UNEXECUTED, ItemState
+from gateway.approvals.record import Item
+from gateway.approvals.recovering import RESTORED, THREAD_LOST, restored, thread_lost
+from tests.bot.readable import readable
+from tests.bot.samples import NOW, a_refund, an_approval
+
+ENDS = sorted(UNEXECUTED)
+
+
+def old(state: ItemState) -> Item:
+    """Return a call that came into this state after its record was restored."""
+    waiting = an_approval(a_refund())
+    change = restored(waiting, waiting.items[0], NOW)
+    assert change is not None
+    return change.item.with_(state=state, changed_at_ms=NOW)
+
+
+def said(item: Item) -> str:
+    """Return everything that is said of where a call stands."""
+    approval = an_approval(item)
+    event = Event(
+        name=named_after(item.state),
+        tenant="acme",
+        approval=approval.id,
+        item=item.id,
+        reason=item.revoked.reason if item.revoked else "",
+    )
+    note = thread_note(event, approval)
+    return "\n".join(
+        [
+            headline(approval, now_ms=NOW).text,
+            sentence(approval, item, now_ms=NOW).text,
+            of_card(approval),
+            "" if note is None else readable(note.blocks) + note.text,
+        ]
+    )
+
+
+@pytest.mark.parametrize("state", ENDS)
+def test_a_restored_call_that_ended_is_not_said_not_to_have_run(
+    state: ItemState,
+) -> None:
+    click = refusal(Stale(state=state, is_restored=True), now_ms=NOW)
+    told = f"{said(old(state))} {click}".lower()
+
+    assert "nothing ran" not in told
+    assert "did not run" not in told
+    assert "never r" not in told
+    assert "whether it ran before is not known" in told
+
+
+def test_a_restored_call_that_was_approved_is_to_be_checked() -> None:
+    approved = an_approval(a_refund(state=ItemState.AUTHORIZED))
+    change = restored(approved, approved.items[0], NOW)
+    assert change is not None
+
+    told = said(change.item)
+
+    assert change.item.state is ItemState.IN_DOUBT
+    assert "the worker stopped" not in told
+    assert "restored from an older copy, so it may have run. Please check" in told
+    assert RESTORED in told
+
+
+def test_a_call_whose_thread_is_gone_is_not_said_to_be_withdrawn_by_the_agent() -> None:
+    waiting = an_approval(a_refund())
+    change = thread_lost(waiting, waiting.items[0], NOW)
+    assert change is not None
+
+    told = said(change.item)
+
+    assert "agent withdrew" not in told
+    assert "by the agent" not in told
+    assert THREAD_LOST in told

@@ -1,0 +1,42 @@
+"""The only reviewer is replaced while a card waits, and both can still end it."""
+
+from __future__ import annotations
+
+import pytest
+
+from bot.ids import Action, Input
+from gateway.approvals.lifecycle import ItemState
+from gateway.policy.load import load_policy
+from gateway.policy.rules import Policy
+from tests.bot.bot_house import CHANNEL, POLICY, House, says
+
+
+def reviewed_by(user: str) -> Policy:
+    """Return the policy with one reviewer."""
+    roles = "{usergroups: [S0SUPPORT], users: [U0DAN]}"
+    return load_policy(POLICY.replace(roles, f"{{users: [{user}]}}"), "policy.yml")
+
+
+@pytest.mark.parametrize("user", ["U0ANA", "U0BEN"])
+async def test_the_card_says_that_nobody_can_approve_it_and_either_rejects_it(
+    house: House, user: str
+) -> None:
+    house.policy = reviewed_by("U0ANA")
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+        house.policy = reviewed_by("U0BEN")
+        # Whatever happens has the cards looked at again.
+        await house.refund(thread="t2")
+        card = await house.card(verdict, says("Nobody can approve this"))
+        person = house.actor(user)
+
+        await person.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await house.told(user, "too few people are allowed to approve it")
+        await house.told(user, "You can still reject it.")
+        await person.click(CHANNEL, str(card["ts"]), Action.REJECT)
+        await person.wait_for_view()
+        await person.submit({Input.REASON: "no"})
+
+        await house.card(verdict, says("Rejected"))
+        assert (await house.approval(verdict)).items[0].state is ItemState.REJECTED

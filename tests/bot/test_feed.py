@@ -1,0 +1,161 @@
+"""No card and no line is lost or late, however much the outbox holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from bot import feed
+from bot.board import Board
+from bot.feed import Feed
+from gateway.approvals.events import Event, EventName
+from gateway.store.keys import Keys
+from gateway.store.outbox import Outbox
+from gateway.store.store import Store
+from tests.bot.bot_house import House, says
+from tests.bot.test_publisher import nothing_is_left, put
+from tests.conftest import eventually
+
+HISTORY, CARD, VOTE = (
+    EventName.ITEM_EXECUTED,
+    EventName.APPROVAL_OPENED,
+    EventName.ITEM_VOTED,
+)
+
+
+@pytest.fixture
+def outbox(store: Store) -> Outbox:
+    return store.outbox(store.keys_of_tenant("default"), reader="slack:default")
+
+
+async def nothing(_: int) -> Sequence[str]:
+    return []
+
+
+def feed_of(outbox: Outbox) -> tuple[Board, Feed]:
+    board = Board(lambda: 0.0)
+    return board, Feed(board, outbox, tenant="default", missing=nothing)
+
+
+def about(approval: str, name: EventName) -> Event:
+    return Event(name=name, tenant="default", approval=approval, channel="C1")
+
+
+def said(board: Board) -> None:
+    """Say everything that is on the board."""
+    for topic in list(board):
+        topic.events, topic.shown = [], topic.wanted
+        board.drop_done(topic)
+
+
+async def acknowledged(board: Board, outbox: Outbox) -> list[tuple[str, EventName]]:
+    """Say and acknowledge everything on the board; return what that was."""
+    events = [event for topic in board for event in topic.events]
+    await outbox.done(*(event.seq for event in events))
+    said(board)
+    return [(event.approval, event.name) for event in events]
+
+
+async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feed, "ROOM", 3)
+    board, reading = feed_of(outbox)
+    await reading.start()
+    for number in range(8):
+        await outbox.put(about(f"old{number}", HISTORY))
+    await outbox.put(about("new", CARD))
+    await outbox.put(about("old7", VOTE))
+
+    assert await reading.turn()
+
+    assert "new" in board
+    held = {topic.key: [event.name for event in topic.events] for topic in board}
+    assert held["old2"] == [HISTORY]
+    assert held["old7"] == [VOTE]
+    assert held["old5"] == [], "its card is brought up to date, its line can wait"
+    assert all(topic.is_card_due for topic in board)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+async def test_lines_that_had_to_wait_are_said_in_order_and_once(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool
+) -> None:
+    monkeypatch.setattr(feed, "ROOM", 3)
+    monkeypatch.setattr(feed, "_BLOCK_MS", 1)
+    monkeypatch.setattr(feed, "_PAGE", 4)
+    board, reading = feed_of(outbox)
+    await reading.start()
+    for number in range(11):
+        await outbox.put(about(f"a{number}", HISTORY))
+        await outbox.put(about(f"b{number}", VOTE))
+    for _ in range(8):
+        await reading.turn()
+    if is_restarted:
+        board, reading = feed_of(outbox)
+        await reading.start()
+
+    found = list[tuple[str, EventName]]()
+    for _ in range(12):
+        found += await acknowledged(board, outbox)
+        await reading.turn()
+
+    lines = [key for key, name in found if name is HISTORY]
+    assert lines == [f"a{number}" for number in range(11)]
+    assert sorted(key for key, name in found if name is VOTE) == sorted(
+        f"b{number}" for number in range(11)
+    )
+    assert (await outbox.left("test"))[0] == []
+
+
+async def test_what_is_never_said_takes_no_room(outbox: Outbox) -> None:
+    board, reading = feed_of(outbox)
+    await reading.start()
+    for tenant, name in (("default", EventName.CALL_EXECUTED), ("other", HISTORY)):
+        await outbox.put(Event(name=name, tenant=tenant, agent="a", thread="t"))
+
+    await reading.turn()
+
+    assert len(board) == 0
+    assert (await outbox.left("test"))[0] == []
+
+
+async def test_a_publisher_that_takes_over_finds_cards_whose_events_are_gone(
+    house: House,
+) -> None:
+    verdict = await house.refund()
+    await house.store.conn.command("DEL", house.keys.outbox)
+
+    async with house.running():
+        await house.card(verdict)
+        await nothing_is_left(house)
+
+        assert len(await house.cards(verdict)) == 1
+        # Slack shows a card before the store knows of it.
+        await eventually(lambda: is_nothing_missed(house))
+
+
+async def is_nothing_missed(house: House) -> bool:
+    return await missed(house.store, house.keys) == []
+
+
+async def missed(store: Store, keys: Keys) -> list[str]:
+    return await store.cards.undrawn(keys, "default", 10)
+
+
+async def test_a_card_whose_event_nobody_reads_is_posted_while_the_bot_runs(
+    house: House,
+) -> None:
+    async with house.running():
+        await house.card(await house.refund())
+        verdict = await house.refund(thread="t2")
+        approval = await house.approval(verdict)
+        await house.card(verdict)
+        await house.store.cards.miss(house.keys, "default", approval.id)
+
+        await put(house, EventName.RUN_FINISHED, text="Done", channel="C0GENERAL")
+        await house.actor("U0DAN").message_with("#general", says("Done"))
+
+        await nothing_is_left(house)
+        assert len(await house.cards(verdict)) == 1

@@ -1,0 +1,74 @@
+"""Bots on one store know each other's keys, and say when one of them does not fit."""
+
+from __future__ import annotations
+
+import aiohttp
+import pytest
+
+from bot.app import SlackBot
+from bot.ids import Action, seal
+from gateway.approvals.lifecycle import ItemState
+from gateway.errors import SettingsError
+from gateway.wire import Verdict
+from tests.bot.bot_house import CHANNEL, House
+from tests.bot.tampering import click_with
+from tests.conftest import eventually
+
+ONE, TWO, THREE = (bytes([number]) * 32 for number in (1, 2, 3))
+
+
+async def test_a_bot_with_another_key_is_refused_and_readyz_of_the_first_tells_it(
+    house: House,
+) -> None:
+    house.store.members.life_ms = 2000
+    async with house.running(seal_key=ONE) as bot:
+        foreign = SlackBot(house.config_with(seal_key=TWO), house.reviews)
+        with pytest.raises(SettingsError, match="give both the same TWOKEY_SECRET"):
+            await foreign.__aenter__()
+
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(bot.url.replace("/slack/events", "/readyz")) as answer,
+        ):
+            status, body = answer.status, await answer.json()
+
+    assert (status, body["ready"]) == (200, True)
+    assert "was refused: The bot" in body["others"][0]
+    assert ONE.hex() not in str(body)
+
+
+async def is_authorized(house: House, verdict: Verdict) -> bool:
+    return (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+@pytest.mark.parametrize("key", [ONE, THREE], ids=["the old key", "a foreign key"])
+async def test_a_seal_of_before_the_rotation_counts_and_a_foreign_one_does_not(
+    house: House, key: bytes
+) -> None:
+    async with house.running(seal_key=TWO, old_seal_keys=(ONE,)):
+        verdict = await house.refund()
+        card, approval = await house.card(verdict), await house.approval(verdict)
+        value = seal(approval, 0, key=key, team="T0SANDBOX", purpose=Action.APPROVE)
+
+        await click_with(house, card, Action.APPROVE, value)
+
+        if key == ONE:
+            await eventually(lambda: is_authorized(house, verdict))
+        else:
+            await house.told("U0ANA", "the key of Twokey was replaced")
+            assert not await is_authorized(house, verdict)
+
+
+async def test_a_card_whose_key_was_lost_is_drawn_again_and_decided(
+    house: House,
+) -> None:
+    async with house.running(seal_key=ONE):
+        verdict = await house.refund()
+        before = await house.card(verdict)
+
+    async with house.running(seal_key=TWO):
+        card = await house.card(verdict, lambda m: m["blocks"] != before["blocks"])
+        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await eventually(lambda: is_authorized(house, verdict))
+
+    assert card["ts"] == before["ts"]

@@ -1,0 +1,46 @@
+"""A line says what its event meant, whenever the event comes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from bot.drawing import Drawing
+from gateway.approvals.decisions import Approve
+from gateway.approvals.events import EventName
+from tests.bot.bot_house import House, says
+from tests.bot.test_notified import ana, click_on
+from tests.conftest import eventually
+
+
+async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The record that is read for the card is older than the vote."""
+    real, held = Drawing._draw, list[EventName]()  # pyright: ignore[reportPrivateUsage] - the moment of the race
+
+    async def drawn(self: Drawing, topic: Any, *rest: Any) -> Any:
+        place = await real(self, topic, *rest)
+        if not held:
+            approval = await house.approval(verdict)
+            done = await house.reviews.decide(click_on(approval), Approve(), ana())
+            assert done.kind == "voted"
+
+            async def has_come() -> bool:
+                names = [event.name for event in topic.events]
+                return EventName.ITEM_VOTED in names
+
+            await eventually(has_come)
+            held.append(EventName.ITEM_VOTED)
+        return place
+
+    monkeypatch.setattr(Drawing, "_draw", drawn)
+    (verdict,) = await house.submit(("wire_money", {}))
+    async with house.running():
+        card = await house.card(verdict, says("1 of 2"))
+
+        async def is_told() -> bool:
+            return bool([n for n in await house.notes(card) if says("approved")(n)])
+
+        await eventually(is_told)

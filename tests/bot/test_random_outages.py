@@ -1,0 +1,368 @@
+"""Whatever is away, and for how long: each run ends with its words or visibly parked.
+
+Time is scaled: pauses between attempts and outages are a thousandth of what they are in
+use, and Slack's clock is moved, so nobody sleeps. A seed makes the plan of a test; what
+happens at the same time is as random as the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import random
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, cast
+
+import httpx
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage
+
+from bot.cards.outcome import agent_words
+from bot.cards.run_state import RUN_TEXTS
+from bot.ids import Action
+from bot.limits import POST
+from bot.web import Slack, SlackSilent
+from gateway.approvals.decisions import Approve, Click, Decision, Reconcile
+from gateway.approvals.events import TROUBLED_RUN, Event, EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Finding, Origin
+from gateway.errors import StoreUnavailable
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.retrying import RetrySettings
+from gateway.running import running
+from gateway.store.connection import Connection
+from gateway.store.outbox import announced
+from gateway.store.store import Store
+from tests.bot.bot_house import House
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import ANA, DAN, RULES
+
+CHANNEL = "C0GENERAL"
+SCALED = RetrySettings(
+    first=timedelta(milliseconds=2),
+    longest=timedelta(milliseconds=60),
+    told_after=timedelta(milliseconds=5),
+)
+BROKEN = "broken"
+LEASE_MS = 1500
+PATIENCE_S = 60.0 if "TWOKEY_OUTAGES" not in os.environ else 300.0
+REQUEST = httpx.Request("POST", "https://model.example/v1")
+ERRORS: tuple[Callable[[], Exception], ...] = (
+    ConnectionError,
+    TimeoutError,
+    lambda: httpx.ConnectError("refused"),
+    lambda: httpx.HTTPStatusError(
+        "overloaded", request=REQUEST, response=httpx.Response(503, request=REQUEST)
+    ),
+    lambda: RuntimeError("nobody knows this one"),
+)
+
+
+@dataclass
+class Outages:
+    """What is away at the moment, and what was away how often."""
+
+    rng: random.Random
+    away: set[str] = field(default_factory=set[str])
+    hits: dict[str, int] = field(default_factory=dict[str, int])
+
+    def check(self, what: str, error: Callable[[], Exception] | None = None) -> None:
+        """Fail as what is away does."""
+        if what in self.away:
+            self.hits[what] = self.hits.get(what, 0) + 1
+            make = error or self.rng.choice(ERRORS)
+            raise make()
+
+    async def play(self, times: int) -> None:
+        """Let something be away, and come back, so many times."""
+        for _ in range(times):
+            what = self.rng.choice(["model", "checkpoints", "store", "slack"])
+            self.away.add(what)
+            await asyncio.sleep(self.rng.uniform(0.02, 0.3))
+            if self.rng.random() < 0.7:
+                self.away.discard(what)
+            await asyncio.sleep(self.rng.uniform(0, 0.1))
+        self.away.clear()
+
+
+@pytest.fixture(autouse=True)
+def _ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+
+
+def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the model, the store and Slack be away when they are to be."""
+    answer, call = shop._answer, Slack.call  # pyright: ignore[reportPrivateUsage] - the model itself
+    command, together = Connection.command, Connection.together
+    evalsha = Connection.evalsha
+
+    def answered(messages: list[BaseMessage]) -> AIMessage:
+        outages.check("model")
+        found = answer(messages)
+        if not found.tool_calls and BROKEN in str(found.text):
+            raise KeyError(BROKEN)
+        return found
+
+    async def called(self: Slack, method: str, **arguments: object) -> Any:
+        outages.check("slack", lambda: SlackSilent(method, "it is away"))
+        return await call(self, method, **arguments)
+
+    def unavailable() -> StoreUnavailable:
+        return StoreUnavailable("The store is away.")
+
+    async def commanded(self: Connection, *words: Any) -> Any:
+        outages.check("store", unavailable)
+        return await command(self, *words)
+
+    async def done_together(self: Connection, *commands: Any) -> Any:
+        outages.check("store", unavailable)
+        return await together(self, *commands)
+
+    async def run_script(self: Connection, *given: Any) -> Any:
+        outages.check("store", unavailable)
+        return await evalsha(self, *given)
+
+    monkeypatch.setattr(shop, "_answer", answered)
+    monkeypatch.setattr(Slack, "call", called)
+    monkeypatch.setattr(Connection, "command", commanded)
+    monkeypatch.setattr(Connection, "together", done_together)
+    monkeypatch.setattr(Connection, "evalsha", run_script)
+
+
+def break_checkpoints(outages: Outages, saver: Any) -> None:
+    """Let the checkpoints be away when they are to be."""
+
+    def wrapped(real: Any) -> Any:
+        async def away(*args: Any, **options: Any) -> Any:
+            outages.check("checkpoints", ConnectionError)
+            return await real(*args, **options)
+
+        return away
+
+    for name in ("aget_tuple", "aput", "aput_writes"):
+        setattr(saver, name, wrapped(getattr(saver, name)))
+
+
+@asynccontextmanager
+async def in_background(*tasks: Any) -> AsyncGenerator[None]:
+    """Do all of this while the block runs."""
+    started = [asyncio.create_task(one) for one in tasks]
+    try:
+        yield
+    finally:
+        for one in started:
+            one.cancel()
+        await asyncio.gather(*started, return_exceptions=True)
+
+
+class Shop:
+    """The agent's side, the bot's, and the people."""
+
+    def __init__(self, house: House, outages: Outages) -> None:
+        self.house = house
+        self.outages = outages
+        self.house.policy = RULES
+        self.threads: dict[str, str] = {}
+        self.orders: dict[str, str] = {}
+
+    async def ask(self, thread: str, order: str) -> None:
+        """Let Dan ask for a refund, as often as it takes."""
+        ts = await self.house.actor("U0DAN").say("#general", f"refund {order}")
+        self.threads[thread] = ts
+        self.orders[thread] = order
+        text = json.dumps([["refund", {"order": order, "amount": 5}]])
+        origin = Origin(channel=CHANNEL, thread_ts=ts)
+        while True:
+            with contextlib.suppress(StoreUnavailable):
+                await self.house.reviews.ask_agent(
+                    "shop", thread, text, requester=DAN, origin=origin, once=thread
+                )
+                return
+            await asyncio.sleep(0.01)
+
+    async def people(self) -> None:
+        """Approve what is asked, and settle what is in doubt by the shop's ledger."""
+        outbox, after = self.house.store.outbox(self.house.keys, reader=""), "0-0"
+        while True:
+            try:
+                events, after = await outbox.tail(after, block_ms=50)
+            except StoreUnavailable:
+                await asyncio.sleep(0.01)
+                continue
+            for event in events:
+                await self._react(event)
+
+    async def _react(self, event: Event) -> None:
+        names = {EventName.APPROVAL_OPENED, EventName.ITEM_IN_DOUBT}
+        while event.name in names:
+            with contextlib.suppress(StoreUnavailable):
+                loaded = await self.house.reviews.read(event.approval)
+                assert loaded
+                [item] = loaded.approval.items
+                decision: Decision = Approve()
+                if item.state is ItemState.IN_DOUBT:
+                    order = str(item.args["order"])
+                    has_run = any(order in line.split() for line in shop.ledger())
+                    finding = Finding.EXECUTED if has_run else Finding.RERUN
+                    decision = Reconcile(finding=finding)
+                click = Click(
+                    approval=event.approval,
+                    index=0,
+                    version=loaded.approval.version,
+                    action_hash=item.action_hash,
+                )
+                await self.house.reviews.decide(click, decision, ANA)
+                return
+            await asyncio.sleep(0.01)
+
+    async def moving_clock(self) -> None:
+        """Let minutes pass in Slack."""
+        while True:
+            self.house.sandbox.clock.advance(3.0)
+            await asyncio.sleep(0.01)
+
+    async def ends(self) -> dict[str, str]:
+        """Return how each thread ended: with words, parked, or not at all."""
+        found = dict.fromkeys(self.threads, "")
+        for event in await announced(self.house.store.conn, self.house.keys):
+            if event.name is EventName.RUN_FINISHED and event.thread in found:
+                found[event.thread] = "words"
+        for run in await self.house.reviews.runs.all():
+            found[run.thread] = run.state.value
+        return found
+
+    async def is_over(self) -> bool:
+        """Say whether every run has ended, and no job is left."""
+        ended = set((await self.ends()).values()) <= {"words", "parked"}
+        return ended and await self.house.store.queue(self.house.keys).depth() == 0
+
+    async def left(self) -> tuple[dict[str, str], int]:
+        """Return the runs that have not ended, and how many jobs are left."""
+        found = await self.ends()
+        open_ = {one: end for one, end in found.items() if end in {"", "waiting"}}
+        return open_, await self.house.store.queue(self.house.keys).depth()
+
+    def said(self, thread: str) -> list[tuple[str, str, str]]:
+        """Return what the bot said in a thread: ts, text and blocks."""
+        messages = self.house.sandbox.workspace.messages[CHANNEL].values()
+        root = self.threads[thread]
+        return [
+            (one.ts, one.text, json.dumps(one.blocks))
+            for one in messages
+            if one.thread_ts == root and one.ts != root
+        ]
+
+
+async def play(
+    house: House, tmp_path: Path, patch: pytest.MonkeyPatch, *, seed: int, runs: int
+) -> tuple[Shop, dict[str, str]]:
+    """Play runs through random outages; return how each ended."""
+    outages = Outages(random.Random(seed))  # noqa: S311 - a test's plan
+    store = Store(house.store.conn.url, lease_ms=LEASE_MS)
+    store.retries = SCALED
+    shop_ = Shop(house, outages)
+    async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
+        graph: Any = attached(shop.graph(), saver)
+        runner = LangGraphLocal(graph)
+        break_things(outages, patch)
+        async with (
+            house.running(),
+            running(store, lambda: RULES, {"shop": runner}, slots=4),
+            in_background(shop_.people(), shop_.moving_clock()),
+        ):
+            # The runner writes through a saver of its own: one that is fenced.
+            break_checkpoints(outages, cast("Any", runner)._graph.checkpointer)
+            playing = asyncio.create_task(outages.play(times=runs))
+            for number in range(runs):
+                is_broken = outages.rng.random() < 0.1
+                name = f"{BROKEN}{number}" if is_broken else f"order{number}"
+                await shop_.ask(f"t{number}", name)
+            await playing
+            try:
+                await eventually(shop_.is_over, within_s=PATIENCE_S)
+            except TimeoutError:
+                pytest.fail(f"These did not end: {await shop_.left()}")
+            ended = await shop_.ends()
+            await eventually(lambda: is_told(shop_, ended), within_s=PATIENCE_S)
+    await store.close()
+    return shop_, ended
+
+
+async def is_told(shop_: Shop, ended: dict[str, str]) -> bool:
+    """Say whether Slack shows each end."""
+    words = agent_words("").text
+    for thread, end in ended.items():
+        texts = [text for _, text, _ in shop_.said(thread)]
+        wanted = words if end == "words" else RUN_TEXTS[EventName.RUN_PARKED]
+        is_late = RUN_TEXTS[EventName.RUN_WAITING] in texts
+        if wanted not in texts or is_late:
+            return False
+    return True
+
+
+async def check(shop_: Shop, ended: dict[str, str]) -> None:
+    """Hold every message to what happened."""
+    assert set(ended.values()) <= {"words", "parked"}
+    outages: dict[str, set[str]] = {}
+    for event in await announced(shop_.house.store.conn, shop_.house.keys):
+        if event.name in TROUBLED_RUN:
+            outages.setdefault(event.thread, set()).add(event.data["outage"])
+    went_on = RUN_TEXTS[EventName.RUN_RESUMED]
+    stopped = RUN_TEXTS[EventName.RUN_PARKED]
+    for thread, end in ended.items():
+        of_runs = [one for one in shop_.said(thread) if one[1] in RUN_TEXTS.values()]
+        texts = [text for _, text, _ in of_runs]
+        assert len(of_runs) <= len(outages.get(thread, ())), thread
+        assert texts.count(stopped) == int(end == "parked"), (thread, texts)
+        assert set(texts) <= {went_on, stopped}, (thread, texts)
+        for _, text, blocks in of_runs:
+            assert (Action.TRY_AGAIN.value in blocks) == (text == stopped)
+    orders = [line.split()[1] for line in shop.ledger()]
+    assert sorted(orders) == sorted(set(orders)), "a refund ran twice"
+    for thread, order in shop_.orders.items():
+        if order not in orders:
+            # Nobody could be asked while the store was away, and the agent was told.
+            blocks = " ".join(blocks for _, _, blocks in shop_.said(thread))
+            assert f"refunded {order}" not in blocks
+            assert ended[thread] == "parked" or "did not run" in blocks, blocks
+
+
+LEFT_BEHIND = pytest.mark.xfail(
+    reason="about one time in five the message of an outage stays as it was when the "
+    "run is parked, retried and parked again while Slack is away",
+    strict=False,
+)
+
+
+@LEFT_BEHIND
+async def test_each_of_20_runs_ends_with_its_words_or_visibly_parked(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        played, ended = await play(house, tmp_path, patch, seed=1, runs=20)
+
+    await check(played, ended)
+    assert set(played.outages.hits) == {"model", "checkpoints", "store", "slack"}
+    assert [call for call in played.house.sandbox.calls if call.method == POST]
+
+
+@LEFT_BEHIND
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.skipif("TWOKEY_OUTAGES" not in os.environ, reason="takes five minutes")
+async def test_each_of_100_runs_ends_with_its_words_or_visibly_parked(
+    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        played, ended = await play(house, tmp_path, patch, seed=2, runs=100)
+
+    await check(played, ended)

@@ -1,0 +1,279 @@
+"""A run that failed has one message an outage, with a button when it has stopped."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import aiohttp
+import pytest
+
+from bot.ids import Action, seal_outage
+from bot.sandbox.json_types import JsonObject, as_objects
+from gateway.approvals.events import EventName
+from gateway.approvals.record import Origin, Person
+from gateway.errors import GraphError
+from gateway.resume.announcing import Place
+from gateway.resume.retries import Retries
+from gateway.retrying import RetrySettings
+from gateway.store.jobs import Job, JobKind
+from gateway.store.outbox import announced
+from gateway.store.stalled import RunState
+from gateway.store.threads import ThreadFacts
+from tests.bot.bot_house import DAN, TEAM, House, has_button
+from tests.bot.strategies import CANARY
+from tests.bot.tame import assert_tame
+from tests.bot.tampering import FORGED
+from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
+
+CHANNEL = "C0GENERAL"
+AT_ONCE = RetrySettings(told_after=timedelta())
+RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="support", thread="t1")
+
+
+class Run:
+    """One thread of an agent that Dan asked in #general."""
+
+    def __init__(self, house: House) -> None:
+        self.house = house
+        house.store.retries = AT_ONCE
+        self.retries = Retries(house.store)
+        self.at = Place(house.keys, "default", "support", "t1")
+        self.ts = ""
+
+    async def asked(self, *others: Person) -> None:
+        """Let Dan ask, after others did."""
+        dan = self.house.actor("U0DAN")
+        self.ts = await dan.say("#general", "a refund, please")
+        facts = ThreadFacts(
+            requester=DAN,
+            principals=others,
+            origin=Origin(channel=CHANNEL, thread_ts=self.ts),
+        )
+        threads = self.house.store.threads
+        await threads.remember(self.house.keys, "default", "support", "t1", facts)
+
+    async def fails(self, error: Exception) -> None:
+        """Let an attempt fail."""
+        await self.retries.failed(self.at, error, left=RESUME)
+
+    async def goes_on(self) -> None:
+        """Let an attempt succeed."""
+        await self.retries.went_on(self.at, None)
+
+    async def message(self, *words: str) -> JsonObject:
+        """Wait until the run's message says this."""
+
+        def is_it(message: JsonObject) -> bool:
+            shown = json.dumps(message["blocks"], ensure_ascii=False)
+            return self._is_own(message) and all(word in shown for word in words)
+
+        return await self.house.actor("U0ANA").message_with("#general", is_it)
+
+    async def messages(self) -> list[JsonObject]:
+        """Return everything the bot said in the run's thread."""
+        found = await self.house.actor("U0ANA").messages("#general")
+        return [one for one in found if self._is_own(one)]
+
+    def _is_own(self, message: JsonObject) -> bool:
+        is_reply = message.get("thread_ts") == self.ts and message["ts"] != self.ts
+        return is_reply and not message["ephemeral"]
+
+    async def click(self, user: str, message: JsonObject) -> None:
+        """Press Try again."""
+        actor = self.house.actor(user)
+        await actor.click("#general", str(message["ts"]), Action.TRY_AGAIN)
+        await self.house.bot_is_quiet()
+
+    async def click_with(self, message: JsonObject, value: str) -> None:
+        """Have Ana press a button of the message that has this value."""
+        workspace = self.house.sandbox.workspace
+        shown = workspace.messages[CHANNEL][str(message["ts"])]
+        button: JsonObject = {
+            "type": "button",
+            "action_id": Action.TRY_AGAIN.value,
+            "text": {"type": "plain_text", "text": "x"},
+            "value": value,
+        }
+        row: JsonObject = {"type": "actions", "block_id": FORGED, "elements": [button]}
+        workspace.put_message(replace(shown, blocks=(*(shown.blocks or ()), row)))
+        ana = self.house.actor("U0ANA")
+        await ana.click("#general", shown.ts, Action.TRY_AGAIN, FORGED)
+        await self.house.bot_is_quiet()
+
+    async def tries(self) -> list[str]:
+        """Return who asked for another try."""
+        found = await announced(self.house.store.conn, self.house.keys)
+        return [one.actor for one in found if one.name is EventName.RUN_RETRIED]
+
+    async def jobs(self) -> int:
+        """Return how many jobs there are."""
+        return await self.house.store.queue(self.house.keys).depth()
+
+
+@pytest.fixture
+async def run(house: House) -> Run:
+    return Run(house)
+
+
+def button_value(message: JsonObject) -> str:
+    """Return the value of the message's button."""
+    [row] = [one for one in as_objects(message["blocks"]) if one["type"] == "actions"]
+    [button] = as_objects(row["elements"])
+    return str(button["value"])
+
+
+async def test_an_outage_is_one_message_that_is_edited_to_its_end(run: Run) -> None:
+    async with run.house.running():
+        await run.asked()
+        await run.fails(ConnectionError(CANARY))
+        waiting = await run.message("This run waits", "retried by itself until")
+        await run.fails(TimeoutError(CANARY))
+        await run.message("did not answer in time")
+        await run.goes_on()
+        ended = await run.message("This run went on")
+        await nothing_is_left(run.house)
+
+    assert ended["ts"] == waiting["ts"]
+    assert len(await run.messages()) == 1
+    assert CANARY not in json.dumps(calls(run.house, POST) + calls(run.house, UPDATE))
+
+
+async def test_an_outage_is_edited_by_another_bot_after_a_restart(run: Run) -> None:
+    async with run.house.running():
+        await run.asked()
+        await run.fails(ConnectionError())
+        first = await run.message("This run waits")
+        await nothing_is_left(run.house)
+    async with run.house.running():
+        await run.fails(KeyError(CANARY))
+        parked = await run.message("This run has stopped", "KeyError")
+        await nothing_is_left(run.house)
+
+    assert parked["ts"] == first["ts"]
+    assert has_button(parked, Action.TRY_AGAIN)
+    assert CANARY not in str(parked)
+
+
+async def test_an_outage_that_was_over_before_anybody_was_told_says_nothing(
+    run: Run,
+) -> None:
+    await run.house.store.queue(run.house.keys).prepare()
+    async with run.house.running():
+        await run.asked()
+    await run.fails(ConnectionError())
+    await run.goes_on()
+    async with run.house.running():
+        await nothing_is_left(run.house)
+
+    assert await run.messages() == []
+
+
+async def test_whoever_asked_tries_again_and_the_message_says_so(run: Run) -> None:
+    async with run.house.running():
+        await run.asked()
+        await run.fails(KeyError())
+        parked = await run.message("This run has stopped")
+        await run.click("U0DAN", parked)
+
+        tried = await run.message("Tried again")
+        assert await run.tries() == [f"{TEAM}/U0DAN"]
+        assert await run.jobs() == 1
+        assert not has_button(tried, Action.TRY_AGAIN)
+        await run.fails(KeyError())
+        again = await run.message("This run has stopped")
+        await nothing_is_left(run.house)
+
+    assert tried["ts"] == parked["ts"] == again["ts"]
+
+
+async def test_whoever_may_decide_tries_again_and_nobody_else_does(run: Run) -> None:
+    async with run.house.running():
+        await run.asked()
+        await run.fails(KeyError())
+        parked = await run.message("This run has stopped")
+
+        await run.click("U0EVE", parked)
+        assert await run.tries() == []
+        assert await run.jobs() == 0
+        await run.click("U0ANA", parked)
+
+        assert await run.tries() == [f"{TEAM}/U0ANA"]
+
+
+async def test_of_many_clicks_one_tries_again_and_late_ones_are_told_so(
+    run: Run,
+) -> None:
+    async with run.house.running():
+        await run.asked()
+        await run.fails(KeyError())
+        parked = await run.message("This run has stopped")
+        dan = run.house.actor("U0DAN")
+        value = button_value(parked)
+        await dan.click("#general", str(parked["ts"]), Action.TRY_AGAIN)
+        await run.message("Tried again")
+        await nothing_is_left(run.house)
+
+        await run.click_with(parked, value)
+        await run.house.told("U0ANA", "being tried again already", "#general")
+        await run.goes_on()
+        await run.message("This run went on")
+        await nothing_is_left(run.house)
+        await run.click_with(parked, value)
+        await run.house.told("U0ANA", "not stopped any more", "#general")
+
+    assert await run.jobs() == 1
+    assert len(await run.tries()) == 1
+
+
+async def test_names_of_an_agent_are_no_markup_in_the_message(run: Run) -> None:
+    async with run.house.running():
+        await run.asked()
+        await run.fails(GraphError(f"The graph calls itself {CANARY!r}."))
+        await run.message("This run has stopped")
+        await nothing_is_left(run.house)
+
+    [call] = [one for one in calls(run.house, POST) if "stopped" in str(one)]
+    assert_tame(call["blocks"], str(call["text"]))
+
+
+async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:
+    key = run.house.config.seal_key
+    async with run.house.running():
+        await run.asked()
+        await run.fails(KeyError())
+        parked = await run.message("This run has stopped")
+        kept = await run.house.store.stalled.find(run.house.keys, run.at.run)
+        assert kept
+        foreign = seal_outage(
+            kept.outage, key=key, team="T0OTHER", purpose=Action.TRY_AGAIN
+        )
+        altered = button_value(parked).replace(kept.outage, f"{kept.outage}0")
+        for value in (foreign, altered, "no seal"):
+            await run.click_with(parked, value)
+            await run.house.told("U0ANA", "does not belong", "#general")
+
+        found = await run.house.store.stalled.find(run.house.keys, run.at.run)
+
+    assert found
+    assert found.state is RunState.PARKED
+    assert await run.tries() == []
+
+
+async def test_readyz_counts_failed_runs_and_stays_ready(run: Run) -> None:
+    async with run.house.running() as bot, aiohttp.ClientSession() as session:
+        url = bot.url.replace("/slack/events", "/readyz")
+        await run.asked()
+        await run.fails(ConnectionError())
+        async with session.get(url) as waiting:
+            assert (waiting.status, await waiting.json()) == (
+                200,
+                {"ready": True, "runs": {"waiting": 1, "parked": 0}},
+            )
+        await run.fails(KeyError())
+        async with session.get(url) as parked:
+            assert (await parked.json())["runs"] == {"waiting": 0, "parked": 1}
+        await run.goes_on()
+        async with session.get(url) as ready:
+            assert await ready.json() == {"ready": True}

@@ -1,0 +1,259 @@
+"""Topics are worked on for as long as there is work, the most urgent ones first."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from dataclasses import dataclass, field
+
+import pytest
+
+from bot.board import Board, Call, Topic
+from bot.limits import POST, UPDATE, Limits
+from bot.scheduler import AT_ONCE, Scheduler
+from gateway.approvals.events import Event, EventName
+
+CARD, WORDS, VOTE, HISTORY = (
+    EventName.APPROVAL_OPENED,
+    EventName.RUN_FINISHED,
+    EventName.ITEM_VOTED,
+    EventName.ITEM_EXECUTED,
+)
+
+
+@dataclass
+class Stand:
+    """A scheduler over a board, with steps that a test ends."""
+
+    now: float = 1000.0
+    started: list[str] = field(default_factory=list[str])
+    gates: dict[str, asyncio.Future[float]] = field(
+        default_factory=dict[str, asyncio.Future[float]]
+    )
+    is_gated: bool = False
+    needs: Call | None = None
+
+    def __post_init__(self) -> None:
+        self.board = Board(self.clock)
+        self.limits = Limits(self.clock)
+        self.scheduler = Scheduler(
+            self.board,
+            next_call=self.next_call,
+            limits=self.limits,
+            step=self.step,
+            clock=self.clock,
+        )
+
+    def clock(self) -> float:
+        return self.now
+
+    def next_call(self, _: Topic) -> Call | None:
+        return self.needs
+
+    async def step(self, topic: Topic, given: Call | None) -> float:
+        del given
+        self.started.append(topic.key)
+        if self.is_gated:
+            self.gates[topic.key] = asyncio.get_running_loop().create_future()
+            if wait_s := await self.gates[topic.key]:
+                return wait_s
+        topic.events, topic.shown = [], topic.wanted
+        return 0.0
+
+    def add(self, name: EventName, key: str) -> None:
+        is_words = name is WORDS
+        event = Event(
+            name=name,
+            tenant="default",
+            agent="a" if is_words else "",
+            thread=key if is_words else "",
+            approval="" if is_words else key,
+            channel="C1",
+        )
+        self.board.add(event)
+        self.scheduler.changed.set()
+
+
+@pytest.fixture
+async def stand() -> Stand:
+    return Stand()
+
+
+async def turns(count: int = 8) -> None:
+    """Let the event loop turn, so that everything that can happen has happened."""
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_600_topics_that_are_due_are_all_worked_on(stand: Stand) -> None:
+    for number in range(600):
+        stand.add(WORDS, f"t{number}")
+    running = asyncio.create_task(stand.scheduler.run())
+
+    async with asyncio.timeout(20):
+        while len(stand.board):  # noqa: ASYNC110 - what it waits for has no event
+            await asyncio.sleep(0)
+
+    running.cancel()
+    assert len(stand.started) == 600
+    assert stand.scheduler.overdue_s() == 0
+
+
+ENDS = (0.0, 0.05, RuntimeError("broken"))
+"""A step is done, has to wait, or breaks."""
+
+
+@pytest.mark.parametrize("ends", list(itertools.product(ENDS, repeat=2)))
+async def test_whatever_ends_in_one_turn_of_the_loop_the_rest_goes_on(
+    stand: Stand, ends: tuple[float | RuntimeError, ...]
+) -> None:
+    stand.is_gated = True
+    running = asyncio.create_task(stand.scheduler.run())
+    for order in itertools.permutations(range(AT_ONCE)):
+        stand.gates.clear()
+        for number in range(AT_ONCE + 4):
+            stand.add(WORDS, f"t{number}")
+        await turns()
+        stand.add(CARD, "card")
+        await turns()
+        assert len(stand.gates) == AT_ONCE
+        gates = list(stand.gates.values())
+
+        for place in order:
+            end = (0.0, *ends, 0.05)[place]
+            if isinstance(end, RuntimeError):
+                gates[place].set_exception(end)
+            else:
+                gates[place].set_result(end)
+        await turns()
+
+        at_work = [gate for gate in stand.gates.values() if not gate.done()]
+        assert len(at_work) == AT_ONCE - 1, "all places but that for cards are taken"
+        await everything_else(stand)
+    running.cancel()
+
+
+async def everything_else(stand: Stand) -> None:
+    """Let all steps be done at once, until nothing is left on the board."""
+    while len(stand.board):
+        stand.now += 10
+        stand.scheduler.changed.set()
+        for gate in stand.gates.values():
+            if not gate.done():
+                gate.set_result(0.0)
+        await turns()
+
+
+async def test_a_change_that_nobody_told_of_is_seen_all_the_same(stand: Stand) -> None:
+    running = asyncio.create_task(stand.scheduler.run())
+    await turns()
+    stand.add(WORDS, "t1")
+    stand.scheduler.changed.clear()
+
+    async with asyncio.timeout(5):
+        while len(stand.board):  # noqa: ASYNC110 - nothing tells of it here
+            await asyncio.sleep(0.05)
+
+    running.cancel()
+
+
+async def test_a_new_card_takes_the_token_that_many_words_wait_for(
+    stand: Stand,
+) -> None:
+    stand.needs = Call(POST, "C1")
+    for number in range(40):
+        stand.add(WORDS, f"t{number}")
+    stand.scheduler.start_what_may()
+    await turns()
+    words = len(stand.started)
+
+    stand.add(CARD, "card")
+    stand.scheduler.start_what_may()
+    await turns()
+
+    assert stand.started[words:] == ["card"], "a token was kept for it"
+    stand.add(CARD, "next")
+    stand.now += stand.limits.wait_s(POST, "C1")
+    stand.scheduler.start_what_may()
+    await turns()
+    assert stand.started[words + 1 :] == ["next"], "the next token is for a card, too"
+
+
+async def test_words_leave_a_place_at_work_to_a_new_card(stand: Stand) -> None:
+    stand.is_gated = True
+    for number in range(AT_ONCE + 1):
+        stand.add(WORDS, f"t{number}")
+    stand.scheduler.start_what_may()
+    stand.add(CARD, "card")
+
+    stand.scheduler.start_what_may()
+    await turns()
+
+    assert stand.started[-1] == "card"
+    assert len(stand.scheduler.running) == AT_ONCE
+    for gate in stand.gates.values():
+        gate.set_result(0.0)
+    await stand.scheduler.finish(1.0)
+
+
+async def test_work_that_takes_too_long_is_ended_and_tried_again(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bot.scheduler.STEP_S", 0.01)
+    stand.is_gated = True
+    stand.add(CARD, "card")
+    stand.scheduler.start_what_may()
+    (task,) = stand.scheduler.running
+
+    await asyncio.wait([task])
+    await turns()
+
+    topic = next(iter(stand.board))
+    assert (topic.is_busy, topic.not_before > stand.now) == (False, True)
+
+
+async def test_what_is_under_way_may_end_and_is_cancelled_after_a_while(
+    stand: Stand,
+) -> None:
+    stand.is_gated = True
+    stand.add(CARD, "card")
+    stand.scheduler.start_what_may()
+    (task,) = stand.scheduler.running
+
+    await stand.scheduler.finish(0.01)
+    await asyncio.wait([task])
+
+    assert task.cancelled()
+
+
+async def test_a_topic_is_overdue_since_it_could_have_been_worked_on(
+    stand: Stand,
+) -> None:
+    stand.needs = Call(UPDATE, "")
+    while stand.limits.take(UPDATE) == 0:
+        pass
+    stand.add(HISTORY, "ap1")
+    free_s = stand.limits.wait_s(UPDATE)
+    assert stand.scheduler.overdue_s() == 0
+
+    stand.now += free_s + 40
+
+    assert stand.scheduler.overdue_s() == pytest.approx(40)
+    next(iter(stand.board)).not_before = stand.now - 30
+    assert stand.scheduler.overdue_s() == pytest.approx(30)
+    next(iter(stand.board)).is_busy = True
+    assert stand.scheduler.overdue_s() == 0
+
+
+async def test_people_who_are_called_come_before_words_and_words_before_history(
+    stand: Stand,
+) -> None:
+    for name, key in ((HISTORY, "h"), (WORDS, "w"), (VOTE, "v"), (CARD, "c")):
+        stand.add(name, key)
+
+    stand.scheduler.start_what_may()
+    await turns()
+    stand.scheduler.start_what_may()
+    await turns()
+
+    assert stand.started == ["c", "v", "a w", "h"]

@@ -1,0 +1,113 @@
+"""A bot whose store goes away says so in few lines, and goes on when it is back."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from bot.ids import Action
+from bot.sandbox.client import GestureFailed
+from bot.sandbox.server import Sandbox
+from gateway.approvals.lifecycle import ItemState
+from gateway.store.store import Store
+from tests.bot.bot_house import CHANNEL, House
+from tests.conftest import eventually
+
+CLICKS = 20
+
+
+class Wire:
+    """A way to the store that can be cut."""
+
+    def __init__(self, target: str, path: Path) -> None:
+        self._target = target
+        self._path = path
+        self._server: asyncio.Server | None = None
+        self._open: set[asyncio.StreamWriter] = set()
+
+    @property
+    def url(self) -> str:
+        return f"unix://{self._path}"
+
+    async def join(self) -> None:
+        self._server = await asyncio.start_unix_server(self._serve, self._path)
+
+    async def cut(self) -> None:
+        assert self._server
+        self._server.close()
+        self._path.unlink(missing_ok=True)
+        for writer in self._open:
+            writer.close()
+
+    async def _serve(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        inner, outer = await asyncio.open_unix_connection(self._target)
+        self._open |= {writer, outer}
+        await asyncio.gather(_copy(reader, outer), _copy(inner, writer))
+        self._open -= {writer, outer}
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    with suppress(OSError):
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    writer.close()
+
+
+@pytest.fixture
+async def wire(store: Store, tmp_path: Path) -> AsyncIterator[Wire]:
+    """Give a wire to the store of the test."""
+    made = Wire(urlsplit(store.conn.url).path, tmp_path / "wire.sock")
+    await made.join()
+    yield made
+    await made.cut()
+
+
+@pytest.fixture
+async def house(wire: Wire) -> AsyncIterator[House]:
+    """Give a house that reaches its store over the wire."""
+    over = Store(wire.url, lease_ms=2000)
+    async with Sandbox() as sandbox:
+        yield House(sandbox, over)
+    await over.close()
+
+
+async def test_a_cut_store_fills_no_log_and_a_click_afterwards_counts(
+    house: House, wire: Wire, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    async with house.running():
+        verdict = await house.refund()
+        card = await house.card(verdict)
+
+        async def click() -> None:
+            ana = house.actor("U0ANA")
+            with suppress(GestureFailed):
+                await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
+
+        async def is_approved() -> bool:
+            await click()
+            item = (await house.approval(verdict)).items[0]
+            return item.state is ItemState.AUTHORIZED
+
+        await wire.cut()
+        caplog.clear()
+        for _ in range(CLICKS):
+            await click()
+        await house.bot_is_quiet()
+        lines = [one for one in caplog.records if one.levelno >= logging.WARNING]
+        await wire.join()
+        await eventually(is_approved)
+
+    assert lines, "an operator has to see it"
+    assert [one.getMessage() for one in lines if one.exc_info] == []
+    assert not [one for one in lines if "\n" in one.getMessage()]
+    assert len(lines) <= 3 * CLICKS

@@ -1,0 +1,94 @@
+"""What is not published in time is seen from outside, and ends by itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import aiohttp
+import pytest
+
+from bot import publisher
+from bot.feed import Feed
+from bot.scheduler import Scheduler
+from tests.bot.bot_house import House
+from tests.conftest import eventually
+
+
+async def problems_of(url: str) -> tuple[int, str]:
+    async with (
+        aiohttp.ClientSession() as session,
+        session.get(url.replace("/slack/events", "/readyz")) as answer,
+    ):
+        return answer.status, await answer.text()
+
+
+async def test_a_message_that_nobody_sends_makes_the_bot_unready_until_it_is_sent(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(publisher, "_WATCH_S", 0.02)
+    stuck = asyncio.Event()
+    real = Scheduler.run
+
+    async def sleeping(self: Scheduler) -> None:
+        if stuck.is_set():
+            await real(self)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Scheduler, "run", sleeping)
+    monkeypatch.setattr(publisher, "_LOOKS", 10**6)
+    async with house.running() as bot:
+        verdict = await house.refund()
+
+        async def is_unready() -> bool:
+            house.sandbox.control.advance(31)
+            return (await problems_of(bot.url))[0] == 503
+
+        await eventually(is_unready)
+        status, why = await problems_of(bot.url)
+        assert (status, "nobody sends it" in why) == (503, True)
+
+        # The next look finds it too: the shift ends, and the next one begins anew.
+        stuck.set()
+        monkeypatch.setattr(publisher, "_LOOKS", 1)
+        with caplog.at_level(logging.ERROR):
+            await house.card(verdict)
+        assert "publisher.stalled" in caplog.text
+        assert (await problems_of(bot.url))[0] == 200
+
+
+async def test_events_that_no_bot_reads_are_seen_by_every_bot_of_the_tenant(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def deaf(self: Feed) -> bool:
+        del self
+        return await asyncio.Event().wait()
+
+    monkeypatch.setattr(Feed, "turn", deaf)
+    monkeypatch.setattr(publisher, "STALLED_S", 0.3)
+    async with house.running(), house.running() as standing_by:
+        await house.refund()
+
+        async def is_unready() -> bool:
+            status, why = await problems_of(standing_by.url)
+            return status == 503 and "No bot has read" in why
+
+        await eventually(is_unready)
+
+
+async def test_an_error_that_nobody_thought_of_does_not_end_publishing(
+    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    real, failures = Feed.start, [ZeroDivisionError(), KeyError()]
+
+    async def failing(self: Feed) -> None:
+        if failures:
+            raise failures.pop()
+        await real(self)
+
+    monkeypatch.setattr(publisher, "_RETRY_S", 0.02)
+    monkeypatch.setattr(Feed, "start", failing)
+    async with house.running():
+        await house.card(await house.refund())
+
+    assert caplog.text.count("publisher.failed_and_leads_again") == 2

@@ -1,0 +1,116 @@
+"""Choose what goes wrong, by a seed, and let it happen."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from bot.sandbox.faults import Fault, Twist
+from tests.chaos.stack import LEASE_MS, ROLES, Stack
+
+LEASE_S = LEASE_MS / 1000
+GATEWAYS = [name for name, role in ROLES.items() if role == "gateway"]
+BOTS = [name for name, role in ROLES.items() if role == "bot"]
+
+
+@dataclass
+class Chaos:
+    """Faults, one after another, each in a task of its own.
+
+    Attributes:
+        done: what was done, as it is printed.
+        counts: how often each kind was done.
+    """
+
+    stack: Stack
+    dice: random.Random
+    done: list[str] = field(default_factory=list[str])
+    counts: Counter[str] = field(default_factory=Counter[str])
+    _running: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
+
+    async def rage(self, seconds: float, *, pause_s: float) -> None:
+        """Do faults for a while, about one every ``pause_s`` seconds."""
+        loop = asyncio.get_running_loop()
+        start = loop.time()
+        kinds: list[tuple[str, Callable[[random.Random], Awaitable[None]], int]] = [
+            ("kill", self._kill, 3),
+            ("stop", self._stop, 4),
+            ("restart", self._restart, 1),
+            ("cut store", self._cut_store, 3),
+            ("cut checkpoints", self._cut_checkpoints, 2),
+            ("cut slack", self._cut_slack, 2),
+            ("slack fault", self._slack_fault, 2),
+            ("duplicate", self._duplicate, 2),
+            ("policy", self._policy, 1),
+        ]
+        while (at := loop.time() - start) < seconds:
+            [(name, fault, _)] = self.dice.choices(kinds, [one[2] for one in kinds])
+            # Dice of its own: how long a fault takes does not move the next ones.
+            own = random.Random(self.dice.random())  # noqa: S311 - no secret
+            self.counts[name] += 1
+            self._begin(name, fault(own), at)
+            await asyncio.sleep(self.dice.uniform(0.5, 1.5) * pause_s)
+        await asyncio.gather(*self._running)
+
+    def _begin(self, name: str, fault: Awaitable[None], at: float) -> None:
+        self.done.append(f"{at:6.1f} s  {name}")
+        task = asyncio.ensure_future(fault)
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    def _note(self, text: str) -> None:
+        self.done[-1] += f" {text}"
+
+    async def _kill(self, dice: random.Random) -> None:
+        name = dice.choice([*ROLES])
+        self._note(name)
+        await self.stack.members[name].end(signal.SIGKILL)
+
+    async def _restart(self, dice: random.Random) -> None:
+        name = dice.choice([*ROLES])
+        self._note(name)
+        await self.stack.members[name].end(signal.SIGTERM)
+
+    async def _stop(self, dice: random.Random) -> None:
+        name, for_s = dice.choice([*ROLES]), dice.uniform(0.1, 3 * LEASE_S)
+        self._note(f"{name} for {for_s:.1f} s")
+        member = self.stack.members[name]
+        member.send(signal.SIGSTOP)
+        await asyncio.sleep(for_s)
+        member.send(signal.SIGCONT)
+
+    async def _cut_store(self, dice: random.Random) -> None:
+        await self._cut(dice, [*ROLES], "store")
+
+    async def _cut_checkpoints(self, dice: random.Random) -> None:
+        await self._cut(dice, GATEWAYS, "postgres")
+
+    async def _cut_slack(self, dice: random.Random) -> None:
+        await self._cut(dice, BOTS, "slack")
+
+    async def _cut(self, dice: random.Random, names: list[str], network: str) -> None:
+        name, for_s = dice.choice(names), dice.uniform(0.1, 3 * LEASE_S)
+        self._note(f"of {name} for {for_s:.1f} s")
+        cut = self.stack.members[name].cuts[network]
+        cut.close()
+        await asyncio.sleep(for_s)
+        cut.open()
+
+    async def _slack_fault(self, dice: random.Random) -> None:
+        fault = dice.choice((Fault.LOST_RESPONSE, Fault.HTTP_500, Fault.RESET))
+        self._note(fault.value)
+        self.stack.sandbox.faults.plan(fault, calls=dice.randint(1, 3))
+
+    async def _duplicate(self, dice: random.Random) -> None:
+        twist = dice.choice((Twist.DUPLICATE, Twist.RETRY_HEADERS))
+        self._note(twist.value)
+        self.stack.sandbox.faults.twist(twist, deliveries=dice.randint(1, 3))
+
+    async def _policy(self, dice: random.Random) -> None:
+        expires = f"{dice.randint(2, 9)}h"
+        self._note(f"expires_in {expires}")
+        self.stack.set_policy(expires)

@@ -1,0 +1,79 @@
+"""Be one gateway or one bot in a process of its own, until SIGTERM."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from bot.app import SlackBot
+from bot.config import BotConfig
+from gateway.config import SlackMode
+from gateway.policy_file import PolicyFile, followed
+from gateway.policy_source import PolicySource
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.running import running
+from gateway.service.reviews import ReviewService
+from gateway.store.store import Store
+from tests.chaos.agent import AGENT, EFFECTS, graph
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Where everything is, as this process gets to it."""
+
+    role: str
+    log: str
+    effects: str
+    store: str
+    checkpoints: str
+    slack: str
+    bot_token: str
+    signing_secret: str
+    policy: str
+    port: int
+    lease_ms: int
+
+
+async def _work(settings: Settings) -> None:
+    """Work until SIGTERM."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    store = Store(settings.store, lease_ms=settings.lease_ms)
+    policy = PolicyFile(PolicySource(path=Path(settings.policy)))
+    async with followed(policy, store, tenant="default"):
+        if settings.role == "gateway":
+            async with open_checkpoints(settings.checkpoints) as saver:
+                runner = LangGraphLocal(attached(graph(), saver))
+                async with running(store, policy, {AGENT: runner}):
+                    await stop.wait()
+        else:
+            config = BotConfig(
+                bot_token=settings.bot_token,
+                mode=SlackMode.HTTP,
+                signing_secret=settings.signing_secret,
+                api_url=settings.slack,
+                port=settings.port,
+                agents=(AGENT,),
+                default_agent=AGENT,
+            )
+            async with SlackBot(config, ReviewService(store, policy)):
+                await stop.wait()
+    await store.close()
+
+
+def main(settings: Settings) -> None:
+    """Run the process; what it writes goes to its log."""
+    log = os.open(settings.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.environ[EFFECTS] = settings.effects
+    logging.basicConfig(
+        level=logging.INFO, format="%(asctime)s %(process)d %(name)s %(message)s"
+    )
+    asyncio.run(_work(settings))

@@ -1,0 +1,77 @@
+"""Run people and faults for a while, then quiet, and judge what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.chaos import oracle, stack
+from tests.chaos.faults import Chaos
+from tests.chaos.oracle import Verdict
+from tests.chaos.people import People
+
+_START_S = 120.0
+"""How long the first call may take: a machine with much else to do starts slowly."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How long, how hard, and with which dice.
+
+    Attributes:
+        seconds: how long people ask and faults happen.
+        seed: of all dice. How fast the processes are is not in it, so the same seed
+            does the same faults at the same times, not at the same instructions.
+        ask_s: how long between two messages to the agent, about.
+        fault_s: how long between two faults, about.
+    """
+
+    seconds: float
+    seed: int
+    ask_s: float = 2.0
+    fault_s: float = 1.2
+
+    @property
+    def command(self) -> str:
+        """Return how to do the same again."""
+        return f"python -m tests.chaos --seconds {self.seconds:g} --seed {self.seed}"
+
+
+async def run(plan: Plan, folder: Path, say: Callable[[str], object]) -> Verdict:
+    """Carry a plan out in a folder; return what was found."""
+    say(f"Again: {plan.command}")
+    async with stack.running(folder) as everything:
+        people = People(everything, random.Random(f"people {plan.seed}"))  # noqa: S311 - no secret
+        chaos = Chaos(everything, random.Random(f"faults {plan.seed}"))  # noqa: S311 - no secret
+        deciding = asyncio.create_task(people.decide_forever())
+        asking = asyncio.create_task(_ask(people, plan))
+        # Something has to be under way when the first fault comes.
+        await _first_effect(everything)
+        await chaos.rage(plan.seconds, pause_s=plan.fault_s)
+        for task in (asking, deciding):
+            task.cancel()
+        results = await asyncio.gather(asking, deciding, return_exceptions=True)
+        everything.heal()
+        for line in chaos.done:
+            say(line)
+        say(f"faults: {dict(chaos.counts)}")
+        wrong = [repr(one) for one in results if isinstance(one, Exception)]
+        wrong += await oracle.wait_for_cards(people)
+        wrong += await oracle.wait_for_ends(everything, people)
+        found = await oracle.judge(everything, people)
+    return Verdict([*wrong, *found.wrong], found.counts)
+
+
+async def _ask(people: People, plan: Plan) -> None:
+    while True:
+        await people.ask()
+        await asyncio.sleep(people.dice.uniform(0.5, 1.5) * plan.ask_s)
+
+
+async def _first_effect(everything: stack.Stack) -> None:
+    async with asyncio.timeout(_START_S):
+        while not everything.effects.exists():  # noqa: ASYNC110 - another process
+            await asyncio.sleep(0.2)

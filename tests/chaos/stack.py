@@ -1,0 +1,172 @@
+"""Start two gateways and two bots as processes, with networks that can be cut."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import multiprocessing.process
+import os
+import signal
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from bot.ingress import EVENTS_PATH
+from bot.sandbox.server import Sandbox
+from gateway.store.engine import EmbeddedEngine
+from gateway.store.store import Store
+from tests.chaos import process
+from tests.chaos.agent import POLICY
+from tests.chaos.balancer import Balancer
+from tests.chaos.process import Settings
+from tests.cut import Cut
+from tests.resume import postgres_server
+
+LEASE_MS = 1500
+_POLITE_S = 10.0
+"""How long a process may take to end before it is killed."""
+ROLES = {"gateway-1": "gateway", "gateway-2": "gateway", "bot-1": "bot", "bot-2": "bot"}
+
+
+# Forked from a process that has imported everything: that takes seconds each time.
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["tests.chaos.process"])
+
+
+@dataclass
+class Member:
+    """One process, which is started again whenever it ends, and its networks."""
+
+    settings: Settings
+    cuts: dict[str, Cut]
+    process: multiprocessing.process.BaseProcess | None = None
+
+    def start(self) -> None:
+        """Start the process; it is ready a while later."""
+        self.process = _FORKS.Process(
+            target=process.main, args=(self.settings,), daemon=True
+        )
+        self.process.start()
+
+    async def end(self, how: signal.Signals) -> None:
+        """End the process and start it again; a polite end may take a while."""
+        self.send(signal.SIGCONT)
+        self.send(how)
+        await self.gone()
+        self.start()
+
+    async def gone(self) -> None:
+        """Wait until the process has ended, and kill it when that takes too long."""
+        if self.process is not None:
+            await asyncio.to_thread(self.process.join, _POLITE_S)
+            self.process.kill()
+            await asyncio.to_thread(self.process.join)
+
+    def send(self, how: signal.Signals) -> None:
+        """Send a signal to the process, if it lives."""
+        if self.process is not None and self.process.is_alive():
+            assert self.process.pid
+            with suppress(ProcessLookupError):
+                os.kill(self.process.pid, how)
+
+
+@dataclass
+class Stack:
+    """Everything that runs, and how to get at it from outside."""
+
+    folder: Path
+    store: Store
+    sandbox: Sandbox
+    postgres: str
+    members: dict[str, Member] = field(default_factory=dict[str, Member])
+
+    @property
+    def effects(self) -> Path:
+        """Return the file in which tools write down their effects."""
+        return self.folder / "effects.txt"
+
+    def set_policy(self, expires: str) -> None:
+        """Change the policy; both gateways and both bots follow its file."""
+        fresh = self.folder / "policy.new"
+        fresh.write_text(POLICY.format(expires=expires), encoding="utf-8")
+        fresh.replace(self.folder / "policy.yml")
+
+    def heal(self) -> None:
+        """Let everybody go on, and open every network."""
+        self.sandbox.faults.clear()
+        for member in self.members.values():
+            member.send(signal.SIGCONT)
+            for cut in member.cuts.values():
+                cut.open()
+
+    async def close(self) -> None:
+        """End every process."""
+        for member in self.members.values():
+            member.send(signal.SIGKILL)
+        for member in self.members.values():
+            await member.gone()
+
+
+@asynccontextmanager
+async def running(folder: Path) -> AsyncGenerator[Stack]:
+    """Run everything on servers of its own in a folder."""
+    programs = postgres_server.found()
+    if programs is None:
+        raise RuntimeError("There is no Postgres on this machine; install it.")
+    async with AsyncExitStack() as opening:
+        postgres = opening.enter_context(postgres_server.running(programs))
+        engine = opening.enter_context(EmbeddedEngine(folder / "store"))
+        sandbox = await opening.enter_async_context(Sandbox())
+        store = Store(engine.url, lease_ms=LEASE_MS)
+        opening.push_async_callback(store.close)
+        stack = Stack(folder, store, sandbox, postgres)
+        stack.set_policy("3h")
+        opening.push_async_callback(stack.close)
+        bots: list[int] = []
+        for name, role in ROLES.items():
+            cuts = {
+                "store": Cut(engine.url),
+                "postgres": Cut(_socket_of(postgres)),
+                "slack": Cut(sandbox.url),
+            }
+            for cut in cuts.values():
+                await opening.enter_async_context(cut)
+            port = _free_port()
+            if role == "bot":
+                bots.append(port)
+            settings = Settings(
+                role=role,
+                log=str(folder / f"{name}.log"),
+                effects=str(stack.effects),
+                store=cuts["store"].url,
+                checkpoints="postgresql://twokey@127.0.0.1:"
+                f"{urlsplit(cuts['postgres'].url).port}/postgres?sslmode=disable",
+                slack=f"{cuts['slack'].url}/api/",
+                bot_token=sandbox.bot_token,
+                signing_secret=sandbox.signing_secret,
+                policy=str(folder / "policy.yml"),
+                port=port,
+                lease_ms=LEASE_MS,
+            )
+            stack.members[name] = Member(settings, cuts)
+        balancer = await opening.enter_async_context(Balancer(bots))
+        sandbox.deliver_http(f"{balancer.url}{EVENTS_PATH}")
+        for member in stack.members.values():
+            member.start()
+        yield stack
+
+
+def _socket_of(postgres: str) -> str:
+    """Return the address of the Unix socket that a server's URL names."""
+    [folder] = parse_qs(urlsplit(postgres).query)["host"]
+    return f"unix://{folder}/.s.PGSQL.5432"
+
+
+def _free_port() -> int:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port: int = taken.getsockname()[1]
+        return port

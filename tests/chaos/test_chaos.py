@@ -1,0 +1,26 @@
+"""A short time in which everything goes wrong; `make chaos` is the long one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.run import Plan, run
+from tests.resume import postgres_server
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+@pytest.mark.skipif(postgres_server.found() is None, reason="no Postgres here")
+async def test_with_processes_killed_paused_and_cut_off_nothing_is_doubled_or_lost(
+    tmp_path: Path,
+) -> None:
+    plan = Plan(seconds=15, seed=7)
+    said: list[str] = []
+
+    found = await run(plan, tmp_path, said.append)
+
+    assert not found.wrong, "\n".join([*said, *found.wrong])
+    assert found.counts["effects"] > 0
+    assert found.counts["clicks"] > 0

@@ -1,0 +1,91 @@
+"""Give a test a real Valkey of its own whose clock it moves; nothing else's moves."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import AsyncGenerator, Generator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.store.engine import EmbeddedEngine
+from gateway.store.server_process import server_command
+from gateway.store.store import Store
+from tests.clock import faketime
+from tests.lifetimes import wrong_lifetimes
+
+
+class Clock:
+    """The clock of one server, as far ahead of the real one as a file says."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._ahead = timedelta()
+        self.reset()
+
+    def reset(self) -> None:
+        """Let it show the real time again."""
+        self._ahead = timedelta()
+        self.move()
+
+    def move(self, *, days: float = 0, hours: float = 0, minutes: float = 0) -> None:
+        """Move it from where it stands, forth or back."""
+        self._ahead += timedelta(days=days, hours=hours, minutes=minutes)
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text(f"{self._ahead.total_seconds():+.0f}\n", encoding="utf-8")
+        fresh.replace(self.file)
+
+
+@pytest.fixture(scope="session")
+def moved_server() -> Generator[tuple[str, Clock]]:
+    """Start an embedded Valkey as the product does, under a clock of its own."""
+    try:
+        library = faketime.library()
+    except faketime.NoFaketime as missing:
+        pytest.fail(str(missing), pytrace=False)
+    folder = Path(tempfile.mkdtemp(prefix="tk-clock-")).resolve()
+    clock = Clock(folder / "ahead")
+    surroundings = (
+        f"LD_PRELOAD={library}",
+        f"FAKETIME_TIMESTAMP_FILE={clock.file}",
+        "FAKETIME_NO_CACHE=1",
+        "FAKETIME_DONT_FAKE_MONOTONIC=1",
+    )
+
+    def command(of: Path, socket: str) -> list[str]:
+        words = server_command(of, socket)
+        if of != folder / "valkey":
+            # The patch lasts as long as the server, so that a restart moves its clock,
+            # too; meanwhile other tests start servers of their own.
+            return words
+        # The launcher's five words stay outside: it only starts what follows.
+        return [*words[:5], "/usr/bin/env", *surroundings, *words[5:]]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gateway.store.engine.server_command", command)
+        with EmbeddedEngine(folder / "valkey") as opened:
+            yield opened.url, clock
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def clock(moved_server: tuple[str, Clock]) -> Clock:
+    """Give the clock of the server that this test's store is on."""
+    moved_server[1].reset()
+    return moved_server[1]
+
+
+@pytest.fixture
+async def store(
+    moved_server: tuple[str, Clock],
+    clock: Clock,
+) -> AsyncGenerator[Store]:
+    """Give an empty store; afterwards each key lives as long as it is needed."""
+    opened = Store(moved_server[0], lease_ms=2000)
+    await opened.conn.command("FLUSHALL")
+    yield opened
+    wrong = await wrong_lifetimes(opened.conn)
+    await opened.close()
+    assert not wrong, "; ".join(wrong)

@@ -1,0 +1,54 @@
+"""Find libfaketime, install Debian's where allowed, or say what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+
+NAME = "libfaketimeMT.so.1"
+PLACES = ("/usr/lib", "/usr/lib64", "/usr/local/lib")
+
+
+class NoFaketime(Exception):
+    """There is nothing to move a server's clock with."""
+
+
+def library() -> str:
+    """Return the path of libfaketime.
+
+    Raises:
+        NoFaketime: it is not installed.
+    """
+    named = os.environ.get("TWOKEY_FAKETIME")
+    found = named or _installed()
+    if found is None and install_package():
+        found = _installed()
+    if found is None or not Path(found).is_file():
+        raise NoFaketime(
+            f"The tests of moved clocks need libfaketime and found {named!r} (looked "
+            f"for {NAME} below {', '.join(PLACES)}). Install it, on Debian with "
+            "`apt-get install faketime`, or set TWOKEY_FAKETIME to its path."
+        )
+    return found
+
+
+def _installed() -> str | None:
+    found = (path for place in PLACES for path in Path(place).glob(f"**/{NAME}"))
+    return next((str(path) for path in found), None)
+
+
+@cache
+def install_package() -> bool:
+    """Install Debian's libfaketime when this user may; say whether that was done."""
+    apt = shutil.which("apt-get")
+    if apt is None or os.geteuid() != 0:
+        return False
+    env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for words in (["update"], ["install", "-y", "faketime"]):
+        run = subprocess.run([apt, "-qq", *words], env=env, check=False)
+        if run.returncode != 0:
+            return False
+    return True

@@ -1,0 +1,129 @@
+"""In any order of acts and jumps of the clock nothing open is lost and nothing leaks.
+
+Each seed is one story of an agent, its reviewers, its executors and the clock.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Edit, Reconcile, Reject
+from gateway.approvals.record import Finding, Result
+from gateway.policy.load import load_policy
+from gateway.store.store import Store
+from gateway.wire import Claimed, ClaimRequest
+from tests.clock.conftest import Clock
+from tests.clock.test_kept_while_needed import JUMPS, OPEN
+from tests.lifetimes import wrong_lifetimes
+from tests.service.desk import ANA, BEN, Desk, claim_of
+from tests.service.windowed import WINDOWED, refund
+
+POLICY = load_policy(
+    WINDOWED.replace("expires_in: 1h", "expires_in: 30d"), "policy.yml"
+)
+
+
+class Story:
+    """What happens to the calls of a few threads, one act after the other."""
+
+    def __init__(self, desk: Desk, clock: Clock, seed: int) -> None:
+        self.desk = desk
+        self.clock = clock
+        self.luck = random.Random(seed)  # noqa: S311 - a fixed seed, not a secret
+        self.claims: list[ClaimRequest] = []
+        self.running: dict[str, int] = {}
+        self.open: list[ClaimRequest] = []
+
+    async def submit(self) -> None:
+        """Submit a turn of one or two calls, which ends what waits in its thread."""
+        amounts = range(1, self.luck.choice((2, 3)))
+        calls = [refund(amount) for amount in amounts]
+        ref, verdicts = await self.desk.submit(
+            *calls, thread=self.luck.choice(("t1", "t2", "t3"))
+        )
+        for verdict in verdicts:
+            if verdict.item_id:
+                self.claims.append(claim_of(ref, verdict))
+
+    async def decide(self, claim: ClaimRequest) -> None:
+        """Let somebody decide or settle a call, in whatever state it is."""
+        item = await self.desk.item(claim.item_id)
+        args = {**item.args, "amount": self.luck.randrange(1, 50)}
+        decision = self.luck.choice(
+            (
+                Approve(),
+                Approve(),
+                Reject(reason="no"),
+                Edit(args=args),
+                Reconcile(finding=self.luck.choice(list(Finding))),
+            )
+        )
+        click = await self.desk.click_on(claim.item_id)
+        who = self.luck.choice((ANA, BEN))
+        await self.desk.reviews.decide(click, decision, who)
+
+    async def extend(self, claim: ClaimRequest) -> None:
+        """Let somebody give a card more time."""
+        approval = claim.item_id.rpartition(".")[0]
+        await self.desk.reviews.times.extend(approval, ANA)
+
+    async def run(self, claim: ClaimRequest) -> None:
+        """Let an executor begin."""
+        reply = await self.desk.agents.claim(claim)
+        if isinstance(reply, Claimed):
+            self.running[claim.item_id] = reply.fence
+
+    async def end(self, claim: ClaimRequest) -> None:
+        """Let an executor report, or die."""
+        fence = self.running.get(claim.item_id)
+        if fence is None:
+            return
+        if self.luck.random() < 0.5:
+            await self.desk.owner_dies(claim.item_id)
+        else:
+            result = Result(ok=self.luck.random() < 0.5, summary="so")
+            await self.desk.agents.finish(claim.item_id, fence, result)
+
+    async def jump(self) -> None:
+        """Let time pass; sometimes nobody looks for a while."""
+        self.clock.move(days=self.luck.choice(JUMPS))
+        if self.luck.random() < 0.7:
+            await self.desk.sweeper.sweep()
+
+    async def go_on(self) -> None:
+        """Let one thing happen."""
+        known = [one for one in self.claims if await self._is_known(one)]
+        acts = (self.decide, self.run, self.end, self.extend)
+        if known and self.luck.random() < 0.7:
+            await self.luck.choice(acts)(self.luck.choice(known))
+        else:
+            await self.luck.choice((self.submit, self.jump))()
+
+    async def check(self) -> None:
+        """Check that what was open is known, and that all live as long as needed."""
+        assert await wrong_lifetimes(self.desk.store.conn) == []
+        lost = [one for one in self.open if not await self._is_known(one)]
+        assert lost == []
+        self.open = [
+            claim
+            for claim in self.claims
+            if await self._is_known(claim)
+            and (await self.desk.item(claim.item_id)).state in OPEN
+        ]
+
+    async def _is_known(self, claim: ClaimRequest) -> bool:
+        approval = claim.item_id.rpartition(".")[0]
+        return await self.desk.reviews.read(approval) is not None
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_what_is_open_is_never_lost_and_what_has_ended_never_stays(
+    store: Store, clock: Clock, seed: int
+) -> None:
+    story = Story(Desk(store, POLICY), clock, seed)
+
+    for _ in range(40):
+        await story.go_on()
+        await story.check()

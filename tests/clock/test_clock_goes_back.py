@@ -1,0 +1,136 @@
+"""A clock that goes forth and back loses nothing, and holds nobody up."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Click, Reconcile
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Finding, Result
+from gateway.errors import ThreadUnavailable
+from gateway.store.store import Store
+from gateway.wire import Busy, Claimed, ClaimRequest, Done, InDoubt
+from tests.clock.conftest import Clock
+from tests.lifetimes import wrong_lifetimes
+from tests.service.desk import ANA, BEN, Desk
+
+STEPS = [(2, -2), (-2, 2), (-2,), (-26,)]
+
+
+@pytest.fixture
+def desk(store: Store) -> Desk:
+    return Desk(store)
+
+
+async def step(desk: Desk, clock: Clock, hours: tuple[int, ...]) -> None:
+    """Move the clock; nothing needed ends by it, and nothing lives for ever."""
+    for each in hours:
+        clock.move(hours=each)
+        assert await wrong_lifetimes(desk.store.conn) == []
+
+
+async def started(desk: Desk) -> tuple[Click, ClaimRequest, Claimed]:
+    """Let a refund begin."""
+    click, claim = await desk.refund()
+    await desk.reviews.decide(click, Approve(), ANA)
+    claimed = await desk.agents.claim(claim)
+    assert isinstance(claimed, Claimed)
+    return click, claim, claimed
+
+
+@pytest.mark.parametrize("hours", STEPS[2:])
+async def test_what_waits_is_decided_and_runs_after_the_clock_went_back(
+    desk: Desk, clock: Clock, hours: tuple[int, ...]
+) -> None:
+    click, claim = await desk.refund()
+    await step(desk, clock, hours)
+    await desk.sweeper.sweep()
+
+    assert (await desk.reviews.decide(click, Approve(), ANA)).kind == "settled"
+    await step(desk, clock, hours)
+    await desk.sweeper.sweep()
+    claimed = await desk.agents.claim(claim)
+
+    assert isinstance(claimed, Claimed)
+    result = Result(ok=True, summary="done")
+    assert await desk.agents.finish(claim.item_id, claimed.fence, result)
+    await step(desk, clock, hours)
+    assert isinstance(await desk.agents.claim(claim), Done)
+
+
+async def test_what_ended_while_the_clock_was_ahead_stays_ended(
+    desk: Desk, clock: Clock
+) -> None:
+    click, claim = await desk.refund()
+    clock.move(hours=2)
+    assert await desk.sweeper.sweep() == 1
+    clock.move(hours=-2)
+    await desk.sweeper.sweep()
+
+    assert (await desk.item(claim.item_id)).state is ItemState.EXPIRED
+    assert (await desk.reviews.decide(click, Approve(), ANA)).kind == "expired"
+    assert not isinstance(await desk.agents.claim(claim), Claimed)
+
+
+@pytest.mark.parametrize("hours", STEPS)
+async def test_a_doubt_is_settled_whatever_the_clock_did(
+    desk: Desk, clock: Clock, hours: tuple[int, ...]
+) -> None:
+    _, claim, _ = await started(desk)
+    await desk.owner_dies(claim.item_id)
+    await desk.sweeper.sweep()
+    await step(desk, clock, hours)
+    await desk.sweeper.sweep()
+
+    assert isinstance(await desk.agents.claim(claim), InDoubt)
+    click = await desk.click_on(claim.item_id)
+    found = Reconcile(finding=Finding.EXECUTED)
+    assert (await desk.reviews.decide(click, found, BEN)).kind == "settled"
+    assert isinstance(await desk.agents.claim(claim), Done)
+
+
+async def test_a_dead_owner_keeps_a_call_no_longer_because_the_clock_went_back(
+    desk: Desk, clock: Clock
+) -> None:
+    _, claim, _ = await started(desk)
+    other = claim.with_(owner="worker-2")
+    clock.move(hours=-2)
+
+    assert isinstance(await desk.agents.claim(other), Busy)
+    clock.move(minutes=1)
+
+    assert isinstance(await desk.agents.claim(other), InDoubt)
+
+
+async def test_a_live_owner_keeps_its_call_when_the_clock_goes_back(
+    desk: Desk, clock: Clock
+) -> None:
+    _, claim, claimed = await started(desk)
+    clock.move(hours=-2)
+
+    assert isinstance(await desk.agents.claim(claim.with_(owner="worker-2")), Busy)
+    assert await desk.agents.heartbeat(claim.item_id, claimed.fence)
+    result = Result(ok=True, summary="done")
+    assert await desk.agents.finish(claim.item_id, claimed.fence, result)
+
+
+async def test_a_dead_holder_keeps_a_thread_no_longer_because_the_clock_went_back(
+    store: Store, clock: Clock
+) -> None:
+    keys = store.keys_of_tenant("default")
+    place = keys, "default", "support", "t1"
+    async with store.threads.lease(*place):
+        # What a killed process leaves: the lease under a token that nobody renews.
+        lease = keys.lease("default", "support", "t1")
+        await store.conn.command("HSET", lease, "token", secrets.token_hex(16))
+    clock.move(hours=-2)
+
+    with pytest.raises(ThreadUnavailable):
+        async with store.threads.lease(*place):
+            pass
+    clock.move(minutes=1)
+
+    async with store.threads.lease(*place):
+        pass

@@ -1,0 +1,89 @@
+"""An edit is told as what is known of it: made, not made, or known no longer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage
+
+from gateway.approvals.decisions import Edit
+from gateway.approvals.edits import NOTICE_MARK, UNCONFIRMED_MARK
+from gateway.approvals.strict_json import JsonObject
+from gateway.store.store import Store
+from tests.clock.conftest import Clock
+from tests.lifetimes import lose_records
+from tests.resume import shop
+from tests.resume.house import House, open_house
+
+REFUND = ("refund", {"order": "78291", "amount": 899.0})
+HALF: JsonObject = {"order": "78291", "amount": 449.5}
+
+
+@pytest.fixture
+def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Give what the model reads beside its own words, as one text a call."""
+    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    texts: list[str] = []
+    answer = shop._answer  # pyright: ignore[reportPrivateUsage] - the model itself
+
+    def listening(messages: list[BaseMessage]) -> AIMessage:
+        said = (one for one in messages if not isinstance(one, AIMessage))
+        texts.append("\n".join(str(one.text) for one in said))
+        return answer(messages)
+
+    monkeypatch.setattr(shop, "_answer", listening)
+    return texts
+
+
+@pytest.fixture
+async def house(store: Store, tmp_path: Path, seen: list[str]) -> AsyncGenerator[House]:
+    """Give a gateway whose agent has run an edited call."""
+    assert not seen
+    async with open_house(store, tmp_path / "checkpoints.db") as opened:
+        async with opened.working():
+            await opened.ask(REFUND)
+            [item] = await opened.asked()
+            await opened.decide(item, Edit(args=HALF, reason="half"))
+            await opened.words()
+            await opened.idle()
+        yield opened
+
+
+async def told_later(house: House, tmp_path: Path, seen: list[str]) -> str:
+    """Return what the model of a new process reads with the next message."""
+    seen.clear()
+    path = tmp_path / "checkpoints.db"
+    async with open_house(house.store, path) as later, later.working():
+        await later.say("how much was it?")
+        await later.idle()
+    return seen[-1]
+
+
+async def test_within_30_days_a_made_edit_is_told_as_made(
+    house: House, clock: Clock, tmp_path: Path, seen: list[str]
+) -> None:
+    clock.move(days=25)
+
+    told = await told_later(house, tmp_path, seen)
+
+    assert told.count(NOTICE_MARK) == 1
+    assert "449.5" in told
+
+
+@pytest.mark.parametrize("loss", ["time", "data"])
+async def test_an_edit_without_a_record_is_told_once_as_unconfirmed(
+    house: House, clock: Clock, tmp_path: Path, seen: list[str], loss: str
+) -> None:
+    if loss == "time":
+        clock.move(days=35)
+    else:
+        await lose_records(house.store.conn)
+
+    told = await told_later(house, tmp_path, seen)
+
+    assert told.count(UNCONFIRMED_MARK) == 1
+    assert '"amount": 449.5' in told, "what the conversation says is not kept back"
+    assert NOTICE_MARK not in told
+    assert "not-twokey" not in told, "a genuine notice is no look-alike"

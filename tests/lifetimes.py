@@ -1,0 +1,83 @@
+"""Audit the lifetimes in a store: what is needed has none, what has ended has one."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from datetime import timedelta
+from typing import cast
+
+from gateway.store.connection import Connection, Reply, fields, text
+from gateway.store.keys import is_permanent
+
+LONGEST_MS = int(timedelta(days=400).total_seconds() * 1000)
+"""A lifetime beyond this is none: no test sets one."""
+
+OPEN = {b"pending", b"authorized", b"executing", b"in_doubt"}
+_HEAD = re.compile(r"(?P<base>tk:\{s\d+\}:)a:(?P<id>ap_s\d+_\w+)")
+
+
+async def wrong_lifetimes(conn: Connection) -> list[str]:
+    """Return what would live for ever, and what would end while it is needed."""
+    names = [text(name) for name in listed(await conn.command("KEYS", "*"))]
+    lives, needed = set[str](), set[str]()
+    for name in names:
+        left = cast("int", await conn.command("PTTL", name))
+        if not 0 <= left <= LONGEST_MS:
+            lives.add(name)
+        if (head := _HEAD.fullmatch(name)) is not None:
+            needed |= await _needed(conn, name, head["base"], head["id"])
+        if ":tm:" in name and await conn.command("HEXISTS", name, "run"):
+            needed.add(name)
+    leaked = [name for name in lives - needed if not is_permanent(name)]
+    ending = needed & {*names} - lives
+    return sorted(
+        [f"{name} never ends" for name in leaked]
+        + [f"{name} ends while it is needed" for name in ending]
+    )
+
+
+async def _needed(conn: Connection, head: str, base: str, approval: str) -> set[str]:
+    """Return the keys that an approval needs as long as an item of it is open."""
+    states = fields(await conn.command("HGETALL", head))
+    open_ = [
+        field.removesuffix(":s")
+        for field, value in states.items()
+        if field.endswith(":s") and value in OPEN
+    ]
+    if not open_:
+        return set()
+    blobs = fields(await conn.command("HGETALL", f"{base}b:{approval}"))
+    card = fields(await conn.command("HGETALL", f"{base}card:{approval}"))
+    found = {head, *(f"{base}{kind}:{approval}" for kind in ("b", "card", "seen_by"))}
+    found |= {f"{base}{field}" for field in card if field.startswith("at:")}
+    run, turn, _ = (text(blobs.get("of")) or "- - ").split(" ", 2)
+    found |= {f"{base}{kind}:{run}" for kind in ("run", "open")}
+    # What a pending item uses counts until after its deadline, however long it is kept.
+    decided = [index for index in open_ if states[f"{index}:s"] != b"pending"]
+    return found | {f"{base}turn:{turn}"} | _windows(blobs, decided)
+
+
+def _windows(blobs: Mapping[str, bytes], open_: list[str]) -> set[str]:
+    found = set[str]()
+    for index in open_:
+        with suppress(ValueError, IndexError, TypeError):
+            for row in json.loads(blobs.get(f"{index}:w", b"[]")):
+                found |= {row[0], f"{row[0]}:sum"}
+    return found
+
+
+def listed(reply: Reply) -> list[Reply]:
+    """Return a reply that is a list."""
+    assert isinstance(reply, list)
+    return cast("list[Reply]", reply)
+
+
+async def lose_records(conn: Connection) -> None:
+    """Lose all that has a lifetime, as an operator or a bad disk may."""
+    names = [text(name) for name in listed(await conn.command("KEYS", "*"))]
+    lost = [name for name in names if not is_permanent(name)]
+    if lost:
+        await conn.command("DEL", *lost)

@@ -1,0 +1,119 @@
+"""List ways to let whoever lost a lease write over what others did."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+FENCES = "tests/resume/test_fences.py"
+
+ONCE = "tests/resume/test_unasked_once.py"
+
+CUT_OFF = "tests/resume/test_cut_off.py"
+
+FENCES_TABLE = (
+    Mutant(
+        "results without their checkpoint are work that was cut off",
+        "gateway/resume/langgraph_local.py",
+        "        return bool(tasks)\n",
+        "        pass\n",
+        CUT_OFF,
+    ),
+    Mutant(
+        "a call that runs unasked is not repeated by who takes over",
+        "gateway/store/lua/unasked.lua",
+        "if not entered and ARGV[5] ~= '1' then return {'cut_off'} end",
+        "",
+        ONCE,
+    ),
+    Mutant(
+        "what ran unasked is given back, and not run again",
+        "gateway/store/lua/unasked.lua",
+        "if result then return {'ran', result} end",
+        "",
+        ONCE,
+    ),
+    Mutant(
+        "an agent inside an unasked call goes on where it was cut off",
+        "gateway/agent/middleware.py",
+        "        await unasked.entered()\n",
+        "",
+        ONCE,
+    ),
+    Mutant(
+        "a late holder keeps no step in SQLite",
+        "gateway/resume/fence_tables.py",
+        "if await _newest(saver, lease) != lease.fence:",
+        "if False:",
+        FENCES,
+    ),
+    Mutant(
+        "a late holder keeps no step in Postgres",
+        "gateway/resume/fence_tables.py",
+        "if _first(await cursor.fetchone()) != lease.fence:",
+        "if False:",
+        FENCES,
+    ),
+    Mutant(
+        "a late holder keeps no step with any other saver",
+        "gateway/resume/fence_tables.py",
+        "if isinstance(newest, int) and newest > lease.fence:",
+        "if False:",
+        FENCES,
+    ),
+    Mutant(
+        "a new holder's fence is known before it reads",
+        "gateway/resume/fenced_saver.py",
+        "        await self._introduce()\n        return await super().aget_tuple",
+        "        return await super().aget_tuple",
+        FENCES,
+    ),
+    Mutant(
+        "a writer that is paused in its transaction holds up nobody for long",
+        "gateway/resume/fence_tables.py",
+        "(str(_PAUSE_MS), lease.name),",
+        '("0", lease.name),',
+        FENCES,
+    ),
+    Mutant(
+        "a store put back to an older copy gives out fences above those in use",
+        "gateway/store/lua/lease.lua",
+        "math.max(newest, tonumber(ARGV[4])) + 1",
+        "newest + 1",
+        FENCES,
+    ),
+    Mutant(
+        "a lost lease asks, claims and ends nothing",
+        "gateway/store/script.py",
+        "if self._fenced is None or lease is None:",
+        "if True:",
+        FENCES,
+    ),
+    Mutant(
+        "who lost the lease tells no end of a thread",
+        "gateway/store/threads.py",
+        'TELL = Script("tell", is_fenced=True)',
+        'TELL = Script("tell")',
+        "tests/resume/test_told_once.py",
+    ),
+    Mutant(
+        "a late publisher sends nothing more",
+        "bot/posting.py",
+        "            lease.check()\n",
+        "            pass\n",
+        "tests/bot/test_late_publisher.py",
+    ),
+    Mutant(
+        "a holder that is cut off stops by its own clock",
+        "gateway/store/leases.py",
+        "asyncio.create_task(_end_in_time(taken)),",
+        "",
+        FENCES,
+    ),
+    Mutant(
+        "a fence that cannot rise is given to nobody",
+        "gateway/store/lua/lease.lua",
+        "if next_one >= 2 ^ 53 then",
+        "if false then",
+        FENCES,
+    ),
+)

@@ -1,0 +1,116 @@
+"""List ways to let what is needed end too early, or never."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+PRELUDE = "gateway/store/lua/prelude.lua"
+KEPT = "tests/clock/test_kept_while_needed.py"
+
+LIFETIMES_TABLE = (
+    Mutant(
+        "a doubt is kept until people settle it",
+        PRELUDE,
+        "executing = true, in_doubt = true}",
+        "executing = true}",
+        KEPT,
+    ),
+    Mutant(
+        "the place of a card is known as long as its approval",
+        "gateway/store/lua/attach.lua",
+        "if left == -1 then",
+        "if false then",
+        KEPT,
+    ),
+    Mutant(
+        "a run lists what is open in it, however old",
+        PRELUDE,
+        "redis.call('EXISTS', open) == 0 and keep",
+        "keep",
+        KEPT,
+    ),
+    Mutant(
+        "a turn has its first answer while a call of it is open",
+        PRELUDE,
+        "  live_on({turn}, not needed and keep)",
+        "  live_on({turn}, keep)",
+        KEPT,
+    ),
+    Mutant(
+        "what a doubt uses counts until it is settled",
+        PRELUDE,
+        "state == 'pending' and till or WHILE_OPEN",
+        "till or now + 864e5",
+        KEPT,
+    ),
+    Mutant(
+        "an edit without a record is not told as made",
+        "gateway/agent/run_edits.py",
+        "refuted = asked.keys() - known.made\n",
+        "refuted = asked.keys() - known.made - known.unknown\n",
+        "tests/agent/test_forged_edits.py",
+    ),
+    Mutant(
+        "who asked is known while the run goes on",
+        PRELUDE,
+        "  redis.call('PERSIST', facts)\n",
+        "  redis.call('PEXPIRE', facts, 2592000000)\n",
+        "tests/clock/test_who_asked.py",
+    ),
+    Mutant(
+        "where people are forgotten nobody approves alone",
+        "gateway/service/proposals.py",
+        "two = Demand(approvals=2,",
+        "two = Demand(approvals=1,",
+        "tests/clock/test_who_asked.py",
+    ),
+    Mutant(
+        "a thread with a past and no facts has forgotten people",
+        "gateway/store/threads.py",
+        "is_lost = has_past and (",
+        "is_lost = False and (",
+        "tests/clock/test_who_asked.py",
+    ),
+    Mutant(
+        "a record of a newer version is left alone",
+        "gateway/store/codec.py",
+        "int(written) > FORMAT",
+        "int(written) > FORMAT + 9",
+        "tests/service/test_newer_records.py",
+    ),
+    Mutant(
+        "records of a newer version keep no other waiting",
+        "gateway/service/sweep.py",
+        "overdue(keys, _BATCH, skip=left)",
+        "overdue(keys, _BATCH, skip=0)",
+        "tests/service/test_newer_records.py",
+    ),
+    Mutant(
+        "a dead holder keeps a thread no longer because the clock went back",
+        "gateway/store/lua/lease.lua",
+        "if left > tonumber(ARGV[3]) then",
+        "if false then",
+        "tests/clock/test_clock_goes_back.py",
+    ),
+    Mutant(
+        "a dead owner keeps a call no longer because the clock went back",
+        "gateway/store/lua/claim.lua",
+        "if left > tonumber(ARGV[5]) then",
+        "if false then",
+        "tests/clock/test_clock_goes_back.py",
+    ),
+    Mutant(
+        "a run that failed is kept while people have to say something",
+        "gateway/resume/retries.py",
+        "        if await self._store.approvals.has_open(keys, at.tenant, at.home):\n",
+        "        if False:\n",
+        "tests/resume/test_old_runs.py",
+    ),
+    Mutant(
+        "a new turn ends what a version without open runs left",
+        "gateway/store/lua/open.lua",
+        "if waits and not redis",
+        "if false and not redis",
+        "tests/service/test_records_of_before.py",
+    ),
+)

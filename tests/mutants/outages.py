@@ -1,0 +1,91 @@
+"""Break what becomes of a run that fails: its retries, its end, and what is told."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+PLAN = "gateway/resume/retry_plan.py"
+RETRIES = "gateway/resume/retries.py"
+DIAGNOSIS = "tests/resume/test_diagnosis.py"
+OUTAGES = "tests/resume/test_run_outages.py"
+MESSAGES = "tests/bot/test_run_messages.py"
+
+OUTAGES_TABLE = (
+    Mutant(
+        "what cannot pass is parked at once",
+        PLAN,
+        "is_parked = is_last or diagnosis.is_final or now_ms >= until_ms",
+        "is_parked = is_last or now_ms >= until_ms",
+        OUTAGES,
+    ),
+    Mutant(
+        "an approved call is retried until its approval ends",
+        PLAN,
+        "until_ms = max(until_ms, approved_until_ms)",
+        "until_ms = max(until_ms, 0)",
+        OUTAGES,
+    ),
+    Mutant(
+        "a try again begins the time for retries anew",
+        "gateway/service/runs.py",
+        "            retried_since_ms=now_ms,\n",
+        "            retried_since_ms=run.retried_since_ms,\n",
+        OUTAGES,
+    ),
+    Mutant(
+        "a dropped run is brought forward by nobody",
+        "gateway/resume/worker.py",
+        "if not is_start and await self._store.stalled.is_dropped(at.keys, at.run):",
+        "if False:",
+        OUTAGES,
+    ),
+    Mutant(
+        "a thread that waits has one job",
+        "gateway/resume/worker.py",
+        'rest = delivery.job.with_(kind=JobKind.RESUME, input="", id="")',
+        'rest = delivery.job.with_(kind=JobKind.RESUME, input="")',
+        OUTAGES,
+    ),
+    Mutant(
+        "no text of an error is told",
+        "gateway/resume/diagnosis.py",
+        "reason = _SENTENCES[trouble].format(name=name_of(error))",
+        "reason = _SENTENCES[trouble].format(name=str(error))",
+        DIAGNOSIS,
+    ),
+    Mutant(
+        "a bug while an outage is handled is no outage",
+        "gateway/resume/diagnosis.py",
+        "    if own is None and error.__context__ is not None and not",
+        "    if error.__context__ is not None and not",
+        DIAGNOSIS,
+    ),
+    Mutant(
+        "an outage has one message",
+        "bot/run_messages.py",
+        "    place = await wall.cards.place(keys, outage)\n",
+        "    place = None\n",
+        MESSAGES,
+    ),
+    Mutant(
+        "only who asked or may decide tries a run again",
+        "gateway/service/runs.py",
+        "        return self._stops.forbidden(scope, reviewer)\n",
+        "        return None\n",
+        MESSAGES,
+    ),
+    Mutant(
+        "a failed run that nobody can read stops no other",
+        "gateway/store/stalled.py",
+        "            except (NewerRecord, UnreadableRecord) as error:\n",
+        "            except NewerRecord as error:\n",
+        "tests/resume/test_unreadable_runs.py",
+    ),
+    Mutant(
+        "a failed run counts as the run under whose name it stands",
+        "gateway/store/stalled.py",
+        "    if not run == found.id == whose:\n",
+        "    if not run == found.id:\n",
+        "tests/resume/test_unreadable_runs.py",
+    ),
+)

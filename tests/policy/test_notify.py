@@ -1,0 +1,96 @@
+"""A policy says whom cards mention; it changes nothing about who decides."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from gateway.approvals.quorum import stricter
+from gateway.approvals.record import Demand, Notify, Role
+from gateway.approvals.tiers import Tier
+from gateway.policy.load import BadPolicy, load_policy
+from gateway.policy.selection import Selection
+
+POLICY = """\
+version: 1
+defaults: {reviewers: support}
+roles:
+  support: {usergroups: [S0SUPPORT]}
+  senior: {users: [U0LEAD, U0HEAD], notify: none}
+tiers:
+  approve: {notify: none, escalate_at: 80%, escalate_to: "#leads"}
+  escalate: {of: [support, senior], at_least: {senior: 1}}
+tools: {refund: {tier: approve}}
+"""
+
+
+def demand_at(tier: Tier, text: str = POLICY) -> Demand:
+    policy = load_policy(text, "policy.yml")
+    return Selection(policy, "support", "refund").demand(tier)
+
+
+def told(demand: Demand) -> dict[str, Notify]:
+    return {role.name: role.notify for role in demand.roles}
+
+
+def test_a_role_is_mentioned_unless_it_or_its_tier_says_otherwise() -> None:
+    assert told(demand_at(Tier.APPROVE)) == {"support": Notify.NONE}
+    assert told(demand_at(Tier.ESCALATE)) == {
+        "support": Notify.MENTION,
+        "senior": Notify.NONE,
+    }
+
+
+def test_a_tier_silences_every_part_of_a_requirement() -> None:
+    needs = POLICY.replace(
+        "tools: {refund: {tier: approve}}",
+        "requirements: {both: {all: [{of: support}, {of: senior}]}}\n"
+        "tools: {refund: {tier: approve, needs: both}}",
+    ).replace(", notify: none}\ntiers", "}\ntiers")
+
+    assert set(told(demand_at(Tier.APPROVE, needs)).values()) == {Notify.NONE}
+    assert set(told(demand_at(Tier.ESCALATE, needs)).values()) == {Notify.MENTION}
+
+
+@pytest.mark.parametrize("pair", [*product(Notify, repeat=2)])
+def test_of_two_demands_the_one_that_mentions_people_wins(
+    pair: tuple[Notify, Notify],
+) -> None:
+    first, second = (
+        Demand(approvals=1, of=(Role(name="support", users=("U0ANA",), notify=one),))
+        for one in pair
+    )
+
+    both = stricter(first, second.with_(approvals=2))
+
+    (role,) = both.roles
+    assert (role.notify is Notify.MENTION) == (Notify.MENTION in pair)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("notify: none}\ntiers", "notify: dm}\ntiers", "notify"),
+        (
+            "approve: {notify: none,",
+            "approve: {notify: none, remind_at: 50%,",
+            "'notify: none' mentions nobody, and 'remind_at' mentions those",
+        ),
+        (
+            'escalate_to: "#leads"',
+            "escalate_to: senior",
+            "'tiers.approve.escalate_to' calls 'senior', which 'notify: none' keeps",
+        ),
+    ],
+    ids=["unknown", "reminded", "called"],
+)
+def test_what_contradicts_it_is_refused_with_what_to_do(
+    old: str, new: str, said: str
+) -> None:
+    assert old in POLICY
+
+    with pytest.raises(BadPolicy) as found:
+        load_policy(POLICY.replace(old, new), "policy.yml")
+
+    assert said in str(found.value)

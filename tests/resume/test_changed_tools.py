@@ -1,0 +1,83 @@
+"""A call is decided all the same when its tool changed or went while it waited."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
+from langchain_core.tools import BaseTool, tool
+
+from bot.cards.fallbacks import of_card
+from gateway.agent import ApprovalMiddleware, guarded
+from gateway.approvals.lifecycle import ItemState
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.store.store import Store
+from tests.resume import shop
+from tests.resume.house import House, open_house
+
+REFUND = ("refund", {"order": "78291", "amount": 899.0})
+
+
+@tool("refund")
+def renamed(order: str, value: float) -> str:
+    """Give money back."""
+    shop.note(f"refund {order} {value}")
+    return "refunded"
+
+
+@tool
+def other(to: str) -> str:
+    """Send something else."""
+    return to
+
+
+@asynccontextmanager
+async def changed(store: Store, path: Path, given: BaseTool) -> AsyncGenerator[House]:
+    """Run the shop's agent with another tool, as after a deployment."""
+    async with open_checkpoints(str(path)) as saver:
+        graph = create_agent(
+            shop.Obedient(), [given], middleware=[ApprovalMiddleware("shop")]
+        )
+        yield House(store, LangGraphLocal(attached(graph, saver), agent="shop"), saver)
+
+
+@pytest.mark.parametrize("is_early", [True, False], ids=["before", "after"])
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (guarded(renamed), "do not fit the tool 'refund', so it did not run"),
+        (other, "There is no tool 'refund' here, so this call did not run"),
+    ],
+    ids=["another-schema", "no-tool"],
+)
+async def test_a_call_whose_tool_changed_fails_and_the_agent_is_told_why(
+    store: Store,
+    tmp_path: Path,
+    given: BaseTool,
+    told: str,
+    *,
+    is_early: bool,
+) -> None:
+    path = tmp_path / "checkpoints.sqlite"
+    async with open_house(store, path) as house:
+        async with house.working():
+            await house.ask(REFUND)
+            [item] = await house.asked()
+            await house.idle()
+        if is_early:
+            await house.decide(item)
+
+    async with changed(store, path, given) as house, house.working():
+        if not is_early:
+            await house.decide(item)
+        assert told in await house.words()
+        [approval] = await house.approvals()
+
+    assert [one.state for one in approval.items] == [ItemState.FAILED]
+    assert " ran" not in of_card(approval)
+    assert shop.ledger() == []

@@ -1,0 +1,237 @@
+"""Errors are known by class, status and cause, and never told in their own words."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import sqlite3
+import ssl
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import httpx
+import psycopg
+import pytest
+from langgraph.errors import GraphRecursionError
+from pydantic import BaseModel, ValidationError
+
+from gateway.errors import GraphError, StateUnknown, StoreUnavailable
+from gateway.resume.classification import at_breakpoint, at_limit
+from gateway.resume.diagnosis import diagnose
+from gateway.resume.known_errors import Trouble
+from tests.bot.strategies import CANARY
+
+REQUEST = httpx.Request("POST", "https://model.example/v1")
+
+
+class Coded(Exception):
+    """An error of a library that carries an HTTP status somewhere."""
+
+    def __init__(self, **attributes: object) -> None:
+        super().__init__(CANARY)
+        self.__dict__.update(attributes)
+
+
+def of(status: int, **headers: str) -> httpx.HTTPStatusError:
+    """Return the error of an HTTP client about a status."""
+    response = httpx.Response(status, request=REQUEST, headers=headers)
+    return httpx.HTTPStatusError(CANARY, request=REQUEST, response=response)
+
+
+def named(module: str, *names: str) -> Exception:
+    """Return an error of a library that is not installed, by its class and bases."""
+    kind: Any = Exception
+    for name in reversed(names):
+        kind = type(name, (kind,), {"__module__": module})
+    return kind(CANARY)  # type: ignore[no-any-return]
+
+
+def invalid() -> ValidationError:
+    """Return pydantic's error about arguments."""
+
+    class Given(BaseModel):
+        number: int
+
+    try:
+        Given.model_validate({"number": CANARY})
+    except ValidationError as error:
+        return error
+    raise AssertionError
+
+
+CAN_PASS = [
+    (ConnectionResetError(CANARY), Trouble.CONNECTION),
+    (socket.gaierror(CANARY), Trouble.CONNECTION),
+    (ssl.SSLEOFError(CANARY), Trouble.CONNECTION),
+    (OSError(errno.ENETUNREACH, CANARY), Trouble.CONNECTION),
+    (OSError(errno.ENOSPC, CANARY), Trouble.MACHINE),
+    (TimeoutError(CANARY), Trouble.TIMEOUT),
+    (httpx.ConnectError(CANARY), Trouble.CONNECTION),
+    (httpx.ReadTimeout(CANARY), Trouble.TIMEOUT),
+    (httpx.RemoteProtocolError(CANARY), Trouble.CONNECTION),
+    (of(408), Trouble.TIMEOUT),
+    (of(409), Trouble.OVERLOAD),
+    (of(429), Trouble.RATE_LIMIT),
+    (of(503), Trouble.OVERLOAD),
+    (of(529), Trouble.OVERLOAD),
+    (aiohttp.ServerDisconnectedError(CANARY), Trouble.CONNECTION),
+    (Coded(status_code=500), Trouble.OVERLOAD),
+    (Coded(code=429), Trouble.RATE_LIMIT),
+    (Coded(code=lambda: 503, status=503), Trouble.OVERLOAD),
+    (
+        Coded(response={"ResponseMetadata": {"HTTPStatusCode": 503}}),
+        Trouble.OVERLOAD,
+    ),
+    (named("openai", "APIConnectionError", "APIError"), Trouble.CONNECTION),
+    (named("groq", "APITimeoutError", "APIConnectionError"), Trouble.TIMEOUT),
+    (named("httpx2", "ConnectTimeout", "TimeoutException"), Trouble.TIMEOUT),
+    (named("google.auth.exceptions", "TransportError"), Trouble.CONNECTION),
+    (psycopg.OperationalError(CANARY), Trouble.DATABASE),
+    (named("redis.exceptions", "ConnectionError"), Trouble.DATABASE),
+    (sqlite3.OperationalError(CANARY), Trouble.DATABASE),
+    (StoreUnavailable(CANARY), Trouble.STORE),
+    (ExceptionGroup(CANARY, [TimeoutError(), of(503)]), None),
+]
+CANNOT_PASS = [
+    (TypeError(CANARY), Trouble.CODE),
+    (KeyError(CANARY), Trouble.CODE),
+    (AttributeError(CANARY), Trouble.CODE),
+    (ImportError(CANARY), Trouble.CODE),
+    (NotImplementedError(CANARY), Trouble.CODE),
+    (FileNotFoundError(CANARY), Trouble.CODE),
+    (invalid(), Trouble.CODE),
+    (httpx.UnsupportedProtocol(CANARY), Trouble.CODE),
+    (psycopg.ProgrammingError(CANARY), Trouble.CODE),
+    (ssl.SSLCertVerificationError(CANARY), Trouble.REFUSED),
+    (of(400), Trouble.REFUSED),
+    (of(401), Trouble.REFUSED),
+    (of(403), Trouble.REFUSED),
+    (of(404), Trouble.REFUSED),
+    (of(501), Trouble.REFUSED),
+    (GraphRecursionError(CANARY), Trouble.LIMIT),
+    (at_limit("t1", "a limit"), Trouble.LIMIT),
+    (at_breakpoint("t1", is_told=False), Trouble.BREAKPOINT),
+    (GraphError("The graph cannot be used."), Trouble.GRAPH),
+    (ExceptionGroup(CANARY, [TimeoutError(), KeyError(CANARY)]), Trouble.CODE),
+]
+UNKNOWN = [
+    RuntimeError(CANARY),
+    Exception(CANARY),
+    Coded(status_code=200),
+    Coded(status_code="429"),
+    named("my_shop", "OutOfStock"),
+    ExceptionGroup(CANARY, [TimeoutError(), RuntimeError(CANARY)]),
+]
+
+
+@pytest.mark.parametrize(("error", "trouble"), CAN_PASS)
+def test_what_can_pass_is_known(error: Exception, trouble: Trouble | None) -> None:
+    found = diagnose(error)
+
+    assert found.can_pass
+    assert not found.is_final
+    assert trouble in {None, found.trouble}
+    assert CANARY not in found.reason
+
+
+@pytest.mark.parametrize(("error", "trouble"), CANNOT_PASS)
+def test_what_cannot_pass_is_known(error: Exception, trouble: Trouble) -> None:
+    found = diagnose(error)
+
+    assert (found.trouble, found.is_final) == (trouble, True)
+    assert CANARY not in found.reason
+
+
+@pytest.mark.parametrize("error", UNKNOWN)
+def test_anything_else_is_unknown(error: Exception) -> None:
+    found = diagnose(error)
+
+    assert (found.trouble, found.can_pass) == (Trouble.UNKNOWN, False)
+    assert not found.is_final
+    assert CANARY not in found.reason
+
+
+def raised(error: Exception, *, cause: Exception, is_named: bool) -> Exception:
+    """Return an error that was raised from another one, or while it was handled."""
+    try:
+        try:
+            raise cause  # noqa: TRY301 - what is tested
+        except Exception as inner:
+            if is_named:
+                raise error from inner
+            raise error  # noqa: B904 - what is tested
+    except Exception as outer:  # noqa: BLE001 - whatever was given
+        return outer
+
+
+def test_an_error_is_known_by_what_it_was_raised_from() -> None:
+    wrapped = raised(RuntimeError(CANARY), cause=of(503), is_named=True)
+    named_bug = raised(ValueError(CANARY), cause=ConnectionError(), is_named=True)
+    bug = raised(KeyError(CANARY), cause=ConnectionError(), is_named=False)
+    meanwhile = raised(RuntimeError(CANARY), cause=TimeoutError(), is_named=False)
+    harmless = raised(RuntimeError(CANARY), cause=KeyError(), is_named=False)
+    of_a_bug = raised(RuntimeError(CANARY), cause=KeyError(), is_named=True)
+
+    assert diagnose(wrapped).trouble is Trouble.OVERLOAD
+    assert diagnose(named_bug).trouble is Trouble.CONNECTION
+    assert diagnose(bug).trouble is Trouble.CODE
+    assert diagnose(meanwhile).trouble is Trouble.TIMEOUT
+    assert diagnose(harmless).trouble is Trouble.UNKNOWN
+    assert diagnose(of_a_bug).trouble is Trouble.CODE
+
+
+def test_causes_in_a_circle_end() -> None:
+    one, two = RuntimeError(), RuntimeError()
+    one.__cause__, two.__cause__ = two, one
+
+    assert diagnose(one).trouble is Trouble.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("headers", "seconds"),
+    [
+        ({"retry-after": "7"}, 7.0),
+        ({"retry-after": "0.5"}, 0.5),
+        ({"retry-after-ms": "250"}, 0.25),
+        ({"retry-after": "999999"}, 3600.0),
+        ({"retry-after": "-1"}, 0.0),
+        ({"retry-after": "nan"}, 0.0),
+        ({"retry-after": "soon"}, 0.0),
+        (
+            {
+                "date": "Wed, 21 Oct 2026 07:28:00 GMT",
+                "retry-after": "Wed, 21 Oct 2026 07:28:30 GMT",
+            },
+            30.0,
+        ),
+        ({}, 0.0),
+    ],
+)
+def test_retry_after_is_read(headers: dict[str, str], seconds: float) -> None:
+    assert diagnose(of(429, **headers)).retry_after_s == seconds
+    assert diagnose(of(401, **headers)).retry_after_s == 0
+
+
+def test_a_foreign_property_that_raises_is_not_asked_again() -> None:
+    class Rude(Exception):
+        @property
+        def status_code(self) -> int:
+            raise RuntimeError(CANARY)
+
+        @property
+        def response(self) -> object:
+            return SimpleNamespace(headers=3)
+
+    assert diagnose(Rude()).trouble is Trouble.UNKNOWN
+
+
+def test_a_class_that_is_named_like_markup_is_not_named() -> None:
+    rude = type("<!channel>", (TypeError,), {"__module__": "<!here>"})
+
+    assert diagnose(rude()).reason == "The agent's code failed (an error)."
+
+
+def test_our_own_sentences_are_told() -> None:
+    assert diagnose(GraphError("Use another one.")).reason == "Use another one."
+    assert diagnose(StateUnknown("It is down.")).trouble is Trouble.STATE

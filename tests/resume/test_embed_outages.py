@@ -1,0 +1,125 @@
+"""A program's `run` waits through an outage, and raises what cannot pass."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langgraph.checkpoint.memory import InMemorySaver
+
+from gateway.embed import Twokey
+from gateway.errors import GraphError
+from gateway.resume.orphans import OrphanFinder
+from gateway.resume.runners import Runners
+from gateway.store.stalled import RunState, StalledRun
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import AT_ONCE, RULES
+from tests.resume.test_run_outages import Provider
+
+PLACE: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
+LOOK_UP = {"messages": [{"role": "user", "content": '[["look_up", {"order": "1"}]]'}]}
+
+
+@pytest.fixture
+async def tk(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> AsyncGenerator[Twokey]:
+    """Give a Twokey that tries again at once."""
+    monkeypatch.setattr("gateway.resume.patience.FIRST_PAUSE_S", 0.01)
+    url = store.conn.url
+    async with Twokey(policy=RULES, url=url, data_dir=tmp_path, retries=AT_ONCE) as one:
+        yield one
+
+
+@pytest.fixture
+def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
+    """Let the shop's model answer through a provider."""
+    found = Provider()
+    monkeypatch.setattr(shop, "after_tools", found.answer)
+    return found
+
+
+async def kept(tk: Twokey) -> StalledRun | None:
+    """Return what is kept of the run."""
+    keys = tk.store.keys_of_tenant("default")
+    run = keys.stalled_run("default", "shop", "t1")
+    return await tk.store.stalled.find(keys, run)
+
+
+def words(values: dict[str, Any]) -> str:
+    """Return what the agent said last."""
+    return str(values["messages"][-1].text)
+
+
+async def test_a_run_waits_until_its_model_is_back(
+    tk: Twokey, provider: Provider
+) -> None:
+    provider.error = ConnectionError()
+    run = asyncio.create_task(tk.run(shop.graph, LOOK_UP, **PLACE))
+    await provider.failed(times=6)
+    provider.error = None
+
+    assert words(await run) == "found 1"
+    assert shop.ledger() == ["look_up 1"]
+
+
+async def test_a_wait_ends_by_its_own_time_out_and_the_run_goes_on(
+    tk: Twokey, provider: Provider
+) -> None:
+    provider.error = ConnectionError()
+    with pytest.raises(TimeoutError):
+        await tk.run(shop.graph, LOOK_UP, **PLACE, timeout_s=0.2)
+    await provider.failed()
+    provider.error = None
+
+    assert words(await tk.wait(shop.graph, **PLACE)) == "found 1"
+
+
+async def test_a_run_waits_until_its_checkpoints_are_there(tk: Twokey) -> None:
+    saver: Any = InMemorySaver()
+    tries: list[int] = []
+    put = saver.aput
+
+    async def away(*args: Any, **options: Any) -> Any:
+        tries.append(1)
+        if len(tries) < 5:
+            raise ConnectionError("the database is away")
+        return await put(*args, **options)
+
+    saver.aput = away
+    graph: Any = shop.graph()
+    graph.checkpointer = saver
+
+    assert words(await tk.run(graph, LOOK_UP, **PLACE)) == "found 1"
+    assert shop.ledger() == ["look_up 1"]
+
+
+async def test_what_cannot_pass_is_raised_parked_and_run_again_without_input(
+    tk: Twokey, provider: Provider
+) -> None:
+    provider.error = KeyError("a bug")
+    with pytest.raises(KeyError):
+        await tk.run(shop.graph, LOOK_UP, **PLACE)
+    parked = await kept(tk)
+    runner = await tk._runner(shop.graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
+    finder = OrphanFinder(tk.store, Runners({"shop": runner}), consumer="x", rest_ms=0)
+    await finder.look()
+
+    assert parked
+    assert parked.state is RunState.PARKED
+    assert provider.calls == 1
+    with pytest.raises(GraphError, match=r"given up: .*KeyError"):
+        await tk.wait(shop.graph, **PLACE)
+
+    provider.error = None
+    assert words(await tk.run(shop.graph, **PLACE)) == "found 1"
+
+    async def is_gone() -> bool:
+        return await kept(tk) is None
+
+    await eventually(is_gone)

@@ -1,0 +1,68 @@
+"""The embedded store of a program or a service may die; what it kept goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gateway.approvals.decisions import Settled
+from gateway.commands.stopping import until_stopped
+from gateway.embed import Twokey
+from gateway.errors import StoreUnavailable
+from gateway.store import engine
+from gateway.store.serving import ENGINE_FOLDER
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import RULES
+from tests.resume.test_embed import asked, decide, refund
+
+
+async def test_a_program_goes_on_after_its_embedded_store_was_killed(
+    tmp_path: Path,
+) -> None:
+    async with Twokey(policy=RULES, data_dir=tmp_path) as tk:
+        run = asyncio.create_task(
+            tk.run(shop.graph, refund(), thread_id="t1", agent="shop")
+        )
+        item = await asked(tk)
+        await server_killed(tk, tmp_path)
+
+        assert isinstance(await decide(tk, item), Settled)
+        final = await run
+
+    assert final["messages"][-1].text == "refunded 78291 899"
+    assert len(shop.ledger()) == 1
+
+
+async def test_a_service_whose_embedded_store_dies_again_and_again_ends_with_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "_LONGEST_PAUSE_S", 0.05)
+    async with Twokey(policy=RULES, data_dir=tmp_path) as tk:
+        service = asyncio.create_task(until_stopped(tk.reload, tk.store))
+        for _ in range(engine.MAX_DEATHS):
+            assert not service.done()
+            await server_killed(tk, tmp_path)
+
+        with pytest.raises(StoreUnavailable, match="ended 5 times in a row"):
+            await service
+
+
+async def server_killed(tk: Twokey, data_dir: Path) -> None:
+    """Kill the server of a program of this process, and wait for the next one."""
+    with engine.EmbeddedEngine(data_dir / ENGINE_FOLDER) as server:
+        pid = server.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+
+        async def is_back() -> bool:
+            with suppress(StoreUnavailable):
+                return server.pid != pid and bool(await tk.store.conn.command("PING"))
+            return False
+
+        await eventually(is_back)

@@ -1,0 +1,324 @@
+"""Whoever lost a thread's lease writes nothing over what others did since."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+
+from gateway.approvals.lifecycle import ItemState
+from gateway.errors import LeaseLost, StoreUnavailable
+from gateway.resume import fence_tables
+from gateway.resume.announcing import Place
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.fenced_saver import FencedSaver
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.resume.leases import under_lease
+from gateway.store import fences
+from gateway.store.fences import Lease
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.cut import Cut
+from tests.resume import postgres_server, shop
+from tests.resume.house import House, open_house
+
+Saver = BaseCheckpointSaver[Any]
+KINDS = ["sqlite", "postgres", "memory"]
+
+
+@pytest.fixture(scope="module")
+def postgres_url() -> Generator[str]:
+    """Give the address of a fresh Postgres."""
+    programs = postgres_server.found()
+    if programs is None:
+        pytest.skip("no Postgres here")
+    with postgres_server.running(programs) as url:
+        yield url
+
+
+@pytest.fixture(params=KINDS)
+async def savers(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncGenerator[tuple[Saver, Saver]]:
+    """Give two processes' savers of one database; in memory there is but one."""
+    if request.param == "memory":
+        one = InMemorySaver()
+        yield one, one
+        return
+    place = str(tmp_path / "checkpoints.db")
+    if request.param == "postgres":
+        place = request.getfixturevalue("postgres_url")
+    async with open_checkpoints(place) as first, open_checkpoints(place) as second:
+        await first.adelete_thread("t1")
+        yield first, second
+
+
+def place(store: Store, thread: str = "t1") -> Place:
+    """Return a thread of the shop's agent."""
+    return Place(store.keys_of_tenant("default"), "default", "shop", thread)
+
+
+def runner(saver: Saver, step: asyncio.Event | None = None) -> LangGraphLocal:
+    """Return the shop's agent; its model waits for ``step``, if one is given."""
+    return LangGraphLocal(attached(shop.graph(waits_for=step), saver))
+
+
+async def take_away(store: Store, at: Place) -> None:
+    """Let a lease end in the store, as if its holder had been paused for long."""
+    await store.conn.command("DEL", at.keys.lease(at.tenant, at.agent, at.thread))
+
+
+async def history(one: LangGraphLocal, thread: str = "t1") -> list[str]:
+    """Return a thread's checkpoints, oldest first; each continues the one before."""
+    graph = cast("Any", one)._graph
+    found = [
+        state
+        async for state in graph.aget_state_history(
+            {"configurable": {"thread_id": thread}}
+        )
+    ]
+    ids = [state.config["configurable"]["checkpoint_id"] for state in found]
+    before = [
+        (state.parent_config or {"configurable": {"checkpoint_id": ""}})[
+            "configurable"
+        ]["checkpoint_id"]
+        for state in found
+    ]
+    assert before == [*ids[1:], ""], "the thread was forked"
+    return ids[::-1]
+
+
+async def test_a_late_model_answer_changes_nothing_of_a_thread_that_went_on(
+    store: Store, savers: tuple[Saver, Saver]
+) -> None:
+    at, think = place(store), asyncio.Event()
+    slow, quick = runner(savers[0], think), runner(savers[1])
+    late = asyncio.create_task(
+        under_lease(store, at, lambda: slow.start("t1", "hello", key="k"))
+    )
+
+    async def has_begun() -> bool:
+        return (await quick.probe("t1")).exists
+
+    await eventually(has_begun)
+    await take_away(store, at)
+    await under_lease(store, at, lambda: quick.nudge("t1", key="k"))
+    ids = await history(quick)
+    think.set()
+
+    with pytest.raises(LeaseLost):
+        await late
+    assert await history(quick) == ids
+    assert (await quick.probe("t1")).last_words == "You said hello"
+
+
+async def test_what_a_new_holder_only_read_is_not_changed_by_the_one_before(
+    store: Store, savers: tuple[Saver, Saver]
+) -> None:
+    if isinstance(savers[0], InMemorySaver):
+        pytest.skip("a saver that knows no fences learns of one by the first write")
+    at, think = place(store), asyncio.Event()
+    slow, quick = runner(savers[0], think), runner(savers[1])
+    late = asyncio.create_task(
+        under_lease(store, at, lambda: slow.start("t1", "hello", key="k"))
+    )
+
+    async def has_begun() -> bool:
+        return (await quick.probe("t1")).exists
+
+    await eventually(has_begun)
+    await take_away(store, at)
+    read = await under_lease(store, at, lambda: quick.probe("t1"))
+    think.set()
+
+    with pytest.raises(LeaseLost):
+        await late
+    assert await quick.probe("t1") == read
+
+
+async def test_a_thread_goes_on_after_the_store_was_put_back_to_an_older_copy(
+    store: Store, savers: tuple[Saver, Saver]
+) -> None:
+    at, one = place(store), runner(savers[0])
+    for key in ("a", "b", "c"):
+        await under_lease(store, at, partial(one.start, "t1", "hello", key=key))
+    await store.conn.command("FLUSHALL")
+
+    await under_lease(store, at, lambda: one.start("t1", "again", key="k"))
+
+    assert (await one.probe("t1")).last_words == "You said again"
+    await history(one)
+
+
+async def test_a_program_may_write_to_its_threads_outside_of_any_lease(
+    store: Store, savers: tuple[Saver, Saver]
+) -> None:
+    at, one = place(store), runner(savers[0])
+    await one.start("t1", "hello", key="k")
+    await under_lease(store, at, lambda: one.start("t1", "again", key="k2"))
+    await one.start("t1", "and again", key="k3")
+
+    assert (await one.probe("t1")).last_words == "You said and again"
+
+
+async def test_nothing_is_deleted_by_whoever_lost_the_lease(
+    store: Store, savers: tuple[Saver, Saver]
+) -> None:
+    at, one, other = place(store), runner(savers[0]), runner(savers[1])
+    await under_lease(store, at, lambda: one.start("t1", "hello", key="k"))
+
+    async def delete() -> None:
+        await one.probe("t1")
+        await take_away(store, at)
+        await under_lease(store, at, lambda: other.start("t1", "again", key="k2"))
+        await one.delete("t1")
+
+    with pytest.raises(LeaseLost):
+        await under_lease(store, at, delete)
+    assert (await other.probe("t1")).last_words == "You said again"
+
+
+async def test_a_fenced_saver_is_still_of_its_kind(savers: tuple[Saver, Saver]) -> None:
+    saver = cast("Any", runner(savers[0]))._graph.checkpointer
+
+    assert isinstance(saver, FencedSaver)
+    assert isinstance(saver, type(savers[0]))
+    assert type(savers[0]).__name__ in type(saver).__name__
+
+
+async def test_every_holder_has_a_greater_fence_than_all_before(store: Store) -> None:
+    at, found = place(store), list[int]()
+    for _ in range(5):
+        async with store.threads.lease(at.keys, "default", "shop", "t1") as lease:
+            found.append(lease.fence)
+
+    assert found == sorted(set(found))
+
+
+async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
+    house: House,
+) -> None:
+    async with house.working() as gateway:
+        await house.ask(("refund", {"order": "1", "amount": 5.0}))
+        [item] = await house.asked()
+        await house.idle()
+        at = place(house.store)
+
+        async def late() -> None:
+            await take_away(house.store, at)
+            await gateway.home.withdraw(frozenset({item.id}))
+
+        with pytest.raises(LeaseLost):
+            await under_lease(house.store, at, late)
+
+    assert await house.states() == [ItemState.PENDING]
+
+
+async def test_a_holder_that_is_cut_off_from_the_store_stops_by_its_own_clock(
+    store: Store,
+) -> None:
+    async with Cut(store.conn.url) as cut:
+        away = Store(cut.url, lease_ms=400)
+        ended = asyncio.Event()
+
+        async def work() -> None:
+            cut.close()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+
+        with pytest.raises(LeaseLost):
+            async with asyncio.timeout(5):
+                await under_lease(away, place(away), work)
+        assert ended.is_set()
+        cut.open()
+        await away.close()
+
+
+async def test_a_lease_ends_with_the_clock_that_counts_suspension(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at, moved = place(store), 0.0
+    real = fences.now_s
+    monkeypatch.setattr(fences, "now_s", lambda: real() + moved)
+
+    async with store.threads.lease(at.keys, "default", "shop", "t1") as lease:
+        lease.check()
+        moved = 60.0
+        with pytest.raises(LeaseLost):
+            lease.check()
+        moved = 0.0
+
+
+@asynccontextmanager
+async def paused_in_a_write(url: str, lease: Lease) -> AsyncGenerator[None]:
+    """Stay in the middle of a write, as a process does that is stopped there."""
+    async with open_checkpoints(url) as saver:
+        fence = fence_tables.PostgresFence()
+        await fence.raised(saver, lease)
+        inside = asyncio.Event()
+
+        async def put(_: Saver | None) -> None:
+            inside.set()
+            await asyncio.Event().wait()
+
+        writing = asyncio.create_task(fence.write(saver, lease, {}, put))
+        await inside.wait()
+        yield
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def test_a_writer_that_is_paused_in_a_transaction_holds_up_nobody_for_long(
+    store: Store, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fence_tables, "_PAUSE_MS", 300)
+    at = place(store, "paused")
+    async with (
+        store.threads.lease(at.keys, "default", "shop", "paused") as lease,
+        paused_in_a_write(postgres_url, lease),
+        open_checkpoints(postgres_url) as saver,
+    ):
+        await take_away(store, at)
+        async with asyncio.timeout(10):
+            await under_lease(
+                store, at, lambda: runner(saver).start("paused", "hello", key="k")
+            )
+
+
+async def test_two_houses_of_one_store_never_fork_a_thread(
+    store: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "checkpoints.db"
+    async with (
+        open_house(store, path) as one,
+        open_house(store, path) as two,
+        one.working(),
+        two.working(),
+    ):
+        for number in range(3):
+            await one.say(f"hello {number}")
+            await one.words(number + 1)
+        await history(one.runner)
+
+
+async def test_a_fence_that_cannot_rise_gives_nobody_a_lease(house: House) -> None:
+    """Beyond 2**53 Lua would give two holders one number."""
+    keys = house.keys
+    await house.store.conn.command("SET", keys.fences, str(2**53 - 2))
+    threads = house.store.threads
+    async with threads.lease(keys, "default", "shop", "t1") as last:
+        assert last.fence == 2**53 - 1
+
+    with pytest.raises(StoreUnavailable):
+        async with threads.lease(keys, "default", "shop", "t1"):
+            pass

@@ -1,0 +1,208 @@
+"""What another library asks is told with its question, and comes to an end."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
+from langchain.agents.middleware import HumanInTheLoopMiddleware
+from langchain_core.tools import tool
+from langgraph.pregel import Pregel
+from langgraph.types import Command, interrupt
+
+from gateway.agent import ApprovalMiddleware, guarded
+from gateway.agent.port import connected
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.policy.load import load_policy
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.store.jobs import Job, JobKind
+from gateway.store.outbox import audit_entries
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import POLICY, House
+
+ASKING = """
+  wire: {tier: approve}
+  pay: {tier: auto, redact: [args.card]}
+"""
+LONG = load_policy(POLICY + ASKING, "policy.yml")
+SHORT = load_policy(
+    (POLICY + ASKING)
+    .replace("expires_in: 1h", "expires_in: 1s")
+    .replace("refund: {tier: approve}", "refund: {tier: approve, expires_in: 60m}"),
+    "policy.yml",
+)
+PAY = ("pay", {"order": "7", "card": "4111111111111111"})
+
+
+@tool
+def wire(order: str) -> str:
+    """Wire money from an account that a person names."""
+    account = interrupt("Which account? <!channel> *now*")
+    shop.note(f"wire {order} from {account}")
+    return f"wired {order}"
+
+
+@tool
+def pay(order: str, card: str) -> str:
+    """Pay with a card."""
+    shop.note(f"pay {order} {card[-4:]}")
+    return f"paid {order}"
+
+
+def graph() -> Pregel[Any, Any, Any, Any]:
+    """Make an agent whose tool asks, and another library's gate before a tool."""
+    make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
+    return make(
+        shop.Obedient(),
+        tools=[guarded(wire), guarded(pay), guarded(shop.refund)],
+        middleware=[
+            HumanInTheLoopMiddleware({"pay": True}),
+            ApprovalMiddleware("shop"),
+        ],
+    )
+
+
+@pytest.fixture
+async def house(store: Store, tmp_path: Path) -> AsyncGenerator[House]:
+    """Give a gateway with that agent; people have an hour."""
+    async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
+        opened = House(store, LangGraphLocal(attached(graph(), saver)))
+        opened.policy = LONG
+        yield opened
+
+
+async def told(house: House, name: EventName) -> Event:
+    """Wait until people are told something of the run; return it."""
+
+    async def is_so() -> bool:
+        return bool(await house.events(name))
+
+    await eventually(is_so)
+    [event] = await house.events(name)
+    return event
+
+
+async def wired(house: House) -> None:
+    """Have a wire approved, which then asks for an account."""
+    await house.ask(("wire", {"order": "7"}))
+    [item] = await house.asked()
+    house.policy = SHORT
+    await house.decide(item)
+
+
+async def test_a_question_in_an_approved_tool_is_told_where_the_agent_was_asked(
+    house: House,
+) -> None:
+    async with house.working():
+        await wired(house)
+        event = await told(house, EventName.RUN_ASKED)
+
+    assert event.data["text"] == "Which account? <!channel> *now*"
+    assert (event.data["channel"], event.data["ends"]) == ("C0SHOP", "ended")
+    audited = [
+        one
+        for one in await audit_entries(house.store.conn, house.keys)
+        if one.name is EventName.RUN_ASKED
+    ]
+    assert [one.data.get("text") for one in audited] == [None]
+
+
+async def test_nobodys_words_are_never_its_answer_and_the_run_ends_visibly(
+    house: House,
+) -> None:
+    async with house.working():
+        await wired(house)
+        ended = await told(house, EventName.RUN_UNANSWERED)
+        await house.idle()
+        assert ended.data["ends"] == "ended"
+        assert await house.states() == [ItemState.LAPSED]
+
+        await house.say("and now?")
+        words = await house.words()
+
+    assert shop.ledger() == []
+    assert words == "You said and now?"
+
+
+async def test_a_gate_of_another_library_is_told_redacted_and_refuses_in_the_end(
+    house: House,
+) -> None:
+    house.policy = SHORT
+    async with house.working():
+        await house.ask(PAY)
+        event = await told(house, EventName.RUN_ASKED)
+        ended = await told(house, EventName.RUN_UNANSWERED)
+        words = await house.words()
+
+    assert "pay" in event.data["text"]
+    assert "4111111111111111" not in event.data["text"]
+    assert ended.data["ends"] == "answered"
+    assert "Nobody answered in time" in words
+    assert shop.ledger() == []
+
+
+async def test_a_call_behind_the_gate_of_another_library_goes_on_waiting(
+    house: House,
+) -> None:
+    house.policy = SHORT
+    async with house.working():
+        await house.ask(PAY, ("refund", {"order": "1", "amount": 5}))
+        await told(house, EventName.RUN_ASKED)
+        [item] = await house.items()
+        assert item.state is ItemState.PENDING
+        await house.decide(item)
+        words = await house.words()
+
+    assert "refunded 1 5" in words
+    assert [line.split()[0] for line in shop.ledger()] == ["refund"]
+
+
+async def test_it_is_told_once_however_often_the_thread_is_looked_at(
+    house: House,
+) -> None:
+    async with house.working():
+        await house.ask(PAY)
+        await told(house, EventName.RUN_ASKED)
+        await house.store.queue(house.keys).put(resume())
+
+        async def is_taken() -> bool:
+            # What is left is the job that ends the question.
+            length = await house.store.conn.command("XLEN", house.keys.jobs)
+            return length == 0
+
+        await eventually(is_taken)
+        await told(house, EventName.RUN_ASKED)
+
+
+async def test_whoever_runs_the_agent_may_answer_it_by_themselves(
+    house: House,
+) -> None:
+    async with house.working():
+        await house.ask(PAY)
+        await told(house, EventName.RUN_ASKED)
+    [asked] = (await house.runner.probe("t1")).pending
+    compiled = cast("Any", house.runner)._graph
+    answer: Command[Any] = Command(
+        resume={asked.id: {"decisions": [{"type": "approve"}]}}
+    )
+    async with house.working() as gateway:
+        with connected(gateway):
+            await compiled.ainvoke(answer, {"configurable": {"thread_id": "t1"}})
+        await house.store.queue(house.keys).put(resume())
+        assert await house.words() == "paid 7"
+
+    assert shop.ledger() == ["pay 7 1111"]
+    assert await house.events(EventName.RUN_UNANSWERED) == []
+
+
+def resume() -> Job:
+    """Return the job that brings the thread forward."""
+    return Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")

@@ -1,0 +1,82 @@
+"""A message is given to the agent once, whoever dies and in whatever order."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from gateway.agent.port import connected
+from gateway.approvals.events import EventName
+from gateway.resume.every_loop import EveryLoop
+from gateway.store.jobs import Delivery, Job, JobKind
+from tests.resume import shop
+from tests.resume.house import RULES, House
+
+
+def look_up(order: str) -> str:
+    """Return a message that has the agent look up an order."""
+    return json.dumps([["look_up", {"order": order}]])
+
+
+async def taken_by_one_that_dies(house: House, text: str) -> Delivery:
+    """Give the thread a message as a worker that dies before it acknowledges it."""
+    queue = house.store.queue(house.keys)
+    await queue.prepare()
+    await house.say(text)
+    delivery = await queue.take("one-that-dies", block_ms=1000)
+    assert delivery
+    with connected(EveryLoop(house.store, lambda: RULES)):
+        await house.runner.start("t1", delivery.job.input, key=delivery.job.id)
+    return delivery
+
+
+async def test_a_message_that_another_one_overtook_is_not_given_again(
+    house: House,
+) -> None:
+    await taken_by_one_that_dies(house, look_up("A"))
+    await house.say(look_up("B"))
+
+    async with house.working():
+        await house.words(2)
+        await house.idle()
+
+    assert shop.ledger() == ["look_up A", "look_up B"]
+    told = await house.events(EventName.RUN_FINISHED)
+    assert [one.data["text"] for one in told] == ["found A", "found B"]
+
+
+@pytest.mark.parametrize("others", [1, 12])
+async def test_it_is_known_however_many_came_since(house: House, others: int) -> None:
+    delivery = await taken_by_one_that_dies(house, look_up("A"))
+    async with house.working():
+        for number in range(others):
+            await house.say(look_up(f"B{number}"))
+        await house.words(others + 1)
+        # Under another id of the stream, as a job that was put back comes again.
+        await house.store.queue(house.keys).put(delivery.job)
+        await house.idle()
+
+    assert shop.ledger().count("look_up A") == 1
+
+
+async def test_the_same_words_said_twice_are_two_messages(house: House) -> None:
+    async with house.working():
+        await house.say(look_up("A"))
+        await house.words()
+        await house.say(look_up("A"))
+        await house.words(2)
+
+    assert shop.ledger() == ["look_up A"] * 2
+
+
+async def test_a_message_without_an_id_is_known_by_its_delivery(house: House) -> None:
+    job = Job(kind=JobKind.START, tenant="default", agent="shop", thread="t1")
+    queue = house.store.queue(house.keys)
+    async with house.working():
+        await queue.put(job.with_(input=look_up("A")))
+        await house.words()
+        await queue.put(job.with_(input=look_up("A")))
+        await house.words(2)
+
+    assert shop.ledger() == ["look_up A"] * 2

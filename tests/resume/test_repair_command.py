@@ -1,0 +1,141 @@
+"""An operator sees what a restore left behind, and has it repaired before a start."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gateway import cli
+from gateway.approvals.decisions import Reconcile
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Finding
+from gateway.approvals.recovering import THREAD_LOST
+from gateway.store.outbox import audit_entries
+from tests.resume import shop
+from tests.resume.test_restored import (
+    RAN,
+    copied,
+    live_on,
+    on_disk,
+    restored,
+    until,
+    waits,
+)
+
+SETTINGS = """
+agents: {shop: {graph: "tests.resume.shop:graph"}}
+data_dir: .
+policy: {version: 1}
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """Write the settings of a gateway whose data is beside them."""
+    path = tmp_path / "twokey.yml"
+    path.write_text(SETTINGS)
+    return path
+
+
+async def told(config: Path, capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """Run the command, and return what it printed."""
+    capsys.readouterr()
+    given = ["--config", str(config), "repair", *words]
+    code = await asyncio.to_thread(cli.run, given, {"NO_COLOR": "1"})
+    printed = capsys.readouterr()
+    assert code == 0, printed.err
+    return printed.out
+
+
+async def approved_copy(folder: Path) -> None:
+    """Put back both sides as they were before an approved call ran."""
+    async with on_disk(folder) as house:
+        await waits(house)
+        [item] = await house.items()
+        await house.decide(item)
+    for part in ("valkey", "checkpoints"):
+        copied(folder, part)
+    async with on_disk(folder) as house, house.working():
+        assert await house.words() == RAN
+        await house.idle()
+    for part in ("valkey", "checkpoints"):
+        restored(folder, part)
+
+
+async def test_two_sides_of_one_moment_are_doubted_when_the_operator_says_so(
+    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    await approved_copy(tmp_path)
+
+    dry = await told(config, capsys, "--restored", "--dry-run")
+    assert "authorized → in_doubt" in dry
+    assert "Nothing was changed" in dry
+    async with on_disk(tmp_path) as house:
+        assert await house.states() == [ItemState.AUTHORIZED]
+
+    assert "repaired" in await told(config, capsys, "--restored")
+    async with on_disk(tmp_path) as house, house.working():
+        await until(house, [ItemState.IN_DOUBT])
+        [item] = await house.items()
+        await house.decide(item, Reconcile(finding=Finding.EXECUTED))
+        assert "confirmed that it took effect" in await house.words()
+        await house.idle()
+    assert len(shop.ledger()) == 1
+
+
+async def test_a_restored_store_is_seen_without_being_told(
+    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with on_disk(tmp_path) as house:
+        await waits(house)
+    copied(tmp_path, "valkey")
+    await live_on(tmp_path)
+    restored(tmp_path, "valkey")
+
+    seen: dict[str, Any] = json.loads(await told(config, capsys, "--dry-run", "--json"))
+    await told(config, capsys)
+    after: dict[str, Any] = json.loads(await told(config, capsys, "--json"))
+
+    assert (seen["ok"], seen["fit"]) == (False, "store_is_older")
+    assert [call["becomes"] for call in seen["calls"]] == ["pending"]
+    assert (after["ok"], after["fit"], after["calls"]) == (True, "same", [])
+
+
+async def test_what_waits_for_lost_checkpoints_is_ended_at_once(
+    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with on_disk(tmp_path) as house:
+        await waits(house)
+        [item] = await house.items()
+        await house.decide(item)
+    for file in tmp_path.glob("checkpoints.sqlite*"):  # noqa: ASYNC240 - a few files
+        file.unlink()
+
+    said = await told(config, capsys, "--dry-run")
+    await told(config, capsys)
+
+    assert "The checkpoints do not have the thread of a call that waits." in said
+    async with on_disk(tmp_path) as house:
+        assert await house.states() == [ItemState.LAPSED]
+        audit = await audit_entries(house.store.conn, house.keys)
+        assert audit[-1].reason == THREAD_LOST
+    assert "Nothing has to be repaired." in await told(config, capsys)
+
+
+async def test_a_flushed_store_answers_its_threads_at_the_next_start(
+    tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async with on_disk(tmp_path) as house:
+        await waits(house)
+        await house.store.conn.command("FLUSHALL")
+
+    said = await told(config, capsys)
+
+    assert "The store has no record of a call that the thread asks about." in said
+    async with on_disk(tmp_path) as house, house.working():
+        assert "has no record of this call" in await house.words()
+    assert shop.ledger() == []

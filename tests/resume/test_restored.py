@@ -1,0 +1,222 @@
+"""An older copy of the store or of the checkpoints runs nothing twice unasked."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+
+from gateway.approvals.decisions import Reconcile
+from gateway.approvals.events import EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Finding
+from gateway.approvals.recovering import RESTORED
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.sides import Fit, Sides
+from gateway.store.engine import EmbeddedEngine
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import House, open_house
+
+REFUND = ("refund", {"order": "78291", "amount": 899.0})
+RAN = "refunded 78291 899"
+
+
+@asynccontextmanager
+async def on_disk(folder: Path) -> AsyncGenerator[House]:
+    """Open a gateway whose store and checkpoints are files."""
+    async with EmbeddedEngine(folder / "valkey") as engine:
+        store = Store(engine.url, lease_ms=1000)
+        async with open_house(store, folder / "checkpoints.sqlite") as house:
+            yield house
+        await store.close()
+
+
+def copied(folder: Path, part: str) -> None:
+    """Keep a copy of one side, as a backup of stopped processes does."""
+    ignored = shutil.ignore_patterns("*.sock", "*.pid", "*.lock")
+    (folder / "copy").mkdir(exist_ok=True)
+    for found in folder.glob(f"{part}*"):
+        kept = folder / "copy" / found.name
+        if found.is_dir():
+            shutil.copytree(found, kept, ignore=ignored)
+        else:
+            shutil.copy(found, kept)
+
+
+def restored(folder: Path, part: str) -> None:
+    """Put the copy of one side in the place of what is there."""
+    for found in folder.glob(f"{part}*"):
+        shutil.rmtree(found) if found.is_dir() else found.unlink()
+    for kept in (folder / "copy").glob(f"{part}*"):
+        kept.rename(folder / kept.name)
+
+
+async def waits(house: House) -> None:
+    """Let the thread rest on its question."""
+    async with house.working():
+        await house.ask(REFUND)
+        await house.asked()
+        await house.idle()
+
+
+async def runs(house: House) -> None:
+    """Approve the call, and let it run to the end."""
+    async with house.working():
+        [item] = await house.items()
+        await house.decide(item)
+        assert await house.words() == RAN
+        await house.idle()
+
+
+async def until(house: House, states: list[ItemState]) -> None:
+    """Wait until the calls of the thread stand so."""
+
+    async def is_so() -> bool:
+        return await house.states() == states
+
+    await eventually(is_so)
+
+
+async def test_an_older_store_says_of_a_call_that_ran_that_nobody_knows(
+    tmp_path: Path,
+) -> None:
+    async with on_disk(tmp_path) as house:
+        await waits(house)
+    copied(tmp_path, "valkey")
+    async with on_disk(tmp_path) as house:
+        await runs(house)
+    restored(tmp_path, "valkey")
+
+    async with on_disk(tmp_path) as house:
+        assert await house.states() == [ItemState.PENDING]
+        async with house.working():
+            await until(house, [ItemState.WITHDRAWN])
+        [item] = await house.items()
+        [told] = await house.events(EventName.ITEM_REOPENED)
+
+    assert item.is_restored
+    assert told.reason == RESTORED
+    assert len(shop.ledger()) == 1
+
+
+async def test_what_an_older_store_calls_approved_is_doubted_and_not_run(
+    tmp_path: Path,
+) -> None:
+    async with on_disk(tmp_path) as house:
+        await waits(house)
+        [item] = await house.items()
+        await house.decide(item)
+    copied(tmp_path, "valkey")
+    async with on_disk(tmp_path) as house, house.working():
+        assert await house.words() == RAN
+        await house.idle()
+    restored(tmp_path, "valkey")
+
+    async with on_disk(tmp_path) as house, house.working():
+        await until(house, [ItemState.IN_DOUBT])
+        [item] = await house.items()
+        await house.decide(item, Reconcile(finding=Finding.EXECUTED))
+        await until(house, [ItemState.EXECUTED])
+        await house.idle()
+
+    assert len(shop.ledger()) == 1
+
+
+async def fit(house: House) -> Fit:
+    """Say how the two sides of a gateway stand to each other."""
+    assert house.saver
+    return await Sides(house.store, house.saver).compare()
+
+
+async def live_on(folder: Path) -> None:
+    """Let both sides get marks that no copy has."""
+    async with on_disk(folder) as house:
+        assert house.saver
+        for _ in range(20):
+            await Sides(house.store, house.saver).align()
+        assert await fit(house) is Fit.SAME
+
+
+@pytest.mark.parametrize(
+    ("part", "seen"),
+    [("valkey", Fit.STORE_IS_OLDER), ("checkpoints", Fit.CHECKPOINTS_ARE_OLDER)],
+)
+async def test_the_side_that_went_back_is_named(
+    tmp_path: Path, part: str, seen: Fit
+) -> None:
+    async with on_disk(tmp_path) as house:
+        await waits(house)
+        assert await fit(house) is Fit.SAME
+    copied(tmp_path, part)
+    await live_on(tmp_path)
+    restored(tmp_path, part)
+
+    async with on_disk(tmp_path) as house:
+        assert await fit(house) is seen
+        async with house.working():
+            assert await fit(house) is Fit.SAME
+
+
+async def test_both_sides_of_one_moment_fit_each_other(tmp_path: Path) -> None:
+    async with on_disk(tmp_path) as house:
+        await waits(house)
+    for part in ("valkey", "checkpoints"):
+        copied(tmp_path, part)
+    await live_on(tmp_path)
+    for part in ("valkey", "checkpoints"):
+        restored(tmp_path, part)
+
+    async with on_disk(tmp_path) as house:
+        assert await fit(house) is Fit.SAME
+
+
+async def test_two_stores_share_checkpoints_without_doubting_each_other(
+    tmp_path: Path, store: Store
+) -> None:
+    async with (
+        EmbeddedEngine(tmp_path / "valkey") as engine,
+        open_checkpoints(str(tmp_path / "checkpoints.sqlite")) as saver,
+    ):
+        other = Store(engine.url)
+        both = [Sides(one, saver) for one in (store, other)]
+        for sides in both * 3:
+            assert await sides.compare() is Fit.SAME
+            await sides.align()
+        await other.close()
+
+
+async def test_a_store_that_is_emptied_under_a_process_is_noticed(house: House) -> None:
+    assert house.saver
+    sides = Sides(house.store, house.saver)
+    await sides.mark()
+    await house.store.conn.command("FLUSHALL")
+
+    assert await sides.compare() is Fit.STORE_IS_OLDER
+    await sides.align()
+    assert await sides.compare() is Fit.SAME
+
+
+async def test_a_mark_of_another_gateway_during_a_look_is_no_loss(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert house.saver
+    saver = house.saver
+    await Sides(house.store, saver).mark()
+    read = saver.aget_tuple
+
+    async def while_another_marks(config: RunnableConfig) -> CheckpointTuple | None:
+        with monkeypatch.context() as alone:
+            alone.setattr(saver, "aget_tuple", read)
+            await Sides(house.store, saver).mark()
+        return await read(config)
+
+    monkeypatch.setattr(saver, "aget_tuple", while_another_marks)
+
+    assert await fit(house) is Fit.SAME

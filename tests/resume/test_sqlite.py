@@ -1,0 +1,288 @@
+"""A SQLite file keeps every thread, however many open it and whoever closes it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sqlite3
+import sys
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager, closing, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import aiohttp
+import pytest
+from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.checkpoint.sqlite import SqliteSaver as SyncSqliteSaver
+
+from gateway.embed import Twokey
+from gateway.errors import GraphError, SettingsError
+from gateway.resume import sqlite
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop, web_program
+from tests.resume.checkpoint_process import keep_step, keep_steps
+from tests.resume.house import RULES
+
+OTHERS, THREADS = 2, 10
+REQUESTS, TOGETHER = 6, 4
+PLACE: Any = {
+    "configurable": {"thread_id": "t1", "checkpoint_ns": "", "checkpoint_id": "1"}
+}
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "checkpoints.sqlite"
+
+
+async def other_process(file: Path, thread: str) -> None:
+    """Let another process open the file, keep a thread, and close it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.resume.checkpoint_process", str(file), thread
+    )
+    assert await process.wait() == 0
+
+
+async def threads_in(file: Path) -> int:
+    """Count the threads of a file that is whole, in a process of its own.
+
+    A look from this one would close a descriptor that this one needs.
+    """
+    code = (
+        "import sqlite3, sys; c = sqlite3.connect(sys.argv[1]);"
+        "print(c.execute('PRAGMA integrity_check').fetchone()[0],"
+        "c.execute('SELECT count(DISTINCT thread_id) FROM checkpoints '"
+        "\"WHERE thread_id NOT LIKE 'twokey:mark:%'\").fetchone()[0])"
+    )
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", code, str(file), stdout=asyncio.subprocess.PIPE
+    )
+    said, _ = await process.communicate()
+    whole, count = said.split()
+    assert whole == b"ok"
+    return int(count)
+
+
+async def test_two_openings_and_another_process_beside_them_keep_every_thread(
+    file: Path,
+) -> None:
+    async with open_checkpoints(str(file)) as saver:
+        await keep_step(saver, "first")
+        await keep_steps(str(file), "second")
+        for other in range(OTHERS):
+            await other_process(file, f"other{other}")
+            for number in range(THREADS):
+                await keep_step(saver, f"t{other}-{number}")
+
+    assert await threads_in(file) == 2 + OTHERS * (1 + THREADS)
+
+
+async def test_processes_that_create_the_file_together_share_it(file: Path) -> None:
+    await asyncio.gather(*(other_process(file, f"t{number}") for number in range(3)))
+
+    assert await threads_in(file) == 3
+    assert _is_private(file)
+
+
+def _is_private(file: Path) -> bool:
+    return not file.stat().st_mode & 0o077 and not [*file.parent.glob(".*")]
+
+
+async def test_nobody_but_sqlite_opens_the_file_again(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+    real = os.open
+
+    def spied(path: Any, *more: Any, **options: Any) -> int:
+        opened.append(str(path))
+        return real(path, *more, **options)
+
+    monkeypatch.setattr(os, "open", spied)
+    async with open_checkpoints(str(file)), open_checkpoints(str(file)):
+        pass
+
+    assert str(file) not in opened
+    assert len(opened) == 1  # the draft of the new file, under another name
+
+
+async def test_one_saver_serves_all_who_open_the_file(file: Path) -> None:
+    link = file.with_name("link.sqlite")
+    link.symlink_to(file)
+
+    async with open_checkpoints(str(file)) as first:
+        async with open_checkpoints(str(link)) as second:
+            assert second is first
+        await keep_step(first, "t1")  # whoever leaves closes nothing of the others
+    async with open_checkpoints(str(file)) as third:
+        assert third is not first
+        await keep_step(third, "t2")
+
+    assert await threads_in(file) == 2
+
+
+async def test_openings_that_are_cancelled_leave_the_file_usable(file: Path) -> None:
+    async def hold() -> None:
+        async with open_checkpoints(str(file)):
+            await asyncio.sleep(60)
+
+    for turns in range(12):
+        holders = [asyncio.create_task(hold()) for _ in range(2)]
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        for holder in holders:
+            holder.cancel()
+        await asyncio.gather(*holders, return_exceptions=True)
+    await keep_steps(str(file), "t1")
+
+    assert not sqlite.SHARED
+    assert await threads_in(file) == 1
+
+
+async def test_each_event_loop_has_a_saver_of_its_own(file: Path) -> None:
+    def elsewhere(thread: str) -> None:
+        asyncio.run(keep_steps(str(file), thread))
+
+    async with open_checkpoints(str(file)) as saver:
+        await asyncio.gather(
+            *(asyncio.to_thread(elsewhere, f"t{number}") for number in range(3)),
+            *(keep_step(saver, f"here{number}") for number in range(3)),
+        )
+        await other_process(file, "other")
+        await keep_step(saver, "last")
+
+    assert await threads_in(file) == 8
+
+
+async def test_a_cancelled_write_keeps_no_other_process_from_writing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_checkpoints(str(file)) as opened:
+        saver = cast("sqlite.SqliteSaver", opened)
+        has_written, may_commit = asyncio.Event(), asyncio.Event()
+        commit = saver.conn.commit
+
+        async def late() -> None:
+            has_written.set()
+            await may_commit.wait()
+            await commit()
+
+        monkeypatch.setattr(saver.conn, "commit", late)
+        writes: list[Callable[[], Coroutine[Any, Any, object]]] = [
+            lambda: saver.aput(PLACE, empty_checkpoint(), {}, {}),
+            lambda: saver.adelete_thread("t1"),
+            lambda: saver.aput_writes(PLACE, [("channel", 1)], "task"),
+        ]
+        for write in writes:
+            writing = asyncio.create_task(write())
+            await has_written.wait()
+            writing.cancel()
+            await asyncio.gather(writing, return_exceptions=True)
+            may_commit.set()
+            await asyncio.to_thread(_write_something, file)
+            has_written.clear()
+            may_commit.clear()
+
+
+def _write_something(file: Path) -> None:
+    with closing(sqlite3.connect(file, timeout=5)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        connection.rollback()
+
+
+async def test_a_fork_with_an_open_file_is_refused_in_the_child(file: Path) -> None:
+    async with open_checkpoints(str(file)):
+        [shared] = sqlite.SHARED.values()
+        shared.pid = -1  # as the child finds it
+
+        with pytest.raises(SettingsError, match="when this process was forked"):
+            await asyncio.to_thread(asyncio.run, keep_steps(str(file), "t1"))
+
+        shared.pid = os.getpid()
+
+
+@asynccontextmanager
+async def web_application(
+    folder: Path, store: str
+) -> AsyncGenerator[aiohttp.ClientSession]:
+    """Run the web application in two workers."""
+    path = folder / "web.sock"
+    environment = {web_program.DATA: str(folder / "data"), web_program.STORE: store}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.resume.web_program", str(path), "2",
+        env={**os.environ, **environment},
+    )  # fmt: skip
+    try:
+        # A new connection for each request: any worker may take it.
+        connector = aiohttp.UnixConnector(str(path), force_close=True)
+        async with aiohttp.ClientSession(connector=connector) as session:
+
+            async def answers() -> bool:
+                with suppress(aiohttp.ClientError):
+                    async with session.get("http://web/openapi.json") as answer:
+                        return answer.status == 200
+                return False
+
+            await eventually(answers, within_s=90)
+            yield session
+    finally:
+        process.terminate()
+        await process.wait()
+
+
+@pytest.mark.parametrize("is_embedded", [False, True])
+async def test_a_twokey_for_each_request_under_two_workers_keeps_every_thread(
+    store: Store, tmp_path: Path, *, is_embedded: bool
+) -> None:
+    url = "" if is_embedded else store.conn.url
+    async with web_application(tmp_path, url) as session:
+        served: Counter[int] = Counter()
+
+        async def request(number: int) -> None:
+            async with session.get(f"http://web/look_up/o{number}") as answer:
+                assert answer.status == 200, await answer.text()
+                told = json.loads(await answer.text())
+            assert told["words"] == f"found o{number}"
+            served[told["worker"]] += 1
+
+        async def both_served() -> bool:
+            first = served.total()
+            await asyncio.gather(*(request(first + one) for one in range(TOGETHER)))
+            return len(served) == 2 and min(served.values()) >= REQUESTS
+
+        await eventually(both_served, within_s=100)
+
+    count = await threads_in(tmp_path / "data" / "checkpoints.sqlite")
+    assert count == served.total()
+
+
+class _Synchronous(BaseCheckpointSaver[str]):
+    """A checkpointer of a program's own, without asynchronous methods."""
+
+
+async def test_a_synchronous_checkpointer_is_refused_in_a_clear_sentence(
+    store: Store, tmp_path: Path
+) -> None:
+    asked: Any = {"messages": [{"role": "user", "content": "hello"}]}
+    with SyncSqliteSaver.from_conn_string(str(tmp_path / "own.sqlite")) as own:
+        for saver in (own, _Synchronous()):
+            graph = shop.graph().copy(update={"checkpointer": saver})
+            async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as t:
+                expected = f"{type(saver).__name__}, which has no asynchronous methods"
+                with pytest.raises(GraphError, match=expected):
+                    await t.run(graph, asked, thread_id="t1", agent="shop", timeout_s=9)
+                with pytest.raises(GraphError, match=expected):
+                    await t.delete(graph, thread_id="t1", agent="shop")
+
+
+async def test_an_error_of_a_graph_is_not_taken_for_one_of_its_checkpointer() -> None:
+    graph = shop.graph().copy(update={"checkpointer": InMemorySaver()})
+
+    assert not (await LangGraphLocal(graph).probe("t1")).exists

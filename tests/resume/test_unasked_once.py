@@ -1,0 +1,229 @@
+"""A call that runs unasked runs once, whoever is paused or killed inside it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import BaseTool, tool
+from langgraph.types import interrupt
+
+from gateway.agent import grant, words
+from gateway.agent.port import connected
+from gateway.errors import LeaseLost
+from gateway.policy.load import load_policy
+from gateway.resume.announcing import Place
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.every_loop import EveryLoop
+from gateway.resume.graphs import attached
+from gateway.resume.langgraph_local import LangGraphLocal
+from gateway.resume.leases import under_lease
+from gateway.store.store import Store
+from tests.resume import shop
+
+POLICY = load_policy(
+    """
+version: 1
+defaults: {tier: approve, channel: C0APPROVALS, reviewers: [U0ANA]}
+tools:
+  ping: {tier: notify}
+  count: {tier: auto}
+  poll: {tier: auto, idempotent: true}
+  delegate: {tier: auto}
+  ask: {tier: notify}
+""",
+    "policy.yml",
+)
+
+
+class Stage:
+    """A gateway, and tools that can be held up."""
+
+    def __init__(self, store: Store, saver: Any, gateway: EveryLoop) -> None:
+        self.store = store
+        self.saver = saver
+        self.gateway = gateway
+        self.at = Place(store.keys_of_tenant("default"), "default", "shop", "t1")
+        self.holds = asyncio.Event()
+        self.has_begun = asyncio.Event()
+
+    def tools(self) -> list[BaseTool]:
+        """Return tools that write to the ledger, and wait afterwards for `holds`."""
+
+        async def effect(name: str) -> str:
+            shop.note(f"{name} {grant().idempotency_key[-12:]}")
+            self.has_begun.set()
+            await self.holds.wait()
+            return f"{name} done"
+
+        @tool
+        async def ping() -> str:
+            """Ping."""
+            return await effect("ping")
+
+        @tool
+        async def count() -> str:
+            """Count."""
+            return await effect("count")
+
+        @tool
+        async def poll() -> str:
+            """Poll."""
+            return await effect("poll")
+
+        @tool
+        async def delegate() -> str:
+            """Let another agent count."""
+            inner = cast("Any", shop.graph(count))
+            state = await inner.ainvoke({"messages": [HumanMessage('[["count", {}]]')]})
+            return str(state["messages"][-1].text)
+
+        @tool
+        def ask() -> str:
+            """Ask somebody."""
+            shop.note("ask")
+            return f"said {interrupt('what?')}"
+
+        return [ping, count, poll, delegate, ask]
+
+    def runner(self) -> LangGraphLocal:
+        """Return the agent, as one more process would run it."""
+        return LangGraphLocal(attached(shop.graph(*self.tools()), self.saver))
+
+    async def under(self, work: Any) -> Any:
+        """Do something as the holder of the thread's lease."""
+        with connected(self.gateway, self.at.home):
+            return await under_lease(self.store, self.at, work)
+
+    async def start(self, name: str) -> LangGraphLocal:
+        """Let one process begin a call, and another one take its thread over."""
+        first = self.runner()
+        self.late = asyncio.create_task(
+            self.under(lambda: first.start("t1", f'[["{name}", {{}}]]', key="k"))
+        )
+        await self.has_begun.wait()
+        at = self.at
+        lease = at.keys.lease(at.tenant, at.agent, at.thread)
+        await self.store.conn.command("DEL", lease)
+        return self.runner()
+
+    async def words(self) -> str:
+        """Return what the agent said last."""
+        return (await self.runner().probe("t1")).last_words
+
+
+@pytest.fixture
+async def stage(store: Store, tmp_path: Path) -> AsyncGenerator[Stage]:
+    async with _opened(store, tmp_path / "checkpoints.db") as opened:
+        yield opened
+
+
+@asynccontextmanager
+async def _opened(store: Store, place: Path) -> AsyncGenerator[Stage]:
+    gateway = EveryLoop(store, lambda: POLICY)
+    async with open_checkpoints(str(place)) as saver:
+        yield Stage(store, saver, gateway)
+    await gateway.close()
+
+
+@pytest.mark.parametrize("name", ["ping", "count"])
+async def test_a_call_is_not_repeated_by_who_takes_over_from_a_paused_process(
+    stage: Stage, name: str
+) -> None:
+    second = await stage.start(name)
+
+    await stage.under(lambda: second.nudge("t1", key="k"))
+    stage.holds.set()
+    with pytest.raises(LeaseLost):
+        await stage.late
+
+    assert len(shop.ledger()) == 1
+    assert await stage.words() == words.CUT_OFF
+
+
+async def test_a_call_that_may_be_repeated_runs_again_under_the_same_key(
+    stage: Stage,
+) -> None:
+    second = await stage.start("poll")
+    stage.has_begun.clear()
+
+    again = asyncio.create_task(stage.under(lambda: second.nudge("t1", key="k")))
+    await stage.has_begun.wait()
+    stage.holds.set()
+    await asyncio.gather(again, stage.late, return_exceptions=True)
+
+    first, repeated = shop.ledger()
+    assert first == repeated
+    assert await stage.words() == "poll done"
+
+
+async def test_what_a_call_returned_is_given_back_when_its_checkpoint_was_not_kept(
+    stage: Stage,
+) -> None:
+    second = await stage.start("ping")
+    await stage.under(lambda: second.probe("t1"))
+    stage.holds.set()
+    with pytest.raises(LeaseLost):
+        await stage.late
+
+    await stage.under(lambda: second.nudge("t1", key="k"))
+
+    assert len(shop.ledger()) == 1
+    assert await stage.words() == "ping done"
+
+
+async def test_an_agent_inside_a_call_goes_on_where_it_was_cut_off(
+    stage: Stage,
+) -> None:
+    second = await stage.start("delegate")
+    await stage.under(lambda: second.probe("t1"))
+    stage.holds.set()
+    with pytest.raises(LeaseLost):
+        await stage.late
+
+    await stage.under(lambda: second.nudge("t1", key="k"))
+
+    assert len(shop.ledger()) == 1
+    assert await stage.words() == "count done"
+
+
+async def test_a_call_that_pauses_inside_goes_on_under_the_next_lease(
+    stage: Stage,
+) -> None:
+    one = stage.runner()
+    await stage.under(lambda: one.start("t1", '[["ask", {}]]', key="k"))
+    [question] = (await one.probe("t1")).pending
+
+    await stage.under(
+        lambda: one.resume("t1", {question.id: cast("Any", "yes")}, key="k")
+    )
+
+    assert shop.ledger() == ["ask", "ask"]
+    assert await stage.words() == "said yes"
+
+
+async def test_a_call_that_nobody_began_runs_for_who_takes_over(stage: Stage) -> None:
+    one = stage.runner()
+    stage.holds.set()
+
+    await stage.under(lambda: one.start("t1", '[["ping", {}]]', key="k"))
+    await stage.under(lambda: one.start("t1", '[["ping", {}]]', key="k2"))
+
+    assert len(shop.ledger()) == 2
+
+
+async def test_without_a_lease_a_program_may_run_its_agent_as_often_as_it_likes(
+    stage: Stage,
+) -> None:
+    one = stage.runner()
+    stage.holds.set()
+    with connected(stage.gateway):
+        await one.start("t1", '[["ping", {}]]', key="k")
+
+    assert len(shop.ledger()) == 1
+    assert await stage.words() == "ping done"

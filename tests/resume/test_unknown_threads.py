@@ -1,0 +1,50 @@
+"""The gateway that knows a thread carries a decision out, whoever hears of it first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gateway.approvals.decisions import Reject
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.resume import shop
+from tests.resume.house import House, open_house
+
+REFUND = ("refund", {"order": "78291", "amount": 899.0})
+
+
+async def test_an_approved_call_waits_for_the_gateway_that_knows_its_thread(
+    store: Store, house: House, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def has_left_it() -> bool:
+        return "thread.not_run_here" in caplog.text
+
+    async with house.working():
+        await house.ask(REFUND)
+        [item] = await house.asked()
+        await house.idle()
+    async with open_house(store, tmp_path / "other.db") as other:
+        await house.decide(item)
+        async with other.working():
+            await eventually(has_left_it)
+        assert await store.queue(house.keys).depth() == 1
+
+    async with house.working():
+        assert await house.words() == "refunded 78291 899"
+        await house.idle()
+    assert len(shop.ledger()) == 1
+
+
+async def test_a_job_of_a_thread_without_approved_calls_does_not_wait(
+    store: Store, house: House, tmp_path: Path
+) -> None:
+    async with house.working():
+        await house.ask(REFUND)
+        [item] = await house.asked()
+        await house.idle()
+    await house.decide(item, Reject(reason="no"))
+
+    async with open_house(store, tmp_path / "other.db") as other, other.working():
+        await other.idle()

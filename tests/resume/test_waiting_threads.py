@@ -1,0 +1,102 @@
+"""The threads that wait are found in every kind of checkpointer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypedDict
+
+import pytest
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, StateGraph
+from langgraph.types import Command, interrupt
+
+from gateway.resume import waiting_threads as listing
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.resume.waiting_threads import CannotList, waiting_threads
+from tests.resume import postgres_server
+
+Saver = BaseCheckpointSaver[Any]
+
+
+class State(TypedDict):
+    """What the graphs keep."""
+
+    asks: bool
+    said: str
+
+
+def node(state: State) -> dict[str, str]:
+    """Ask, or say nothing."""
+    return {"said": str(interrupt("well?")) if state["asks"] else ""}
+
+
+@asynccontextmanager
+async def in_memory(_: Path) -> AsyncGenerator[Saver]:
+    """Open a saver that is listed by its own means."""
+    yield InMemorySaver()
+
+
+@asynccontextmanager
+async def in_sqlite(folder: Path) -> AsyncGenerator[Saver]:
+    """Open a SQLite file."""
+    async with open_checkpoints(str(folder / "c.db")) as saver:
+        yield saver
+
+
+@asynccontextmanager
+async def in_postgres(_: Path) -> AsyncGenerator[Saver]:
+    """Open a database of a fresh Postgres."""
+    programs = postgres_server.found()
+    if programs is None:
+        pytest.skip("no Postgres on this machine")
+    with postgres_server.running(programs) as url:
+        async with open_checkpoints(url) as saver:
+            yield saver
+
+
+def graph_on(saver: Saver, *, depth: int) -> Any:
+    """Return a graph that asks at once or in a graph inside."""
+    graph: Any = StateGraph(State)
+    graph.add_node("node", node).add_edge(START, "node")
+    if depth:
+        inner, graph = graph.compile(), StateGraph(State)
+        graph.add_node("in", inner).add_edge(START, "in")
+    return graph.compile(checkpointer=saver)
+
+
+def at(thread: str) -> RunnableConfig:
+    """Name a thread."""
+    return {"configurable": {"thread_id": thread}}
+
+
+@pytest.mark.parametrize("opened", [in_memory, in_sqlite, in_postgres])
+async def test_those_that_ask_are_listed_and_no_others(
+    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "PAGE", 2)
+    async with opened(tmp_path) as saver:
+        for depth in (0, 1):
+            graph = graph_on(saver, depth=depth)
+            for number in range(3):
+                await graph.ainvoke({"asks": True}, at(f"asks-{depth}-{number}"))
+                await graph.ainvoke({"asks": False}, at(f"says-{depth}-{number}"))
+            answered = at(f"answered-{depth}")
+            await graph.ainvoke({"asks": True}, answered)
+            await graph.ainvoke(Command(resume="yes"), answered)
+
+        found = [thread async for thread in waiting_threads(saver)]
+
+    asking = [f"asks-{depth}-{number}" for depth in (0, 1) for number in range(3)]
+    assert sorted(found) == asking
+
+
+async def test_a_saver_that_lists_nothing_is_named() -> None:
+    class Unlisted(BaseCheckpointSaver[Any]):
+        """What only the required methods were written for."""
+
+    with pytest.raises(CannotList, match="Unlisted"):
+        _ = [thread async for thread in waiting_threads(Unlisted())]

@@ -1,0 +1,50 @@
+"""A web application that opens a Twokey in every request, as many would write it.
+
+Started by the tests: ``python -m tests.resume.web_program SOCKET WORKERS``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import uvicorn
+from fastapi import FastAPI
+
+from gateway.embed import Twokey
+from gateway.policy.load import load_policy
+from tests.resume import shop
+from tests.resume.house import POLICY
+
+DATA, STORE = "WEB_DATA", "WEB_STORE"
+RULES = load_policy(POLICY, "policy.yml")
+
+app = FastAPI()
+
+
+@app.get("/look_up/{order}")
+async def look_up(order: str) -> dict[str, str | int]:
+    """Ask the agent to look up an order, in a thread of its own."""
+    asked = {
+        "messages": [
+            {"role": "user", "content": f'[["look_up", {{"order": "{order}"}}]]'}
+        ]
+    }
+    folder, url = Path(os.environ[DATA]), os.environ.get(STORE) or None
+    async with Twokey(policy=RULES, data_dir=folder, url=url) as tk:
+        final = await tk.run(
+            shop.graph, asked, thread_id=order, agent="shop", timeout_s=50
+        )
+    return {"words": final["messages"][-1].text, "worker": os.getpid()}
+
+
+if __name__ == "__main__":
+    uvicorn.run(
+        "tests.resume.web_program:app",
+        uds=sys.argv[1],
+        workers=int(sys.argv[2]),
+        log_level="warning",
+        # On a busy machine the imports of a worker take longer than the usual 5 s.
+        timeout_worker_healthcheck=120,
+    )

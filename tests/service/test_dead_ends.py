@@ -1,0 +1,92 @@
+"""Calls that nobody can approve any more are counted, shown and told."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bot.cards.states import sentence
+from gateway.approvals.events import Event, EventName
+from gateway.policy.load import load_policy
+from gateway.policy.rules import Policy
+from gateway.policy_file import PolicyFile, followed
+from gateway.policy_source import PolicySource
+from gateway.service.dead_ends import dead_ends
+from gateway.store.outbox import announced
+from gateway.store.store import Store
+from tests.conftest import eventually
+from tests.service.desk import POLICY, Desk
+
+REPLACED = POLICY.replace("users: [U0ANA, U0BEN, U0DAN]", "users: [U0EVE]")
+FORBIDDEN = POLICY.replace(
+    "process_refund: {tier: approve}", "process_refund: {tier: deny}"
+)
+
+
+def policy(text: str) -> Policy:
+    """Load a policy."""
+    return load_policy(text, "policy.yml")
+
+
+async def found(desk: Desk) -> list[str]:
+    """Return the tools of the calls that nobody can approve."""
+    return [
+        one.tool for one in await dead_ends(desk.store, desk.policy, tenant="default")
+    ]
+
+
+async def test_a_call_is_a_dead_end_once_the_policy_lets_nobody_approve_it(
+    store: Store,
+) -> None:
+    desk = Desk(store)
+    await desk.refund()
+
+    assert await found(desk) == []
+    for text in (REPLACED, FORBIDDEN):
+        desk.policy = policy(text)
+        assert await found(desk) == ["process_refund"]
+    desk.policy = policy(POLICY)
+    assert await found(desk) == []
+
+
+async def test_cards_of_another_policy_are_redrawn_once_and_say_it(
+    store: Store,
+) -> None:
+    desk = Desk(store)
+    await desk.refund()
+    assert await desk.reviews.judged_again() == []
+    desk.policy = policy(REPLACED)
+
+    [loaded] = await desk.reviews.judged_again()
+
+    said = sentence(loaded.approval, loaded.approval.items[0], now_ms=loaded.now_ms)
+    assert "Nobody can approve this" in said.text
+    assert "It can be rejected." in said.text
+    assert await desk.reviews.judged_again() == []
+
+
+async def test_a_policy_that_leaves_dead_ends_is_told_with_their_number(
+    store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    desk = Desk(store)
+    click, _ = await desk.refund()
+    file = tmp_path / "policy.yml"
+    file.write_text(REPLACED)
+    keys = store.keys_of_tenant("default")
+
+    async def told() -> list[Event]:
+        events = await announced(store.conn, keys)
+        return [one for one in events if one.name is EventName.POLICY_LOADED]
+
+    async def is_told() -> bool:
+        return bool(await told())
+
+    async with followed(
+        PolicyFile(PolicySource(path=file)), store, tenant="default", every_s=0.05
+    ):
+        await eventually(is_told)
+
+    [event] = await told()
+    assert event.data["dead_ends"] == "1"
+    assert f"calls=1 first={click.approval}.0" in caplog.text

@@ -1,0 +1,231 @@
+"""Processes on one store fit together, or are refused in a sentence."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.errors import SettingsError
+from gateway.resume.checkpoints import open_checkpoints
+from gateway.running import gateway_member
+from gateway.service.joining import joined, told, unserved
+from gateway.store.members import Kept, Member
+from gateway.store.store import Store
+from tests.conftest import eventually
+
+LIFE_MS = 400
+"""Short, so that a process which shows no sign of life is soon forgotten."""
+
+
+@pytest.fixture(autouse=True)
+def short_lives(store: Store) -> None:
+    store.members.life_ms = LIFE_MS
+
+
+def gateway(
+    checkpoints: str = "one", *, file: str = "", agent: str = "shop", tenant: str = "t"
+) -> Member:
+    return Member(
+        role="gateway",
+        where=f"host-{checkpoints}:1",
+        tenant=tenant,
+        serves=(agent,),
+        checkpoints=checkpoints,
+        file=file,
+        shown=f"database {checkpoints}",
+    )
+
+
+def bot(seals: str, *more: str) -> Member:
+    return Member(
+        role="bot", where=f"{seals}:1", tenant="t", seals=seals, accepts=(seals, *more)
+    )
+
+
+async def let_wait(store: Store, agent: str, calls: int) -> None:
+    """Let calls of an agent wait for people."""
+    key = store.keys_of_tenant("t").waiting("t", agent)
+    for number in range(calls):
+        await store.conn.command("ZADD", key, 10**15, f"item{number}")
+    await store.conn.command("PEXPIRE", key, 60_000)
+
+
+async def test_a_second_gateway_with_another_database_is_refused_and_that_is_told(
+    store: Store,
+) -> None:
+    keys = store.keys_of_tenant("t")
+    async with joined(store, gateway("one")):
+        with pytest.raises(SettingsError, match="in database one, and this one would"):
+            async with joined(store, gateway("two")):
+                pass
+
+        [sentence] = await told(store, keys)
+        assert "host-two:1 was refused" in sentence
+        assert "'checkpoints'" in sentence
+        async with joined(store, gateway("one")), joined(store, gateway("one")):
+            pass
+
+
+@pytest.mark.parametrize(
+    "other",
+    [gateway("two", agent="billing"), gateway("two", tenant="other"), bot("k1")],
+    ids=["another agent", "another tenant", "a bot"],
+)
+async def test_who_shares_no_threads_may_keep_them_elsewhere(
+    store: Store, other: Member
+) -> None:
+    async with joined(store, gateway("one")), joined(store, other):
+        assert len((await store.members.read(store.keys_of_tenant("t"))).alive) == 2
+
+
+async def test_of_two_that_do_not_fit_and_start_together_one_starts(
+    store: Store,
+) -> None:
+    may_end = asyncio.Event()
+    started: list[str] = []
+
+    async def run(member: Member) -> None:
+        async with joined(store, member):
+            started.append(member.where)
+            await may_end.wait()
+
+    runs = [asyncio.create_task(run(gateway(f"d{number}"))) for number in range(4)]
+
+    async def only_one_is_left() -> bool:
+        return sum(one.done() for one in runs) == len(runs) - 1
+
+    await eventually(only_one_is_left)
+    may_end.set()
+    ends = await asyncio.gather(*runs, return_exceptions=True)
+    assert len(started) == 1
+    assert sum(isinstance(one, SettingsError) for one in ends) == len(runs) - 1
+
+
+async def test_who_died_keeps_nobody_out(store: Store) -> None:
+    keys = store.keys_of_tenant("t")
+    assert await store.members.join(keys, "dead", gateway("one"), seen="0")
+
+    async with joined(store, gateway("two")):
+        found = await store.members.read(keys)
+
+    assert [member.checkpoints for member, _ in found.alive.values()] == ["two"]
+
+
+async def test_a_lost_database_is_refused_while_calls_wait(store: Store) -> None:
+    keys = store.keys_of_tenant("t")
+    async with joined(store, gateway("one")):
+        pass
+    await let_wait(store, "shop", 3)
+
+    with pytest.raises(SettingsError, match=r"3 calls of agent 'shop'.*database one"):
+        async with joined(store, gateway("two")):
+            pass
+
+    kept = Kept(tenant="t", agent="shop", checkpoints="two", shown="database two")
+    await store.members.keep(keys, (kept,))
+    async with joined(store, gateway("two")):
+        pass
+
+
+async def test_a_new_database_is_taken_when_nothing_waits(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    for place in ("one", "two"):
+        async with joined(store, gateway(place)):
+            pass
+    await let_wait(store, "shop", 1)
+
+    assert "agent.moved agent=shop was=database one now=database two" in caplog.text
+    with pytest.raises(SettingsError, match="database two"):
+        async with joined(store, gateway("one")):
+            pass
+
+
+async def test_two_live_copies_of_one_file_are_refused(store: Store) -> None:
+    async with joined(store, gateway(file="a")):
+        with pytest.raises(SettingsError, match="are a copy of"):
+            async with joined(store, gateway(file="b", agent="other")):
+                pass
+    async with joined(store, gateway(file="b")):
+        pass  # a backup that was restored
+
+
+async def test_bots_that_refuse_each_others_clicks_do_not_run_together(
+    store: Store,
+) -> None:
+    async with joined(store, bot("new", "old")):
+        for other in (bot("old"), bot("foreign"), bot("foreign", "new")):
+            with pytest.raises(SettingsError, match="TWOKEY_SECRET"):
+                async with joined(store, other):
+                    pass
+        async with joined(store, bot("old", "new")):
+            pass  # one that is rotated next
+
+
+async def test_who_was_stopped_while_another_joined_says_that_it_does_not_fit(
+    store: Store,
+) -> None:
+    keys = store.keys_of_tenant("t")
+    async with joined(store, bot("old")) as place:
+        assert not place.problem
+        revision = (await store.members.read(keys)).revision
+        await store.members.join(keys, "other", bot("new"), seen=revision)
+
+        async def says_so() -> bool:
+            return "TWOKEY_SECRET" in place.problem
+
+        await eventually(says_so)
+
+
+async def test_an_agent_that_nobody_serves_is_named_while_its_calls_wait(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = store.keys_of_tenant("t")
+    async with joined(store, gateway(agent="billing")):
+        await let_wait(store, "billing", 3)
+        assert await unserved(store, keys) == []
+
+    async with joined(store, gateway(agent="accounts")):
+        [sentence] = await unserved(store, keys)
+
+    assert sentence.startswith("3 calls of agent 'billing' of tenant 't' wait")
+    assert "agent.unserved" in caplog.text
+
+
+async def test_the_identity_stands_in_the_database(
+    tmp_path: Path, store: Store
+) -> None:
+    async def member(name: str) -> Member:
+        place = str(tmp_path / name)
+        async with open_checkpoints(place) as saver:
+            return await gateway_member(saver, place, tenant="t", serves=("shop",))
+
+    first, again, other = [await member(name) for name in ("a", "a", "b")]
+    await asyncio.to_thread((tmp_path / "a").rename, tmp_path / "moved")
+    moved = await member("moved")
+
+    assert first == again
+    assert (moved.checkpoints, moved.file) == (first.checkpoints, first.file)
+    assert first.checkpoints != other.checkpoints
+    async with joined(store, first):
+        pass
+
+
+async def test_a_process_goes_on_living_beside_one_that_it_cannot_read(
+    store: Store,
+) -> None:
+    """A newer version says more of itself, or a hand wrote it."""
+    keys = store.keys_of_tenant("t")
+    async with joined(store, gateway("one")):
+        await store.conn.command("HSET", keys.members, "p:x", f"{10**15} {{}}")
+        before = await store.conn.command("HGETALL", keys.members)
+
+        async def shows_life() -> bool:
+            return await store.conn.command("HGETALL", keys.members) != before
+
+        await eventually(shows_life)
+        await store.conn.command("HDEL", keys.members, "p:x")
+        found = await store.members.read(keys)
+        assert len(found.alive) == 1

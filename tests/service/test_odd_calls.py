@@ -1,0 +1,128 @@
+"""Whatever a call looks like, its turn is judged, or refused in a sentence of ours."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gateway.approvals.record import Home
+from gateway.errors import NotAllowed, TwokeyError
+from gateway.policy.load import load_policy
+from gateway.store.store import Store
+from gateway.wire import CallHint, ProposedCall, Turn, TurnRef, Verdict, VerdictKind
+from tests.service.desk import POLICY, Desk
+
+TEXTS = st.text(st.characters(), max_size=20) | st.sampled_from(
+    ["", " ", "\x00", "\ud800", "a:b", "look_up_order", "process_refund", "odd"]
+)
+NUMBERS = st.sampled_from([math.nan, math.inf, -0.0, 1e400, 2**53, -(2**70), True, 0])
+JSON: st.SearchStrategy[Any] = st.recursive(
+    st.none() | TEXTS | NUMBERS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS, inner),
+    max_leaves=8,
+)
+RULES = load_policy(
+    POLICY
+    + """
+  odd:
+    tier: auto
+    raise:
+      - {to: approve, when: "args.amount > 5 || args.to.startsWith('a')", because: "x"}
+      - {to: deny, when: "windows.refunds > 1000", because: "over 1,000 in a day"}
+windows:
+  refunds: {tools: [odd], by: args.to, sum: args.amount, within: 24h}
+""",
+    "policy.yml",
+)
+OBJECTS = st.dictionaries(TEXTS | st.sampled_from(["to", "amount"]), JSON, max_size=4)
+SCHEMAS = OBJECTS | st.fixed_dictionaries(
+    {"type": JSON, "properties": JSON, "required": JSON, "$ref": JSON, "pattern": JSON}
+)
+
+
+@st.composite
+def odd_calls(draw: st.DrawFn) -> ProposedCall:
+    """Return a call of any content, as the wire takes it."""
+    return ProposedCall(
+        tool=draw(TEXTS),
+        args=draw(OBJECTS),
+        tool_call_id=draw(TEXTS),
+        hint=draw(st.none() | st.builds(CallHint, description=TEXTS)),
+        spelled=draw(st.none() | OBJECTS),
+        problem=draw(st.just("") | TEXTS),
+    )
+
+
+@st.composite
+def odd_turns(draw: st.DrawFn) -> Turn:
+    """Return a turn of any content, as the wire takes it."""
+    calls = draw(st.lists(odd_calls(), min_size=1, max_size=4))
+    ref = TurnRef(
+        agent=draw(TEXTS), thread=draw(TEXTS), ns=draw(TEXTS), message_id=draw(TEXTS)
+    )
+    return Turn(
+        ref=ref,
+        calls=tuple(calls),
+        says=draw(TEXTS),
+        schemas={one.tool: draw(SCHEMAS) for one in calls},
+    )
+
+
+async def judged(desk: Desk, turn: Turn) -> tuple[Verdict, ...] | str:
+    """Return the verdicts, or the sentence that refuses the turn."""
+    try:
+        return await desk.agents.submit(turn)
+    except TwokeyError as error:
+        return str(error)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turn=odd_turns())
+async def test_any_turn_is_judged_or_refused_in_a_sentence_and_so_again(
+    store: Store, turn: Turn
+) -> None:
+    await store.conn.command("FLUSHALL")
+    desk = Desk(store, RULES)
+
+    found = await judged(desk, turn)
+
+    if isinstance(found, str):
+        assert found.endswith(".")
+    else:
+        assert [one.tool for one in found] == [one.tool for one in turn.calls]
+    assert await judged(desk, turn) == found
+
+
+async def test_a_call_without_a_name_is_denied_and_its_neighbour_judged(
+    store: Store,
+) -> None:
+    desk = Desk(store)
+
+    _, [nameless, known] = await desk.submit(("", {}), ("look_up_order", {}))
+
+    assert (nameless.kind, known.kind) == (VerdictKind.DENY, VerdictKind.RUN)
+    assert "names no tool" in nameless.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"agent": ""}, "agent=''"),
+        ({"thread": ""}, "thread=''"),
+        ({"message_id": ""}, "message_id=''"),
+        ({"ns": "\ud800"}, r"'\\ud800' holds half"),
+        ({"outer": Home(agent="\ud800", thread="t")}, r"'\\ud800' holds half"),
+    ],
+)
+async def test_a_turn_that_cannot_be_stored_is_refused_with_what_is_wrong(
+    store: Store, change: dict[str, Any], words: str
+) -> None:
+    ref = TurnRef(agent="support", thread="t1", message_id="m1").with_(**change)
+    call = ProposedCall(tool="look_up_order", args={}, tool_call_id="c1")
+
+    with pytest.raises(NotAllowed, match=words):
+        await Desk(store).agents.submit(Turn(ref=ref, calls=(call,)))

@@ -1,0 +1,170 @@
+"""An event stays until every reader has acknowledged it, and no longer than needed."""
+
+from __future__ import annotations
+
+import logging
+from datetime import timedelta
+
+import pytest
+
+from gateway.approvals.events import Event, EventName
+from gateway.service.sweep import Sweeper
+from gateway.store import readers
+from gateway.store.connection import Argument, number
+from gateway.store.keys import Keys
+from gateway.store.outbox import Outbox
+from gateway.store.readers import forget_dead_readers, trim_outbox
+from gateway.store.store import Store
+
+EVENT = Event(name=EventName.RUN_FINISHED, tenant="other").model_dump_json()
+
+
+@pytest.fixture
+def keys(store: Store) -> Keys:
+    return store.keys_of_tenant("default")
+
+
+async def old_events(store: Store, keys: Keys, count: int) -> None:
+    """Announce events as of long ago."""
+    start = number(await store.conn.command("XLEN", keys.outbox))
+    commands: list[list[Argument]] = [
+        ["XADD", keys.outbox, f"{index + 1}-0", "e", EVENT, "at", 1]
+        for index in range(start, start + count)
+    ]
+    await store.conn.together(*commands)
+
+
+async def reader(store: Store, keys: Keys, name: str) -> Outbox:
+    found = store.outbox(keys, reader=name)
+    await found.prepare()
+    return found
+
+
+async def acknowledged(outbox: Outbox, count: int) -> None:
+    events = await outbox.take("c", block_ms=1, limit=count)
+    await outbox.done(*(event.seq for event in events))
+
+
+async def length(store: Store, keys: Keys) -> int:
+    return number(await store.conn.command("XLEN", keys.outbox))
+
+
+async def test_nothing_is_dropped_that_one_reader_has_not_read(
+    store: Store, keys: Keys
+) -> None:
+    bot, orphans = (
+        await reader(store, keys, "bot"),
+        await reader(store, keys, "orphans"),
+    )
+    await old_events(store, keys, 3000)
+    await acknowledged(orphans, 3000)
+
+    await trim_outbox(store.conn, keys)
+    assert await length(store, keys) == 3000
+    await acknowledged(bot, 2000)
+    await trim_outbox(store.conn, keys)
+
+    left = await length(store, keys)
+    assert 1000 <= left < 1200, "whole nodes of the stream are dropped"
+    assert len(await bot.take("c", block_ms=1, limit=3000)) == 1000
+
+
+async def test_what_was_taken_and_not_acknowledged_stays(
+    store: Store, keys: Keys
+) -> None:
+    bot = await reader(store, keys, "bot")
+    await old_events(store, keys, 1000)
+    taken = await bot.take("c", block_ms=1, limit=1000)
+    await bot.done(*(event.seq for event in taken[:300]), *(e.seq for e in taken[400:]))
+
+    await trim_outbox(store.conn, keys)
+
+    waiting, after = await bot.left("d", limit=500)
+    assert [event.seq for event in waiting] == [event.seq for event in taken[300:400]]
+    assert after == ""
+    assert 700 <= await length(store, keys) < 900
+
+
+async def test_young_events_stay_for_whoever_looks_on(store: Store, keys: Keys) -> None:
+    bot = await reader(store, keys, "bot")
+    for _ in range(300):
+        await bot.put(Event.model_validate_json(EVENT))
+    await acknowledged(bot, 300)
+
+    await trim_outbox(store.conn, keys)
+
+    assert await length(store, keys) == 300
+
+
+async def test_without_a_reader_or_an_outbox_nothing_is_dropped(
+    store: Store, keys: Keys
+) -> None:
+    assert await trim_outbox(store.conn, keys) == ""
+    await old_events(store, keys, 300)
+
+    assert await trim_outbox(store.conn, keys) == ""
+
+    assert await length(store, keys) == 300
+
+
+async def test_a_sweep_names_the_reader_that_keeps_too_much(
+    store: Store,
+    keys: Keys,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(readers, "MANY", 300)
+    clock = [0.0]
+    sweeper = Sweeper(store, clock=lambda: clock[0])
+    await reader(store, keys, "slack:away")
+    orphans = await reader(store, keys, "orphans")
+    await old_events(store, keys, 301)
+    await acknowledged(orphans, 301)
+
+    with caplog.at_level(logging.ERROR):
+        for _ in range(3):
+            await sweeper.sweep()
+        assert caplog.text.count("outbox.long") == 1
+        clock[0] += 700
+        await sweeper.sweep()
+
+    assert caplog.text.count("outbox.long") == 2
+    assert "reader=slack:away" in caplog.text
+    assert await length(store, keys) == 301
+
+
+async def test_a_reader_that_is_away_for_a_month_is_forgotten_and_may_come_back(
+    store: Store, keys: Keys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone, here = await reader(store, keys, "gone"), await reader(store, keys, "here")
+    await old_events(store, keys, 1)
+    await gone.take("c", block_ms=1)
+    await forget_dead_readers(store.conn, keys)
+    assert {one.name for one in await readers.reader_groups(store.conn, keys)} == {
+        "gone",
+        "here",
+    }
+
+    monkeypatch.setattr(readers, "RETENTION", timedelta(milliseconds=-1))
+    await forget_dead_readers(store.conn, keys)
+
+    names = {one.name for one in await readers.reader_groups(store.conn, keys)}
+    assert names == {"here"}, "one that never read may just have come"
+    await gone.prepare()
+    assert len(await gone.take("c", block_ms=1)) == 1
+    del here
+
+
+async def test_the_oldest_unread_event_says_how_late_a_reader_is(
+    store: Store, keys: Keys
+) -> None:
+    bot = store.outbox(keys, reader="bot")
+    assert await bot.unread_ms() == 0
+    await bot.prepare()
+    assert await bot.unread_ms() == 0
+    await old_events(store, keys, 2)
+    assert await bot.unread_ms() > 1_000_000
+
+    await bot.take("c", block_ms=1, limit=2)
+
+    assert await bot.unread_ms() == 0

@@ -1,0 +1,63 @@
+"""Lost checkpoints are refused, told, and replaced when an operator says so."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import run
+from gateway.config import Settings
+from gateway.embed import Twokey
+from gateway.errors import SettingsError
+from gateway.store.store import Store
+from tests.resume import shop
+from tests.resume.house import DAN, ORIGIN
+from tests.resume.test_embed import asked
+
+SETTINGS = """
+agents: {shop: {graph: "tests.resume.shop:graph"}}
+checkpoints: CHECKPOINTS
+redis_url: STORE
+policy:
+  version: 1
+  defaults: {channel: C0APPROVALS, reviewers: [U0ANA]}
+"""
+
+
+async def test_lost_checkpoints_are_refused_until_an_operator_accepts_new_ones(
+    store: Store,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger"))
+
+    def settings(checkpoints: str) -> Path:
+        file = tmp_path / "twokey.yml"
+        text = SETTINGS.replace("CHECKPOINTS", checkpoints)
+        file.write_text(text.replace("STORE", store.conn.url), encoding="utf-8")
+        return file
+
+    async with Twokey(Settings.load(settings("old.sqlite"), {})) as tk:
+        call = '[["refund", {"order": "1", "amount": 2}]]'
+        await tk.reviews.ask_agent("shop", "t1", call, requester=DAN, origin=ORIGIN)
+        await asked(tk)
+
+    file = settings("new.sqlite")
+    with pytest.raises(SettingsError, match=r"old\.sqlite.*twokey adopt"):
+        async with Twokey(Settings.load(file, {})):
+            pass
+    capsys.readouterr()
+    await asyncio.to_thread(run, ["--config", str(file), "doctor"], {})
+    told = capsys.readouterr().out
+    assert "✖ processes: The gateway" in told
+    assert "was refused: 1 call of agent 'shop' waits" in told
+
+    code = await asyncio.to_thread(run, ["--config", str(file), "adopt"], {})
+
+    assert code == 0
+    assert "Agent 'shop' keeps its threads in" in capsys.readouterr().out
+    async with Twokey(Settings.load(file, {})):
+        pass

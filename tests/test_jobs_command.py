@@ -1,0 +1,177 @@
+"""Whoever has a shell sees which runs failed, tries them again, or drops them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gateway.approvals.events import EventName
+from gateway.commands import jobs
+from gateway.commands.session import Session
+from gateway.errors import SettingsError
+from gateway.resume.announcing import Place
+from gateway.resume.retries import Retries
+from gateway.store.engine import EmbeddedEngine
+from gateway.store.jobs import Job, JobKind
+from gateway.store.outbox import announced
+from gateway.store.store import Store
+from tests.bot.strategies import CANARY
+
+RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
+
+
+class Shell:
+    """A shell on a machine that reaches the store."""
+
+    def __init__(self, url: str, config: Path) -> None:
+        self._url = url
+        self._config = config
+        self._app = typer.Typer()
+        jobs.add_to(self._app)
+        self._app.command()(_other)
+
+    def __call__(self, *words: str) -> str:
+        """Type ``twokey jobs ...``; return what it prints."""
+        session = Session(env={"TWOKEY_REDIS_URL": self._url}, config=self._config)
+        given = ["jobs", *words]
+        done = CliRunner().invoke(self._app, given, obj=session, catch_exceptions=False)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    def listed(self) -> list[dict[str, Any]]:
+        """Return what ``twokey jobs list --json`` prints."""
+        return list(json.loads(self("list", "--json")))
+
+    def do(self, work: Callable[[Store, Place], Awaitable[object]]) -> None:
+        """Do something in the store, as a gateway would."""
+
+        async def done() -> None:
+            store = Store(self._url)
+            at = Place(store.keys_of_tenant("default"), "default", "shop", "t1")
+            await work(store, at)
+            await store.close()
+
+        asyncio.run(done())
+
+
+def _other() -> None:
+    """Be a second command, so that the first one needs its name."""
+
+
+@pytest.fixture
+def shell(tmp_path: Path) -> Generator[Shell]:
+    config = tmp_path / "twokey.yml"
+    config.write_text("policy: {version: 1}\n")
+    with EmbeddedEngine(tmp_path / "engine") as engine:
+        yield Shell(engine.url, config)
+
+
+def fails(error: Exception) -> Callable[[Store, Place], Awaitable[object]]:
+    """Let a run fail."""
+
+    async def work(store: Store, at: Place) -> None:
+        await Retries(store).failed(at, error, left=RESUME)
+
+    return work
+
+
+def test_a_parked_run_is_listed_shown_and_tried_again(shell: Shell) -> None:
+    assert "No run waits" in shell("list")
+    shell.do(fails(KeyError(CANARY)))
+
+    [row] = shell.listed()
+    shown = shell("show", str(row["id"])[:12])
+    told = shell("retry", str(row["id"]), "--by", "ana")
+    [tried] = shell.listed()
+
+    assert (row["state"], row["trouble"], row["to_do"]) == ("parked", "code", "resume")
+    assert row["reason"] == "The agent's code failed (KeyError)."
+    assert "KeyError" in shown
+    assert CANARY not in shown + shell("list")
+    assert "is tried again now" in told
+    assert tried["state"] == "waiting"
+
+    async def is_queued_once(store: Store, at: Place) -> None:
+        assert await store.queue(at.keys).depth() == 1
+        events = await announced(store.conn, at.keys)
+        [event] = [one for one in events if one.name is EventName.RUN_RETRIED]
+        assert event.actor == "ana"
+
+    shell.do(is_queued_once)
+
+
+def test_a_waiting_run_is_tried_at_once_and_has_one_job(shell: Shell) -> None:
+    shell.do(fails(ConnectionError()))
+    shell("retry", "--all")
+
+    async def is_due(store: Store, at: Place) -> None:
+        assert await store.conn.command("ZCARD", at.keys.retry) == 0
+        assert await store.conn.command("XLEN", at.keys.jobs) == 1
+
+    shell.do(is_due)
+
+
+def test_a_dropped_run_is_gone_and_brought_forward_by_nobody(shell: Shell) -> None:
+    shell.do(fails(ConnectionError()))
+    [row] = shell.listed()
+
+    assert "was dropped" in shell("drop", str(row["id"]))
+    assert shell.listed() == []
+    with pytest.raises(SettingsError, match="No run"):
+        shell("retry", str(row["id"]))
+
+    async def is_dropped(store: Store, at: Place) -> None:
+        assert await store.queue(at.keys).depth() == 0
+        assert await store.stalled.is_dropped(at.keys, at.run)
+
+    shell.do(is_dropped)
+
+
+def test_a_name_that_stands_for_nothing_or_for_several_is_refused(
+    shell: Shell,
+) -> None:
+    async def two(store: Store, at: Place) -> None:
+        await fails(KeyError())(store, at)
+        other = Place(at.keys, at.tenant, at.agent, "t2")
+        await fails(KeyError())(store, other)
+
+    shell.do(two)
+
+    with pytest.raises(SettingsError, match="stands for 2 runs"):
+        shell("show", "run_")
+    with pytest.raises(SettingsError, match="No run 'x'"):
+        shell("drop", "x")
+    with pytest.raises(SettingsError, match="Name one run"):
+        shell("retry")
+
+
+def test_what_an_older_version_gave_up_is_listed_and_tried_again(shell: Shell) -> None:
+    old = RESUME.model_dump() | {"attempt": 5, "error": "RuntimeError"}
+
+    async def dead(store: Store, at: Place) -> None:
+        body = ["why", "RuntimeError", "j", json.dumps(old)]
+        await store.conn.command("XADD", at.keys.dead, "*", *body)
+
+    shell.do(dead)
+    [row] = shell.listed()
+
+    assert row["reason"] == "RuntimeError"
+    assert "is tried again" in shell("retry", str(row["id"]))
+    assert shell.listed() == []
+
+
+def test_names_of_a_thread_steer_no_terminal(shell: Shell) -> None:
+    async def hostile(store: Store, at: Place) -> None:
+        await fails(KeyError())(store, Place(at.keys, at.tenant, "a", "\x1b[2J"))
+
+    shell.do(hostile)
+    [row] = shell.listed()
+
+    assert "\x1b" not in shell("list") + shell("show", str(row["id"]))

@@ -1,0 +1,45 @@
+"""How long a run is retried can be set, and a wrong length is refused in a sentence."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gateway.config import Settings
+from gateway.errors import SettingsError
+
+
+def load(tmp_path: Path, text: str) -> Settings:
+    """Load settings."""
+    file = tmp_path / "twokey.yml"
+    file.write_text(text)
+    return Settings.load(file, {})
+
+
+def test_a_run_is_retried_for_as_long_as_the_settings_say(tmp_path: Path) -> None:
+    found = load(tmp_path, "retries: {limit: 2d, unknown_limit: 90s}").retries
+
+    assert (found.limit, found.unknown_limit) == (
+        timedelta(days=2),
+        timedelta(seconds=90),
+    )
+    assert load(tmp_path, "tenant: default").retries.limit == timedelta(hours=24)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("retries: {limit: soon}", "'soon' is no length of time; write 30m"),
+        ("retries: {limit: 24}", "24 is no length of time"),
+        ("retries: {limit: 0s}", "'0s' is no length of time"),
+        ("retries: {limit: 31d}", "'31d' is longer than a run is kept"),
+        ("retries: {limits: 1h}", "limits"),
+    ],
+)
+def test_a_wrong_length_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(SettingsError) as refused:
+        load(tmp_path, text)
+
+    assert sentence in str(refused.value)

@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: help install demo test check format bench mutants screenshots clean
+.PHONY: help install demo test check format bench chaos mutants screenshots clean
 
 help:
 	@echo "make demo         start everything locally and print a link to the page"
 	@echo "make test         run every test"
 	@echo "make check        format, lint, types, import contracts, sizes, spelling"
 	@echo "make bench        measure the figures of the README, as ratios"
+	@echo "make chaos        kill, pause and cut off processes for ten minutes (MINUTES=, SEED=)"
 	@echo "make mutants      break the core in every listed way; a test must notice each"
 	@echo "make screenshots  take the pictures of docs/img again"
 	@echo "make format       format the code"
@@ -51,6 +52,9 @@ format: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench
+
+chaos: $(VENV)/.dev
+	@$(BIN)/python -m tests.chaos --minutes $(or $(MINUTES),10) $(if $(SEED),--seed $(SEED))
 
 screenshots: $(VENV)/.dev
 	@$(BIN)/python -m pytest -q tests/browser/test_screenshots.py --screenshots docs/img

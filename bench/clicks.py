@@ -143,7 +143,9 @@ async def _click(store: Store, sandbox: Sandbox, approval: Approval) -> Prepared
     message = messages.post(slack, channel, content)
     keys = store.keys_of_tenant(_TENANT)
     await store.cards.posted(keys, approval.id, channel=CHANNEL, ts=message.ts)
-    await store.cards.shown(keys, approval.id, rev=approval.rev, display_digest="")
+    await store.cards.shown(
+        keys, approval.id, tenant="default", rev=approval.rev, display_digest=""
+    )
     user = sandbox.workspace.user(CLICKER)
     gesture = Gesture(user, slack.triggers.issue(user.id))
     button = {**_approve_button(message.blocks), "action_ts": slack.clock.next_ts()}

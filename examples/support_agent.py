@@ -7,6 +7,8 @@ that its last words depend on what people decided. Settings, all optional:
 - ``TWOKEY_DEMO_MODEL``: a real chat model for `init_chat_model`, such as
   ``anthropic:claude-sonnet-4-5``.
 - ``TWOKEY_DEMO_LEDGER``: a file that gets one JSON line for every effect of a tool.
+- ``TWOKEY_DEMO_OUTAGE``: a file; while it is there, the scripted model cannot be
+  reached, as a provider's model in an outage.
 """
 
 from __future__ import annotations
@@ -157,6 +159,9 @@ class ScriptedModel(BaseChatModel):
         **kwargs: Any,  # noqa: ANN401 - the shape of BaseChatModel
     ) -> ChatResult:
         del stop, run_manager, kwargs
+        outage = os.environ.get("TWOKEY_DEMO_OUTAGE")
+        if outage and Path(outage).exists():
+            raise ConnectionError("The model's provider cannot be reached.")
         return ChatResult(generations=[ChatGeneration(message=next_message(messages))])
 
 

@@ -87,7 +87,7 @@ class ApprovalStore:
         own = Home(agent=thread[0], thread=thread[1])
         if approvals:
             await self._pending.add(keys, admission.tenant, thread[0])
-        reply = await scripts.open_turn(
+        reply = await scripts.OPEN(
             self._conn,
             turn=keys.turn(turn_key),
             run=keys.run(admission.tenant, admission.home or own),
@@ -201,7 +201,7 @@ class ApprovalStore:
         keys = _keys_of(before)
         item = change.item
         seen = before.items[item.index]
-        reply = await scripts.decide(
+        reply = await scripts.DECIDE(
             self._conn,
             head=keys.head(before.id),
             blobs=keys.blobs(before.id),
@@ -267,7 +267,7 @@ class ApprovalStore:
     ) -> tuple[Ended, int]:
         """End what is overdue by the store's clock; return how many items ended."""
         keys = _keys_of(before)
-        reply = await scripts.expire(
+        reply = await scripts.EXPIRE(
             self._conn,
             head=keys.head(before.id),
             blobs=keys.blobs(before.id),
@@ -291,7 +291,7 @@ class ApprovalStore:
     ) -> tuple[Ended, int]:
         """End waiting items without a decision; return how many ended."""
         keys = _keys_of(before)
-        reply = await scripts.supersede(
+        reply = await scripts.SUPERSEDE(
             self._conn,
             head=keys.head(before.id),
             blobs=keys.blobs(before.id),

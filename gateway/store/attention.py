@@ -123,7 +123,7 @@ class AttentionStore:
 
         Who asked is read of the run: people speak to the agent outside of all others.
         """
-        reply = await scripts.standing(
+        reply = await scripts.STANDING(
             self._conn,
             turn=keys.turn(turn_key),
             facts=keys.thread_facts(tenant, home.agent, home.thread),

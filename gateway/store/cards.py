@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from gateway.approvals.record import Record
-from gateway.store.connection import Connection, Reply, fields, number, text
+from gateway.store.connection import Connection, fields, number, text
 from gateway.store.keys import (
     DRAFT_LIFETIME,
     NONCE_LIFETIME,
@@ -30,37 +30,7 @@ _NOTHING: dict[str, str] = {}
 ATTACH = Script("attach")
 
 
-async def attach(
-    conn: Connection,
-    *,
-    record: str,
-    own: str,
-    texts: Sequence[str],
-    holder: str,
-    first: str,
-    newest: str,
-    keep_ms: int,
-) -> list[Reply]:
-    """Run attach.lua."""
-    return await ATTACH.run(
-        conn, [record, own, *texts], [holder, first, newest, keep_ms]
-    )
-
-
 LOSE_CARD = Script("lose_card")
-
-
-async def lose_card(
-    conn: Connection,
-    *,
-    card: str,
-    undrawn: str,
-    approval: str,
-    place: str,
-    keep_ms: int,
-) -> list[Reply]:
-    """Run lose_card.lua."""
-    return await LOSE_CARD.run(conn, [card, undrawn], [approval, place, keep_ms])
 
 
 class CardPlace(Record):
@@ -207,7 +177,7 @@ class CardStore:
         self, keys: Keys, tenant: str, approval: str, place: tuple[str, str]
     ) -> None:
         """Forget the message that shows an approval; its buttons refuse from now on."""
-        await lose_card(
+        await LOSE_CARD(
             self._conn,
             card=keys.card(approval),
             undrawn=keys.undrawn(tenant),
@@ -311,7 +281,7 @@ class CardStore:
         newest: Mapping[str, str] = _NOTHING,
     ) -> None:
         """Write what lives exactly as long as an approval or a notice does."""
-        await attach(
+        await ATTACH(
             self._conn,
             record=keys.record(record),
             own=own,

@@ -70,7 +70,7 @@ class ClaimStore:
             events: what to announce.
         """
         keys, item = _keys(approval.id), approval.items[index]
-        reply = await scripts.claim(
+        reply = await scripts.CLAIM(
             self._conn,
             head=keys.head(approval.id),
             expiry=keys.expiry,
@@ -101,7 +101,7 @@ class ClaimStore:
     async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""
         keys = _keys(approval_id)
-        reply = await scripts.heartbeat(
+        reply = await scripts.HEARTBEAT(
             self._conn,
             head=keys.head(approval_id),
             expiry=keys.expiry,
@@ -128,7 +128,7 @@ class ClaimStore:
         ``late`` is announced when people had settled the doubt about it before.
         """
         keys = _keys(approval.id)
-        reply = await scripts.finish(
+        reply = await scripts.FINISH(
             self._conn,
             head=keys.head(approval.id),
             blobs=keys.blobs(approval.id),

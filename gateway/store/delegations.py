@@ -63,7 +63,7 @@ class DelegationStore:
     async def _change(
         self, keys: Keys, tenant: str, user: str, to: str, for_ms: int, event: Event
     ) -> list[Reply]:
-        return await delegate(
+        return await DELEGATE(
             self._conn,
             delegations=keys.delegations(tenant),
             outbox=keys.outbox,
@@ -78,20 +78,3 @@ class DelegationStore:
 def _delegation(user: str, body: bytes) -> Delegation:
     to, _, until_ms = body.decode().partition(" ")
     return Delegation(user=user, to=to, until_ms=int(until_ms))
-
-
-async def delegate(
-    conn: Connection,
-    *,
-    delegations: str,
-    outbox: str,
-    audit: str,
-    user: str,
-    to: str,
-    for_ms: int,
-    event: str,
-) -> list[Reply]:
-    """Run delegate.lua."""
-    return await DELEGATE.run(
-        conn, [delegations, outbox, audit], [user, to, for_ms, event]
-    )

@@ -6,7 +6,7 @@ import json
 
 from gateway.approvals.events import Event
 from gateway.store.attention import FAILED_MS
-from gateway.store.connection import Connection, Reply, text
+from gateway.store.connection import Connection, text
 from gateway.store.keys import Keys
 from gateway.store.script import Script
 
@@ -22,7 +22,7 @@ async def count_failure(conn: Connection, keys: Keys, name: str, event: Event) -
         name: the same for the same call.
         event: what is announced.
     """
-    reply = await fail(
+    reply = await FAIL(
         conn,
         failures=keys.failures(event.tenant, event.agent),
         outbox=keys.outbox,
@@ -32,18 +32,3 @@ async def count_failure(conn: Connection, keys: Keys, name: str, event: Event) -
         events=json.dumps([event.model_dump_json()]),
     )
     return text(reply[0]) == "done"
-
-
-async def fail(
-    conn: Connection,
-    *,
-    failures: str,
-    outbox: str,
-    audit: str,
-    failed: str,
-    failed_ms: int,
-    events: str,
-) -> list[Reply]:
-    """Run fail.lua."""
-    keys = [failures, outbox, audit]
-    return await FAIL.run(conn, keys, [failed, failed_ms, events])

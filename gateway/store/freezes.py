@@ -119,7 +119,7 @@ class FreezeStore:
         body: str,
         event: Event,
     ) -> bool:
-        reply = await scripts.freeze(
+        reply = await scripts.FREEZE(
             self._conn,
             frozen=keys.frozen(tenant),
             outbox=keys.outbox,

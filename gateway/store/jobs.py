@@ -15,7 +15,7 @@ from redis.exceptions import ResponseError
 
 from gateway.approvals.record import Record
 from gateway.errors import StoreUnavailable
-from gateway.store import job_scripts
+from gateway.store import scripts
 from gateway.store.connection import (
     Connection,
     Entry,
@@ -173,7 +173,7 @@ class JobQueue:
 
         Nothing happens when somebody else put it back, or did it, meanwhile.
         """
-        await job_scripts.put_back(
+        await scripts.PUT_BACK(
             self._conn,
             jobs=self._keys.jobs,
             retry=self._keys.retry,
@@ -185,7 +185,7 @@ class JobQueue:
 
     async def requeue_due(self, limit: int = 100) -> int:
         """Move jobs whose back-off is over into the stream; return how many."""
-        reply = await job_scripts.requeue(
+        reply = await scripts.REQUEUE(
             self._conn, retry=self._keys.retry, jobs=self._keys.jobs, limit=limit
         )
         return number(reply[1])

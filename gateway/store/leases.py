@@ -13,24 +13,10 @@ from gateway.store.fences import Lease, now_s
 from gateway.store.keys import Keys
 from gateway.store.script import Script
 
-LEASE = Script("lease")
+TAKE_LEASE = Script("lease")
 
 _LOOK_S = 1.0
 """How long the clock is not looked at at most: a sleep may last longer than asked."""
-
-
-async def lease(
-    conn: Connection,
-    *,
-    lease: str,
-    fences: str,
-    verb: str,
-    token: str,
-    ttl_ms: int,
-    above: int,
-) -> list[Reply]:
-    """Run lease.lua."""
-    return await LEASE.run(conn, [lease, fences], [verb, token, ttl_ms, above])
 
 
 class LeaseStore:
@@ -111,7 +97,7 @@ class LeaseStore:
     async def _run(
         self, keys: Keys, name: str, token: str, verb: str, above: int = 0
     ) -> list[Reply]:
-        return await lease(
+        return await TAKE_LEASE(
             self._conn,
             lease=name,
             fences=keys.fences,

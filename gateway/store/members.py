@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from gateway.approvals.record import Record
-from gateway.store.connection import Connection, Reply, fields, number, text
+from gateway.store.connection import Connection, fields, number, text
 from gateway.store.keys import Keys
 from gateway.store.script import Script
 
@@ -86,20 +86,6 @@ class Members:
     refused: tuple[str, ...]
 
 
-async def join(
-    conn: Connection,
-    *,
-    members: str,
-    seen: str,
-    name: str,
-    body: str,
-    life_ms: int,
-    agents: str,
-) -> list[Reply]:
-    """Run join.lua."""
-    return await JOIN.run(conn, [members], [seen, name, body, life_ms, agents])
-
-
 class MemberStore:
     """The processes of each shard."""
 
@@ -139,7 +125,7 @@ class MemberStore:
         kept: tuple[Kept, ...] = (),
     ) -> bool:
         """Register a process; False when another joined since ``seen`` was read."""
-        reply = await join(
+        reply = await JOIN(
             self._conn,
             members=keys.members,
             seen=seen,
@@ -160,7 +146,7 @@ class MemberStore:
 
     async def refuse(self, keys: Keys, who: str, sentence: str) -> None:
         """Remember for a while that a process was refused, and why."""
-        await join(
+        await JOIN(
             self._conn,
             members=keys.members,
             seen="",

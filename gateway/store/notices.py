@@ -77,7 +77,7 @@ class NoticeStore:
         once: bool = False,
         failed: str = "",
     ) -> bool:
-        reply = await scripts.note(
+        reply = await scripts.NOTE(
             self._conn,
             notice=keys.notice(notice),
             outbox=keys.outbox,

@@ -1,16 +1,21 @@
-"""Read a Lua script from its file, and run it by its digest."""
+"""Lua scripts: read from their files, called by the names in their headers.
+
+The header of a script is its signature: one line for each of KEYS and ARGV, with its
+name, type and unit. A name whose index ends with ``..`` takes a sequence.
+"""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gateway.errors import LeaseLost
 from gateway.store.connection import Argument, Connection, Reply, text
 from gateway.store.fences import current
 
-_FOLDER = Path(__file__).parent / "lua"
+FOLDER = Path(__file__).parent / "lua"
 _SHEBANG = "#!lua\n"
 
 
@@ -20,27 +25,41 @@ class Script:
     Args:
         name: of the file.
         is_fenced: refuse to run under a lease that its holder has lost.
+
+    Attributes:
+        keys: names of KEYS, in their order.
+        args: names of ARGV, in their order.
     """
 
     def __init__(self, name: str, *, is_fenced: bool = False) -> None:
         body = _read(name)
         self.name = name
-        self.header = body
+        self.keys, self.args = (_names(body, array) for array in ("KEYS", "ARGV"))
         self._plain = _Source(_SHEBANG + _read("prelude") + _without_shebang(body))
         self._fenced = None
         if is_fenced:
             before = _SHEBANG + _read("prelude") + _read("fence")
             self._fenced = _Source(before + _without_shebang(body))
 
-    async def run(
-        self, conn: Connection, keys: Sequence[str], args: Sequence[Argument]
+    async def __call__(
+        self, conn: Connection, /, **values: Argument | Sequence[Argument]
     ) -> list[Reply]:
         """Run it; the first element of the answer is the outcome's word.
 
+        Args:
+            conn: the server to run it on.
+            values: one for each name in the script's header.
+
         Raises:
+            TypeError: when the values are not those that the header names.
             StoreUnavailable: when the server did not answer or refused it.
             LeaseLost: the caller's lease is another's by now; nothing was written.
         """
+        if values.keys() != {*self.keys, *self.args}:
+            wrong = sorted(values.keys() ^ {*self.keys, *self.args})
+            raise TypeError(f"{self.name}.lua does not take exactly {wrong}")
+        keys = [str(key) for key in _flat(self.keys, values)]
+        args = list(_flat(self.args, values))
         lease = current()
         if self._fenced is None or lease is None:
             return await self._plain.run(conn, keys, args)
@@ -66,8 +85,23 @@ class _Source:
 
 
 def _read(name: str) -> str:
-    return (_FOLDER / f"{name}.lua").read_text(encoding="utf-8")
+    return (FOLDER / f"{name}.lua").read_text(encoding="utf-8")
 
 
 def _without_shebang(body: str) -> str:
     return body.removeprefix(_SHEBANG)
+
+
+def _names(body: str, array: str) -> tuple[str, ...]:
+    return tuple(re.findall(rf"^-- {array}\[\d+(?:\.\.)?\] +(\w+)", body, re.MULTILINE))
+
+
+def _flat(
+    names: Iterable[str], values: Mapping[str, Argument | Sequence[Argument]]
+) -> Iterable[Argument]:
+    for name in names:
+        value = values[name]
+        if isinstance(value, (str, bytes, int)):
+            yield int(value) if isinstance(value, bool) else value
+        else:
+            yield from value

@@ -19,7 +19,7 @@ from gateway.approvals.events import Event
 from gateway.approvals.record import Record
 from gateway.errors import NewerRecord, UnreadableRecord
 from gateway.failures import log_failure
-from gateway.store.connection import Argument, Connection, Reply, fields, number, text
+from gateway.store.connection import Connection, Reply, fields, number, text
 from gateway.store.jobs import GROUP, Job
 from gateway.store.keys import RETENTION, Keys
 from gateway.store.script import Script
@@ -256,7 +256,7 @@ class StalledRuns:
         if after is not None:
             is_waiting = after.state is RunState.WAITING
             at_ms = after.since_ms if is_waiting else after.at_ms
-        reply = await stall(
+        reply = await STALL(
             self._conn,
             runs=keys.stalled,
             waiting=keys.stalled_waiting,
@@ -282,39 +282,6 @@ class StalledRuns:
             events=json.dumps([event.model_dump_json() for event in events]),
         )
         return text(reply[0]) != "moved"
-
-
-async def stall(  # noqa: PLR0913 - what the header names
-    conn: Connection,
-    *,
-    runs: str,
-    waiting: str,
-    parked: str,
-    dropped: str,
-    facts: str,
-    retry: str,
-    jobs: str,
-    outbox: str,
-    audit: str,
-    id: str,  # noqa: A002 - the header's word
-    before: str | bytes,
-    after: str,
-    state: str,
-    at_ms: int,
-    group: str,
-    delivery: str,
-    undone: str,
-    again: str,
-    delay_ms: int,
-    keep_ms: int,
-    forgotten: str,
-    events: str,
-) -> list[Reply]:
-    """Run stall.lua."""
-    keys = [runs, waiting, parked, dropped, facts, retry, jobs, outbox, audit]
-    kept: list[Argument] = [id, before, after, state, at_ms]
-    done: list[Argument] = [group, delivery, undone, again, delay_ms]
-    return await STALL.run(conn, keys, [*kept, *done, keep_ms, forgotten, events])
 
 
 def _read(keys: Keys, run: str, raw: bytes) -> StalledRun:

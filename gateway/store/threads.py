@@ -9,7 +9,7 @@ from typing import Literal
 from gateway.approvals.record import Origin, Person, Record
 from gateway.errors import StoreUnavailable, TooManySpeakers
 from gateway.store import scripts
-from gateway.store.connection import Connection, Reply, fields, text
+from gateway.store.connection import Connection, fields, text
 from gateway.store.fences import Lease
 from gateway.store.jobs import Job
 from gateway.store.keys import LEASE, MESSAGE_LIFETIME, RETENTION, Keys
@@ -25,20 +25,6 @@ TELL = Script("tell", is_fenced=True)
 
 MAX_PRINCIPALS = 100
 """How many people may speak in a thread: each is remembered."""
-
-
-async def tell(
-    conn: Connection,
-    *,
-    facts: str,
-    outbox: str,
-    audit: str,
-    checkpoint: str,
-    told: str,
-    logged: str,
-) -> list[Reply]:
-    """Run tell.lua."""
-    return await TELL.run(conn, [facts, outbox, audit], [checkpoint, told, logged])
 
 
 class ThreadFacts(Record):
@@ -141,7 +127,7 @@ class ThreadStore:
         for _ in range(_ATTEMPTS):
             before = text(await self._conn.command("HGET", key, "facts"))
             after = _dumped(changed(read_facts(before)))
-            reply = await scripts.remember(
+            reply = await scripts.REMEMBER(
                 self._conn,
                 facts=key,
                 before=before,
@@ -179,7 +165,7 @@ class ThreadStore:
         facts = keys.thread_facts(job.tenant, job.agent, job.thread)
         for _ in range(_ATTEMPTS):
             before = text(await self._conn.command("HGET", facts, "facts"))
-            reply = await scripts.ask(
+            reply = await scripts.ASK(
                 self._conn,
                 seen=keys.asked_once(job.tenant, once),
                 facts=facts,
@@ -245,7 +231,7 @@ class ThreadStore:
         Raises:
             LeaseLost: the caller's lease is another's by now.
         """
-        reply = await tell(
+        reply = await TELL(
             self._conn,
             facts=keys.thread_facts(tenant, agent, thread),
             outbox=keys.outbox,

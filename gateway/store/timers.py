@@ -89,7 +89,7 @@ class TimerStore:
 
     async def ring(self, keys: Keys, timer: Timer, event: Event) -> bool:
         """Announce what a timer is about; False when it rang before or is too late."""
-        reply = await scripts.ring(
+        reply = await scripts.RING(
             self._conn,
             head=keys.head(timer.approval),
             blobs=keys.blobs(timer.approval),
@@ -109,7 +109,7 @@ class TimerStore:
             return "gone"
         keys, after = Keys(shard), change.approval
         is_taken = after.taken is not None and after.taken != before.taken
-        reply = await scripts.retime(
+        reply = await scripts.RETIME(
             self._conn,
             head=keys.head(before.id),
             blobs=keys.blobs(before.id),

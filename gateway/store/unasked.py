@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, cast
 
 from gateway.approvals.record import Result
-from gateway.store.connection import Argument, Connection, Reply, text
+from gateway.store.connection import Connection, Reply, text
 from gateway.store.fences import current
 from gateway.store.keys import RETENTION, Keys
 from gateway.store.script import Script
@@ -30,24 +30,6 @@ class Begun:
 
     word: Word
     result: Result | None = None
-
-
-async def unasked(
-    conn: Connection,
-    *,
-    begun: str,
-    verb: str,
-    call: str,
-    fence: int,
-    result: str,
-    repeats: bool,
-    keep_ms: int,
-) -> list[Reply]:
-    """Run unasked.lua."""
-    # What a call came to is the truth, however late it is told.
-    script = UNASKED if verb == "begin" else NOTED
-    args: list[Argument] = [verb, call, fence, result, int(repeats), keep_ms]
-    return await script.run(conn, [begun], args)
 
 
 class UnaskedStore:
@@ -97,7 +79,9 @@ class UnaskedStore:
         lease = current()
         if lease is None:
             return []
-        return await unasked(
+        # What a call came to is the truth, however late it is told.
+        script = UNASKED if verb == "begin" else NOTED
+        return await script(
             self._conn,
             begun=keys.begun(turn_key),
             verb=verb,

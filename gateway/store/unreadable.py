@@ -32,7 +32,7 @@ async def put_aside(conn: Connection, keys: Keys, approval_id: str) -> bool:
         approval=approval_id,
     )
     job = Job(kind=JobKind.RESUME, tenant=tenant, agent=home.agent, thread=home.thread)
-    reply = await scripts.put_aside(
+    reply = await scripts.PUT_ASIDE(
         conn,
         head=keys.head(approval_id),
         blobs=keys.blobs(approval_id),

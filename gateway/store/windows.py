@@ -90,7 +90,7 @@ class WindowStore:
             later call sees the earlier ones. None when the turn has its verdicts.
         """
         flat = [use for call in uses for use in call]
-        reply = await scripts.reserve(
+        reply = await scripts.RESERVE(
             self._conn,
             turn=keys.turn(turn_key),
             reservation=keys.reservation(turn_key, as_rows(flat)),
@@ -115,7 +115,7 @@ class WindowStore:
         """
         if not uses:
             return {}
-        reply = await scripts.totals(
+        reply = await scripts.TOTALS(
             self._conn,
             blobs=blobs,
             windows=[use.window for use in uses],

@@ -1,79 +1,36 @@
-"""Every Lua script says its contract on top, and Python keeps it."""
+"""A Lua script is called by the names in its header, and keeps what that promises."""
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
-from gateway.store import (
-    cards,
-    delegations,
-    failures,
-    job_scripts,
-    leases,
-    members,
-    scripts,
-    stalled,
-    threads,
-    unasked,
-)
+from gateway.store import script
 from gateway.store.connection import Reply
+from gateway.store.leases import TAKE_LEASE
+from gateway.store.script import Script
 from gateway.store.store import Store
 
-LUA = Path(scripts.__file__).parent / "lua"
-WRAPPERS: dict[str, Callable[..., object]] = {
-    "open": scripts.open_turn,
-    "decide": scripts.decide,
-    "expire": scripts.expire,
-    "supersede": scripts.supersede,
-    "claim": scripts.claim,
-    "finish": scripts.finish,
-    "heartbeat": scripts.heartbeat,
-    "lease": leases.lease,
-    "reserve": scripts.reserve,
-    "totals": scripts.totals,
-    "freeze": scripts.freeze,
-    "standing": scripts.standing,
-    "ring": scripts.ring,
-    "retime": scripts.retime,
-    "delegate": delegations.delegate,
-    "note": scripts.note,
-    "attach": cards.attach,
-    "put_aside": scripts.put_aside,
-    "ask": scripts.ask,
-    "fail": failures.fail,
-    "tell": threads.tell,
-    "unasked": unasked.unasked,
-    "remember": scripts.remember,
-    "requeue": job_scripts.requeue,
-    "put_back": job_scripts.put_back,
-    "stall": stalled.stall,
-    "lose_card": cards.lose_card,
-    "join": members.join,
-}
+LUA = script.FOLDER
 SHARED = {"prelude", "fence"}
 FILES = sorted(path.stem for path in LUA.glob("*.lua") if path.stem not in SHARED)
 
 
-def header_names(name: str) -> list[str]:
-    """Return the names of KEYS and ARGV in a script's header, in order."""
-    source = (LUA / f"{name}.lua").read_text(encoding="utf-8")
-    return re.findall(r"^-- (?:KEYS|ARGV)\[\d+(?:\.\.)?\] +(\w+)", source, re.MULTILINE)
-
-
-def test_every_script_has_a_wrapper() -> None:
-    assert sorted(WRAPPERS) == FILES
-
-
 @pytest.mark.parametrize("name", FILES)
-def test_a_scripts_header_is_its_wrappers_signature(name: str) -> None:
-    parameters = list(inspect.signature(WRAPPERS[name]).parameters)
+def test_a_script_uses_only_what_its_header_names(name: str) -> None:
+    source = (LUA / f"{name}.lua").read_text(encoding="utf-8")
+    code = re.sub(r"^--.*$", "", source, flags=re.MULTILINE)
+    called = Script(name)
 
-    assert parameters == ["conn", *header_names(name)]
+    for array, names in (("KEYS", called.keys), ("ARGV", called.args)):
+        used = {int(place) for place in re.findall(rf"{array}\[(\d+)\]", code)}
+        assert used <= set(range(1, len(names) + 1))
+
+
+async def test_a_value_that_the_header_does_not_name_is_refused(store: Store) -> None:
+    with pytest.raises(TypeError, match="requeue.lua does not take exactly"):
+        await Script("requeue")(store.conn, retry="a", jobs="b", limits=1)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -98,7 +55,7 @@ async def test_scripts_are_loaded_again_after_the_server_forgot_them(
     store: Store,
 ) -> None:
     async def lease(verb: str) -> Reply:
-        reply = await leases.lease(
+        reply = await TAKE_LEASE(
             store.conn,
             lease="tk:{s0}:lease:x",
             fences="tk:{s0}:fences",

@@ -29,7 +29,7 @@ def test_a_script_uses_only_what_its_header_names(name: str) -> None:
 
 
 async def test_a_value_that_the_header_does_not_name_is_refused(store: Store) -> None:
-    with pytest.raises(TypeError, match="requeue.lua does not take exactly"):
+    with pytest.raises(TypeError, match=r"requeue\.lua does not take exactly"):
         await Script("requeue")(store.conn, retry="a", jobs="b", limits=1)
 
 

@@ -1,7 +1,8 @@
 """Let everything go wrong for a while: ``python -m tests.chaos --minutes 10 --seed 7``.
 
 Two gateways, two bots, a store, Postgres and the sandbox run as processes of their own.
-It prints what was done, how to do it again, and what was found; 1 when a promise broke.
+It prints what was done, how to do it again, and what was found. It ends with 1 when a
+promise broke, and with 2 when there is no Postgres.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import tempfile
 from pathlib import Path
 
 from tests.chaos.run import Plan, run
+from tests.resume.postgres_server import NoPostgres
 
 
 def main() -> int:
@@ -27,7 +29,11 @@ def main() -> int:
     seconds = given.seconds or given.minutes * 60 or 600.0
     folder = given.keep or Path(tempfile.mkdtemp(prefix="tk-chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
-    found = asyncio.run(run(Plan(seconds, given.seed), folder, _say))
+    try:
+        found = asyncio.run(run(Plan(seconds, given.seed), folder, _say))
+    except NoPostgres as missing:
+        _say(str(missing))
+        return 2
     _say(f"counts: {found.counts}")
     for line in found.wrong:
         _say(f"WRONG: {line}")

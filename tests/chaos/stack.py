@@ -113,11 +113,8 @@ class Stack:
 @asynccontextmanager
 async def running(folder: Path) -> AsyncGenerator[Stack]:
     """Run everything on servers of its own in a folder."""
-    programs = postgres_server.found()
-    if programs is None:
-        raise RuntimeError("There is no Postgres on this machine; install it.")
     async with AsyncExitStack() as opening:
-        postgres = opening.enter_context(postgres_server.running(programs))
+        postgres = opening.enter_context(postgres_server.running())
         engine = opening.enter_context(EmbeddedEngine(folder / "store"))
         sandbox = await opening.enter_async_context(Sandbox())
         store = Store(engine.url, lease_ms=LEASE_MS)

@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from tests.chaos.run import Plan, run
-from tests.resume import postgres_server
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(400)
-@pytest.mark.skipif(postgres_server.found() is None, reason="no Postgres here")
 async def test_with_processes_killed_paused_and_cut_off_nothing_is_doubled_or_lost(
     tmp_path: Path,
 ) -> None:

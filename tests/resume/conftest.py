@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import os
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 import pytest
 
 from gateway.store.store import Store
-from tests.resume import shop
+from tests.resume import postgres_server, shop
 from tests.resume.house import House, open_house
 
 
@@ -25,3 +26,17 @@ async def house(store: Store, tmp_path: Path) -> AsyncGenerator[House]:
     """Give a gateway with the shop's agent; nobody works yet."""
     async with open_house(store, tmp_path / "checkpoints.db") as opened:
         yield opened
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Generator[str]:
+    """Give the address of a Postgres: a named one, or one that was started for this."""
+    named = os.environ.get("TWOKEY_TEST_POSTGRES")
+    if named:
+        yield named
+        return
+    try:
+        with postgres_server.running() as url:
+            yield url
+    except postgres_server.NoPostgres as missing:
+        pytest.fail(str(missing), pytrace=False)

@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from collections.abc import Generator
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import psycopg
 import pytest
-from psycopg.sql import SQL, Identifier
 
 from gateway.errors import SettingsError
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.graphs import attached
 from gateway.resume.langgraph_local import LangGraphLocal
 from gateway.store.store import Store
-from tests.resume import postgres_server, shop
+from tests.resume import shop
 from tests.resume.house import House
+from tests.resume.postgres_server import fresh_database
 
 
 async def test_sqlite_is_made_ready_for_several_processes_of_one_user(
@@ -45,20 +43,6 @@ async def test_a_place_that_cannot_be_used_is_named(tmp_path: Path) -> None:
         with pytest.raises(SettingsError, match="cannot be opened"):
             async with open_checkpoints(str(place)):
                 pass
-
-
-@pytest.fixture(scope="module")
-def postgres() -> Generator[str]:
-    """Give the address of a Postgres: a named one, or this machine's own programs."""
-    named = os.environ.get("TWOKEY_TEST_POSTGRES")
-    programs = postgres_server.found()
-    if named:
-        yield named
-    elif programs is None:
-        pytest.skip("no Postgres here: install it, or set TWOKEY_TEST_POSTGRES")
-    else:
-        with postgres_server.running(programs) as url:
-            yield url
 
 
 async def test_postgres_without_its_packages_names_the_extra(
@@ -94,7 +78,7 @@ async def test_postgres_keeps_threads(store: Store, postgres: str) -> None:
 async def test_gateways_that_start_together_on_a_fresh_postgres_all_start(
     postgres: str,
 ) -> None:
-    fresh = await _fresh_database(postgres)
+    fresh = fresh_database(postgres)
 
     async def start() -> None:
         async with open_checkpoints(fresh):
@@ -107,18 +91,6 @@ async def test_gateways_that_start_together_on_a_fresh_postgres_all_start(
             "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"
         )
         assert await cursor.fetchone() == (0,)
-
-
-async def _fresh_database(postgres: str) -> str:
-    """Create an empty database beside the one of a URL, and return its URL."""
-    name = f"fresh_{os.getpid()}"
-    async with await psycopg.AsyncConnection.connect(
-        postgres, autocommit=True
-    ) as connection:
-        for word in (SQL("DROP DATABASE IF EXISTS {}"), SQL("CREATE DATABASE {}")):
-            await connection.execute(word.format(Identifier(name)))
-    parts = urlsplit(postgres)
-    return parts._replace(path=f"/{name}").geturl()
 
 
 async def test_a_postgres_that_does_not_answer_is_named_without_its_password(

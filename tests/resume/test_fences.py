@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -34,14 +34,10 @@ Saver = BaseCheckpointSaver[Any]
 KINDS = ["sqlite", "postgres", "memory"]
 
 
-@pytest.fixture(scope="module")
-def postgres_url() -> Generator[str]:
-    """Give the address of a fresh Postgres."""
-    programs = postgres_server.found()
-    if programs is None:
-        pytest.skip("no Postgres here")
-    with postgres_server.running(programs) as url:
-        yield url
+@pytest.fixture
+def postgres_url(postgres: str) -> str:
+    """Give the address of an empty database."""
+    return postgres_server.fresh_database(postgres)
 
 
 @pytest.fixture(params=KINDS)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -17,7 +16,7 @@ from langgraph.types import Command, interrupt
 from gateway.resume import waiting_threads as listing
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.waiting_threads import CannotList, waiting_threads
-from tests.resume import postgres_server
+from tests.resume.postgres_server import fresh_database
 
 Saver = BaseCheckpointSaver[Any]
 
@@ -34,28 +33,19 @@ def node(state: State) -> dict[str, str]:
     return {"said": str(interrupt("well?")) if state["asks"] else ""}
 
 
-@asynccontextmanager
-async def in_memory(_: Path) -> AsyncGenerator[Saver]:
-    """Open a saver that is listed by its own means."""
-    yield InMemorySaver()
-
-
-@asynccontextmanager
-async def in_sqlite(folder: Path) -> AsyncGenerator[Saver]:
-    """Open a SQLite file."""
-    async with open_checkpoints(str(folder / "c.db")) as saver:
-        yield saver
-
-
-@asynccontextmanager
-async def in_postgres(_: Path) -> AsyncGenerator[Saver]:
-    """Open a database of a fresh Postgres."""
-    programs = postgres_server.found()
-    if programs is None:
-        pytest.skip("no Postgres on this machine")
-    with postgres_server.running(programs) as url:
-        async with open_checkpoints(url) as saver:
-            yield saver
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def saver(
+    request: pytest.FixtureRequest, tmp_path: Path
+) -> AsyncGenerator[Saver]:
+    """Give an empty saver; the one in memory is listed by its own means."""
+    if request.param == "memory":
+        yield InMemorySaver()
+        return
+    place = str(tmp_path / "c.db")
+    if request.param == "postgres":
+        place = fresh_database(request.getfixturevalue("postgres"))
+    async with open_checkpoints(place) as opened:
+        yield opened
 
 
 def graph_on(saver: Saver, *, depth: int) -> Any:
@@ -73,22 +63,20 @@ def at(thread: str) -> RunnableConfig:
     return {"configurable": {"thread_id": thread}}
 
 
-@pytest.mark.parametrize("opened", [in_memory, in_sqlite, in_postgres])
 async def test_those_that_ask_are_listed_and_no_others(
-    opened: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    saver: Saver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(listing, "PAGE", 2)
-    async with opened(tmp_path) as saver:
-        for depth in (0, 1):
-            graph = graph_on(saver, depth=depth)
-            for number in range(3):
-                await graph.ainvoke({"asks": True}, at(f"asks-{depth}-{number}"))
-                await graph.ainvoke({"asks": False}, at(f"says-{depth}-{number}"))
-            answered = at(f"answered-{depth}")
-            await graph.ainvoke({"asks": True}, answered)
-            await graph.ainvoke(Command(resume="yes"), answered)
+    for depth in (0, 1):
+        graph = graph_on(saver, depth=depth)
+        for number in range(3):
+            await graph.ainvoke({"asks": True}, at(f"asks-{depth}-{number}"))
+            await graph.ainvoke({"asks": False}, at(f"says-{depth}-{number}"))
+        answered = at(f"answered-{depth}")
+        await graph.ainvoke({"asks": True}, answered)
+        await graph.ainvoke(Command(resume="yes"), answered)
 
-        found = [thread async for thread in waiting_threads(saver)]
+    found = [thread async for thread in waiting_threads(saver)]
 
     asking = [f"asks-{depth}-{number}" for depth in (0, 1) for number in range(3)]
     assert sorted(found) == asking

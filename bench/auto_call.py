@@ -34,8 +34,8 @@ from typing_extensions import override
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from bench.till import Graph
 from gateway.agent import ApprovalMiddleware
-from gateway.agent.port import connected
 from gateway.policy.load import load_policy
+from gateway.protocol.port import connected
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.every_loop import EveryLoop
 from gateway.resume.graphs import attached

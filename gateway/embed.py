@@ -21,12 +21,12 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Interrupt, StreamMode
 
-from gateway.agent.port import connected
 from gateway.approvals.record import Origin, Person
 from gateway.config import Settings
 from gateway.errors import SettingsError
 from gateway.policy.rules import Policy
 from gateway.policy_file import PolicyFile, followed, policy_of
+from gateway.protocol.port import connected
 from gateway.resume.announcing import Place
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.every_loop import EveryLoop

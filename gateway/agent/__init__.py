@@ -6,7 +6,6 @@ from gateway.agent.grants import Grant, grant, guarded
 from gateway.agent.human_in_the_loop import HumanInTheLoopMiddleware
 from gateway.agent.messages import EditMessage, edit_messages
 from gateway.agent.middleware import ApprovalMiddleware
-from gateway.agent.port import Gateway, connected
 from gateway.agent.require_approval import (
     Approved,
     NotApproved,
@@ -14,6 +13,7 @@ from gateway.agent.require_approval import (
     arequire_approval,
     require_approval,
 )
+from gateway.protocol.port import Gateway, connected
 
 __all__ = [
     "ApprovalMiddleware",

@@ -15,7 +15,6 @@ from langgraph.types import Command
 from gateway.agent import (
     answers,
     exact_runs,
-    homes,
     messages,
     proposing,
     reasons,
@@ -41,7 +40,6 @@ from gateway.agent.execution import (
 from gateway.agent.given_back import given_back
 from gateway.agent.grants import Grant, granted, recheck_of
 from gateway.agent.messages import ITEM_KEY
-from gateway.agent.port import Gateway
 from gateway.agent.proposing import Prepared, Toolbox
 from gateway.agent.results import ToolResult
 from gateway.agent.tool_schemas import schema_of
@@ -51,6 +49,8 @@ from gateway.approvals.business_state import BusinessState
 from gateway.approvals.record import EditRecord, Home
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import LeaseLost, NotAllowed, StateUnknown, TwokeyError
+from gateway.protocol import run_context
+from gateway.protocol.port import Gateway
 from gateway.wire import (
     AnswerKind,
     CallHint,
@@ -102,7 +102,7 @@ class Caller:
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
-            turn = turn.with_(around=homes.around(ref.home))
+            turn = turn.with_(around=run_context.around(ref.home))
             verdicts = await insistently(self.shell, lambda: gateway.submit(turn))
         except NotAllowed as error:
             return draft.all_denied(ref.message_id, str(error))

@@ -17,9 +17,9 @@ from importlib import import_module
 from typing import Any, cast
 
 from gateway.agent.middleware import ApprovalMiddleware
-from gateway.agent.port import Gateway
-from gateway.agent.reachable import reachable
 from gateway.errors import GraphError
+from gateway.gates.reachable import reachable
+from gateway.protocol.port import Gateway
 
 _GENERAL_PURPOSE = "general-purpose"
 

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 
 from gateway.agent import homes
 from gateway.approvals.record import EditRecord, Home
+from gateway.protocol import run_context
 
 _inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", default=None)
 
@@ -18,7 +19,7 @@ def collecting(home: Home) -> Generator[list[EditRecord]]:
     found: list[EditRecord] = []
     token = _inside.set(found)
     try:
-        with homes.at_home(home), homes.own_conversation():
+        with run_context.at_home(home), homes.own_conversation():
             yield found
     finally:
         _inside.reset(token)

@@ -25,7 +25,6 @@ from gateway.agent.answers import ask_what_happened, forget_findings
 from gateway.agent.bridge import Shell, insistently
 from gateway.agent.edits_inside import collecting
 from gateway.agent.grants import Grant, granted
-from gateway.agent.port import Gateway
 from gateway.agent.rechecks import Recheck
 from gateway.approvals import digest, strict_json
 from gateway.approvals.business_state import is_same_but_state, state_in
@@ -39,6 +38,7 @@ from gateway.errors import (
     TwokeyError,
 )
 from gateway.failures import log_failure
+from gateway.protocol.port import Gateway
 from gateway.wire import (
     Answer,
     AnswerKind,

@@ -24,6 +24,7 @@ from gateway.agent.canonical import visible
 from gateway.agent.rechecks import Recheck
 from gateway.approvals import strict_json
 from gateway.errors import BadJson, NotAllowed
+from gateway.gates.marks import GuardedTool
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,12 +170,7 @@ def guarding(tool: BaseTool) -> BaseTool:
     return shared
 
 
-def is_guarded(tool: object) -> bool:
-    """Say whether a tool refuses to run without a grant."""
-    return isinstance(tool, _Guarded)
-
-
-class _Guarded(BaseTool):
+class _Guarded(GuardedTool, BaseTool):
     """What a guarded class does differently from the class it was made of."""
 
     def run(self, tool_input: str | dict[str, Any], *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the shape of BaseTool.run

@@ -17,27 +17,9 @@ from langgraph.config import get_config
 
 from gateway.approvals.record import Home, is_inside
 from gateway.errors import GraphError
+from gateway.protocol.run_context import current_home
 
-_home: ContextVar[Home | None] = ContextVar("twokey_home", default=None)
-_around: ContextVar[Home | None] = ContextVar("twokey_around", default=None)
 _conversation: ContextVar[str] = ContextVar("twokey_conversation", default="")
-
-
-@contextmanager
-def at_home(home: Home | None) -> Generator[None]:
-    """Let agents inside this block belong to a run; None leaves it as it is.
-
-    The run that they belonged to before is around this one.
-    """
-    before = _home.get()
-    is_other = home is not None and before is not None and before != home
-    outer = _around.set(before if is_other else _around.get())
-    token = _home.set(home or before)
-    try:
-        yield
-    finally:
-        _home.reset(token)
-        _around.reset(outer)
 
 
 def check_name(agent: str, thread: str, ns: str) -> None:
@@ -48,7 +30,7 @@ def check_name(agent: str, thread: str, ns: str) -> None:
     Raises:
         GraphError: names both names; nobody was asked.
     """
-    home = _home.get()
+    home = current_home()
     if home is None or ns or home.thread != thread or home.agent == agent:
         return
     raise GraphError(
@@ -64,7 +46,7 @@ def outer_of(agent: str, thread: str, ns: str) -> Home | None:
     LangGraph gives every graph that runs inside another one a namespace. One without
     is outermost, whatever this context was copied from.
     """
-    home = _home.get()
+    home = current_home()
     is_own = home == Home(agent=agent, thread=thread)
     return home if ns and not is_own else None
 
@@ -90,15 +72,3 @@ def conversation_of(ns: str) -> str:
         return ""
     # The second graph that one task runs is beside the first, and talks to itself.
     return outer if ns == outer or is_inside(ns, outer) else ns
-
-
-def around(home: Home) -> Home | None:
-    """Return the run in whose tool the agents of another run work, if there is one.
-
-    An agent that is given a thread of its own is a run of its own, but the people of
-    the run around it may have asked for what it does.
-    """
-    outer = _home.get()
-    if outer == home:
-        outer = _around.get()
-    return outer if outer != home else None

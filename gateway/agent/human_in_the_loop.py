@@ -7,7 +7,7 @@ from typing import Literal, get_args
 
 from gateway.agent.interrupt_on import DESCRIPTION_PREFIX, InterruptOn
 from gateway.agent.middleware import ApprovalMiddleware
-from gateway.agent.port import Gateway
+from gateway.protocol.port import Gateway
 
 InterruptMode = Literal["batched", "per_call"]
 _UNSET = "unset"

@@ -30,7 +30,6 @@ from gateway.agent import (
     notes,
     order,
     overrides,
-    port,
     proposing,
     repair,
     run_edits,
@@ -47,11 +46,13 @@ from gateway.agent.interrupt_on import (
     Gates,
     InterruptOn,
 )
-from gateway.agent.port import Gateway
 from gateway.agent.proposing import Toolbox
 from gateway.agent.results import ToolResult
 from gateway.agent.turns import TwokeyState
 from gateway.errors import TwokeyError
+from gateway.gates.marks import Gate
+from gateway.protocol import port
+from gateway.protocol.port import Gateway
 from gateway.wire import AgentNote, CallHint
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ logger = logging.getLogger(__name__)
 Update = dict[str, Any]
 
 
-class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any]):
+class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
     """Let no tool call of an agent run that the gateway has not cleared.
 
     List it last, so that nothing changes a call after it was cleared. The tools are

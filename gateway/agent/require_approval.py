@@ -21,9 +21,7 @@ from langgraph.config import get_config
 from gateway import wire
 from gateway.agent import (
     answers,
-    homes,
     occurrences,
-    port,
     rechecks,
     signatures,
     step_arguments,
@@ -41,13 +39,14 @@ from gateway.agent.execution import (
     execute,
 )
 from gateway.agent.grants import Grant, granted
-from gateway.agent.port import Gateway
 from gateway.agent.rechecks import Recheck
 from gateway.agent.unasked import RanBefore, run_unasked
 from gateway.approvals import digest, strict_json
 from gateway.approvals.record import EditRecord, Result
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import NotAllowed, StateUnknown, ThreadUnavailable, TwokeyError
+from gateway.protocol import port, run_context
+from gateway.protocol.port import Gateway
 from gateway.wire import (
     AnswerKind,
     ProposedCall,
@@ -230,7 +229,7 @@ async def _required(step: _Step, run: _Run[R], shell: Shell) -> Outcome[R]:
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", words.denied(verdict.reason))
     if verdict.kind is VerdictKind.RUN:
-        with homes.at_home(ref.home), granted(_grant(step, ref)):
+        with run_context.at_home(ref.home), granted(_grant(step, ref)):
             end = await run_unasked(
                 lambda: run.work(step.args),
                 lambda value: _kept(Approved(value, step.args), []),
@@ -325,7 +324,7 @@ async def _verdict(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
         calls=(call,),
         says=step.says,
         schemas=schemas,
-        around=homes.around(ref.home),
+        around=run_context.around(ref.home),
     )
     try:
         found = await insistently(shell, lambda: step.gateway.submit(turn))

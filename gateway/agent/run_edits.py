@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from gateway.agent import homes, messages, turns
 from gateway.agent.bridge import insistently
 from gateway.agent.calls import Caller
-from gateway.agent.port import Gateway
 from gateway.approvals import edits
 from gateway.approvals.record import EditRecord
 from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
 from gateway.outcomes import EditsKnown
+from gateway.protocol.port import Gateway
 
 T = TypeVar("T")
 

@@ -23,7 +23,7 @@ a tool. Neither is a start in a thread that copies neither context nor configura
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -34,6 +34,7 @@ from langchain_core.tracers.context import register_configure_hook
 
 from gateway.agent import grants
 from gateway.errors import UngatedTool
+from gateway.protocol.run_context import excepted
 
 logger = logging.getLogger(__name__)
 
@@ -81,28 +82,15 @@ class StartCheck(BaseCallbackHandler):
 
 
 _check: ContextVar[StartCheck | None] = ContextVar("twokey_tool_starts", default=None)
-_excepted: ContextVar[frozenset[str]] = ContextVar(
-    "twokey_ungated", default=frozenset()
-)
 register_configure_hook(_check, inheritable=True)
 
 
 @contextmanager
 def checked(agent: str) -> Generator[None]:
     """Check every tool start below this block; the outermost agent's check is kept."""
-    check = _check.get() or StartCheck(agent, _excepted.get())
+    check = _check.get() or StartCheck(agent, excepted())
     token = _check.set(check)
     try:
         yield
     finally:
         _check.reset(token)
-
-
-@contextmanager
-def excepting(tools: Collection[str]) -> Generator[None]:
-    """Let these tools start ungated in the runs of this block."""
-    token = _excepted.set(frozenset(tools))
-    try:
-        yield
-    finally:
-        _excepted.reset(token)

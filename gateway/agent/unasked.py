@@ -25,9 +25,9 @@ from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 from gateway.agent import words
 from gateway.agent.bridge import Shell, insistently
 from gateway.agent.execution import HANDED_OVER
-from gateway.agent.port import Gateway
 from gateway.approvals.record import Result
 from gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
+from gateway.protocol.port import Gateway
 from gateway.wire import CallBegun, CallEnd, CallMark, MarkVerb, TurnRef, Verdict
 
 MAX_PAYLOAD_CHARS = 64 * 1024

@@ -33,7 +33,7 @@ _CLOSE_S = 5.0
 
 
 class EveryLoop:
-    """A `gateway.agent.port.Gateway` over one store, for every event loop.
+    """A `gateway.protocol.port.Gateway` over one store, for every event loop.
 
     Args:
         store: the store of the loop this is made in.
@@ -71,57 +71,57 @@ class EveryLoop:
         self._stores.clear()
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
-        """See `gateway.agent.port.Gateway.submit`."""
+        """See `gateway.protocol.port.Gateway.submit`."""
         return await self._here().submit(turn)
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
-        """See `gateway.agent.port.Gateway.claim`."""
+        """See `gateway.protocol.port.Gateway.claim`."""
         return await self._here().claim(request)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
-        """See `gateway.agent.port.Gateway.heartbeat`."""
+        """See `gateway.protocol.port.Gateway.heartbeat`."""
         return await self._here().heartbeat(item_id, fence)
 
     async def finish(self, item_id: str, fence: int, result: Result) -> bool:
-        """See `gateway.agent.port.Gateway.finish`."""
+        """See `gateway.protocol.port.Gateway.finish`."""
         return await self._here().finish(item_id, fence, result)
 
     async def release(self, item_id: str, fence: int) -> None:
-        """See `gateway.agent.port.Gateway.release`."""
+        """See `gateway.protocol.port.Gateway.release`."""
         await self._here().release(item_id, fence)
 
     async def mark(self, mark: CallMark) -> CallBegun:
-        """See `gateway.agent.port.Gateway.mark`."""
+        """See `gateway.protocol.port.Gateway.mark`."""
         return await self._here().mark(mark)
 
     async def ended(self, end: CallEnd) -> None:
-        """See `gateway.agent.port.Gateway.ended`."""
+        """See `gateway.protocol.port.Gateway.ended`."""
         await self._here().ended(end)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
-        """See `gateway.agent.port.Gateway.outcomes`."""
+        """See `gateway.protocol.port.Gateway.outcomes`."""
         return await self._here().outcomes(ref)
 
     async def supersede(self, ref: TurnRef) -> None:
-        """See `gateway.agent.port.Gateway.supersede`."""
+        """See `gateway.protocol.port.Gateway.supersede`."""
         await self._here().supersede(ref)
 
     async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
-        """See `gateway.agent.port.Gateway.history`."""
+        """See `gateway.protocol.port.Gateway.history`."""
         return await self._here().history(home, within)
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
-        """See `gateway.agent.port.Gateway.edits_known`."""
+        """See `gateway.protocol.port.Gateway.edits_known`."""
         return await self._here().edits_known(ref, edits)
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]
     ) -> tuple[LateReport, ...]:
-        """See `gateway.agent.port.Gateway.late_reports`."""
+        """See `gateway.protocol.port.Gateway.late_reports`."""
         return await self._here().late_reports(ref, item_ids)
 
     async def note(self, agent: str) -> AgentNote:
-        """See `gateway.agent.port.Gateway.note`."""
+        """See `gateway.protocol.port.Gateway.note`."""
         return await self._here().note(agent)
 
     def _service(self, store: Store) -> AgentService:

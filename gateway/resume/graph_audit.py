@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from gateway.agent.reachable import Reachable, ReachableTool, reachable
 from gateway.approvals.tiers import Tier
 from gateway.errors import GraphError
+from gateway.gates.reachable import Reachable, ReachableTool, reachable
 from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
 

@@ -19,9 +19,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, StreamMode
 
-from gateway.agent.tool_starts import excepting
 from gateway.approvals.strict_json import JsonObject
 from gateway.errors import GraphError
+from gateway.protocol.run_context import excepting
 from gateway.resume.fenced_saver import fenced_graph
 from gateway.resume.graphs import Graph, as_graph, attached
 from gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState

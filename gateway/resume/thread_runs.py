@@ -18,10 +18,10 @@ from typing import Any, cast
 
 from langgraph.types import Interrupt
 
-from gateway.agent.port import connected
 from gateway.approvals.record import Origin, Person
 from gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
 from gateway.failures import log_failure
+from gateway.protocol.port import connected
 from gateway.resume.advancing import Advancer
 from gateway.resume.announcing import Place
 from gateway.resume.answers import answers_for, asked_items

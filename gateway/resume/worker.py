@@ -8,10 +8,10 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.agent.port import Gateway, connected
 from gateway.errors import StoreUnavailable, ThreadUnavailable, ThreadUnknown
 from gateway.failures import log_failure
 from gateway.policy.rules import Policy
+from gateway.protocol.port import Gateway, connected
 from gateway.resume.advancing import Advancer
 from gateway.resume.announcing import Place
 from gateway.resume.foreign_questions import ForeignQuestions

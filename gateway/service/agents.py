@@ -1,6 +1,6 @@
 """Serve agents: judge their turns, let them execute once, tell them what became.
 
-`AgentService` is the in-process implementation of `gateway.agent.port.Gateway`.
+`AgentService` is the in-process implementation of `gateway.protocol.port.Gateway`.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ class AgentService:
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
-        """Judge all calls of a turn; see `gateway.agent.port.Gateway.submit`."""
+        """Judge all calls of a turn; see `Gateway.submit`."""
         verdicts, older = await self._submitter.submit(turn)
         ended = [one.id for one in older if _is_at(one, turn.ref)]
         await self.supersede_approvals(ended)
@@ -157,7 +157,7 @@ class AgentService:
         await self._end_claim(item_id, fence, None)
 
     async def mark(self, mark: CallMark) -> CallBegun:
-        """Let a call run unasked once; see `gateway.agent.port.Gateway.mark`."""
+        """Let a call run unasked once; see `Gateway.mark`."""
         return await self._notices.mark(mark)
 
     async def ended(self, end: CallEnd) -> None:
@@ -170,7 +170,7 @@ class AgentService:
         return tuple(outcome_of(item) for one in approvals for item in one.items)
 
     async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
-        """Return edits of calls that ran; see `gateway.agent.port.Gateway.history`."""
+        """Return edits of calls that ran; see the port `Gateway`."""
         listed = await self._store.approvals.latest_of_run(
             self._keys, self._tenant, home, limit=MAX_HISTORY
         )
@@ -214,13 +214,13 @@ class AgentService:
             )
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
-        """Compare edits with our record; see `gateway.agent.port.Gateway`."""
+        """Compare edits with our record; see `gateway.protocol.port.Gateway`."""
         return await edits_known(self._found, ref, edits)
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]
     ) -> tuple[LateReport, ...]:
-        """Return late reports; see `gateway.agent.port.Gateway.late_reports`."""
+        """Return late reports; see `Gateway.late_reports`."""
         found = [await self._found(item_id) for item_id in item_ids]
         mine = [one[1] for one in found if one and is_of_run(one[0], ref)]
         reports = map(late_report, mine)

@@ -11,8 +11,9 @@ from langgraph.prebuilt import InjectedState
 
 from gateway import wire
 from gateway.agent import Grant, grant, guarded
-from gateway.agent.grants import granted, is_guarded
+from gateway.agent.grants import granted
 from gateway.errors import NotAllowed
+from gateway.gates.marks import is_guarded
 
 
 def _grant(args: dict[str, Any], name: str = "pay") -> Grant:

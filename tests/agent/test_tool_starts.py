@@ -20,10 +20,11 @@ from langgraph.config import get_config
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 
-from gateway.agent import ApprovalMiddleware, require_approval, tool_starts
+from gateway.agent import ApprovalMiddleware, require_approval
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.tiers import Tier
 from gateway.errors import UngatedTool
+from gateway.protocol import run_context
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import (
     CONFIG,
@@ -255,7 +256,7 @@ def test_no_way_of_running_below_gets_around_the_check(
     delegate = _delegate(lambda _: WAYS[way](inner, pays), _never)
     graph = _boss(FakeGateway(TIERS), delegate)
 
-    with tool_starts.excepting(["delegate"]):
+    with run_context.excepting(["delegate"]):
         end = graph.invoke(_given("pay ada"), CONFIG)
 
     assert effects.paid == []
@@ -289,7 +290,7 @@ async def test_a_named_exception_starts_ungated_and_nothing_else_does(
         lambda job: inner.invoke(_given(job)), lambda job: inner.ainvoke(_given(job))
     )
 
-    with tool_starts.excepting(["look_up"]):
+    with run_context.excepting(["look_up"]):
         end = await runner.say(_boss(FakeGateway(TIERS), delegate), "pay ada")
 
     assert effects.looked == ["ada"]

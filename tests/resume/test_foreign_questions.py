@@ -14,10 +14,10 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, interrupt
 
 from gateway.agent import ApprovalMiddleware, guarded
-from gateway.agent.port import connected
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ItemState
 from gateway.policy.load import load_policy
+from gateway.protocol.port import connected
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.graphs import attached
 from gateway.resume.langgraph_local import LangGraphLocal

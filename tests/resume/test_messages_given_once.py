@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from gateway.agent.port import connected
 from gateway.approvals.events import EventName
+from gateway.protocol.port import connected
 from gateway.resume.every_loop import EveryLoop
 from gateway.store.jobs import Delivery, Job, JobKind
 from tests.resume import shop

@@ -14,9 +14,9 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
 from gateway.agent import grant, words
-from gateway.agent.port import connected
 from gateway.errors import LeaseLost
 from gateway.policy.load import load_policy
+from gateway.protocol.port import connected
 from gateway.resume.announcing import Place
 from gateway.resume.checkpoints import open_checkpoints
 from gateway.resume.every_loop import EveryLoop

@@ -27,8 +27,7 @@ from langgraph.pregel._utils import (
     get_function_nonlocals,  # pyright: ignore[reportUnknownVariableType] - partly typed
 )
 
-from gateway.agent.grants import is_guarded
-from gateway.agent.middleware import ApprovalMiddleware
+from gateway.gates.marks import Gate, is_guarded
 
 _LIBRARIES = frozenset(
     {"deepagents", "langchain", "langchain_core", "langgraph", "langsmith"}
@@ -149,7 +148,7 @@ def gate_of(node: ToolNode) -> str:
         value = waiting.pop()
         owner = _owner(value)
         for candidate in (owner, *_values(owner)):
-            if isinstance(candidate, ApprovalMiddleware):
+            if isinstance(candidate, Gate):
                 return candidate.agent
         if id(value) not in seen and callable(value):
             seen.add(id(value))

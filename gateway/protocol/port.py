@@ -1,6 +1,6 @@
 """Say what an agent needs of a gateway, and find the gateway of this process.
 
-The middleware declares the interface here; the in-process gateway implements it
+The in-process gateway implements it
 today, an HTTP client can tomorrow. Every method may be called from any event loop.
 """
 
@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-from gateway.agent import homes
-from gateway.agent.tool_starts import excepting
 from gateway.approvals.record import EditRecord, Home, Result
 from gateway.errors import NotAllowed
 from gateway.outcomes import CallOutcome, EditsKnown, LateReport
+from gateway.protocol.run_context import at_home, excepting
 from gateway.wire import (
     AgentNote,
     CallBegun,
@@ -135,7 +134,7 @@ def connected(
     """
     token = _current.set(gateway)
     try:
-        with homes.at_home(home), excepting(ungated):
+        with at_home(home), excepting(ungated):
             yield
     finally:
         _current.reset(token)

@@ -1,0 +1,22 @@
+"""Mark gates and guarded tools, so that they are known without importing the agent."""
+
+from __future__ import annotations
+
+
+class Gate:
+    """Middleware that lets no tool call run that the gateway has not cleared.
+
+    Attributes:
+        agent: the agent's name, as policy and cards know it.
+    """
+
+    agent: str
+
+
+class GuardedTool:
+    """A tool that refuses to run without a grant."""
+
+
+def is_guarded(tool: object) -> bool:
+    """Say whether a tool refuses to run without a grant."""
+    return isinstance(tool, GuardedTool)

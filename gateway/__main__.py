@@ -11,15 +11,7 @@ _interrupted = signal.getsignal(signal.SIGINT)
 if _interrupted is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-try:
-    from gateway.cli import run
-except ModuleNotFoundError as error:
-    if str(error.name).startswith(("gateway", "bot")):
-        raise
-    sys.exit(
-        f"Twokey needs the package {error.name!r} for this; "
-        "run: pip install 'twokey[all]'"
-    )
+from gateway.cli import run  # noqa: E402 - the signal first
 
 
 def main() -> None:

@@ -16,7 +16,7 @@ import typer
 
 from gateway.commands import console, version
 from gateway.commands.session import Session, session_of
-from gateway.errors import TwokeyError
+from gateway.errors import SettingsError, TwokeyError
 
 USAGE = 2
 """Exit code of a mistake that the person can mend: settings, policy, files, words."""
@@ -35,7 +35,9 @@ EXAMPLES = console.examples(
 
 NAMES = {
     "demo": ("demo",),
-    "run": ("run", "gateway", "bot"),
+    "run": ("run",),
+    "gateway": ("gateway",),
+    "bot": ("bot",),
     "sandbox": ("sandbox",),
     "doctor": ("doctor",),
     "freeze": ("freeze", "unfreeze", "frozen"),
@@ -48,6 +50,9 @@ NAMES = {
     "version": ("version",),
 }
 """Modules of `gateway.commands`, as help lists them, and the commands in each."""
+
+_EXTRAS = {"slack_bolt": "slack", "slack_sdk": "slack"}
+"""Packages to the extra that has them; every other one is the server's."""
 
 
 def run(
@@ -98,8 +103,30 @@ def _commands(words: Sequence[str]) -> typer.Typer:
     app.callback(epilog=EXAMPLES)(_options)
     named = [module for module, names in NAMES.items() if {*names} & {*words}]
     for module in named or NAMES:
-        import_module(f"gateway.commands.{module}").add_to(app)
+        try:
+            import_module(f"gateway.commands.{module}").add_to(app)
+        except ModuleNotFoundError as error:
+            if str(error.name).partition(".")[0] in {"gateway", "bot"}:
+                raise
+            for name in NAMES[module]:
+                _add_missing(app, name, str(error.name))
     return app
+
+
+def _add_missing(app: typer.Typer, name: str, package: str) -> None:
+    """Add a command that only says what has to be installed for it."""
+    extra = _EXTRAS.get(package.partition(".")[0], "server")
+    advice = f"pip install 'twokey[{extra}]'"
+
+    def missing() -> None:
+        raise SettingsError(
+            f"'twokey {name}' needs the package {package!r}; run: {advice}"
+        )
+
+    takes_all = {"allow_extra_args": True, "ignore_unknown_options": True}
+    app.command(name, help=f"Not installed; run: {advice}", context_settings=takes_all)(
+        missing
+    )
 
 
 def _show(is_asked: bool) -> None:  # noqa: FBT001 - as click calls it

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands import run
 from gateway.commands.session import Session
+from gateway.commands.starting import begin_logs
 from gateway.config import Settings
 from gateway.failures import log_failure
 from gateway.logs import Format, LogSettings, write_logs
@@ -104,7 +104,7 @@ def test_debug_development_and_the_sandbox_show_the_words(
     settings = Settings.load(tmp_path / "twokey.yml", {})
     session = Session(env={}, debug=debug)
 
-    run._begin_logs(session, settings, insecure_dev=insecure_dev)  # pyright: ignore[reportPrivateUsage] - what each command does first
+    begin_logs(session, settings, insecure_dev=insecure_dev)
     fail()
 
     assert ("DE44" in capsys.readouterr().err) is is_shown

@@ -1,0 +1,43 @@
+"""Run only the Slack side."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from bot.app import SlackBot
+from gateway.commands import console
+from gateway.commands.house import bot_config
+from gateway.commands.session import Session, session_of
+from gateway.commands.starting import EXAMPLES, InsecureDev, begin_logs
+from gateway.commands.stopping import until_stopped
+from gateway.policy_file import PolicyFile, followed
+from gateway.service.reviews import ReviewService
+from gateway.store.serving import open_store
+
+
+def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
+    """Run the Slack side: cards, clicks, modals."""
+    asyncio.run(_bot(session_of(ctx), insecure_dev=insecure_dev))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.command(epilog=EXAMPLES)(bot)
+
+
+async def _bot(session: Session, *, insecure_dev: bool) -> None:
+    settings = session.settings()
+    begin_logs(session, settings, insecure_dev=insecure_dev)
+    policy, tenant = PolicyFile(settings.policy), settings.tenant
+    config = bot_config(settings)
+    url = settings.redis_url.get_secret_value() if settings.redis_url else None
+    async with open_store(url, settings.data_dir, insecure_dev=insecure_dev) as store:
+        reviews = ReviewService(store, policy, tenant=tenant)
+        async with (
+            followed(policy, store, tenant=tenant),
+            SlackBot(config, reviews) as slack_bot,
+        ):
+            console.good(f"The bot serves workspace {slack_bot.team_id}.")
+            await until_stopped(policy.reload, store)

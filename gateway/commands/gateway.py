@@ -1,0 +1,31 @@
+"""Run only the agents' side; it needs no Slack."""
+
+from __future__ import annotations
+
+import asyncio
+
+import typer
+
+from gateway.commands import console
+from gateway.commands.session import Session, session_of
+from gateway.commands.starting import EXAMPLES, InsecureDev, begin_logs
+from gateway.commands.stopping import until_stopped
+from gateway.embed import Twokey
+
+
+def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
+    """Run the agents' side: workers, expiries and your agents."""
+    asyncio.run(_gateway(session_of(ctx), insecure_dev=insecure_dev))
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.command(epilog=EXAMPLES)(gateway)
+
+
+async def _gateway(session: Session, *, insecure_dev: bool) -> None:
+    settings = session.settings()
+    begin_logs(session, settings, insecure_dev=insecure_dev)
+    async with Twokey(settings, insecure_dev=insecure_dev) as twokey:
+        console.good(f"The gateway runs for {', '.join(settings.agents) or 'nobody'}.")
+        await until_stopped(twokey.reload, twokey.store)

@@ -1,0 +1,36 @@
+"""What `run`, `gateway` and `bot` share: an option, examples, logs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+from urllib.parse import urlsplit
+
+import typer
+
+from gateway.commands import console
+from gateway.commands.session import Session
+from gateway.config import Settings
+from gateway.logs import write_logs
+
+EXAMPLES = console.examples(
+    ("twokey run", "gateway, agents and bot in one process"),
+    ("twokey run --sandbox", "the same beside a local Slack with a web page"),
+    ("twokey gateway", "only the agents' side; start as many as you like"),
+    ("twokey bot", "only the Slack side; two or more take over from each other"),
+)
+
+InsecureDev = Annotated[
+    bool,
+    typer.Option(
+        "--insecure-dev",
+        help="Accept a store that would lose acknowledged decisions.",
+    ),
+]
+
+
+def begin_logs(session: Session, settings: Settings, *, insecure_dev: bool) -> None:
+    """Write logs; the words of an agent's errors only where a developer reads them."""
+    host = urlsplit(settings.slack.api_url).hostname
+    is_sandbox = host in {"127.0.0.1", "::1", "localhost"}
+    shows_errors = session.debug or insecure_dev or is_sandbox
+    write_logs(settings.log, shows_errors=shows_errors)

@@ -26,7 +26,7 @@ from gateway.sentences import Path, dotted, near
 
 
 def cross_check(policy: Policy, document: Document) -> Iterator[Problem]:
-    """Yield every name without a meaning, every lowered tier, every idle rule."""
+    """Yield what leads nowhere, what is looser for one agent, what is idle."""
     if DIRECT in policy.roles:
         text = f"{DIRECT!r} is taken for people listed by id; rename this role."
         yield document.problem(("roles", DIRECT), text)
@@ -48,6 +48,7 @@ def cross_check(policy: Policy, document: Document) -> Iterator[Problem]:
             base: Path = ("agents", agent, "tools", tool)
             listed = policy.tools.get(tool)
             yield from _lowered(policy, listed, override, document, (*base, "tier"))
+            yield from _widened(listed, override, document, (*base, "allow"))
             both = (listed, override) if listed else (override,)
             yield from _tool_problems(policy, document, base, both)
 
@@ -80,6 +81,19 @@ def _lowered(
     else:
         text += f"{floor.value!r} of the tool itself; a tier can only be raised."
     yield document.problem(path, text)
+
+
+def _widened(
+    listed: ToolRule | None, override: ToolRule, document: Document, path: Path
+) -> Iterator[Problem]:
+    if listed is None or listed.allow is None:
+        return
+    for index, verb in enumerate(override.allow or ()):
+        if verb not in listed.allow:
+            text = f"{dotted(path)!r} has {verb.value!r}, which the tool itself does "
+            text += "not allow; for one agent decisions can only be left out, so "
+            text += f"remove it, or allow it under 'tools.{path[-2]}'."
+            yield document.problem((*path, index), text)
 
 
 def _quorum_problems(policy: Policy, document: Document) -> Iterator[Problem]:

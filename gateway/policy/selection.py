@@ -84,11 +84,17 @@ class Selection:
         return (*self._listed.raise_, *self._narrow.raise_)
 
     def allow(self) -> tuple[Verb, ...]:
-        """Return what a reviewer may say."""
+        """Return what a reviewer may say; for one agent never more than otherwise."""
+        sources = (self._listed.allow, self._narrow.allow)
         listed = tuple(Verb) if self.first.allow is None else self.first.allow
+        listed = tuple(
+            verb
+            for verb in listed
+            if all(allow is None or verb in allow for allow in sources)
+        )
         asked = self._override.allow
         if asked is None:
-            return tuple(dict.fromkeys(listed))
+            return tuple(dict.fromkeys(listed)) or (Verb.REJECT,)
         may_widen = self.overridable
         kept = (verb for verb in asked if may_widen or verb in listed)
         return tuple(dict.fromkeys(kept)) or (Verb.REJECT,)

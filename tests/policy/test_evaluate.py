@@ -250,6 +250,27 @@ def test_what_is_set_for_one_agent_never_lowers_a_tier(
     assert tier is max(floors, key=lambda floor: floor.rank)
 
 
+VERBS = st.none() | st.lists(st.sampled_from(Verb), min_size=1)
+
+
+@given(VERBS, VERBS)
+def test_what_is_set_for_one_agent_never_allows_another_decision(
+    listed: list[Verb] | None, narrow: list[Verb] | None
+) -> None:
+    policy = Policy.model_validate(
+        {
+            "version": 1,
+            "tools": {"t": {"allow": listed}},
+            "agents": {"a": {"tools": {"t": {"allow": narrow}}}},
+        }
+    )
+
+    allowed = {*evaluate(policy, agent="a", tool="t", args={}).allow}
+
+    both = {*(listed or Verb)} & {*(narrow or Verb)}
+    assert allowed == (both or {Verb.REJECT})
+
+
 @given(
     st.sampled_from(["refund", "wire", "drop", "other"]),
     st.sampled_from(["night", "support", ""]),

@@ -323,6 +323,13 @@ def test_explain_says_in_words_who_has_to_agree() -> None:
             "tools: {t: {idempotent: true}}\nagents: {a: {tools: {t: {tier: auto}}}}",
             "9: 'agents.a.tools.t.tier' is 'auto', lower than 'defaults.tier'",
         ),
+        (
+            (
+                "tools: {t: {allow: [approve, reject]}}\n"
+                "agents: {a: {tools: {t: {allow: [reject, edit]}}}}"
+            ),
+            "9: 'agents.a.tools.t.allow' has 'edit', which the tool itself does not",
+        ),
     ],
 )
 def test_a_requirement_that_leads_nowhere_is_refused_with_its_line(

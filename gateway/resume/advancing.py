@@ -138,12 +138,16 @@ class Advancer:
         )
         while True:
             state = await runner.probe(at.thread)
+            if state.is_cut_off and has_run:
+                # Before any answer: one for another branch would run this one, too.
+                await self._halt_at_breakpoint(at, state)
             found = await answers_for(self._store, at.agent, at.thread, state.pending)
             fresh = found.without(sent)
             if fresh.ready:
-                if await self._answer(at, runner, fresh, state.taken):
+                refused = await self._answer(at, runner, fresh, state)
+                has_run = has_run or refused is None
+                if refused is None or not refused.is_stale:
                     sent.update(fresh.fingerprint.values())
-                    has_run = True
                 elif (stale := stale + 1) > MAX_STALE:
                     raise ThreadStuck(f"Thread {at.thread!r} changes all the time.")
             elif found.ready or found.unfit:
@@ -151,8 +155,6 @@ class Advancer:
                     f"Thread {at.thread!r} of {at.agent!r} does not take the answer "
                     "to a question it asked; see the agent's log."
                 )
-            elif state.is_cut_off and has_run:
-                await self._halt_at_breakpoint(at, state)
             elif state.is_cut_off:
                 await self._nudge(at, runner, state, past_limits=past_limits)
                 has_run = True
@@ -207,12 +209,18 @@ class Advancer:
         await self._agents.supersede_approvals(dropped)
 
     async def _answer(
-        self, at: Place, runner: Runner, answers: Answers, key: str
-    ) -> bool:
-        """Send answers; False when a question was no longer open."""
+        self, at: Place, runner: Runner, answers: Answers, state: ThreadState
+    ) -> AnswerRefused | None:
+        """Send answers; return why the thread did not take them, if it did not."""
+        if state.is_cut_off:
+            halted = await self._halts.at(at, state.checkpoint)
+            if isinstance(halted, AtBreakpoint):
+                raise halted
         try:
             await self._step(
-                at, runner, lambda: runner.resume(at.thread, answers.ready, key=key)
+                at,
+                runner,
+                lambda: runner.resume(at.thread, answers.ready, key=state.taken),
             )
         except AnswerRefused as refused:
             logger.warning(
@@ -221,8 +229,8 @@ class Advancer:
                 at.thread,
                 refused.is_stale,
             )
-            return not refused.is_stale
-        return True
+            return refused
+        return None
 
     async def _finish_before(self, at: Place, runner: Runner) -> None:
         try:

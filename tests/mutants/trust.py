@@ -164,9 +164,31 @@ TRUST_TABLE = (
     Mutant(
         "a breakpoint that nobody can see is not run through",
         "gateway/resume/advancing.py",
-        "elif state.is_cut_off and has_run:",
-        "elif False:",
+        "would run this one, too.\n"
+        "                await self._halt_at_breakpoint(at, state)\n",
+        "would run this one, too.\n                return state\n",
         "tests/resume/test_advancing.py",
+    ),
+    Mutant(
+        "an answer for one branch runs no other through its breakpoint",
+        "gateway/resume/advancing.py",
+        "if isinstance(halted, AtBreakpoint):",
+        "if False:",
+        "tests/resume/test_halted_threads.py",
+    ),
+    Mutant(
+        "a middleware around the gate cannot run a plain tool itself",
+        "gateway/agent/reachable.py",
+        "    tools.update({name: guarding(tool) for name, tool in tools.items()})\n",
+        "",
+        "tests/resume/test_outer_middleware.py",
+    ),
+    Mutant(
+        "what is set for one agent allows no more than the tool itself",
+        "gateway/policy/selection.py",
+        "            if all(allow is None or verb in allow for allow in sources)\n",
+        "",
+        "tests/policy/test_evaluate.py",
     ),
     Mutant(
         "a call that had not asked yet is not lost when its process dies",

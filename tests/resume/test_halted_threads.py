@@ -137,6 +137,31 @@ async def test_the_calls_of_an_agent_at_a_breakpoint_go_on_waiting(tk: Twokey) -
     assert shop.ledger() == []
 
 
+def beside(node: Any, branch: Any) -> Graph:
+    """Make a graph of two nodes that run at the same time."""
+    builder: Any = StateGraph(MessagesState)
+    builder.add_node("asking", node)
+    builder.add_node("inside", branch)
+    builder.add_edge(START, "asking")
+    builder.add_edge(START, "inside")
+    return cast("Graph", builder.compile())
+
+
+async def test_an_answer_for_one_branch_runs_no_other_through_its_breakpoint(
+    tk: Twokey,
+) -> None:
+    HIDDEN["graph"] = stopping(interrupt_before=["danger"])
+    graph = beside(agent(), hidden)
+
+    with pytest.raises(GraphError, match="stands at a breakpoint"):
+        await tk.run(graph, saying(json.dumps(REFUND)), thread_id="t1", agent="shop")
+    await approve(tk, await asked(tk))
+    await idle(tk)
+
+    assert shop.ledger() == []
+    assert [item.state for item in await items(tk)] == [ItemState.AUTHORIZED]
+
+
 class Restless(shop.Obedient):
     """A model that calls what it was told, and then looks things up for ever."""
 

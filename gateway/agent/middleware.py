@@ -20,6 +20,7 @@ from langchain.agents.middleware.types import (
     ToolCallRequest,
 )
 from langchain_core.messages import ToolCall, ToolMessage
+from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
@@ -40,6 +41,7 @@ from gateway.agent import (
 from gateway.agent.book import Book
 from gateway.agent.bridge import Awaiting, Blocking, Shell, drive
 from gateway.agent.calls import Caller
+from gateway.agent.grants import guarding
 from gateway.agent.interrupt_on import (
     DESCRIPTION_PREFIX,
     Asking,
@@ -123,6 +125,10 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             NotAllowed: when there is none.
         """
         return self._gateway or port.current()
+
+    def guard(self, tool: BaseTool) -> BaseTool:
+        """Return a tool that shares everything with this one and needs a grant."""
+        return guarding(tool)
 
     def before_agent(
         self,

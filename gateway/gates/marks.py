@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from langchain_core.tools import BaseTool
+
 
 class Gate:
     """Middleware that lets no tool call run that the gateway has not cleared.
@@ -11,6 +13,10 @@ class Gate:
     """
 
     agent: str
+
+    def guard(self, tool: BaseTool) -> BaseTool:
+        """Return a tool that shares everything with this one and needs a grant."""
+        raise NotImplementedError
 
 
 class GuardedTool:

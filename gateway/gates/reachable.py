@@ -65,10 +65,14 @@ class Reachable:
 
     Attributes:
         tools: the tools, each place once.
+        gated: the tool nodes behind a gate, each with its gate.
         unseen: places of functions whose inside cannot be read.
     """
 
     tools: list[ReachableTool] = field(default_factory=list[ReachableTool])
+    gated: list[tuple[ToolNode, Gate]] = field(
+        default_factory=list[tuple[ToolNode, Gate]]
+    )
     unseen: list[tuple[str, ...]] = field(default_factory=list[tuple[str, ...]])
     _visited: set[int] = field(default_factory=set[int])
 
@@ -81,6 +85,16 @@ class Reachable:
             for part in _parts(node.bound):
                 self._add_part(part, (*place, name), gate)
 
+    def guard_tools(self) -> None:
+        """Let no tool behind a gate run without a grant, whoever runs it there.
+
+        A middleware around the gate gets the tool itself, and could run that instead
+        of passing the call on. Elsewhere the same tools run as ever.
+        """
+        for node, gate in self.gated:
+            tools = node.tools_by_name
+            tools.update({name: gate.guard(tool) for name, tool in tools.items()})
+
     def _add_part(self, part: object, place: tuple[str, ...], gate: str) -> None:
         if isinstance(part, ToolNode):
             self._add_tools(part, place, gate)
@@ -91,7 +105,10 @@ class Reachable:
             self._add_functions(_functions(part), place, gate)
 
     def _add_tools(self, node: ToolNode, place: tuple[str, ...], gate: str) -> None:
-        own = gate_of(node)
+        found = gate_of(node)
+        own = found.agent if found else ""
+        if found:
+            self.gated.append((node, found))
         for tool in node.tools_by_name.values():
             is_handoff = not gate and _root(tool) in _HANDOFFS
             is_safe = is_guarded(tool) or is_handoff
@@ -139,8 +156,8 @@ def reachable(graph: object) -> Reachable:
     return found
 
 
-def gate_of(node: ToolNode) -> str:
-    """Return the name of the agent whose middleware gates a tool node; "" for none."""
+def gate_of(node: ToolNode) -> Gate | None:
+    """Return the middleware that gates a tool node; None for none."""
     wrappers = cast("Any", node)
     waiting: list[Any] = [wrappers._wrap_tool_call, wrappers._awrap_tool_call]  # noqa: SLF001 - it has no public name
     seen: set[int] = set()
@@ -149,11 +166,11 @@ def gate_of(node: ToolNode) -> str:
         owner = _owner(value)
         for candidate in (owner, *_values(owner)):
             if isinstance(candidate, Gate):
-                return candidate.agent
+                return candidate
         if id(value) not in seen and callable(value):
             seen.add(id(value))
             waiting.extend(_cells(value))
-    return ""
+    return None
 
 
 def _parts(runnable: object) -> Iterator[object]:

@@ -21,14 +21,22 @@ _SHOWN = 20
 def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
     """Check that everything that a graph can be seen to start is gated.
 
+    Behind a gate, its tools are guarded, so that nothing reaches them past the gate.
+
     Args:
         graph: the compiled graph.
         ref: what the settings call it.
         ungated: names of the tools that may start without a gate.
 
     Raises:
-        GraphError: when another tool can; the text says where, and what to do.
+        GraphError: when another tool can; the text says where, and what to do. Also
+            when ``ungated`` is one text instead of names.
     """
+    if isinstance(ungated, str):
+        raise GraphError(
+            f"'ungated' of {ref!r} is the text {ungated!r}; give a list of names, as "
+            f"[{ungated!r}]."
+        )
     found = reachable(graph)
     open_tools = [
         tool for tool in found.tools if tool.is_ungated and tool.name not in ungated
@@ -40,6 +48,7 @@ def check_gates(graph: object, ref: str, ungated: Collection[str]) -> None:
             "middleware (for subagents of deepagents: gated_subagents), or name the "
             "tools under 'ungated' of this agent."
         )
+    found.guard_tools()
     unknown = _unknown(found, ungated)
     if unknown:
         logger.warning("graph.ungated_unknown graph=%s tools=%s", ref, unknown)

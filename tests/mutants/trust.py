@@ -178,9 +178,9 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a middleware around the gate cannot run a plain tool itself",
-        "gateway/agent/reachable.py",
-        "    tools.update({name: guarding(tool) for name, tool in tools.items()})\n",
-        "",
+        "gateway/gates/reachable.py",
+        "tools.update({name: gate.guard(tool)",
+        "tools.update({name: tool",
         "tests/resume/test_outer_middleware.py",
     ),
     Mutant(

@@ -272,6 +272,11 @@ async def test_an_exception_that_names_no_tool_of_the_graph_is_told(
     assert "graph cannot start them: look_upp" in described(graph, ["look_upp"])
 
 
+async def test_exceptions_are_names_and_not_one_text() -> None:
+    with pytest.raises(GraphError, match=r"is the text 'wire'; give .* as \['wire'\]"):
+        await as_graph(gated(wire), "billing.py:graph", "wire")
+
+
 async def test_an_exception_for_what_cannot_be_seen_is_not_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

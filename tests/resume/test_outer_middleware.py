@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain.agents.middleware import (
     AgentMiddleware,
     ToolCallLimitMiddleware,
@@ -15,13 +16,17 @@ from langchain.agents.middleware import (
 )
 from langchain_core.messages import AIMessage, ToolMessage
 
+from gateway.agent import ApprovalMiddleware
 from gateway.approvals.lifecycle import ItemState
 from gateway.embed import Twokey
+from gateway.errors import NotAllowed
+from gateway.gates.marks import is_guarded
 from gateway.store.store import Store
 from tests.resume import shop
 from tests.resume.house import RULES
 from tests.resume.test_halted_threads import agent, items, saying
 
+SLOW = [("slow", {"order": "1", "seconds": 0})]
 REFUNDS = [("refund", {"order": order, "amount": 5}) for order in ("1", "2")]
 
 
@@ -115,3 +120,28 @@ async def test_a_jump_past_the_tools_leaves_no_card_behind(tk: Twokey) -> None:
 
     assert end["messages"][-1].text == "stopped"
     assert [item.state for item in await items(tk)] == [ItemState.WITHDRAWN]
+
+
+class Invoking(AgentMiddleware[Any, Any, Any]):
+    """Runs the tool itself and passes by every hook after its own."""
+
+    async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+        del handler
+        return await request.tool.ainvoke(request.tool_call)
+
+
+async def test_a_plain_tool_that_another_middleware_runs_itself_does_not_run(
+    tk: Twokey,
+) -> None:
+    make = cast("Callable[..., Any]", create_agent)
+    graph = make(
+        shop.Obedient(),
+        tools=[shop.slow, shop.look_up],
+        middleware=[Invoking(), ApprovalMiddleware("shop")],
+    )
+
+    with pytest.raises(NotAllowed, match="nobody cleared this call"):
+        await tk.run(graph, saying(json.dumps(SLOW)), thread_id="t1", agent="shop")
+
+    assert shop.ledger() == []
+    assert not is_guarded(shop.slow)

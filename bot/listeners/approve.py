@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from bot.desk import Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action
-from bot.listeners.doors import Doors
+from bot.gestures import Clicked, Submitted
+from bot.ids import Action, Input, View
+from bot.listeners.doors import Doors, Reply
+from bot.listeners.full_view import need_full_view
 from bot.listeners.seeing import answered, decide, lacks_reason, permitted, seen
-from bot.listeners.views import open_view
+from bot.listeners.views import (
+    decide_from_form,
+    open_form,
+    rejected_inputs,
+    seen_in_view,
+)
 from bot.modals import approve
 from gateway.approvals.decisions import Approve
 from gateway.approvals.record import Verb
 
 
 def register(doors: Doors) -> None:
-    """Answer the button Approve."""
+    """Answer the button Approve, and the form with the reason."""
     doors.on_action(Action.APPROVE, _approve)
+    doors.on_submit(View.APPROVE, _submit)
 
 
 async def _approve(desk: Desk, clicked: Clicked) -> Said | None:
@@ -26,7 +33,17 @@ async def _approve(desk: Desk, clicked: Clicked) -> Said | None:
             return answered(outcome, now_ms=looked_at.now_ms)
     # Also where only the policy of now asks for a reason.
     await permitted(desk, looked_at, Verb.APPROVE, clicked.who)
-    approval, index = looked_at.approval, looked_at.item.index
-    view = approve.view(approval, index, key=desk.config.seal_key, team=desk.team)
-    await open_view(desk, clicked, looked_at, view)
+    await open_form(desk, clicked, looked_at, approve.view)
     return None
+
+
+async def _submit(desk: Desk, submitted: Submitted) -> Reply:
+    looked_at = await seen_in_view(desk, submitted, View.APPROVE)
+    await need_full_view(desk, looked_at, submitted.view.user)
+    said = approve.submitted(submitted.view.values)
+    if said.errors:
+        return rejected_inputs(said.errors)
+    decision = Approve(reason=said.reason)
+    return await decide_from_form(
+        desk, looked_at, submitted, decision, block=Input.REASON
+    )

@@ -1,25 +1,43 @@
-"""Show everything about a call, page by page."""
+"""Show everything about a call, page by page; the last page can approve it."""
 
 from __future__ import annotations
 
 from bot.blocks import Block
 from bot.desk import Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action, page
-from bot.listeners.doors import Doors
-from bot.listeners.full_view import saw_page
-from bot.listeners.seeing import Seen, opened, proven_place, read_seal, seen
-from bot.listeners.views import open_view, turn_view
-from bot.modals import details
+from bot.gestures import Clicked, Submitted
+from bot.ids import Action, View, page
+from bot.listeners.doors import Doors, Reply
+from bot.listeners.full_view import need_every_page, saw_page
+from bot.listeners.seeing import (
+    Seen,
+    decide,
+    lacks_reason,
+    opened,
+    proven_place,
+    read_seal,
+    seen,
+)
+from bot.listeners.views import (
+    concluded,
+    open_view,
+    rejected_inputs,
+    replace_form,
+    seen_in_view,
+    turn_view,
+)
+from bot.modals import approve, details
+from gateway.approvals.decisions import Approve
+from gateway.approvals.record import Verb
 
 _MAX_PAGES = 200
 
 
 def register(doors: Doors) -> None:
-    """Answer View all, and the two buttons that turn a page."""
+    """Answer View all, the two buttons that turn a page, and Approve."""
     doors.on_action(Action.VIEW_ALL, _view_all)
     doors.on_action(Action.PAGE_BACK, _turn)
     doors.on_action(Action.PAGE_NEXT, _turn)
+    doors.on_submit(View.DETAILS, _submit)
 
 
 async def _view_all(desk: Desk, clicked: Clicked) -> Said | None:
@@ -42,6 +60,20 @@ async def _turn(desk: Desk, clicked: Clicked) -> Said | None:
     await turn_view(desk, clicked, looked_at, _page(desk, looked_at, number))
     await saw_page(desk, looked_at, clicked.action.user, number)
     return None
+
+
+async def _submit(desk: Desk, submitted: Submitted) -> Reply:
+    looked_at = await seen_in_view(desk, submitted, View.DETAILS)
+    errors = details.submitted(looked_at.item, submitted.view.values)
+    if errors:
+        return rejected_inputs(errors)
+    await need_every_page(desk, looked_at, submitted.view.user)
+    if Verb.APPROVE in looked_at.item.requires_reason:
+        return await replace_form(desk, submitted, looked_at, approve.view)
+    outcome = await decide(desk, looked_at, Approve(), submitted.who, submitted.digest)
+    if lacks_reason(outcome):
+        return await replace_form(desk, submitted, looked_at, approve.view)
+    return concluded(outcome, now_ms=looked_at.now_ms)
 
 
 def _page(desk: Desk, looked_at: Seen, number: int) -> Block:

@@ -1,28 +1,95 @@
-"""Open the form in which one call is edited."""
+"""Edit the arguments of one call, and say beside the inputs what does not fit."""
 
 from __future__ import annotations
 
-from bot.desk import Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action
-from bot.listeners.doors import Doors
+from functools import partial
+
+from bot.blocks import template
+from bot.desk import Calm, Desk
+from bot.gestures import Clicked, Submitted
+from bot.ids import Action, View
+from bot.listeners.doors import Doors, Reply
 from bot.listeners.full_view import need_full_view
-from bot.listeners.seeing import permitted, seen
-from bot.listeners.views import open_view
+from bot.listeners.seeing import Seen, decide, permitted, seen
+from bot.listeners.views import (
+    concluded,
+    open_form,
+    rejected_inputs,
+    replace_form,
+    seen_in_view,
+)
 from bot.modals import edit
+from bot.modals.form import errors_by_block
+from gateway.approvals.changes import edit_asks_more, first_of, raised_item
+from gateway.approvals.decisions import Edit, Invalid
+from gateway.approvals.edits import argument_errors
+from gateway.approvals.permission import objection
 from gateway.approvals.record import Verb
+from gateway.approvals.strict_json import JsonObject
 
 
 def register(doors: Doors) -> None:
-    """Answer the button Edit."""
+    """Answer the button Edit, its form, and the same form after its warning."""
     doors.on_action(Action.EDIT, _edit)
+    doors.on_submit(View.EDIT, _submit)
+    doors.on_submit(View.EDIT_RAISED, _submit)
 
 
-async def _edit(desk: Desk, clicked: Clicked) -> Said | None:
+async def _edit(desk: Desk, clicked: Clicked) -> None:
     looked_at = await seen(desk, clicked, Action.EDIT)
     await permitted(desk, looked_at, Verb.EDIT, clicked.who)
     await need_full_view(desk, looked_at, clicked.action.user)
-    approval, index = looked_at.approval, looked_at.item.index
-    view = edit.view(approval, index, key=desk.config.seal_key, team=desk.team)
-    await open_view(desk, clicked, looked_at, view)
-    return None
+    await open_form(desk, clicked, looked_at, edit.view)
+
+
+async def _submit(desk: Desk, submitted: Submitted) -> Reply:
+    looked_at = await seen_in_view(desk, submitted, View.EDIT, View.EDIT_RAISED)
+    item = looked_at.item
+    await need_full_view(desk, looked_at, submitted.view.user)
+    said = edit.submitted(item, submitted.view.values)
+    if said.errors:
+        return rejected_inputs(said.errors)
+    if not said.changed and Verb.APPROVE not in item.allow:
+        raise Calm(
+            template(
+                "Nothing was changed, and this call may not be approved as it is. "
+                "Nothing was recorded."
+            )
+        )
+    if submitted.view.callback_id == View.EDIT and said.changed:
+        warning = await _warning(desk, looked_at, submitted, said.args)
+        if warning is not None:
+            return warning
+    decision = Edit(args=said.args, reason=said.reason)
+    outcome = await decide(desk, looked_at, decision, submitted.who, submitted.digest)
+    if isinstance(outcome, Invalid):
+        return rejected_inputs(errors_by_block(item, outcome.errors))
+    return concluded(outcome, now_ms=looked_at.now_ms)
+
+
+async def _warning(
+    desk: Desk, looked_at: Seen, submitted: Submitted, args: JsonObject
+) -> Reply | None:
+    """Show the form once more, with what the change would bring, if it asks for more.
+
+    Arguments that do not fit a schema, and a change that this person may not make, are
+    left to the decision, which says so.
+    """
+    item = looked_at.item
+    judged = await desk.service.preview(looked_at.approval, item.index, args)
+    schemas = (item.args_schema, judged.args_schema if judged else None)
+    if judged is None or any(argument_errors(schema, args) for schema in schemas):
+        return None
+    first = first_of(item, judged)
+    raised = raised_item(first, judged)
+    if not edit_asks_more(first, raised, judged):
+        return None
+    reviewer = await desk.reviewer_of(*submitted.who, item)
+    if objection(looked_at.approval, item, reviewer, Verb.EDIT, demand=raised.demand):
+        return None  # the decision says why it is refused
+    warned = edit.Raised(
+        tier=raised.tier, args=args, reasons=judged.reasons, demand=raised.demand
+    )
+    return await replace_form(
+        desk, submitted, looked_at, partial(edit.view, raised=warned)
+    )

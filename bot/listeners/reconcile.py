@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from bot.desk import Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action
-from bot.listeners.doors import Doors
+from bot.gestures import Clicked, Submitted
+from bot.ids import Action, Input, View
+from bot.listeners.doors import Doors, Reply
 from bot.listeners.seeing import answered, decide, may_settle, seen
-from bot.listeners.views import open_view
+from bot.listeners.views import (
+    decide_from_form,
+    open_form,
+    rejected_inputs,
+    seen_in_view,
+)
 from bot.modals import reconcile
 from gateway.approvals.decisions import Reconcile
 from gateway.approvals.record import Finding
@@ -24,6 +29,7 @@ def register(doors: Doors) -> None:
     for action in _FINDINGS:
         doors.on_action(action, _reconcile)
     doors.on_action(Action.RECONCILE_NOTE, _with_note)
+    doors.on_submit(View.RECONCILE, _submit)
 
 
 async def _reconcile(desk: Desk, clicked: Clicked) -> Said | None:
@@ -34,10 +40,18 @@ async def _reconcile(desk: Desk, clicked: Clicked) -> Said | None:
     return answered(outcome, now_ms=looked_at.now_ms)
 
 
-async def _with_note(desk: Desk, clicked: Clicked) -> Said | None:
+async def _with_note(desk: Desk, clicked: Clicked) -> None:
     looked_at = await seen(desk, clicked, Action.RECONCILE_NOTE)
     await may_settle(desk, looked_at, clicked.who)
-    approval, index = looked_at.approval, looked_at.item.index
-    view = reconcile.view(approval, index, key=desk.config.seal_key, team=desk.team)
-    await open_view(desk, clicked, looked_at, view)
-    return None
+    await open_form(desk, clicked, looked_at, reconcile.view)
+
+
+async def _submit(desk: Desk, submitted: Submitted) -> Reply:
+    looked_at = await seen_in_view(desk, submitted, View.RECONCILE)
+    said = reconcile.submitted(submitted.view.values)
+    if said.finding is None:
+        return rejected_inputs(said.errors)
+    decision = Reconcile(finding=said.finding, note=said.note)
+    return await decide_from_form(
+        desk, looked_at, submitted, decision, block=Input.NOTE
+    )

@@ -1,26 +1,41 @@
-"""Open the form in which one call is rejected."""
+"""Reject one call, with a reason that the agent reads."""
 
 from __future__ import annotations
 
-from bot.desk import Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action
-from bot.listeners.doors import Doors
+from bot.desk import Desk
+from bot.gestures import Clicked, Submitted
+from bot.ids import Action, Input, View
+from bot.listeners.doors import Doors, Reply
 from bot.listeners.seeing import permitted, seen
-from bot.listeners.views import open_view
+from bot.listeners.views import (
+    decide_from_form,
+    open_form,
+    rejected_inputs,
+    seen_in_view,
+)
 from bot.modals import reject
+from gateway.approvals.decisions import Reject
 from gateway.approvals.record import Verb
 
 
 def register(doors: Doors) -> None:
-    """Answer the button Reject."""
+    """Answer the button Reject, and its form."""
     doors.on_action(Action.REJECT, _reject)
+    doors.on_submit(View.REJECT, _submit)
 
 
-async def _reject(desk: Desk, clicked: Clicked) -> Said | None:
+async def _reject(desk: Desk, clicked: Clicked) -> None:
     looked_at = await seen(desk, clicked, Action.REJECT)
     await permitted(desk, looked_at, Verb.REJECT, clicked.who)
-    approval, index = looked_at.approval, looked_at.item.index
-    view = reject.view(approval, index, key=desk.config.seal_key, team=desk.team)
-    await open_view(desk, clicked, looked_at, view)
-    return None
+    await open_form(desk, clicked, looked_at, reject.view)
+
+
+async def _submit(desk: Desk, submitted: Submitted) -> Reply:
+    looked_at = await seen_in_view(desk, submitted, View.REJECT)
+    said = reject.submitted(looked_at.item, submitted.view.values)
+    if said.errors:
+        return rejected_inputs(said.errors)
+    decision = Reject(reason=said.reason)
+    return await decide_from_form(
+        desk, looked_at, submitted, decision, block=Input.REASON
+    )

@@ -1,26 +1,41 @@
-"""Open the form in which the agent is answered instead of its call being run."""
+"""Answer the agent instead of running one call."""
 
 from __future__ import annotations
 
-from bot.desk import Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action
-from bot.listeners.doors import Doors
+from bot.desk import Desk
+from bot.gestures import Clicked, Submitted
+from bot.ids import Action, Input, View
+from bot.listeners.doors import Doors, Reply
 from bot.listeners.seeing import permitted, seen
-from bot.listeners.views import open_view
+from bot.listeners.views import (
+    decide_from_form,
+    open_form,
+    rejected_inputs,
+    seen_in_view,
+)
 from bot.modals import respond
+from gateway.approvals.decisions import Respond
 from gateway.approvals.record import Verb
 
 
 def register(doors: Doors) -> None:
-    """Answer the button Respond."""
+    """Answer the button Respond, and its form."""
     doors.on_action(Action.RESPOND, _respond)
+    doors.on_submit(View.RESPOND, _submit)
 
 
-async def _respond(desk: Desk, clicked: Clicked) -> Said | None:
+async def _respond(desk: Desk, clicked: Clicked) -> None:
     looked_at = await seen(desk, clicked, Action.RESPOND)
     await permitted(desk, looked_at, Verb.RESPOND, clicked.who)
-    approval, index = looked_at.approval, looked_at.item.index
-    view = respond.view(approval, index, key=desk.config.seal_key, team=desk.team)
-    await open_view(desk, clicked, looked_at, view)
-    return None
+    await open_form(desk, clicked, looked_at, respond.view)
+
+
+async def _submit(desk: Desk, submitted: Submitted) -> Reply:
+    looked_at = await seen_in_view(desk, submitted, View.RESPOND)
+    said = respond.submitted(submitted.view.values)
+    if said.errors:
+        return rejected_inputs(said.errors)
+    decision = Respond(message=said.message)
+    return await decide_from_form(
+        desk, looked_at, submitted, decision, block=Input.MESSAGE
+    )

@@ -22,7 +22,7 @@ from bot.ids import Action
 from bot.listeners.doors import NEWER, NOT_RECORDED, UNREADABLE, Doors
 from bot.listeners.full_view import need_full_view
 from bot.listeners.seeing import Seen, opened, permitted, sealed_value
-from bot.listeners.views import open_view
+from bot.listeners.views import open_form
 from bot.message_events import Mention, without_bot
 from bot.modals import edit, reject, respond
 from bot.web import SlackError
@@ -132,9 +132,7 @@ async def _offer(desk: Desk, said: Mention, approval_id: str) -> Message:
     return card_words.offer(frame, allowed, words, ts=said.ts)
 
 
-async def _chosen(
-    desk: Desk, clicked: Clicked, *, action: Action, verb: Verb
-) -> Said | None:
+async def _chosen(desk: Desk, clicked: Clicked, *, action: Action, verb: Verb) -> None:
     looked_at = await opened(desk, sealed_value(desk, clicked), action)
     words = await desk.service.store.cards.kept_words(
         looked_at.keys,
@@ -148,15 +146,7 @@ async def _chosen(
     await permitted(desk, looked_at, verb, clicked.who)
     if verb is Verb.EDIT:
         await need_full_view(desk, looked_at, clicked.action.user)
-    view = _VIEWS[verb](
-        looked_at.approval,
-        looked_at.item.index,
-        key=desk.config.seal_key,
-        team=desk.team,
-        words=words,
-    )
-    await open_view(desk, clicked, looked_at, view)
-    return None
+    await open_form(desk, clicked, looked_at, partial(_VIEWS[verb], words=words))
 
 
 _VIEWS = {

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import LiteralString
+from typing import LiteralString, Protocol
 
 from bot.blocks import Block, ensure_valid_view, label, template
 from bot.cards.outcome import explained
 from bot.desk import Calm, Desk
 from bot.gestures import Clicked, Submitted
-from bot.ids import View
+from bot.ids import Input, View
 from bot.listeners.doors import Reply
-from bot.listeners.seeing import Seen, bound, opened, read_seal
+from bot.listeners.seeing import Seen, bound, decide, opened, read_seal
 from bot.modals.message import notice
 from bot.web import SlackError, text_at
-from gateway.approvals.decisions import Outcome, Settled, Voted
+from gateway.approvals.decisions import Decision, Invalid, Outcome, Settled, Voted
+from gateway.approvals.record import Approval
 from gateway.store.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
@@ -38,6 +39,35 @@ async def open_view(desk: Desk, clicked: Clicked, seen: Seen, view: Block) -> No
     """Open a modal for whoever clicked, bound to what they look at; raises `Calm`."""
     view_id = await opened_view(desk, clicked, view)
     await bind(desk, view_id, clicked.action.user, seen, view)
+
+
+class Form(Protocol):
+    """Makes the modal of one call."""
+
+    def __call__(
+        self, approval: Approval, index: int, *, key: bytes, team: str
+    ) -> Block:
+        """Return its view, sealed for this workspace."""
+        ...
+
+
+async def open_form(desk: Desk, clicked: Clicked, seen: Seen, form: Form) -> None:
+    """Open the form of the call that somebody clicked on; raises `Calm`."""
+    await open_view(desk, clicked, seen, _filled(desk, seen, form))
+
+
+async def replace_form(
+    desk: Desk, submitted: Submitted, seen: Seen, form: Form
+) -> Reply:
+    """Return the answer that shows another form in place of the one submitted."""
+    view = _filled(desk, seen, form)
+    await bind(desk, submitted.view.view_id, submitted.view.user, seen, view)
+    return {"response_action": "update", "view": view}
+
+
+def _filled(desk: Desk, seen: Seen, form: Form) -> Block:
+    key, team = desk.config.seal_key, desk.team
+    return form(seen.approval, seen.item.index, key=key, team=team)
 
 
 async def opened_view(desk: Desk, clicked: Clicked, view: Block) -> str:
@@ -113,6 +143,24 @@ async def seen_in_view(desk: Desk, submitted: Submitted, *purposes: View) -> See
         logger.warning("view.refused why=other_hash approval=%s", binding.approval)
         raise Calm(template(_NOT_BOUND))
     return seen
+
+
+async def decide_from_form(
+    desk: Desk, seen: Seen, submitted: Submitted, decision: Decision, *, block: Input
+) -> Reply:
+    """Let the gateway decide what a form says; return what becomes of the form.
+
+    Args:
+        desk: what the listener works with.
+        seen: what the form is about.
+        submitted: the form.
+        decision: what it says.
+        block: the input under which to say why it is not acceptable.
+    """
+    outcome = await decide(desk, seen, decision, submitted.who, submitted.digest)
+    if isinstance(outcome, Invalid):
+        return rejected_inputs({block: " ".join(outcome.errors.values())})
+    return concluded(outcome, now_ms=seen.now_ms)
 
 
 def concluded(outcome: Outcome, *, now_ms: int) -> Reply:

@@ -87,6 +87,9 @@ CARD_EVENT = "twokey_card"
 NOTICE_EVENT = "twokey_notice"
 """``event_type`` of a notice's message metadata; its payload holds ids only."""
 
+PAGE = "page"
+"""The purpose of a seal that opens one page of the details."""
+
 MAC_BYTES = 16
 _KEY_ID_TAG, _KEY_ID_DIGITS = b"twokey/v1/seal-key-id", 12
 _SEAL_TAG = "twokey/v1/seal"
@@ -110,16 +113,24 @@ class Sealed:
         version: the approval's version when the seal was made; 0 for a notice.
         index: the item, or None for the batch as a whole.
         mac: 16 bytes.
+        page: the page of the details that it opens, from 1; 0 when it opens none.
     """
 
     approval: str
     version: int
     index: int | None
     mac: bytes
+    page: int = 0
 
 
 def seal(
-    approval: Approval, index: int | None, *, key: bytes, team: str, purpose: str
+    approval: Approval,
+    index: int | None,
+    *,
+    key: bytes,
+    team: str,
+    purpose: str,
+    page: int = 0,
 ) -> str:
     """Return the opaque text for a button's value or a modal's private metadata.
 
@@ -128,10 +139,13 @@ def seal(
         index: the item, or None for the batch as a whole.
         key: the bot's sealing key.
         team: the workspace in which it will be clicked.
-        purpose: what it is good for: an `Action`, a `View`, or `page`.
+        purpose: what it is good for: an `Action`, a `View`, or `PAGE`.
+        page: which page of the details it opens, from 1.
     """
-    mac = _mac(approval, index, key=key, team=team, purpose=purpose)
+    mac = _mac(approval, index, key=key, team=team, purpose=purpose, page=page)
     where = _WHOLE if index is None else str(index)
+    if page:
+        where = f"{where}.{page}"
     return f"{approval.id}:{approval.version}:{where}:{_encoded(mac)}"
 
 
@@ -145,11 +159,16 @@ def unseal(text: str) -> Sealed:
     if len(text) > _MAX_SEAL or len(parts) != 4 or not parts[0]:  # noqa: PLR2004 - approval, version, item, MAC
         raise BadSeal(f"{text[:80]!r} is not a seal of ours.")
     approval, version, where, mac = parts
+    index, dot, page = where.partition(".")
+    # No page has one spelling, the one without a dot: a MAC is good for one text only.
+    if dot and page == "0":
+        raise BadSeal(f"{text[:80]!r} is not a seal of ours.")
     return Sealed(
         approval=approval,
         version=_counted(version),
-        index=None if where == _WHOLE else _counted(where),
+        index=None if index == _WHOLE else _counted(index),
         mac=_decoded(mac),
+        page=_counted(page) if dot else 0,
     )
 
 
@@ -164,7 +183,9 @@ def verify(
         return False
     if sealed.index is not None and sealed.index >= len(approval.items):
         return False
-    wanted = _mac(approval, sealed.index, key=key, team=team, purpose=purpose)
+    wanted = _mac(
+        approval, sealed.index, key=key, team=team, purpose=purpose, page=sealed.page
+    )
     return hmac.compare_digest(wanted, sealed.mac)
 
 
@@ -223,11 +244,6 @@ def key_id(key: bytes) -> str:
     return hmac.new(key, _KEY_ID_TAG, hashlib.sha256).hexdigest()[:_KEY_ID_DIGITS]
 
 
-def page(number: int) -> str:
-    """Return the purpose of a seal that opens one page of the details (from 1)."""
-    return f"page:{number}"
-
-
 def block_id(approval: Approval, name: str) -> str:
     """Return a block's id: its approval, version and revision, and its place.
 
@@ -261,11 +277,18 @@ def _notice_mac(
 
 
 def _mac(
-    approval: Approval, index: int | None, *, key: bytes, team: str, purpose: str
+    approval: Approval,
+    index: int | None,
+    *,
+    key: bytes,
+    team: str,
+    purpose: str,
+    page: int,
 ) -> bytes:
     bound = approval.digest if index is None else approval.items[index].action_hash
+    place = [index, page] if page else [index]
     document = digest.canonical(
-        [_SEAL_TAG, team, approval.id, approval.version, index, bound, str(purpose)]
+        [_SEAL_TAG, team, approval.id, approval.version, *place, bound, str(purpose)]
     )
     return hmac.new(key, document, hashlib.sha256).digest()[:MAC_BYTES]
 

@@ -74,9 +74,16 @@ class Frame:
         """Return the room of one row."""
         return room(self.approval)
 
-    def value(self, index: int | None, purpose: str) -> str:
+    def value(self, index: int | None, purpose: str, *, page: int = 0) -> str:
         """Return the sealed value of a button."""
-        return seal(self.approval, index, key=self.key, team=self.team, purpose=purpose)
+        return seal(
+            self.approval,
+            index,
+            key=self.key,
+            team=self.team,
+            purpose=purpose,
+            page=page,
+        )
 
     def block_id(self, name: str) -> str:
         """Return the id of a block on this card."""

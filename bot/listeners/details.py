@@ -5,7 +5,7 @@ from __future__ import annotations
 from bot.blocks import Block
 from bot.desk import Desk, Said
 from bot.gestures import Clicked, Submitted
-from bot.ids import Action, View, page
+from bot.ids import PAGE, Action, View
 from bot.listeners.doors import Doors, Reply
 from bot.listeners.full_view import need_every_page, saw_page
 from bot.listeners.seeing import (
@@ -14,7 +14,7 @@ from bot.listeners.seeing import (
     lacks_reason,
     opened,
     proven_place,
-    read_seal,
+    sealed_value,
     seen,
 )
 from bot.listeners.views import (
@@ -28,8 +28,6 @@ from bot.listeners.views import (
 from bot.modals import approve, details
 from gateway.approvals.decisions import Approve
 from gateway.approvals.record import Verb
-
-_MAX_PAGES = 200
 
 
 def register(doors: Doors) -> None:
@@ -52,13 +50,11 @@ async def _view_all(desk: Desk, clicked: Clicked) -> Said | None:
 
 
 async def _turn(desk: Desk, clicked: Clicked) -> Said | None:
-    # A page's number is only in the MAC of its button: look for the one that fits.
-    pages = {page(number): number for number in range(1, _MAX_PAGES + 1)}
-    looked_at = await opened(desk, read_seal(clicked.action.value), *pages)
+    sealed = sealed_value(desk, clicked)
+    looked_at = await opened(desk, sealed, PAGE)
     await proven_place(desk, clicked, looked_at)
-    number = pages[looked_at.purpose]
-    await turn_view(desk, clicked, looked_at, _page(desk, looked_at, number))
-    await saw_page(desk, looked_at, clicked.action.user, number)
+    await turn_view(desk, clicked, looked_at, _page(desk, looked_at, sealed.page))
+    await saw_page(desk, looked_at, clicked.action.user, sealed.page)
     return None
 
 

@@ -29,7 +29,7 @@ from bot.cards.listing import is_misleading
 from bot.cards.refs import when
 from bot.cards.rich import box, line, stacked
 from bot.cards.states import on_it
-from bot.ids import Action, Input, View, page
+from bot.ids import PAGE, Action, Input, View
 from bot.modals.form import State
 from bot.modals.heading import heading
 from bot.modals.pages import Part, pages
@@ -71,7 +71,11 @@ def view(
     frame = Frame(approval=approval, key=key, team=team, now_ms=now_ms)
     is_last = number == len(every)
     can_approve = is_last and _is_approvable(frame, item)
-    purpose = View.DETAILS if can_approve else page(number)
+    value = (
+        frame.value(index, View.DETAILS)
+        if can_approve
+        else frame.value(index, PAGE, page=number)
+    )
     blocks = [
         *(heading(approval, item, with_call=False) if number == 1 else []),
         *_odd(item),
@@ -87,7 +91,7 @@ def view(
         callback_id=View.DETAILS,
         submit=label("Approve") if can_approve else None,
         close=label("Close"),
-        private_metadata=frame.value(index, purpose),
+        private_metadata=value,
     )
 
 
@@ -165,7 +169,7 @@ def _turn(frame: Frame, index: int, number: int, action: Action) -> Block:
     return button(
         action,
         label(_TURNS[action]),
-        value=frame.value(index, page(number)),
+        value=frame.value(index, PAGE, page=number),
         style="primary" if action is Action.PAGE_NEXT else None,
         accessibility_label=label(f"{_TURNS[action]}, page {number}"),
     )

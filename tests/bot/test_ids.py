@@ -27,8 +27,10 @@ def _is_good(
     return verify(sealed, approval, key=key, team=team, purpose=purpose)
 
 
-def _seal(index: int | None = 1, purpose: str = Action.APPROVE) -> str:
-    return seal(BATCH, index, key=KEY, team=TEAM, purpose=purpose)
+def _seal(
+    index: int | None = 1, purpose: str = Action.APPROVE, *, page: int = 0
+) -> str:
+    return seal(BATCH, index, key=KEY, team=TEAM, purpose=purpose, page=page)
 
 
 def test_a_seal_verifies_against_the_record_it_was_made_of() -> None:
@@ -43,14 +45,26 @@ def test_a_seal_says_approval_version_and_item_in_the_open() -> None:
     assert unseal(_seal(None)).index is None
 
 
-@pytest.mark.parametrize("purpose", [*Action, *View, ids.page(1)])
+@pytest.mark.parametrize("purpose", [*Action, *View, ids.PAGE])
 def test_a_seal_is_good_for_one_purpose_only(purpose: str) -> None:
     sealed = unseal(_seal(purpose=purpose))
 
-    others = {*Action, *View, ids.page(1), ids.page(2)} - {purpose}
+    others = {*Action, *View, ids.PAGE} - {purpose}
 
     assert _is_good(sealed, purpose=purpose)
     assert not any(_is_good(sealed, purpose=other) for other in others)
+
+
+def test_the_seal_of_a_page_says_its_number_and_is_good_for_no_other() -> None:
+    sealed = unseal(_seal(0, ids.PAGE, page=3))
+
+    others = [replace(sealed, page=number) for number in (0, 1, 2, 4, 33)]
+
+    assert (sealed.index, sealed.page) == (0, 3)
+    assert unseal(_seal(0)).page == 0
+    assert _is_good(sealed, purpose=ids.PAGE)
+    assert not any(_is_good(other, purpose=ids.PAGE) for other in others)
+    assert not _is_good(replace(unseal(_seal(0)), page=3))
 
 
 def test_a_seal_of_another_key_team_approval_version_or_item_is_refused() -> None:
@@ -95,7 +109,7 @@ def test_every_flipped_bit_of_the_mac_is_noticed(bit: int) -> None:
 
 @given(st.integers(0, 200), st.characters(codec="ascii"))
 def test_every_altered_character_is_noticed(place: int, character: str) -> None:
-    text = _seal()
+    text = _seal(page=2)
     place %= len(text)
     altered = text[:place] + character + text[place + 1 :]
 
@@ -138,6 +152,10 @@ def test_any_text_is_a_seal_or_a_bad_seal(text: str) -> None:
         "ap:01:0:" + "A" * 22,
         "ap:-1:0:" + "A" * 22,
         "ap:1:x:" + "A" * 22,
+        "ap:1:0.0:" + "A" * 22,
+        "ap:1:0.01:" + "A" * 22,
+        "ap:1:0.:" + "A" * 22,
+        "ap:1:.1:" + "A" * 22,
         "ap:1:\u0661:" + "A" * 22,
         "ap:1:0:" + "A" * 21,
         "ap:1:0:" + "!" * 22,

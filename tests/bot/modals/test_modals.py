@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from bot.blocks import label, template
-from bot.ids import Action, Input, View, page, unseal, verify
+from bot.ids import PAGE, Action, Input, View, unseal, verify
 from bot.modals import details, edit, reject, respond
 from bot.modals.message import notice
 from gateway.approvals.lifecycle import ItemState
@@ -125,15 +125,16 @@ def test_pages_lead_to_each_other_and_the_last_one_approves() -> None:
         button = _button(_page(LONG, number), Action.PAGE_NEXT)
         number += 1
         sealed = unseal(button["value"])
-        assert verify(sealed, LONG, key=KEY, team=TEAM, purpose=page(number))
+        assert sealed.page == number
+        assert verify(sealed, LONG, key=KEY, team=TEAM, purpose=PAGE)
         assert "submit" not in _page(LONG, number - 1)
         seen.append(number)
 
     assert len(seen) == count > 2
     assert _page(LONG, count)["submit"]["text"] == "Approve"
-    back = _button(_page(LONG, count), Action.PAGE_BACK)
-    purpose = page(count - 1)
-    assert verify(unseal(back["value"]), LONG, key=KEY, team=TEAM, purpose=purpose)
+    back = unseal(_button(_page(LONG, count), Action.PAGE_BACK)["value"])
+    assert back.page == count - 1
+    assert verify(back, LONG, key=KEY, team=TEAM, purpose=PAGE)
 
 
 def test_the_words_of_triage_stay_when_the_call_was_edited_or_ran() -> None:

@@ -7,12 +7,18 @@ from bot.gestures import Clicked, Submitted
 from bot.ids import Action, Input, View
 from bot.listeners.doors import Doors, Reply
 from bot.listeners.full_view import need_full_view
-from bot.listeners.seeing import answered, decide, lacks_reason, permitted, seen
+from bot.listeners.verify_click import (
+    answered,
+    decide,
+    lacks_reason,
+    permitted,
+    verify_click,
+)
 from bot.listeners.views import (
     decide_from_form,
     open_form,
     rejected_inputs,
-    seen_in_view,
+    verify_submission,
 )
 from bot.modals import approve
 from gateway.approvals.decisions import Approve
@@ -26,24 +32,22 @@ def register(doors: Doors) -> None:
 
 
 async def _approve(desk: Desk, clicked: Clicked) -> Said | None:
-    looked_at = await seen(desk, clicked, Action.APPROVE)
-    if Verb.APPROVE not in looked_at.item.requires_reason:
-        outcome = await decide(desk, looked_at, Approve(), clicked.who, clicked.digest)
+    target = await verify_click(desk, clicked, Action.APPROVE)
+    if Verb.APPROVE not in target.item.requires_reason:
+        outcome = await decide(desk, target, Approve(), clicked.who, clicked.digest)
         if not lacks_reason(outcome):
-            return answered(outcome, now_ms=looked_at.now_ms)
+            return answered(outcome, now_ms=target.now_ms)
     # Also where only the policy of now asks for a reason.
-    await permitted(desk, looked_at, Verb.APPROVE, clicked.who)
-    await open_form(desk, clicked, looked_at, approve.view)
+    await permitted(desk, target, Verb.APPROVE, clicked.who)
+    await open_form(desk, clicked, target, approve.view)
     return None
 
 
 async def _submit(desk: Desk, submitted: Submitted) -> Reply:
-    looked_at = await seen_in_view(desk, submitted, View.APPROVE)
-    await need_full_view(desk, looked_at, submitted.view.user)
+    target = await verify_submission(desk, submitted, View.APPROVE)
+    await need_full_view(desk, target, submitted.view.user)
     said = approve.submitted(submitted.view.values)
     if said.errors:
         return rejected_inputs(said.errors)
     decision = Approve(reason=said.reason)
-    return await decide_from_form(
-        desk, looked_at, submitted, decision, block=Input.REASON
-    )
+    return await decide_from_form(desk, target, submitted, decision, block=Input.REASON)

@@ -9,7 +9,7 @@ from bot.desk import Calm, Desk, Said
 from bot.gestures import Clicked
 from bot.ids import Action
 from bot.listeners.doors import Doors
-from bot.listeners.seeing import answered, log_outcome, seen
+from bot.listeners.verify_click import answered, log_outcome, verify_click
 from gateway.approvals.decisions import Approve, Outcome, Settled, Voted
 from gateway.store.approvals import Loaded
 
@@ -20,10 +20,10 @@ def register(doors: Doors) -> None:
 
 
 async def _approve_all(desk: Desk, clicked: Clicked) -> Said | None:
-    looked_at = await seen(desk, clicked, Action.APPROVE_ALL)
-    approval = looked_at.approval
+    target = await verify_click(desk, clicked, Action.APPROVE_ALL)
+    approval = target.approval
     waiting = [item for item in approval.items if item.is_pending]
-    shown = await desk.service.as_of_now(Loaded(approval, looked_at.now_ms))
+    shown = await desk.service.as_of_now(Loaded(approval, target.now_ms))
     if any(
         needs_own_click(approval, shown.approval.items[one.index]) for one in waiting
     ):
@@ -36,15 +36,15 @@ async def _approve_all(desk: Desk, clicked: Clicked) -> Said | None:
     decision = Approve()
     reviewer, voters = await desk.deciders_of(*clicked.who, *waiting)
     outcomes = await desk.service.decide_pending(
-        looked_at.click(clicked.digest),
+        target.click(clicked.digest),
         approval.digest,
         decision,
         reviewer,
         voters=voters,
     )
     for outcome in outcomes:
-        log_outcome(looked_at, outcome, decision.kind, reviewer)
-    return _summed_up(outcomes, now_ms=looked_at.now_ms)
+        log_outcome(target, outcome, decision.kind, reviewer)
+    return _summed_up(outcomes, now_ms=target.now_ms)
 
 
 def _summed_up(outcomes: list[Outcome], *, now_ms: int) -> Said | None:

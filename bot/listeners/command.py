@@ -125,22 +125,22 @@ async def _listed(desk: Desk, reader: Reader) -> str:
     await member_reading(desk, reader)
     found: list[Loaded] = []
     is_open = False
-    looked_at = 0
+    target = 0
     async for loaded in desk.service.queue.waiting():
-        looked_at += 1
+        target += 1
         access = await access_to(desk, reader, loaded.approval)
         is_open = is_open or (access.is_open and not access.is_given)
         if access.is_given:
             found.append(loaded)
     shown = [await desk.service.as_of_now(one) for one in found[:_MAX_LISTED]]
     lines = [f"• {_line(by_now.approval)}" for by_now in shown]
-    is_cut = looked_at >= MAX_QUEUE
+    is_cut = target >= MAX_QUEUE
     if not lines and not is_cut:
         lines.append(spoken(_NOTHING))
     if len(found) > _MAX_LISTED:
         lines.append(f"… and {len(found) - _MAX_LISTED} more.")
     if is_cut:
-        lines.append(spoken(template(_CUT, count=looked_at)))
+        lines.append(spoken(template(_CUT, count=target)))
     if is_open:
         lines.append(spoken(_MAYBE_MORE))
     return "\n".join(lines)

@@ -8,22 +8,22 @@ from bot.gestures import Clicked, Submitted
 from bot.ids import PAGE, Action, View
 from bot.listeners.doors import Doors, Reply
 from bot.listeners.full_view import need_every_page, saw_page
-from bot.listeners.seeing import (
-    Seen,
+from bot.listeners.verify_click import (
+    Target,
     decide,
     lacks_reason,
-    opened,
-    proven_place,
     sealed_value,
-    seen,
+    verify_click,
+    verify_place,
+    verify_seal,
 )
 from bot.listeners.views import (
     concluded,
     open_view,
     rejected_inputs,
     replace_form,
-    seen_in_view,
     turn_view,
+    verify_submission,
 )
 from bot.modals import approve, details
 from gateway.approvals.decisions import Approve
@@ -39,45 +39,45 @@ def register(doors: Doors) -> None:
 
 
 async def _view_all(desk: Desk, clicked: Clicked) -> Said | None:
-    looked_at = await seen(desk, clicked, Action.VIEW_ALL)
-    view = _page(desk, looked_at, 1)
+    target = await verify_click(desk, clicked, Action.VIEW_ALL)
+    view = _page(desk, target, 1)
     if clicked.action.view_id and not clicked.is_home:
-        await turn_view(desk, clicked, looked_at, view)
+        await turn_view(desk, clicked, target, view)
     else:
-        await open_view(desk, clicked, looked_at, view)
-    await saw_page(desk, looked_at, clicked.action.user, 1)
+        await open_view(desk, clicked, target, view)
+    await saw_page(desk, target, clicked.action.user, 1)
     return None
 
 
 async def _turn(desk: Desk, clicked: Clicked) -> Said | None:
     sealed = sealed_value(desk, clicked)
-    looked_at = await opened(desk, sealed, PAGE)
-    await proven_place(desk, clicked, looked_at)
-    await turn_view(desk, clicked, looked_at, _page(desk, looked_at, sealed.page))
-    await saw_page(desk, looked_at, clicked.action.user, sealed.page)
+    target = await verify_seal(desk, sealed, PAGE)
+    await verify_place(desk, clicked, target)
+    await turn_view(desk, clicked, target, _page(desk, target, sealed.page))
+    await saw_page(desk, target, clicked.action.user, sealed.page)
     return None
 
 
 async def _submit(desk: Desk, submitted: Submitted) -> Reply:
-    looked_at = await seen_in_view(desk, submitted, View.DETAILS)
-    errors = details.submitted(looked_at.item, submitted.view.values)
+    target = await verify_submission(desk, submitted, View.DETAILS)
+    errors = details.submitted(target.item, submitted.view.values)
     if errors:
         return rejected_inputs(errors)
-    await need_every_page(desk, looked_at, submitted.view.user)
-    if Verb.APPROVE in looked_at.item.requires_reason:
-        return await replace_form(desk, submitted, looked_at, approve.view)
-    outcome = await decide(desk, looked_at, Approve(), submitted.who, submitted.digest)
+    await need_every_page(desk, target, submitted.view.user)
+    if Verb.APPROVE in target.item.requires_reason:
+        return await replace_form(desk, submitted, target, approve.view)
+    outcome = await decide(desk, target, Approve(), submitted.who, submitted.digest)
     if lacks_reason(outcome):
-        return await replace_form(desk, submitted, looked_at, approve.view)
-    return concluded(outcome, now_ms=looked_at.now_ms)
+        return await replace_form(desk, submitted, target, approve.view)
+    return concluded(outcome, now_ms=target.now_ms)
 
 
-def _page(desk: Desk, looked_at: Seen, number: int) -> Block:
+def _page(desk: Desk, target: Target, number: int) -> Block:
     return details.view(
-        looked_at.approval,
-        looked_at.item.index,
+        target.approval,
+        target.item.index,
         number,
         key=desk.config.seal_key,
         team=desk.team,
-        now_ms=looked_at.now_ms,
+        now_ms=target.now_ms,
     )

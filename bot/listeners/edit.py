@@ -10,13 +10,13 @@ from bot.gestures import Clicked, Submitted
 from bot.ids import Action, View
 from bot.listeners.doors import Doors, Reply
 from bot.listeners.full_view import need_full_view
-from bot.listeners.seeing import Seen, decide, permitted, seen
+from bot.listeners.verify_click import Target, decide, permitted, verify_click
 from bot.listeners.views import (
     concluded,
     open_form,
     rejected_inputs,
     replace_form,
-    seen_in_view,
+    verify_submission,
 )
 from bot.modals import edit
 from bot.modals.form import errors_by_block
@@ -36,16 +36,16 @@ def register(doors: Doors) -> None:
 
 
 async def _edit(desk: Desk, clicked: Clicked) -> None:
-    looked_at = await seen(desk, clicked, Action.EDIT)
-    await permitted(desk, looked_at, Verb.EDIT, clicked.who)
-    await need_full_view(desk, looked_at, clicked.action.user)
-    await open_form(desk, clicked, looked_at, edit.view)
+    target = await verify_click(desk, clicked, Action.EDIT)
+    await permitted(desk, target, Verb.EDIT, clicked.who)
+    await need_full_view(desk, target, clicked.action.user)
+    await open_form(desk, clicked, target, edit.view)
 
 
 async def _submit(desk: Desk, submitted: Submitted) -> Reply:
-    looked_at = await seen_in_view(desk, submitted, View.EDIT, View.EDIT_RAISED)
-    item = looked_at.item
-    await need_full_view(desk, looked_at, submitted.view.user)
+    target = await verify_submission(desk, submitted, View.EDIT, View.EDIT_RAISED)
+    item = target.item
+    await need_full_view(desk, target, submitted.view.user)
     said = edit.submitted(item, submitted.view.values)
     if said.errors:
         return rejected_inputs(said.errors)
@@ -57,26 +57,26 @@ async def _submit(desk: Desk, submitted: Submitted) -> Reply:
             )
         )
     if submitted.view.callback_id == View.EDIT and said.changed:
-        warning = await _warning(desk, looked_at, submitted, said.args)
+        warning = await _warning(desk, target, submitted, said.args)
         if warning is not None:
             return warning
     decision = Edit(args=said.args, reason=said.reason)
-    outcome = await decide(desk, looked_at, decision, submitted.who, submitted.digest)
+    outcome = await decide(desk, target, decision, submitted.who, submitted.digest)
     if isinstance(outcome, Invalid):
         return rejected_inputs(errors_by_block(item, outcome.errors))
-    return concluded(outcome, now_ms=looked_at.now_ms)
+    return concluded(outcome, now_ms=target.now_ms)
 
 
 async def _warning(
-    desk: Desk, looked_at: Seen, submitted: Submitted, args: JsonObject
+    desk: Desk, target: Target, submitted: Submitted, args: JsonObject
 ) -> Reply | None:
     """Show the form once more, with what the change would bring, if it asks for more.
 
     Arguments that do not fit a schema, and a change that this person may not make, are
     left to the decision, which says so.
     """
-    item = looked_at.item
-    judged = await desk.service.preview(looked_at.approval, item.index, args)
+    item = target.item
+    judged = await desk.service.preview(target.approval, item.index, args)
     schemas = (item.args_schema, judged.args_schema if judged else None)
     if judged is None or any(argument_errors(schema, args) for schema in schemas):
         return None
@@ -85,11 +85,11 @@ async def _warning(
     if not edit_asks_more(first, raised, judged):
         return None
     reviewer = await desk.reviewer_of(*submitted.who, item)
-    if objection(looked_at.approval, item, reviewer, Verb.EDIT, demand=raised.demand):
+    if objection(target.approval, item, reviewer, Verb.EDIT, demand=raised.demand):
         return None  # the decision says why it is refused
     warned = edit.Raised(
         tier=raised.tier, args=args, reasons=judged.reasons, demand=raised.demand
     )
     return await replace_form(
-        desk, submitted, looked_at, partial(edit.view, raised=warned)
+        desk, submitted, target, partial(edit.view, raised=warned)
     )

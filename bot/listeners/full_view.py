@@ -7,7 +7,7 @@ from typing import LiteralString
 from bot.blocks import template
 from bot.cards.batch import needs_full_view
 from bot.desk import Calm, Desk
-from bot.listeners.seeing import Seen
+from bot.listeners.verify_click import Target
 from bot.modals.details import page_count
 
 _READ_FIRST: LiteralString = (
@@ -16,37 +16,37 @@ _READ_FIRST: LiteralString = (
 )
 
 
-async def saw_page(desk: Desk, looked_at: Seen, user: str, number: int) -> None:
+async def saw_page(desk: Desk, target: Target, user: str, number: int) -> None:
     """Note that somebody was shown a page, counted from 1."""
-    approval, index = looked_at.approval, looked_at.item.index
+    approval, index = target.approval, target.item.index
     await desk.service.store.cards.opened_page(
-        looked_at.keys,
+        target.keys,
         approval.id,
-        reader=_reader(looked_at, user),
+        reader=_reader(target, user),
         page=number - 1,
         pages=page_count(approval, index),
     )
 
 
-async def need_every_page(desk: Desk, looked_at: Seen, user: str) -> None:
+async def need_every_page(desk: Desk, target: Target, user: str) -> None:
     """Refuse whoever has not been shown every page; raises `Calm`."""
-    approval, index = looked_at.approval, looked_at.item.index
+    approval, index = target.approval, target.item.index
     has_opened = await desk.service.store.cards.has_opened(
-        looked_at.keys,
+        target.keys,
         approval.id,
-        reader=_reader(looked_at, user),
+        reader=_reader(target, user),
         pages=page_count(approval, index),
     )
     if not has_opened:
         raise Calm(template(_READ_FIRST))
 
 
-async def need_full_view(desk: Desk, looked_at: Seen, user: str) -> None:
+async def need_full_view(desk: Desk, target: Target, user: str) -> None:
     """Refuse whoever has not seen all of a call longer than its card; raises `Calm`."""
-    if needs_full_view(looked_at.approval, looked_at.item.index):
-        await need_every_page(desk, looked_at, user)
+    if needs_full_view(target.approval, target.item.index):
+        await need_every_page(desk, target, user)
 
 
-def _reader(looked_at: Seen, user: str) -> str:
+def _reader(target: Target, user: str) -> str:
     # With the hash in it, an edit makes everybody start anew.
-    return f"{user} {looked_at.item.index} {looked_at.item.action_hash}"
+    return f"{user} {target.item.index} {target.item.action_hash}"

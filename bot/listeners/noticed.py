@@ -9,7 +9,7 @@ from bot.blocks import template
 from bot.desk import Calm, Desk
 from bot.gestures import Clicked
 from bot.ids import Action, Sealed, View, verify_notice
-from bot.listeners.seeing import read_seal
+from bot.listeners.verify_click import read_seal
 from gateway.approvals.decisions import Standing
 from gateway.approvals.notice import Notice
 from gateway.approvals.record import Person

@@ -6,12 +6,12 @@ from bot.desk import Desk, Said
 from bot.gestures import Clicked, Submitted
 from bot.ids import Action, Input, View
 from bot.listeners.doors import Doors, Reply
-from bot.listeners.seeing import answered, decide, may_settle, seen
+from bot.listeners.verify_click import answered, decide, may_settle, verify_click
 from bot.listeners.views import (
     decide_from_form,
     open_form,
     rejected_inputs,
-    seen_in_view,
+    verify_submission,
 )
 from bot.modals import reconcile
 from gateway.approvals.decisions import Reconcile
@@ -34,24 +34,22 @@ def register(doors: Doors) -> None:
 
 async def _reconcile(desk: Desk, clicked: Clicked) -> Said | None:
     action = Action(clicked.action.action_id)
-    looked_at = await seen(desk, clicked, action)
+    target = await verify_click(desk, clicked, action)
     decision = Reconcile(finding=_FINDINGS[action])
-    outcome = await decide(desk, looked_at, decision, clicked.who, clicked.digest)
-    return answered(outcome, now_ms=looked_at.now_ms)
+    outcome = await decide(desk, target, decision, clicked.who, clicked.digest)
+    return answered(outcome, now_ms=target.now_ms)
 
 
 async def _with_note(desk: Desk, clicked: Clicked) -> None:
-    looked_at = await seen(desk, clicked, Action.RECONCILE_NOTE)
-    await may_settle(desk, looked_at, clicked.who)
-    await open_form(desk, clicked, looked_at, reconcile.view)
+    target = await verify_click(desk, clicked, Action.RECONCILE_NOTE)
+    await may_settle(desk, target, clicked.who)
+    await open_form(desk, clicked, target, reconcile.view)
 
 
 async def _submit(desk: Desk, submitted: Submitted) -> Reply:
-    looked_at = await seen_in_view(desk, submitted, View.RECONCILE)
+    target = await verify_submission(desk, submitted, View.RECONCILE)
     said = reconcile.submitted(submitted.view.values)
     if said.finding is None:
         return rejected_inputs(said.errors)
     decision = Reconcile(finding=said.finding, note=said.note)
-    return await decide_from_form(
-        desk, looked_at, submitted, decision, block=Input.NOTE
-    )
+    return await decide_from_form(desk, target, submitted, decision, block=Input.NOTE)

@@ -6,12 +6,12 @@ from bot.desk import Desk
 from bot.gestures import Clicked, Submitted
 from bot.ids import Action, Input, View
 from bot.listeners.doors import Doors, Reply
-from bot.listeners.seeing import permitted, seen
+from bot.listeners.verify_click import permitted, verify_click
 from bot.listeners.views import (
     decide_from_form,
     open_form,
     rejected_inputs,
-    seen_in_view,
+    verify_submission,
 )
 from bot.modals import reject
 from gateway.approvals.decisions import Reject
@@ -25,17 +25,15 @@ def register(doors: Doors) -> None:
 
 
 async def _reject(desk: Desk, clicked: Clicked) -> None:
-    looked_at = await seen(desk, clicked, Action.REJECT)
-    await permitted(desk, looked_at, Verb.REJECT, clicked.who)
-    await open_form(desk, clicked, looked_at, reject.view)
+    target = await verify_click(desk, clicked, Action.REJECT)
+    await permitted(desk, target, Verb.REJECT, clicked.who)
+    await open_form(desk, clicked, target, reject.view)
 
 
 async def _submit(desk: Desk, submitted: Submitted) -> Reply:
-    looked_at = await seen_in_view(desk, submitted, View.REJECT)
-    said = reject.submitted(looked_at.item, submitted.view.values)
+    target = await verify_submission(desk, submitted, View.REJECT)
+    said = reject.submitted(target.item, submitted.view.values)
     if said.errors:
         return rejected_inputs(said.errors)
     decision = Reject(reason=said.reason)
-    return await decide_from_form(
-        desk, looked_at, submitted, decision, block=Input.REASON
-    )
+    return await decide_from_form(desk, target, submitted, decision, block=Input.REASON)

@@ -10,7 +10,7 @@ from bot.gestures import Clicked, Submitted
 from bot.ids import Action, View
 from bot.listeners.doors import Doors, Reply
 from bot.listeners.noticed import member, proven_notice, seen_notice
-from bot.listeners.seeing import bound, read_seal
+from bot.listeners.verify_click import bound, read_seal
 from bot.listeners.views import opened_view
 from bot.modals import report
 from gateway.store.cards import ViewBinding

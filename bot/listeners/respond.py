@@ -6,12 +6,12 @@ from bot.desk import Desk
 from bot.gestures import Clicked, Submitted
 from bot.ids import Action, Input, View
 from bot.listeners.doors import Doors, Reply
-from bot.listeners.seeing import permitted, seen
+from bot.listeners.verify_click import permitted, verify_click
 from bot.listeners.views import (
     decide_from_form,
     open_form,
     rejected_inputs,
-    seen_in_view,
+    verify_submission,
 )
 from bot.modals import respond
 from gateway.approvals.decisions import Respond
@@ -25,17 +25,17 @@ def register(doors: Doors) -> None:
 
 
 async def _respond(desk: Desk, clicked: Clicked) -> None:
-    looked_at = await seen(desk, clicked, Action.RESPOND)
-    await permitted(desk, looked_at, Verb.RESPOND, clicked.who)
-    await open_form(desk, clicked, looked_at, respond.view)
+    target = await verify_click(desk, clicked, Action.RESPOND)
+    await permitted(desk, target, Verb.RESPOND, clicked.who)
+    await open_form(desk, clicked, target, respond.view)
 
 
 async def _submit(desk: Desk, submitted: Submitted) -> Reply:
-    looked_at = await seen_in_view(desk, submitted, View.RESPOND)
+    target = await verify_submission(desk, submitted, View.RESPOND)
     said = respond.submitted(submitted.view.values)
     if said.errors:
         return rejected_inputs(said.errors)
     decision = Respond(message=said.message)
     return await decide_from_form(
-        desk, looked_at, submitted, decision, block=Input.MESSAGE
+        desk, target, submitted, decision, block=Input.MESSAGE
     )

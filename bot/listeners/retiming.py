@@ -8,7 +8,7 @@ from dataclasses import replace
 from bot.cards.outcome import explained
 from bot.desk import Desk, Said
 from bot.gestures import Clicked
-from bot.listeners.seeing import Seen, bound
+from bot.listeners.verify_click import Target, bound
 from bot.listeners.views import turn_view
 from bot.modals import details
 from gateway.approvals.decisions import Refusal
@@ -20,13 +20,13 @@ _LAST = 1_000_000
 
 
 async def retimed(
-    desk: Desk, clicked: Clicked, looked_at: Seen, result: Retimed | Refusal
+    desk: Desk, clicked: Clicked, target: Target, result: Retimed | Refusal
 ) -> Said | None:
     """Return a refusal as a sentence; what was done is shown by card and modal."""
-    before = looked_at.approval
+    before = target.approval
     if not isinstance(result, Retimed):
         logger.info("time.refused why=%s approval=%s", result.kind, before.id)
-        return explained(result, now_ms=looked_at.now_ms)
+        return explained(result, now_ms=target.now_ms)
     approval = result.approval
     logger.info("time.changed what=%s approval=%s", result.event.name, approval.id)
     view_id = clicked.action.view_id
@@ -39,8 +39,8 @@ async def retimed(
         _LAST,
         key=desk.config.seal_key,
         team=desk.team,
-        now_ms=looked_at.now_ms,
+        now_ms=target.now_ms,
     )
-    shown = replace(looked_at, approval=approval, index=binding.index)
+    shown = replace(target, approval=approval, index=binding.index)
     await turn_view(desk, clicked, shown, view)
     return None

@@ -7,7 +7,7 @@ from bot.gestures import Clicked
 from bot.ids import Action
 from bot.listeners.doors import Doors
 from bot.listeners.retiming import retimed
-from bot.listeners.seeing import seen
+from bot.listeners.verify_click import verify_click
 
 
 def register(doors: Doors) -> None:
@@ -16,8 +16,8 @@ def register(doors: Doors) -> None:
 
 
 async def _take(desk: Desk, clicked: Clicked) -> Said | None:
-    looked_at = await seen(desk, clicked, Action.TAKE)
-    approval = looked_at.approval
+    target = await verify_click(desk, clicked, Action.TAKE)
+    approval = target.approval
     reviewer = await desk.reviewer_of(*clicked.who, *approval.items, decides=True)
     result = await desk.service.times.take(approval.id, reviewer)
-    return await retimed(desk, clicked, looked_at, result)
+    return await retimed(desk, clicked, target, result)

@@ -10,7 +10,7 @@ from bot.desk import Calm, Desk, Said
 from bot.gestures import Clicked
 from bot.ids import Action, Sealed, verify_outage
 from bot.listeners.doors import Doors
-from bot.listeners.seeing import read_seal
+from bot.listeners.verify_click import read_seal
 from gateway.store.freezes import Scope, ScopeKind
 from gateway.store.stalled import RunState, StalledRun
 

@@ -21,7 +21,7 @@ from bot.gestures import Clicked
 from bot.ids import Action
 from bot.listeners.doors import NEWER, NOT_RECORDED, UNREADABLE, Doors
 from bot.listeners.full_view import need_full_view
-from bot.listeners.seeing import Seen, opened, permitted, sealed_value
+from bot.listeners.verify_click import Target, permitted, sealed_value, verify_seal
 from bot.listeners.views import open_form
 from bot.message_events import Mention, without_bot
 from bot.modals import edit, reject, respond
@@ -115,10 +115,10 @@ async def _offer(desk: Desk, said: Mention, approval_id: str) -> Message:
     who, allowed = (said.user, said.user_team), dict[int, list[Verb]]()
     refused: Said = _NOTHING_WAITS
     for item in waiting:
-        looked_at = Seen(loaded.approval, item.index, "", loaded.now_ms, keys)
+        target = Target(loaded.approval, item.index, "", loaded.now_ms, keys)
         for verb in card_words.BY_VERB:
             try:
-                await permitted(desk, looked_at, verb, who)
+                await permitted(desk, target, verb, who)
             except Calm as calm:
                 refused = calm.said
             else:
@@ -133,20 +133,20 @@ async def _offer(desk: Desk, said: Mention, approval_id: str) -> Message:
 
 
 async def _chosen(desk: Desk, clicked: Clicked, *, action: Action, verb: Verb) -> None:
-    looked_at = await opened(desk, sealed_value(desk, clicked), action)
+    target = await verify_seal(desk, sealed_value(desk, clicked), action)
     words = await desk.service.store.cards.kept_words(
-        looked_at.keys,
-        looked_at.approval.id,
+        target.keys,
+        target.approval.id,
         user=clicked.action.user,
         ts=card_words.ts_of(clicked.action.block_id),
     )
     if not words:
-        logger.warning("click.refused why=no_words approval=%s", looked_at.approval.id)
+        logger.warning("click.refused why=no_words approval=%s", target.approval.id)
         raise Calm(_NOT_KEPT)
-    await permitted(desk, looked_at, verb, clicked.who)
+    await permitted(desk, target, verb, clicked.who)
     if verb is Verb.EDIT:
-        await need_full_view(desk, looked_at, clicked.action.user)
-    await open_form(desk, clicked, looked_at, partial(_VIEWS[verb], words=words))
+        await need_full_view(desk, target, clicked.action.user)
+    await open_form(desk, clicked, target, partial(_VIEWS[verb], words=words))
 
 
 _VIEWS = {

@@ -17,7 +17,7 @@ from bot.desk import Calm, Desk
 from bot.gestures import Clicked, Submitted
 from bot.ids import Input, View
 from bot.listeners.doors import Reply
-from bot.listeners.seeing import Seen, bound, decide, opened, read_seal
+from bot.listeners.verify_click import Target, bound, decide, read_seal, verify_seal
 from bot.modals.message import notice
 from bot.web import SlackError, text_at
 from gateway.approvals.decisions import Decision, Invalid, Outcome, Settled, Voted
@@ -35,10 +35,10 @@ _NOT_BOUND: LiteralString = (
 )
 
 
-async def open_view(desk: Desk, clicked: Clicked, seen: Seen, view: Block) -> None:
+async def open_view(desk: Desk, clicked: Clicked, target: Target, view: Block) -> None:
     """Open a modal for whoever clicked, bound to what they look at; raises `Calm`."""
     view_id = await opened_view(desk, clicked, view)
-    await bind(desk, view_id, clicked.action.user, seen, view)
+    await bind(desk, view_id, clicked.action.user, target, view)
 
 
 class Form(Protocol):
@@ -51,23 +51,23 @@ class Form(Protocol):
         ...
 
 
-async def open_form(desk: Desk, clicked: Clicked, seen: Seen, form: Form) -> None:
+async def open_form(desk: Desk, clicked: Clicked, target: Target, form: Form) -> None:
     """Open the form of the call that somebody clicked on; raises `Calm`."""
-    await open_view(desk, clicked, seen, _filled(desk, seen, form))
+    await open_view(desk, clicked, target, _filled(desk, target, form))
 
 
 async def replace_form(
-    desk: Desk, submitted: Submitted, seen: Seen, form: Form
+    desk: Desk, submitted: Submitted, target: Target, form: Form
 ) -> Reply:
     """Return the answer that shows another form in place of the one submitted."""
-    view = _filled(desk, seen, form)
-    await bind(desk, submitted.view.view_id, submitted.view.user, seen, view)
+    view = _filled(desk, target, form)
+    await bind(desk, submitted.view.view_id, submitted.view.user, target, view)
     return {"response_action": "update", "view": view}
 
 
-def _filled(desk: Desk, seen: Seen, form: Form) -> Block:
+def _filled(desk: Desk, target: Target, form: Form) -> Block:
     key, team = desk.config.seal_key, desk.team
-    return form(seen.approval, seen.item.index, key=key, team=team)
+    return form(target.approval, target.item.index, key=key, team=team)
 
 
 async def opened_view(desk: Desk, clicked: Clicked, view: Block) -> str:
@@ -90,7 +90,7 @@ async def opened_view(desk: Desk, clicked: Clicked, view: Block) -> str:
     return text_at(reply, "view", "id")
 
 
-async def turn_view(desk: Desk, clicked: Clicked, seen: Seen, view: Block) -> None:
+async def turn_view(desk: Desk, clicked: Clicked, target: Target, view: Block) -> None:
     """Show another page in the modal in which somebody clicked; raises `Calm`."""
     ensure_valid_view(view)
     action = clicked.action
@@ -104,23 +104,27 @@ async def turn_view(desk: Desk, clicked: Clicked, seen: Seen, view: Block) -> No
     except SlackError as error:
         logger.warning("view.not_turned why=%s", error)
         raise Calm(template(_NOT_OPENED)) from None
-    await bind(desk, action.view_id, action.user, seen, view)
+    await bind(desk, action.view_id, action.user, target, view)
 
 
-async def bind(desk: Desk, view_id: str, user: str, seen: Seen, view: Block) -> None:
+async def bind(
+    desk: Desk, view_id: str, user: str, target: Target, view: Block
+) -> None:
     """Remember what a modal is opened for."""
     binding = ViewBinding(
         user=user,
-        approval=seen.approval.id,
-        index=seen.item.index,
-        version=seen.approval.version,
-        action_hash=seen.item.action_hash,
+        approval=target.approval.id,
+        index=target.item.index,
+        version=target.approval.version,
+        action_hash=target.item.action_hash,
         purpose=str(view["callback_id"]),
     )
     await desk.service.store.cards.bind_view(desk.keys, view_id, binding)
 
 
-async def seen_in_view(desk: Desk, submitted: Submitted, *purposes: View) -> Seen:
+async def verify_submission(
+    desk: Desk, submitted: Submitted, *purposes: View
+) -> Target:
     """Return what a submitted modal is about.
 
     Its seal has to be ours, and its binding has to name this person and this item.
@@ -138,29 +142,37 @@ async def seen_in_view(desk: Desk, submitted: Submitted, *purposes: View) -> See
     if wanted != (binding.user, binding.approval, binding.index, binding.version):
         logger.warning("view.refused why=other_binding approval=%s", binding.approval)
         raise Calm(template(_NOT_BOUND))
-    seen = await opened(desk, sealed, *purposes)
-    if (binding.action_hash, binding.purpose) != (seen.item.action_hash, seen.purpose):
+    target = await verify_seal(desk, sealed, *purposes)
+    if (binding.action_hash, binding.purpose) != (
+        target.item.action_hash,
+        target.purpose,
+    ):
         logger.warning("view.refused why=other_hash approval=%s", binding.approval)
         raise Calm(template(_NOT_BOUND))
-    return seen
+    return target
 
 
 async def decide_from_form(
-    desk: Desk, seen: Seen, submitted: Submitted, decision: Decision, *, block: Input
+    desk: Desk,
+    target: Target,
+    submitted: Submitted,
+    decision: Decision,
+    *,
+    block: Input,
 ) -> Reply:
     """Let the gateway decide what a form says; return what becomes of the form.
 
     Args:
         desk: what the listener works with.
-        seen: what the form is about.
+        target: what the form is about.
         submitted: the form.
         decision: what it says.
         block: the input under which to say why it is not acceptable.
     """
-    outcome = await decide(desk, seen, decision, submitted.who, submitted.digest)
+    outcome = await decide(desk, target, decision, submitted.who, submitted.digest)
     if isinstance(outcome, Invalid):
         return rejected_inputs({block: " ".join(outcome.errors.values())})
-    return concluded(outcome, now_ms=seen.now_ms)
+    return concluded(outcome, now_ms=target.now_ms)
 
 
 def concluded(outcome: Outcome, *, now_ms: int) -> Reply:

@@ -204,3 +204,27 @@ class Unknown(Record):
 
 Refusal = Stale | Changed | Expired | Forbidden | Invalid | Unknown
 Outcome = Settled | Voted | Refusal
+
+
+def explain_state(
+    approval: Approval, index: int | None, *, seen_version: int, now_ms: int
+) -> Expired | Stale | Changed:
+    """Return why a click on an older version of an item does not count.
+
+    What ended the item comes first: that a newer version exists says nothing to a
+    person when nobody can decide it any more.
+
+    Args:
+        approval: the record as it stands.
+        index: the item, or None for the batch as a whole.
+        seen_version: the version that the click was made for.
+        now_ms: the store's clock.
+    """
+    changed = Changed(seen_version=seen_version, version=approval.version)
+    if index is None or index >= len(approval.items):
+        return changed
+    item = approval.items[index]
+    is_late = item.is_pending and now_ms >= approval.expires_at_ms
+    if is_late or item.state is ItemState.EXPIRED:
+        return Expired(expires_at_ms=approval.expires_at_ms)
+    return changed if item.is_pending else Stale.of(item)

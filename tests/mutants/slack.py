@@ -32,6 +32,20 @@ SLACK_TABLE = (
         "tests/service/test_stopping.py",
     ),
     Mutant(
+        "a seal opens its own page only",
+        "bot/ids.py",
+        "place = [index, page] if page else [index]",
+        "place = [index]",
+        "tests/bot/test_ids.py",
+    ),
+    Mutant(
+        "an old click is told what ended the call",
+        "gateway/approvals/decisions.py",
+        "return changed if item.is_pending else Stale.of(item)",
+        "return changed",
+        "tests/approvals/test_explain_state.py",
+    ),
+    Mutant(
         "a seal of a notice is good for its own button",
         "bot/ids.py",
         "[_NOTICE_TAG, team, notice.id, index, tool, str(purpose)]",

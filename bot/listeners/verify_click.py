@@ -1,4 +1,4 @@
-"""Look up what a click is about, and believe nothing of it that is not proven."""
+"""Verify clicks: seal, place and version of what a person acts on."""
 
 from __future__ import annotations
 
@@ -14,8 +14,6 @@ from bot.ids import Action, BadSeal, Sealed, unseal, verify
 from gateway.approvals import quorum
 from gateway.approvals.deciding import REASON_POINTER
 from gateway.approvals.decisions import (
-    Approve,
-    Changed,
     Click,
     Decision,
     Invalid,
@@ -24,6 +22,7 @@ from gateway.approvals.decisions import (
     Settled,
     Stale,
     Unknown,
+    explain_state,
 )
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.permission import objection
@@ -58,7 +57,7 @@ Who = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class Target:
     """What a reviewer looks at: proven to be ours, and the version that stands.
 
     ``index`` is None when it is about the batch as a whole; ``purpose`` is what the
@@ -87,7 +86,7 @@ class Seen:
         )
 
 
-async def seen(desk: Desk, clicked: Clicked, purpose: str) -> Seen:
+async def verify_click(desk: Desk, clicked: Clicked, purpose: str) -> Target:
     """Return what a button on a card, or in a modal of ours, is about.
 
     The value must be sealed for this approval as it stands, this workspace and this
@@ -97,15 +96,15 @@ async def seen(desk: Desk, clicked: Clicked, purpose: str) -> Seen:
     Raises:
         Calm: says why this is no click to act on.
     """
-    looked_at = await opened(desk, sealed_value(desk, clicked), purpose)
-    await proven_place(desk, clicked, looked_at)
-    return looked_at
+    target = await verify_seal(desk, sealed_value(desk, clicked), purpose)
+    await verify_place(desk, clicked, target)
+    return target
 
 
-async def proven_place(desk: Desk, clicked: Clicked, looked_at: Seen) -> None:
+async def verify_place(desk: Desk, clicked: Clicked, target: Target) -> None:
     """Refuse a click from anywhere but where we put its button; raises `Calm`."""
-    action, approval = clicked.action, looked_at.approval
-    if clicked.is_home and looked_at.purpose == Action.VIEW_ALL:
+    action, approval = clicked.action, target.approval
+    if clicked.is_home and target.purpose == Action.VIEW_ALL:
         return  # nothing is decided there: it opens what can be read
     if action.view_id:
         binding = await bound(desk, action.view_id)
@@ -122,8 +121,8 @@ async def proven_place(desk: Desk, clicked: Clicked, looked_at: Seen) -> None:
     # A copy that nobody registered (the answer to its posting was lost) becomes the
     # usable one when there is none; `posted` never replaces a registered one.
     cards = desk.service.store.cards
-    place = await cards.place(looked_at.keys, approval.id) or await cards.posted(
-        looked_at.keys, approval.id, channel=action.channel, ts=action.message_ts
+    place = await cards.place(target.keys, approval.id) or await cards.posted(
+        target.keys, approval.id, channel=action.channel, ts=action.message_ts
     )
     if (place.channel, place.ts) != (action.channel, action.message_ts):
         logger.warning("click.refused why=other_copy approval=%s", approval.id)
@@ -152,7 +151,7 @@ def read_seal(text: str) -> Sealed:
         raise Calm(template(_NOT_OURS)) from None
 
 
-async def opened(desk: Desk, sealed: Sealed, *purposes: str) -> Seen:
+async def verify_seal(desk: Desk, sealed: Sealed, *purposes: str) -> Target:
     """Return what a seal stands for, if we made it for the record as it stands.
 
     Args:
@@ -169,7 +168,7 @@ async def opened(desk: Desk, sealed: Sealed, *purposes: str) -> Seen:
         raise Calm(explained(Unknown(), now_ms=0))
     approval, now_ms = loaded.approval, loaded.now_ms
     if sealed.version != approval.version:
-        raise Calm(await _what_became(desk, approval, sealed, now_ms))
+        raise Calm(_explained_state(approval, sealed.index, sealed.version, now_ms))
     accepted, team = desk.config.seal_keys, desk.team
     proven = [
         purpose
@@ -180,34 +179,34 @@ async def opened(desk: Desk, sealed: Sealed, *purposes: str) -> Seen:
     if not proven:
         logger.warning("click.refused why=bad_seal approval=%s", approval.id)
         raise Calm(template(_OTHER_KEY))
-    return Seen(approval, sealed.index, proven[0], now_ms, keys)
+    return Target(approval, sealed.index, proven[0], now_ms, keys)
 
 
 async def decide(
-    desk: Desk, looked_at: Seen, decision: Decision, who: Who, digest: str
+    desk: Desk, target: Target, decision: Decision, who: Who, digest: str
 ) -> Outcome:
     """Let the gateway decide.
 
     Args:
         desk: what the listener works with.
-        looked_at: what the reviewer looked at.
+        target: what the reviewer looked at.
         decision: what they said.
         who: user id and home team of the reviewer.
         digest: of the signed request.
     """
-    reviewer, voters = await desk.deciders_of(*who, looked_at.item)
+    reviewer, voters = await desk.deciders_of(*who, target.item)
     outcome = await desk.service.decide(
-        looked_at.click(digest),
+        target.click(digest),
         decision,
         reviewer,
         voters=voters,
-        seen=Loaded(looked_at.approval, looked_at.now_ms),
+        seen=Loaded(target.approval, target.now_ms),
     )
-    log_outcome(looked_at, outcome, decision.kind, reviewer)
+    log_outcome(target, outcome, decision.kind, reviewer)
     return outcome
 
 
-async def permitted(desk: Desk, looked_at: Seen, verb: Verb, who: Who) -> None:
+async def permitted(desk: Desk, target: Target, verb: Verb, who: Who) -> None:
     """Refuse to open a form that could only be refused when it is submitted.
 
     The gateway asks all of this again when they decide; here it spares them a form.
@@ -215,10 +214,10 @@ async def permitted(desk: Desk, looked_at: Seen, verb: Verb, who: Who) -> None:
     Raises:
         Calm: says why not.
     """
-    approval, item = looked_at.approval, looked_at.item
-    if not item.is_pending or looked_at.now_ms >= approval.expires_at_ms:
-        sealed = Sealed(approval.id, approval.version, item.index, b"")
-        raise Calm(await _what_became(desk, approval, sealed, looked_at.now_ms))
+    approval, item = target.approval, target.item
+    if not item.is_pending or target.now_ms >= approval.expires_at_ms:
+        version, now_ms = approval.version, target.now_ms
+        raise Calm(_explained_state(approval, item.index, version, now_ms))
     reviewer = await desk.reviewer_of(*who, item)
     judged = await desk.service.preview(approval, item.index, item.args)
     circles = (item.demand, *([judged.demand] if judged else []))
@@ -230,7 +229,7 @@ async def permitted(desk: Desk, looked_at: Seen, verb: Verb, who: Who) -> None:
         raise Calm(template("The policy does not allow this for this tool."))
 
 
-async def may_settle(desk: Desk, looked_at: Seen, who: Who) -> None:
+async def may_settle(desk: Desk, target: Target, who: Who) -> None:
     """Refuse to open the form of a doubt that is settled, or is for others to settle.
 
     The gateway asks all of this again when they send it.
@@ -238,10 +237,10 @@ async def may_settle(desk: Desk, looked_at: Seen, who: Who) -> None:
     Raises:
         Calm: says why not.
     """
-    approval, item = looked_at.approval, looked_at.item
+    approval, item = target.approval, target.item
     if item.state is not ItemState.IN_DOUBT:
         stale = Stale.of(item)
-        raise Calm(explained(stale, now_ms=looked_at.now_ms))
+        raise Calm(explained(stale, now_ms=target.now_ms))
     reviewer = await desk.reviewer_of(*who, item)
     asked = (approval.principals, item.principals)
     reason = quorum.objection(reviewer, item.demand, *asked)
@@ -263,32 +262,21 @@ def answered(outcome: Outcome, *, now_ms: int) -> Said | None:
 
 
 def log_outcome(
-    looked_at: Seen, outcome: Outcome, kind: str, reviewer: Reviewer
+    target: Target, outcome: Outcome, kind: str, reviewer: Reviewer
 ) -> None:
     """Write one line about what came of a decision, ids only."""
     logger.info(
         "click.decided decision=%s outcome=%s approval=%s index=%s user=%s",
         kind,
         outcome.kind,
-        looked_at.approval.id,
-        looked_at.index,
+        target.approval.id,
+        target.index,
         reviewer.user,
     )
 
 
-async def _what_became(
-    desk: Desk, approval: Approval, sealed: Sealed, now_ms: int
+def _explained_state(
+    approval: Approval, index: int | None, seen_version: int, now_ms: int
 ) -> Said:
-    """Ask the gateway what became of an item; a click without a hash never counts."""
-    if sealed.index is None or sealed.index >= len(approval.items):
-        changed = Changed(seen_version=sealed.version, version=approval.version)
-        return explained(changed, now_ms=now_ms)
-    click = Click(
-        approval=approval.id,
-        index=sealed.index,
-        version=sealed.version,
-        action_hash="",
-    )
-    nobody = Reviewer(team=desk.team, user="")
-    outcome = await desk.service.decide(click, Approve(), nobody)
-    return explained(outcome, now_ms=now_ms)
+    state = explain_state(approval, index, seen_version=seen_version, now_ms=now_ms)
+    return explained(state, now_ms=now_ms)

@@ -1,18 +1,17 @@
 """Read the settings of one process, once: ``twokey.yml``, then the environment over it.
 
 Secrets come from the environment only, and no error shows one. What may be set, and by
-which variable, is `SettingsFile` and `VARIABLES`.
+which variable, is `SettingsFile` and `gateway.environment.VARIABLES`.
 """
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Mapping
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 from urllib.parse import urlsplit
 
 from pydantic import (
@@ -26,6 +25,13 @@ from pydantic import (
 )
 
 from gateway.documents import BadDocument, Document, Problem, parse_yaml, read_model
+from gateway.environment import (
+    SECRETS,
+    VARIABLES,
+    not_set,
+    refuse_misspelled,
+    secrets_in,
+)
 from gateway.errors import SettingsError
 from gateway.logs import LogSettings
 from gateway.policy_source import PolicySource
@@ -36,45 +42,6 @@ from gateway.sentences import dotted, sentence
 from gateway.text_file import read_text
 
 DEFAULT_FILE = Path("twokey.yml")
-
-VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "TWOKEY_TENANT": ("tenant",),
-    "TWOKEY_DATA_DIR": ("data_dir",),
-    "TWOKEY_REDIS_URL": ("redis_url",),
-    "TWOKEY_CHECKPOINTS": ("checkpoints",),
-    "TWOKEY_POLICY": ("policy",),
-    "TWOKEY_WORKERS": ("workers",),
-    "TWOKEY_SLACK_MODE": ("slack", "mode"),
-    "TWOKEY_SLACK_HOST": ("slack", "host"),
-    "TWOKEY_SLACK_PORT": ("slack", "port"),
-    "TWOKEY_SLACK_COMMAND": ("slack", "command"),
-    "TWOKEY_SLACK_API_URL": ("slack", "api_url"),
-    "TWOKEY_SLACK_FALLBACK_CHANNEL": ("slack", "fallback_channel"),
-    "TWOKEY_SLACK_TEAM": ("slack", "team"),
-    "TWOKEY_LOG_LEVEL": ("log", "level"),
-    "TWOKEY_LOG_FORMAT": ("log", "format"),
-}
-"""Environment variable to the setting it overrides; an empty variable is not set."""
-
-SECRETS: Final[Mapping[str, str]] = {
-    "TWOKEY_SECRET": "secret",
-    "SLACK_BOT_TOKEN": "bot_token",
-    "SLACK_APP_TOKEN": "app_token",
-    "SLACK_SIGNING_SECRET": "signing_secret",
-}
-"""Environment variable to the name of the secret; none of them may be in a file."""
-
-_WHERE: Final[Mapping[str, str]] = {
-    "SLACK_BOT_TOKEN": (
-        "copy the Bot User OAuth Token (xoxb-…) from your app's page "
-        "'OAuth & Permissions'"
-    ),
-    "SLACK_APP_TOKEN": (
-        "create an app-level token (xapp-…) with connections:write on your app's page "
-        "'Basic Information'"
-    ),
-    "SLACK_SIGNING_SECRET": "copy it from your app's page 'Basic Information'",
-}
 
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _NAMED = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
@@ -237,7 +204,7 @@ class Settings(_Model):
             settings = _overlaid(document, env)
         except BadDocument as error:
             raise SettingsError(str(error)) from error
-        return _resolved(settings, source, _secrets(env))
+        return _resolved(settings, source, secrets_in(env))
 
     def secret_keys(self) -> tuple[bytes, ...]:
         """Return the keys of buttons: the one that seals, then others to accept.
@@ -258,11 +225,11 @@ class Settings(_Model):
         secrets, mode = self.slack_secrets, self.slack.mode
         problems: list[str] = []
         if secrets.bot_token is None:
-            problems.append(_not_set("SLACK_BOT_TOKEN"))
+            problems.append(not_set("SLACK_BOT_TOKEN"))
         if mode is SlackMode.SOCKET and secrets.app_token is None:
-            problems.append(_not_set("SLACK_APP_TOKEN"))
+            problems.append(not_set("SLACK_APP_TOKEN"))
         if mode is SlackMode.HTTP and secrets.signing_secret is None:
-            problems.append(_not_set("SLACK_SIGNING_SECRET"))
+            problems.append(not_set("SLACK_SIGNING_SECRET"))
         return tuple(problems)
 
 
@@ -287,7 +254,7 @@ def _refuse_secrets(document: Document) -> None:
 
 def _overlaid(document: Document, env: Mapping[str, str]) -> SettingsFile:
     value = dict(document.value) if isinstance(document.value, dict) else {}
-    _refuse_misspelled(env)
+    refuse_misspelled(env)
     given: dict[tuple[str, ...], str] = {
         path: name for name, path in VARIABLES.items() if env.get(name)
     }
@@ -307,39 +274,6 @@ def _overlaid(document: Document, env: Mapping[str, str]) -> SettingsFile:
             )
             for details in error.errors()
         ) from error
-
-
-def _refuse_misspelled(env: Mapping[str, str]) -> None:
-    """Refuse ``TWOKEY_REDIS_ULR``: silence would start another store."""
-    known = [*VARIABLES, *SECRETS]
-    for name in sorted(env):
-        if not name.startswith(("TWOKEY_", "SLACK_")) or name in known:
-            continue
-        close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
-        if close:
-            text = f"This variable is not known; did you mean {close[0]!r}?"
-            raise BadDocument([Problem(name, text)])
-
-
-def _not_set(name: str) -> str:
-    return f"{name} is not set; {_WHERE[name]}."
-
-
-def _secrets(env: Mapping[str, str]) -> dict[str, SecretStr]:
-    found = {
-        secret: SecretStr(env[name])
-        for name, secret in SECRETS.items()
-        if env.get(name)
-    }
-    if "secret" in found:
-        parse_secrets(found["secret"].get_secret_value())
-    for name, prefix in (("SLACK_BOT_TOKEN", "xoxb-"), ("SLACK_APP_TOKEN", "xapp-")):
-        if env.get(name) and not env[name].startswith(prefix):
-            raise SettingsError(
-                f"{name} does not begin with {prefix!r}, so it is another kind of "
-                f"token; {_WHERE[name]}."
-            )
-    return found
 
 
 def _resolved(

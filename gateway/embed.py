@@ -54,11 +54,9 @@ class Twokey:
     """A gateway in this process: store, checkpoints, workers and the clock.
 
     Args:
-        settings: everything from ``twokey.yml``, its agents included; instead of all
-            that follow, but for ``triage``.
+        settings: all of ``twokey.yml``, instead of all that follows but ``triage``.
         triage: asked what the policy puts to it; None is what the settings name.
-        policy: a policy, or the path of its file, which is followed: a change of it
-            counts without a restart, unless it is no policy.
+        policy: a policy, or the path of its file, which is followed when it changes.
         url: the store's address; None is an embedded server in ``data_dir``.
         data_dir: where the embedded server and the checkpoints live.
         checkpoints: a SQLite file or ``postgresql://`` URL instead of that.

@@ -98,58 +98,6 @@ def test_who_freezes_a_tool_does_not_wait_for_what_runs_agents() -> None:
         )
 
 
-WITHOUT = """
-import sys
-for name in sys.argv[1].split(","):
-    sys.modules[name] = None
-import gateway.cli
-sys.exit(gateway.cli.run(sys.argv[2:]))
-"""
-
-
-@pytest.mark.parametrize(
-    ("missing", "command", "extra"),
-    [
-        ("slack_bolt,slack_sdk", "bot", "slack"),
-        ("slack_bolt,slack_sdk", "run", "slack"),
-        ("redis", "gateway", "server"),
-        ("redis", "audit", "server"),
-    ],
-)
-def test_what_a_command_needs_is_said_and_hides_no_other_one(
-    home: Path, missing: str, command: str, extra: str
-) -> None:
-    def run_without(*words: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-c", WITHOUT, missing, *words],
-            capture_output=True,
-            text=True,
-            check=False,
-            env={"PYTHONPATH": str(ROOT)},
-        )
-
-    alone, shown = run_without(command, "--some", "words"), run_without("--help")
-
-    assert alone.returncode == USAGE
-    assert f"pip install 'twokey[{extra}]'" in alone.stderr
-    assert shown.returncode == 0
-    assert {name for names in NAMES.values() for name in names} <= {
-        *shown.stdout.split()
-    }
-
-
-def test_the_gateway_starts_without_slack(home: Path) -> None:
-    shown = subprocess.run(
-        [sys.executable, "-c", WITHOUT, "slack_bolt,slack_sdk", "gateway", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={"PYTHONPATH": str(ROOT)},
-    )
-
-    assert "--insecure-dev" in shown.stdout
-
-
 @pytest.mark.parametrize("words", [["--help"], ["policy", "--help"], [], ["policy"]])
 def test_help_names_the_commands(tell: Any, words: list[str]) -> None:
     _, out, err = tell(*words)

@@ -4,8 +4,7 @@
 
 The node pauses until a person decided; then ``run`` is called once, with the arguments
 that were authorized as keywords: ``wire_money(amount=90)``. LangGraph runs a node
-again from its start after a pause, so what stands before this call must be free of
-effects.
+again from its start after a pause: nothing before this call may have effects.
 """
 
 from __future__ import annotations
@@ -64,8 +63,7 @@ R = TypeVar("R")
 class Approved(Generic[R]):
     """It ran, with ``args``; ``edit`` says what a person changed, None for nothing.
 
-    ``reasons`` is what people wrote when they approved it, each named; empty for
-    nothing.
+    ``reasons`` is what people wrote when they approved it, each named, or nothing.
     """
 
     result: R

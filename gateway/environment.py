@@ -1,0 +1,95 @@
+"""Read the environment variables that stand over ``twokey.yml``, and the secrets."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import SecretStr
+
+from gateway.documents import BadDocument, Problem
+from gateway.errors import SettingsError
+from gateway.secret_file import parse_secrets
+
+VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "TWOKEY_TENANT": ("tenant",),
+    "TWOKEY_DATA_DIR": ("data_dir",),
+    "TWOKEY_REDIS_URL": ("redis_url",),
+    "TWOKEY_CHECKPOINTS": ("checkpoints",),
+    "TWOKEY_POLICY": ("policy",),
+    "TWOKEY_WORKERS": ("workers",),
+    "TWOKEY_SLACK_MODE": ("slack", "mode"),
+    "TWOKEY_SLACK_HOST": ("slack", "host"),
+    "TWOKEY_SLACK_PORT": ("slack", "port"),
+    "TWOKEY_SLACK_COMMAND": ("slack", "command"),
+    "TWOKEY_SLACK_API_URL": ("slack", "api_url"),
+    "TWOKEY_SLACK_FALLBACK_CHANNEL": ("slack", "fallback_channel"),
+    "TWOKEY_SLACK_TEAM": ("slack", "team"),
+    "TWOKEY_LOG_LEVEL": ("log", "level"),
+    "TWOKEY_LOG_FORMAT": ("log", "format"),
+}
+"""Environment variable to the setting it overrides; an empty variable is not set."""
+
+SECRETS: Final[Mapping[str, str]] = {
+    "TWOKEY_SECRET": "secret",
+    "SLACK_BOT_TOKEN": "bot_token",
+    "SLACK_APP_TOKEN": "app_token",
+    "SLACK_SIGNING_SECRET": "signing_secret",
+}
+"""Environment variable to the name of the secret; none of them may be in a file."""
+
+_WHERE: Final[Mapping[str, str]] = {
+    "SLACK_BOT_TOKEN": (
+        "copy the Bot User OAuth Token (xoxb-…) from your app's page "
+        "'OAuth & Permissions'"
+    ),
+    "SLACK_APP_TOKEN": (
+        "create an app-level token (xapp-…) with connections:write on your app's page "
+        "'Basic Information'"
+    ),
+    "SLACK_SIGNING_SECRET": "copy it from your app's page 'Basic Information'",
+}
+
+
+def refuse_misspelled(env: Mapping[str, str]) -> None:
+    """Refuse ``TWOKEY_REDIS_ULR``: silence would start another store.
+
+    Raises:
+        BadDocument: names the variable that was probably meant.
+    """
+    known = [*VARIABLES, *SECRETS]
+    for name in sorted(env):
+        if not name.startswith(("TWOKEY_", "SLACK_")) or name in known:
+            continue
+        close = difflib.get_close_matches(name, known, n=1, cutoff=0.9)
+        if close:
+            text = f"This variable is not known; did you mean {close[0]!r}?"
+            raise BadDocument([Problem(name, text)])
+
+
+def not_set(name: str) -> str:
+    """Say that a secret is not set, and where it is to be found."""
+    return f"{name} is not set; {_WHERE[name]}."
+
+
+def secrets_in(env: Mapping[str, str]) -> dict[str, SecretStr]:
+    """Return the secrets that an environment holds, by their names.
+
+    Raises:
+        SettingsError: when one of them cannot be what its variable is for.
+    """
+    found = {
+        secret: SecretStr(env[name])
+        for name, secret in SECRETS.items()
+        if env.get(name)
+    }
+    if "secret" in found:
+        parse_secrets(found["secret"].get_secret_value())
+    for name, prefix in (("SLACK_BOT_TOKEN", "xoxb-"), ("SLACK_APP_TOKEN", "xapp-")):
+        if env.get(name) and not env[name].startswith(prefix):
+            raise SettingsError(
+                f"{name} does not begin with {prefix!r}, so it is another kind of "
+                f"token; {_WHERE[name]}."
+            )
+    return found

@@ -1,0 +1,63 @@
+"""Each command starts with the packages that it needs itself, and says which."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gateway.cli import NAMES, USAGE
+
+ROOT = Path(__file__).parents[1]
+WITHOUT = """
+import sys
+for name in sys.argv[1].split(","):
+    sys.modules[name] = None
+import gateway.cli
+sys.exit(gateway.cli.run(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("missing", "command", "extra"),
+    [
+        ("slack_bolt,slack_sdk", "bot", "slack"),
+        ("slack_bolt,slack_sdk", "run", "slack"),
+        ("redis", "gateway", "server"),
+        ("redis", "audit", "server"),
+    ],
+)
+def test_what_a_command_needs_is_said_and_hides_no_other_one(
+    missing: str, command: str, extra: str
+) -> None:
+    def run_without(*words: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-c", WITHOUT, missing, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={"PYTHONPATH": str(ROOT)},
+        )
+
+    alone, shown = run_without(command, "--some", "words"), run_without("--help")
+
+    assert alone.returncode == USAGE
+    assert f"pip install 'twokey[{extra}]'" in alone.stderr
+    assert shown.returncode == 0
+    assert {name for names in NAMES.values() for name in names} <= {
+        *shown.stdout.split()
+    }
+
+
+def test_the_gateway_starts_without_slack() -> None:
+    shown = subprocess.run(
+        [sys.executable, "-c", WITHOUT, "slack_bolt,slack_sdk", "gateway", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(ROOT)},
+    )
+
+    assert "--insecure-dev" in shown.stdout

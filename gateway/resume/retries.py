@@ -120,16 +120,17 @@ class Retries:
             ]
             after, events = None, list[Event]()
             if before is not None and left:
-                # Messages that could not be given before: they are next.
+                # Messages that could not be given before: they are next. They are
+                # queued anew, since their job may have been put back as what was left
+                # of it; a message that was given is not given again.
                 after = before.with_(state=RunState.WAITING, jobs=tuple(left))
             elif before is not None and before.is_told:
                 events = [
                     await run_event(self._store, at.keys, before, EventName.RUN_RESUMED)
                 ]
-            is_parked = before is not None and before.state is RunState.PARKED
             if await self._stalled.change(
                 at.keys, at.run, before, after,
-                delivery=done, again=left if is_parked else (), events=events,
+                delivery=done, again=left, events=events,
             ):  # fmt: skip
                 if before is not None:
                     logger.info("run.resumed agent=%s thread=%s", at.agent, at.thread)

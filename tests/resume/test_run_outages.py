@@ -10,8 +10,10 @@ import pytest
 from gateway.approvals.decisions import Reject
 from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import ItemState
+from gateway.resume.announcing import Place
+from gateway.resume.retries import Retries
 from gateway.retrying import RetrySettings
-from gateway.store.jobs import Job, JobKind
+from gateway.store.jobs import Delivery, Job, JobKind
 from gateway.store.outbox import announced
 from gateway.store.stalled import RunState, StalledRun
 from tests.conftest import eventually
@@ -202,6 +204,45 @@ async def test_a_message_that_cannot_be_given_is_given_once_when_that_is_possibl
 
     assert await stalled(house) is None
     assert len(await house.events(EventName.RUN_STARTED)) <= 1
+
+
+async def delivered(house: House) -> Delivery:
+    """Take the next job, also one that waited for its time."""
+    queue, taken = house.store.queue(house.keys), list[Delivery]()
+
+    async def is_there() -> bool:
+        await queue.requeue_due()
+        found = await queue.take("a worker", block_ms=1)
+        taken.extend([found] if found else [])
+        return bool(taken)
+
+    await eventually(is_there)
+    return taken[0]
+
+
+async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_left(
+    house: House,
+) -> None:
+    resume = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
+    start = resume.with_(kind=JobKind.START, input="hello", id="m1")
+    at = Place(house.keys, "default", "shop", "t1")
+    retries, queue = Retries(house.store), house.store.queue(house.keys)
+    house.store.retries = AT_ONCE
+    await queue.prepare()
+    await queue.put(start)
+    first = await delivered(house)
+    await retries.failed(at, ConnectionError(), left=start, delivery=first)
+    # It was given by then, and another job of the thread was under way.
+    second = await delivered(house)
+    await queue.later(Delivery(second.id, resume), delay_ms=0)
+
+    await retries.went_on(at, await delivered(house))
+    last = await delivered(house)
+    assert last.job == start
+    await retries.went_on(at, last)
+
+    assert await stalled(house) is None
+    assert await queue.depth() == 0
 
 
 async def test_a_thread_that_waits_has_one_job_however_much_is_decided(

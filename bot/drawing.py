@@ -167,7 +167,7 @@ class Drawing:
         """Say under the card that nothing on it counts any more."""
         log_failure(logger, error, "publisher.unreadable_record")
         await self._done(topic, keys, topic.wanted)
-        place = await self.wall.cards.place(keys, topic.approval)
+        place = await self.wall.place(keys, topic.approval)
         if place is not None:
             told = unreadable(topic.approval)
             for event in list(topic.events):
@@ -179,7 +179,7 @@ class Drawing:
 
     async def _place(self, topic: Topic, keys: Keys, record: Shown) -> CardPlace | None:
         """Look up where the card stands, and keep on the topic what it needs."""
-        place = await self.wall.cards.place(keys, record.id)
+        place = await self.wall.place(keys, record.id)
         topic.is_new, topic.home = place is None, record.channel
         topic.place = None if place is None else (place.channel, place.ts)
         return place

@@ -7,7 +7,7 @@ so that it decides before each call what is most urgent.
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
@@ -59,7 +59,12 @@ class NotYet(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Wall:
-    """Where cards hang: one workspace, its limits, and what we know of each card."""
+    """Where cards hang: one workspace, its limits, and what we know of each card.
+
+    Attributes:
+        unregistered: where messages stand whose places could not be kept, by what
+            they show: the store went away while they were posted.
+    """
 
     slack: Slack
     limits: Limits
@@ -67,6 +72,34 @@ class Wall:
     team: str
     seal_key: bytes
     command: str = COMMAND
+    unregistered: dict[str, tuple[str, str]] = field(
+        default_factory=dict[str, tuple[str, str]]
+    )
+
+    async def place(self, keys: Keys, shown: str) -> CardPlace | None:
+        """Return where a record or an outage is shown; None before it was posted.
+
+        A message whose place could not be kept is registered now: posted again, the
+        first one would show for ever what was so then.
+        """
+        if shown in self.unregistered:
+            await self.register(keys, shown, *self.unregistered[shown])
+        return await self.cards.place(keys, shown)
+
+    async def register(
+        self, keys: Keys, shown: str, channel: str, ts: str
+    ) -> CardPlace:
+        """Keep where a message stands that was just posted; return the usable copy.
+
+        A surplus copy, posted because an answer was lost, is taken down again.
+        """
+        self.unregistered[shown] = channel, ts
+        place = await self.cards.posted(keys, shown, channel=channel, ts=ts)
+        self.unregistered.pop(shown, None)
+        if (place.channel, place.ts) != (channel, ts):
+            logger.warning("card.surplus id=%s", shown)
+            await self._take_down(channel, ts)
+        return place
 
     async def post_card(
         self,
@@ -78,8 +111,6 @@ class Wall:
         is_plain: bool = False,
     ) -> CardPlace:
         """Post a card that has no place yet; return its one usable copy.
-
-        A surplus copy, posted because an answer was lost, is taken down again.
 
         Args:
             keys: of its shard.
@@ -97,10 +128,8 @@ class Wall:
             POST, channel, message.blocks, message.text, metadata=message.metadata
         )
         channel, ts = text_at(reply, "channel"), text_at(reply, "ts")
-        place = await self.cards.posted(keys, record.id, channel=channel, ts=ts)
+        place = await self.register(keys, record.id, channel, ts)
         if (place.channel, place.ts) != (channel, ts):
-            logger.warning("card.surplus id=%s", record.id)
-            await self._take_down(channel, ts)
             return place
         shown = _display_digest(message.blocks)
         judged = self.judged(record)

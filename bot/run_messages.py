@@ -1,6 +1,9 @@
 """Keep one message an outage in a run's thread, and edit it in place.
 
-Its place is kept in the store, so that another bot goes on with the same message.
+Its place is kept in the store, so that another bot goes on with the same message. It
+is posted with words that stay true, and says how the run stands when its place is
+kept: a copy whose place nobody knows, because Slack's answer was lost or the bot died,
+is never edited again.
 """
 
 from __future__ import annotations
@@ -8,7 +11,7 @@ from __future__ import annotations
 import logging
 
 from bot.board import Call, Topic
-from bot.cards.run_state import run_state
+from bot.cards.run_state import run_announced, run_state
 from bot.limits import POST, UPDATE
 from bot.posting import Wall
 from bot.web import SlackRefused
@@ -55,27 +58,28 @@ async def show(
     newer = (one for one in topic.events[1:] if is_about_outage(one))
     if any(one.data["outage"] == outage for one in newer):
         return False, True
-    place = await wall.cards.place(keys, outage)
+    place = await wall.place(keys, outage)
     topic.place = (place.channel, place.ts) if place else None
     needed = call_for(topic, event)
     if needed is None or (place is None and event.name in _TOLD_ONLY_AFTER):
         return False, True
     if needed != given:
         return False, False  # the scheduler takes what is needed from its limit
-    message = run_state(event, key=wall.seal_key, team=wall.team)
     if place is None:
         thread_ts = event.data.get("thread_ts") or None
-        channel, ts = await wall.say(needed.channel, message, thread_ts=thread_ts)
-        await wall.cards.posted(keys, outage, channel=channel, ts=ts)
-    else:
-        try:
-            await wall.edit(place.channel, place.ts, message)
-        except SlackRefused as error:
-            if error.error not in _GONE:
-                raise
-            logger.warning("run.message_gone outage=%s why=%s", outage, error.error)
-            await wall.cards.forget_place(keys, outage)
-            topic.place = None
-            return True, event.name in _TOLD_ONLY_AFTER
+        said = run_announced(event)
+        channel, ts = await wall.say(needed.channel, said, thread_ts=thread_ts)
+        topic.place = (channel, ts)
+        await wall.register(keys, outage, channel, ts)
+        return True, False
+    message = run_state(event, key=wall.seal_key, team=wall.team)
     topic.place = None
+    try:
+        await wall.edit(place.channel, place.ts, message)
+    except SlackRefused as error:
+        if error.error not in _GONE:
+            raise
+        logger.warning("run.message_gone outage=%s why=%s", outage, error.error)
+        await wall.cards.forget_place(keys, outage)
+        return True, event.name in _TOLD_ONLY_AFTER
     return True, True

@@ -34,11 +34,26 @@ RUN_TEXTS: dict[EventName, LiteralString] = {
 }
 """What notifications and screen readers read."""
 
+ANNOUNCED: LiteralString = "The run came to a halt."
+"""The same of the message before it says how the run stands."""
+
 _TITLES: dict[EventName, LiteralString] = {
     EventName.RUN_WAITING: "⏳ *This run waits.*",
     EventName.RUN_PARKED: "🛑 *This run has stopped.*",
-    EventName.RUN_RESUMED: "▶️ *This run went on* {at}. It had failed {since}:",
+    EventName.RUN_RESUMED: "▶️ *This run went on* {at}. It stood still from {since}:",
 }
+
+
+def run_announced(event: Event) -> Message:
+    """Return what is posted first, before it can be edited: true for ever.
+
+    Args:
+        event: one of `gateway.approvals.events.TROUBLED_RUN`, with an outage.
+    """
+    since = when(_ms(event, "since_ms"))
+    said = template("⚠️ *This run came to a halt* {since}.", since=since)
+    rest = template("What comes of it is said here in a moment, or further below.")
+    return Message((section(said), context(rest)), ANNOUNCED)
 
 
 def run_state(event: Event, *, key: bytes, team: str) -> Message:
@@ -84,7 +99,7 @@ def _title(event: Event) -> Template:
 def _what_follows(event: Event) -> Template:
     since = when(_ms(event, "since_ms"))
     until_ms = _ms(event, "until_ms")
-    failed = template("It failed first {since}.", since=since)
+    stood_still = template("It has stood still since {since}.", since=since)
     kept = template(
         "What people decide is kept, and an approved call that ran does not run again."
     )
@@ -96,14 +111,14 @@ def _what_follows(event: Event) -> Template:
         case EventName.RUN_WAITING:
             rest = template("It goes on when a process can run it.")
         case EventName.RUN_PARKED:
-            return joined(" ", [failed, _if_parked(event), kept])
+            return joined(" ", [stood_still, _if_parked(event), kept])
         case EventName.RUN_RETRIED:
             rest = template("This message shows what comes of it.")
         case EventName.RUN_DROPPED:
             return template("It is not retried. A new message begins a new run.")
         case _:
             return kept
-    return joined(" ", [failed, rest, kept])
+    return joined(" ", [stood_still, rest, kept])
 
 
 def _if_parked(event: Event) -> Template:

@@ -12,7 +12,8 @@ from bot.posting import Wall
 from bot.web import Slack
 from gateway.approvals.decisions import Approve, Click
 from gateway.approvals.lifecycle import ItemState
-from gateway.store.cards import CardPlace
+from gateway.errors import StoreUnavailable
+from gateway.store.cards import CardPlace, CardStore
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left
 from tests.conftest import eventually
@@ -42,6 +43,30 @@ async def test_a_copy_whose_answer_was_lost_counts_no_more_once_the_fallback_has
         assert (await house.approval(verdict)).items[0].is_pending
         await house.actor("U0ANA").click(GENERAL, str(card["ts"]), Action.APPROVE)
         assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+
+
+async def test_a_card_is_posted_once_when_its_place_cannot_be_kept_at_once(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posted, failures = CardStore.posted, [StoreUnavailable("away")] * 2
+
+    async def unavailable(*given: Any, **named: Any) -> CardPlace:
+        if failures:
+            raise failures.pop()
+        return await posted(*given, **named)
+
+    monkeypatch.setattr(CardStore, "posted", unavailable)
+    async with house.running():
+        verdict = await house.refund()
+        await house.card(verdict)
+        await nothing_is_left(house)
+
+        assert len(await house.cards(verdict)) == 1
+        place = await house.store.cards.place(
+            house.keys, (await house.approval(verdict)).id
+        )
+        assert place
+        assert place.rev == (await house.approval(verdict)).rev
 
 
 async def test_what_a_paused_publisher_shows_late_is_drawn_again(house: House) -> None:

@@ -5,18 +5,21 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import aiohttp
 import pytest
 
+from bot.cards.run_state import ANNOUNCED, RUN_TEXTS
 from bot.ids import Action, seal_outage
 from bot.sandbox.json_types import JsonObject, as_objects
 from gateway.approvals.events import EventName
 from gateway.approvals.record import Origin, Person
-from gateway.errors import GraphError
+from gateway.errors import GraphError, StoreUnavailable
 from gateway.resume.announcing import Place
 from gateway.resume.retries import Retries
 from gateway.retrying import RetrySettings
+from gateway.store.cards import CardPlace, CardStore
 from gateway.store.jobs import Job, JobKind
 from gateway.store.outbox import announced
 from gateway.store.stalled import RunState
@@ -156,6 +159,46 @@ async def test_an_outage_is_edited_by_another_bot_after_a_restart(run: Run) -> N
     assert CANARY not in str(parked)
 
 
+async def test_an_outage_stays_one_message_when_its_place_cannot_be_kept_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posted, failures = CardStore.posted, [StoreUnavailable("away")] * 2
+
+    async def unavailable(*given: Any, **named: Any) -> CardPlace:
+        if failures:
+            raise failures.pop()
+        return await posted(*given, **named)
+
+    monkeypatch.setattr(CardStore, "posted", unavailable)
+    async with run.house.running():
+        await run.asked()
+        await run.fails(ConnectionError())
+        waiting = await run.message("This run waits")
+        await run.goes_on()
+        ended = await run.message("This run went on")
+        await nothing_is_left(run.house)
+
+    assert ended["ts"] == waiting["ts"]
+    assert len(await run.messages()) == 1
+
+
+async def test_a_copy_whose_answer_was_lost_says_only_what_stays_true(
+    run: Run,
+) -> None:
+    run.house.sandbox.faults.plan("lost_response", POST)
+    async with run.house.running():
+        await run.asked()
+        await run.fails(ConnectionError())
+        await run.message("This run waits")
+        await run.goes_on()
+        await run.message("This run went on")
+        await nothing_is_left(run.house)
+
+    lost, shown = await run.messages()
+    assert lost["text"] == ANNOUNCED
+    assert shown["text"] == RUN_TEXTS[EventName.RUN_RESUMED]
+
+
 async def test_an_outage_that_was_over_before_anybody_was_told_says_nothing(
     run: Run,
 ) -> None:
@@ -234,7 +277,7 @@ async def test_names_of_an_agent_are_no_markup_in_the_message(run: Run) -> None:
         await run.message("This run has stopped")
         await nothing_is_left(run.house)
 
-    [call] = [one for one in calls(run.house, POST) if "stopped" in str(one)]
+    [call] = [one for one in calls(run.house, UPDATE) if "stopped" in str(one)]
     assert_tame(call["blocks"], str(call["text"]))
 
 

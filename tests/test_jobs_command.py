@@ -95,7 +95,7 @@ def test_a_parked_run_is_listed_shown_and_tried_again(shell: Shell) -> None:
     assert row["reason"] == "The agent's code failed (KeyError)."
     assert "KeyError" in shown
     assert CANARY not in shown + shell("list")
-    assert "is tried again now" in told
+    assert "a gateway that serves its agent tries it now" in told
     assert tried["state"] == "waiting"
 
     async def is_queued_once(store: Store, at: Place) -> None:
@@ -163,7 +163,7 @@ def test_what_an_older_version_gave_up_is_listed_and_tried_again(shell: Shell) -
     [row] = shell.listed()
 
     assert row["reason"] == "RuntimeError"
-    assert "is tried again" in shell("retry", str(row["id"]))
+    assert "tries it now" in shell("retry", str(row["id"]))
     assert shell.listed() == []
 
 

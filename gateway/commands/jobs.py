@@ -100,7 +100,7 @@ def retry(
         raise SettingsError("Name one run, or write 'twokey jobs retry --all'.")
     tried = _ask(session_of(ctx), lambda one: _retry(one, run, by or caller()))
     for each in tried:
-        console.good(f"{each} is tried again now.")
+        console.good(f"{each} is queued; a gateway that serves its agent tries it now.")
     if not tried:
         console.note("There was nothing to try again.")
 

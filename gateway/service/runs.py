@@ -22,14 +22,18 @@ RETRIED = "retried"
 
 _LIMIT = "limit"
 
+_NEWEST = 3
+"""In how many of a run's approvals a card is looked for."""
+
 
 async def run_event(
     store: Store, keys: Keys, run: StalledRun, name: EventName, actor: str = ""
 ) -> Event:
-    """Return an event about a run that failed, addressed to where it was asked for."""
-    facts = await store.threads.facts(keys, run.tenant, run.agent, run.thread)
-    origin = facts.origin
-    channel = origin.channel if origin else ""
+    """Return an event about a run that failed, addressed to where it was asked for.
+
+    Of a run that was not asked for in Slack it is told under its newest card.
+    """
+    channel, thread_ts = await _where_to_tell(store, keys, run)
     return Event(
         name=name,
         tenant=run.tenant,
@@ -40,7 +44,7 @@ async def run_event(
         reason=run.reason,
         data={
             "channel": channel,
-            "thread_ts": origin.thread_ts if origin else "",
+            "thread_ts": thread_ts,
             "outage": run.outage,
             "trouble": run.trouble,
             "since_ms": str(run.since_ms),
@@ -49,6 +53,19 @@ async def run_event(
             "can_pass": str(int(run.can_pass)),
         },
     )
+
+
+async def _where_to_tell(store: Store, keys: Keys, run: StalledRun) -> tuple[str, str]:
+    facts = await store.threads.facts(keys, run.tenant, run.agent, run.thread)
+    if facts.origin is not None:
+        return facts.origin.channel, facts.origin.thread_ts
+    home = Home(agent=run.agent, thread=run.thread)
+    newest = await store.approvals.latest_of_run(keys, run.tenant, home, limit=_NEWEST)
+    for listed in reversed(newest):
+        card = await store.cards.place(keys, listed.id)
+        if card is not None:
+            return card.channel, card.ts
+    return "", ""
 
 
 class RunService:

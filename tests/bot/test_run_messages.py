@@ -24,6 +24,7 @@ from gateway.store.jobs import Job, JobKind
 from gateway.store.outbox import announced
 from gateway.store.stalled import RunState
 from gateway.store.threads import ThreadFacts
+from tests.bot.bot_house import CHANNEL as CARDS
 from tests.bot.bot_house import DAN, TEAM, House, has_button
 from tests.bot.strategies import CANARY
 from tests.bot.tame import assert_tame
@@ -229,6 +230,27 @@ async def test_whoever_asked_tries_again_and_the_message_says_so(run: Run) -> No
         await nothing_is_left(run.house)
 
     assert tried["ts"] == parked["ts"] == again["ts"]
+
+
+async def test_a_run_that_was_not_asked_for_in_slack_is_told_under_its_newest_card(
+    run: Run,
+) -> None:
+    ana = run.house.actor("U0ANA")
+    async with run.house.running():
+        await run.house.card(await run.house.refund())
+        newest = await run.house.card(await run.house.refund(amount=8))
+        await nothing_is_left(run.house)
+        await run.fails(KeyError())
+
+        def is_parked(message: JsonObject) -> bool:
+            return str(message["text"]) == RUN_TEXTS[EventName.RUN_PARKED]
+
+        told = await ana.message_with(CARDS, is_parked)
+        assert told["thread_ts"] == newest["ts"]
+        await ana.click(CARDS, str(told["ts"]), Action.TRY_AGAIN)
+        await run.house.bot_is_quiet()
+
+    assert await run.tries() == [f"{TEAM}/U0ANA"]
 
 
 async def test_whoever_may_decide_tries_again_and_nobody_else_does(run: Run) -> None:

@@ -1,0 +1,159 @@
+"""Two gateways behind one port, and what people do behind each of them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from typing_extensions import override
+
+from gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Edit,
+    Reconcile,
+    Reject,
+    Respond,
+    Settled,
+)
+from gateway.approvals.record import Finding, Item
+from gateway.approvals.strict_json import JsonObject
+from gateway.approvals.tiers import Tier
+from gateway.policy.load import load_policy
+from gateway.protocol.port import Gateway
+from gateway.store.store import Store
+from tests.agent.fake_gateway import FakeGateway
+from tests.service.desk import ANA, Desk
+
+TIERS = {"look_up": Tier.AUTO, "pay": Tier.APPROVE, "drop_table": Tier.DENY}
+POLICY = """
+version: 1
+defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0ANA]}
+protect: {same_rejected_within: 0, pause_after_rejections: 1000}
+tools:
+  look_up: {tier: auto}
+  pay: {tier: approve}
+  drop_table: {tier: deny}
+"""
+
+
+class Backend(Protocol):
+    """A gateway, and the people and clocks behind it."""
+
+    @property
+    def gateway(self) -> Gateway:
+        """Return what an agent talks to."""
+        ...
+
+    async def item(self, item_id: str) -> Item:
+        """Return the record of a call."""
+        ...
+
+    async def approve(self, item_id: str) -> None:
+        """Let a person approve a call."""
+        ...
+
+    async def edit(self, item_id: str, args: JsonObject) -> None:
+        """Let a person change a call and approve it so."""
+        ...
+
+    async def reject(self, item_id: str, reason: str) -> None:
+        """Let a person reject a call."""
+        ...
+
+    async def respond(self, item_id: str, message: str) -> None:
+        """Let a person answer instead of running a call."""
+        ...
+
+    async def owner_dies(self, item_id: str) -> None:
+        """Let the lease of a running call end."""
+        ...
+
+    async def reconcile(self, item_id: str, finding: Finding) -> None:
+        """Let a person say what became of a call in doubt."""
+        ...
+
+
+class Fake(Backend):
+    """The fake of the agent's tests."""
+
+    def __init__(self) -> None:
+        self._fake = FakeGateway(TIERS)
+
+    @property
+    @override
+    def gateway(self) -> Gateway:
+        return self._fake
+
+    @override
+    async def item(self, item_id: str) -> Item:
+        return self._fake.items[item_id]
+
+    @override
+    async def approve(self, item_id: str) -> None:
+        self._fake.approve(item_id)
+
+    @override
+    async def edit(self, item_id: str, args: JsonObject) -> None:
+        self._fake.edit(item_id, args)
+
+    @override
+    async def reject(self, item_id: str, reason: str) -> None:
+        self._fake.reject(item_id, reason)
+
+    @override
+    async def respond(self, item_id: str, message: str) -> None:
+        self._fake.respond(item_id, message)
+
+    @override
+    async def owner_dies(self, item_id: str) -> None:
+        self._fake.lose_owner(item_id)
+
+    @override
+    async def reconcile(self, item_id: str, finding: Finding) -> None:
+        self._fake.reconcile(item_id, finding)
+
+
+class Real(Backend):
+    """The service on a real store."""
+
+    def __init__(self, store: Store) -> None:
+        self._desk = Desk(store, load_policy(POLICY, "policy.yml"))
+
+    @property
+    @override
+    def gateway(self) -> Gateway:
+        return self._desk.agents
+
+    @override
+    async def item(self, item_id: str) -> Item:
+        return await self._desk.item(item_id)
+
+    @override
+    async def approve(self, item_id: str) -> None:
+        await self._decide(item_id, Approve())
+
+    @override
+    async def edit(self, item_id: str, args: JsonObject) -> None:
+        await self._decide(item_id, Edit(args=args))
+
+    @override
+    async def reject(self, item_id: str, reason: str) -> None:
+        await self._decide(item_id, Reject(reason=reason))
+
+    @override
+    async def respond(self, item_id: str, message: str) -> None:
+        await self._decide(item_id, Respond(message=message))
+
+    @override
+    async def owner_dies(self, item_id: str) -> None:
+        await self._desk.owner_dies(item_id)
+        await self._desk.sweeper.sweep()
+
+    @override
+    async def reconcile(self, item_id: str, finding: Finding) -> None:
+        await self._decide(item_id, Reconcile(finding=finding))
+
+    async def _decide(self, item_id: str, decision: Decision) -> None:
+        click = await self._desk.click_on(item_id)
+        outcome = await self._desk.reviews.decide(click, decision, ANA)
+        assert isinstance(outcome, Settled)

@@ -1,0 +1,363 @@
+"""The fake gateway of the agent's tests and the real one keep the same promises."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from gateway import wire
+from gateway.approvals import digest
+from gateway.approvals.edits import edit_hash
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Finding, Home, Result
+from gateway.approvals.strict_json import JsonObject
+from gateway.protocol.port import Gateway
+from gateway.store.store import Store
+from gateway.wire import (
+    Busy,
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    Done,
+    InDoubt,
+    ProposedCall,
+    Refused,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+from tests.agent.port_backends import Backend, Fake, Real
+
+Call = tuple[str, JsonObject, str]
+PAY: Call = ("pay", {"amount": 10, "to": "ada"}, "c1")
+PAY_BOB: Call = ("pay", {"amount": 5, "to": "bob"}, "c2")
+HALF: JsonObject = {"amount": 5, "to": "ada"}
+PAID = Result(ok=True, summary="paid")
+HOME = Home(agent="support", thread="t1")
+
+
+@pytest.fixture(params=["fake", "service"])
+def backend(request: pytest.FixtureRequest) -> Backend:
+    if request.param == "fake":
+        return Fake()
+    store: Store = request.getfixturevalue("store")
+    return Real(store)
+
+
+@pytest.fixture
+def gateway(backend: Backend) -> Gateway:
+    return backend.gateway
+
+
+@dataclass(frozen=True)
+class Held:
+    """One call that was submitted alone, and how to claim it."""
+
+    gateway: Gateway
+    verdict: Verdict
+    request: ClaimRequest
+
+    @property
+    def id(self) -> str:
+        return self.verdict.item_id
+
+    async def claim(self, **changes: object) -> ClaimReply:
+        return await self.gateway.claim(self.request.with_(**changes))
+
+    async def run(self) -> Claimed:
+        """Claim it as its executor does."""
+        reply = await self.claim()
+        assert isinstance(reply, Claimed)
+        return reply
+
+
+def at(
+    message: str = "m1", *, agent: str = "support", thread: str = "t1", ns: str = ""
+) -> TurnRef:
+    return TurnRef(agent=agent, thread=thread, ns=ns, message_id=message)
+
+
+def turn(*calls: Call, ref: TurnRef | None = None) -> Turn:
+    proposed = [
+        ProposedCall(tool=tool, args=args, tool_call_id=call_id)
+        for tool, args, call_id in calls
+    ]
+    return Turn(ref=ref or at(), calls=tuple(proposed))
+
+
+async def held(gateway: Gateway, call: Call = PAY, ref: TurnRef | None = None) -> Held:
+    asked = turn(call, ref=ref)
+    (verdict,) = await gateway.submit(asked)
+    request = ClaimRequest(
+        item_id=verdict.item_id,
+        ref=asked.ref,
+        tool=verdict.tool,
+        tool_call_id=verdict.tool_call_id,
+        owner="worker-1",
+    )
+    return Held(gateway, verdict, request)
+
+
+async def test_a_verdict_per_call_names_its_tier_arguments_and_hash(
+    backend: Backend,
+) -> None:
+    calls: list[Call] = [
+        ("look_up", {"q": "ada"}, "c0"),
+        PAY,
+        ("drop_table", {"name": "x"}, "c3"),
+    ]
+
+    verdicts = await backend.gateway.submit(turn(*calls))
+
+    run, hold, deny = verdicts
+    assert [one.tool_call_id for one in verdicts] == ["c0", "c1", "c3"]
+    assert [one.args_hash for one in verdicts] == [
+        wire.args_hash(args) for _, args, _ in calls
+    ]
+    assert (run.kind, run.item_id) == (VerdictKind.RUN, "")
+    assert (deny.kind, deny.item_id) == (VerdictKind.DENY, "")
+    assert deny.reason
+    assert hold.kind is VerdictKind.HOLD
+    item = await backend.item(hold.item_id)
+    assert item.is_pending
+    assert hold.action_hash == digest.action_hash(item.action)
+    assert item.args == PAY[1]
+
+
+async def test_a_turn_that_is_submitted_again_gets_the_same_verdicts(
+    gateway: Gateway,
+) -> None:
+    first = await gateway.submit(turn(PAY, PAY_BOB))
+
+    again = await gateway.submit(turn(PAY, PAY_BOB))
+
+    assert again == first
+    assert len(await gateway.outcomes(at())) == 2
+
+
+@pytest.mark.parametrize("by", ["a newer turn", "the agent"])
+async def test_what_waits_of_an_older_turn_is_superseded(
+    gateway: Gateway, by: str
+) -> None:
+    old = await held(gateway)
+
+    if by == "a newer turn":
+        await gateway.submit(turn(PAY_BOB, ref=at("m2")))
+    else:
+        await gateway.supersede(at())
+
+    (outcome,) = await gateway.outcomes(at())
+    reply = await old.claim()
+    assert outcome.state is ItemState.SUPERSEDED
+    assert isinstance(reply, Refused)
+    assert reply.state is ItemState.SUPERSEDED
+
+
+async def test_a_turn_of_another_thread_supersedes_nothing(gateway: Gateway) -> None:
+    await held(gateway)
+
+    await gateway.submit(turn(PAY_BOB, ref=at("m2", thread="t2")))
+
+    (outcome,) = await gateway.outcomes(at())
+    assert outcome.state is ItemState.PENDING
+
+
+async def test_a_call_that_nobody_approved_is_refused(gateway: Gateway) -> None:
+    call = await held(gateway)
+
+    assert isinstance(await call.claim(), Refused)
+    assert isinstance(await call.claim(item_id="ap_s0_none.0"), Refused)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"tool": "look_up"},
+        {"tool_call_id": "c9"},
+        {"ref": at("m9")},
+        {"ref": at(thread="t2")},
+        {"ref": at(agent="other")},
+        {"ref": at(ns="inner")},
+    ],
+)
+async def test_an_approved_call_is_not_claimed_as_another_one(
+    backend: Backend, gateway: Gateway, changes: dict[str, object]
+) -> None:
+    call = await held(gateway)
+    await backend.approve(call.id)
+
+    assert isinstance(await call.claim(**changes), Refused)
+    assert isinstance(await call.claim(), Claimed)
+
+
+async def test_an_approved_call_is_claimed_once_with_what_was_approved(
+    backend: Backend, gateway: Gateway
+) -> None:
+    call = await held(gateway)
+    await backend.approve(call.id)
+
+    claimed, second = await call.run(), await call.claim(owner="worker-2")
+
+    item = await backend.item(call.id)
+    assert claimed.action == item.action
+    assert claimed.action_hash == call.verdict.action_hash == item.action_hash
+    assert claimed.edit is None
+    assert claimed.idempotency_key
+    assert claimed.lease_s > 0
+    assert isinstance(second, Busy)
+    assert second.retry_after_s > 0
+
+
+async def test_only_the_holder_of_a_claim_keeps_and_ends_it(
+    backend: Backend, gateway: Gateway
+) -> None:
+    call = await held(gateway)
+    await backend.approve(call.id)
+    fence = (await call.run()).fence
+
+    assert await gateway.heartbeat(call.id, fence)
+    assert not await gateway.heartbeat(call.id, fence + 1)
+    assert not await gateway.finish(call.id, fence + 1, PAID)
+    assert await gateway.finish(call.id, fence, PAID)
+    assert not await gateway.heartbeat(call.id, fence)
+
+    done = await call.claim()
+    assert isinstance(done, Done)
+    assert (done.result.ok, done.result.summary) == (True, "paid")
+
+
+async def test_a_failure_is_kept_as_one(backend: Backend, gateway: Gateway) -> None:
+    call = await held(gateway)
+    await backend.approve(call.id)
+    failed = Result(ok=False, summary="the bank hung up")
+
+    await gateway.finish(call.id, (await call.run()).fence, failed)
+
+    (outcome,) = await gateway.outcomes(at())
+    done = await call.claim()
+    assert isinstance(done, Done)
+    assert not done.result.ok
+    assert outcome.state is ItemState.FAILED
+    assert outcome.result
+    assert outcome.result.summary == "the bank hung up"
+
+
+async def test_a_claim_that_is_given_back_is_claimed_anew_under_a_later_fence(
+    backend: Backend, gateway: Gateway
+) -> None:
+    call = await held(gateway)
+    await backend.approve(call.id)
+    first = await call.run()
+
+    await gateway.release(call.id, first.fence)
+    second = await call.run()
+    await gateway.release(call.id, first.fence)
+
+    assert second.fence > first.fence
+    assert second.idempotency_key == first.idempotency_key
+    assert await gateway.heartbeat(call.id, second.fence)
+    assert not await gateway.finish(call.id, first.fence, PAID)
+
+
+async def test_a_rejection_and_an_answer_end_a_call_with_their_words(
+    backend: Backend, gateway: Gateway
+) -> None:
+    rejected = await held(gateway)
+    await backend.reject(rejected.id, "not today")
+    answered = await held(gateway, PAY_BOB, at("m2"))
+    await backend.respond(answered.id, "ask Ben")
+
+    for call, state, words in (
+        (rejected, ItemState.REJECTED, "not today"),
+        (answered, ItemState.ANSWERED, "ask Ben"),
+    ):
+        (outcome,) = await gateway.outcomes(call.request.ref)
+        reply = await call.claim()
+        assert isinstance(reply, Refused)
+        assert reply.state is outcome.state is state
+        assert outcome.answer
+        assert words in outcome.answer.model_dump_json()
+
+
+async def test_an_edit_is_claimed_as_it_was_approved_and_is_history_once_it_ran(
+    backend: Backend, gateway: Gateway
+) -> None:
+    call = await held(gateway)
+    await backend.edit(call.id, HALF)
+
+    claimed = await call.run()
+    before = await gateway.history(HOME)
+    await gateway.finish(call.id, claimed.fence, PAID)
+
+    item = await backend.item(call.id)
+    assert item.args == HALF
+    assert claimed.edit == item.edit
+    assert claimed.edit
+    assert claimed.action_hash == item.action_hash != call.verdict.action_hash
+    assert before == ()
+    assert await gateway.history(HOME) == (item.edit,)
+    assert await gateway.history(HOME.with_(thread="t2")) == ()
+
+
+async def test_only_edits_of_our_record_are_confirmed(
+    backend: Backend, gateway: Gateway
+) -> None:
+    call = await held(gateway)
+    await backend.edit(call.id, HALF)
+    edit = (await backend.item(call.id)).edit
+    assert edit
+    true, forged = edit_hash(edit), edit_hash(edit.with_(reason="because"))
+    asked = {true: call.id, forged: call.id}
+
+    here = await gateway.edits_known(at(""), asked)
+    elsewhere = await gateway.edits_known(at("", thread="t2"), asked)
+
+    assert here.made == {true}
+    assert not here.unknown
+    assert elsewhere.made == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("finding", "state"),
+    [
+        (Finding.EXECUTED, ItemState.EXECUTED),
+        (Finding.SKIP, ItemState.FAILED),
+        (Finding.RERUN, ItemState.AUTHORIZED),
+    ],
+)
+async def test_a_call_whose_owner_died_waits_for_what_people_find(
+    backend: Backend, gateway: Gateway, finding: Finding, state: ItemState
+) -> None:
+    call = await held(gateway)
+    await backend.approve(call.id)
+    first = await call.run()
+    await backend.owner_dies(call.id)
+
+    in_doubt = await call.claim()
+    late = await gateway.finish(call.id, first.fence - 1, PAID)
+    await backend.reconcile(call.id, finding)
+
+    (outcome,) = await gateway.outcomes(at())
+    after = await call.claim()
+    assert isinstance(in_doubt, InDoubt)
+    assert not late
+    assert outcome.state is state
+    if finding is Finding.RERUN:
+        assert isinstance(after, Claimed)
+        assert after.fence > first.fence
+        assert after.settled
+    else:
+        assert isinstance(after, Done)
+        assert after.result.ok == (finding is Finding.EXECUTED)
+        assert after.found == outcome.found
+        assert after.settled == outcome.settled
+    assert await gateway.late_reports(at(), [call.id]) == ()
+
+
+async def test_the_note_names_the_tools_that_need_people(gateway: Gateway) -> None:
+    note = await gateway.note("support")
+
+    assert note.gated_tools == ("pay",)
+    assert note.other_tools_are_gated

@@ -30,6 +30,8 @@ from gateway.errors import StoreUnavailable
 logger = logging.getLogger(__name__)
 
 EVENTS_PATH = "/slack/events"
+RETRY_NUM = "X-Slack-Retry-Num"
+"""Header of an event that Slack repeats. It is not signed, so it grants nothing."""
 WINDOW_S = 300
 HEADER_TIMEOUT_S = 10.0
 BODY_TIMEOUT_S = 10.0
@@ -191,7 +193,7 @@ class Ingress:
         try:
             if not await self._nonces.is_first(digest):
                 logger.warning("ingress.replayed request=%s", digest)
-                return Answer()
+                return _again_later() if RETRY_NUM in headers else Answer()
         except StoreUnavailable:
             # One calm line, and no trace: the store says the rest at its own place.
             logger.warning("ingress.unrecorded why=store_unavailable")
@@ -210,6 +212,18 @@ class Ingress:
             with suppress(StoreUnavailable):
                 await self._nonces.forget(digest)
         return answer
+
+
+def _again_later() -> Answer:
+    """Ask Slack to repeat an event once more.
+
+    Slack repeats at once what broke off, and within the same second it is signed alike.
+    Whoever had the first one may have died with it, so this is no acknowledgement; the
+    next one comes a minute later, has a signature of its own, and counts once.
+    """
+    return Answer(
+        HTTPStatus.SERVICE_UNAVAILABLE, "This came before; try again later.\n"
+    )
 
 
 class _Guarded(web.Server):

@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 
 from bot import ingress
 from bot.ids import Action
-from bot.ingress import Answer, Ingress, SignedRequest, signature_problem
+from bot.ingress import (
+    RETRY_NUM,
+    Answer,
+    Ingress,
+    SignedRequest,
+    signature_problem,
+)
 from bot.sandbox.signed_http import Forgery
 from gateway.approvals.lifecycle import ItemState
 from gateway.errors import StoreUnavailable
@@ -197,6 +203,22 @@ async def test_a_replay_runs_nothing_and_gets_a_calm_answer(
         assert again == [(200, "")] * 5
         assert len(door.seen) == 1
         assert "ingress.replayed" in caplog.text
+
+
+async def test_an_event_that_is_repeated_alike_is_asked_for_again() -> None:
+    """Whoever had it first may have been killed with it."""
+    async with opened() as door:
+        headers = signed_headers(SECRET, BODY)
+        await post(door.url, headers, BODY)
+        later = signed_headers(SECRET, BODY, timestamp=str(int(time.time()) + 60))  # noqa: TID251 - Slack's clock
+
+        answers = [
+            await post(door.url, {**each, RETRY_NUM: str(number)}, BODY)
+            for number, each in enumerate((headers, later), start=1)
+        ]
+
+        assert [status for status, _ in answers] == [503, 200]
+        assert len(door.seen) == 2
 
 
 async def test_without_the_store_a_request_is_marked_and_not_lost() -> None:

@@ -35,7 +35,7 @@ defaults: {{tier: approve, expires_in: {expires}, channel: C0APPROVALS,
   reviewers: [U0ANA, U0BEN]}}
 protect: {{requests_per_10m: 10000, pending_per_agent: 10000}}
 tools:
-  refund: {{tier: approve}}
+  refund: {{tier: {refund}}}
   email: {{tier: approve, idempotent: true}}
   ping: {{tier: notify}}
   count: {{tier: auto}}

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
+
+import psycopg
 
 from bot.sandbox.faults import Fault, Twist
 from tests.chaos.stack import LEASE_MS, ROLES, Stack
 
 LEASE_S = LEASE_MS / 1000
+_END_SESSIONS = """
+select pg_terminate_backend(pid) from pg_stat_activity
+where backend_type = 'client backend' and pid <> pg_backend_pid()
+"""
 GATEWAYS = [name for name, role in ROLES.items() if role == "gateway"]
 BOTS = [name for name, role in ROLES.items() if role == "bot"]
 
@@ -46,6 +54,8 @@ class Chaos:
             ("slack fault", self._slack_fault, 2),
             ("duplicate", self._duplicate, 2),
             ("policy", self._policy, 1),
+            ("kill store", self._kill_store, 1),
+            ("end sessions", self._end_sessions, 1),
         ]
         while (at := loop.time() - start) < seconds:
             [(name, fault, _)] = self.dice.choices(kinds, [one[2] for one in kinds])
@@ -112,5 +122,20 @@ class Chaos:
 
     async def _policy(self, dice: random.Random) -> None:
         expires = f"{dice.randint(2, 9)}h"
-        self._note(f"expires_in {expires}")
-        self.stack.set_policy(expires)
+        refund = dice.choice(("approve", "escalate"))
+        self._note(f"expires_in {expires}, refund {refund}")
+        self.stack.set_policy(expires, refund)
+
+    async def _kill_store(self, dice: random.Random) -> None:
+        """Kill the server of the store, which is started again by itself."""
+        del dice
+        if pid := self.stack.engine.pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    async def _end_sessions(self, dice: random.Random) -> None:
+        """End every session of Postgres, as its restart does."""
+        del dice
+        connection = await psycopg.AsyncConnection.connect(self.stack.postgres)
+        async with connection:
+            await connection.execute(_END_SESSIONS)

@@ -1,8 +1,13 @@
-"""Say what is wrong at the end: what was doubled, lost or forked, or never ended."""
+"""Wait until everything has come to its end, and collect what is to be judged.
+
+What is judged, and how, is in `tests.chaos.promises`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,20 +15,24 @@ from typing import Any
 
 import psycopg
 
+from bot.cards.outcome import agent_words
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.lifecycle import ApprovalState, ItemState
-from gateway.approvals.record import Approval
 from gateway.store.outbox import audit_entries
 from tests.chaos.agent import effects
-from tests.chaos.people import People
+from tests.chaos.people import ASKER, CHANNEL, People
+from tests.chaos.promises import Account, broken
 from tests.chaos.stack import Stack
 
 CARD_S = 30.0
 END_S = 90.0
-_FORKS = """
+FORKS = """
 select thread_id, parent_checkpoint_id, count(*) from checkpoints
 where checkpoint_ns = '' group by 1, 2 having count(*) > 1
 """
+_SETTLED = re.compile(
+    r"click\.decided decision=\S+ outcome=settled approval=(\S+) index=(\S+)"
+)
 
 
 @dataclass(frozen=True)
@@ -34,23 +43,42 @@ class Verdict:
     counts: dict[str, int]
 
 
+async def open_approvals(people: People) -> list[str]:
+    """Return what waits for a person."""
+    found = await people.approvals()
+    return [one.id for one in found if one.state is ApprovalState.OPEN]
+
+
 async def cards_missing(people: People) -> list[str]:
-    """Return what waits for a person and can be decided on no card."""
-    open_ = [
-        one.id for one in await people.approvals() if one.state is ApprovalState.OPEN
-    ]
-    shown = str([card["blocks"] for card in await people.cards()])
-    return [each for each in open_ if each not in shown]
+    """Return what waits for a person and can be decided on no card.
+
+    Only the copy counts that the store knows: the buttons of any other are refused.
+    """
+    store = people.stack.store
+    keys = store.keys_of_tenant("default")
+    usable = {str(card["ts"]): str(card["blocks"]) for card in await people.cards()}
+    missing: list[str] = []
+    for each in await open_approvals(people):
+        place = await store.cards.place(keys, each)
+        if place is None or each not in usable.get(place.ts, ""):
+            missing.append(each)
+    return missing
 
 
 async def wait_for_cards(people: People) -> list[str]:
-    """Wait until everything open has a card; return what has none in time."""
-    missing = await cards_missing(people)
+    """Wait until everything open has a card; return what has none in time.
+
+    Somebody asks for one more call first, so that there is something to wait for.
+    """
+    thread = await people.ask_for_a_refund()
+    missing = [f"the call asked for in {thread}"]
     try:
         async with asyncio.timeout(CARD_S):
             while missing:
                 await asyncio.sleep(0.5)
                 missing = await cards_missing(people)
+                if not await people.waits_in(thread):
+                    missing.append(f"the call asked for in {thread}")
     except TimeoutError:
         return [f"{each} has no card after {CARD_S:.0f} s of quiet" for each in missing]
     return []
@@ -71,78 +99,57 @@ async def wait_for_ends(stack: Stack, people: People) -> list[str]:
 
 async def judge(stack: Stack, people: People) -> Verdict:
     """Return everything that is wrong, when everything has come to its end."""
-    approvals = await people.approvals()
-    events = await _audit(stack)
-    done = effects(stack.effects)
-    wrong = [*_doubled(done), *_unmatched(approvals, done), *_lost(approvals, events)]
-    wrong += [f"forked: {row}" for row in await _forks(stack)]
-    wrong += _told_twice(events)
-    states = Counter(item.state.value for one in approvals for item in one.items)
+    ephemerals = await stack.sandbox.person(ASKER).ephemerals(CHANNEL)
+    account = Account(
+        approvals=await people.approvals(),
+        events=await _audit(stack),
+        effects=effects(stack.effects),
+        forks=await _forks(stack),
+        heard=frozenset(stack.heard),
+        excused=len(ephemerals),
+        settled=_settled(stack),
+        told=_told(stack),
+    )
+    states = Counter(item.state.value for item in account.items)
+    happened = Counter(event.name.value for event in account.events)
+    watched = (EventName.ITEM_IN_DOUBT, EventName.ITEM_REOPENED, EventName.CALL_RAN)
     counts = {
         "asked": people.asked,
-        "threads": len(_threads(events)),
-        "effects": len(done),
+        "acknowledged": len(account.heard),
+        "threads": len(account.threads),
+        "effects": len(account.effects),
         "clicks": people.clicks.total(),
+        "decided": len(account.settled),
         **{f"items {name}": number for name, number in sorted(states.items())},
+        **{name.value: happened[name.value] for name in watched},
     }
-    return Verdict(wrong, counts)
+    return Verdict(broken(account), counts)
 
 
-def _doubled(done: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Return the calls with more than one effect.
-
-    An idempotent one may be repeated, but under one key.
-    """
-    keys: dict[tuple[str, str], list[str]] = {}
-    for name, order, key in done:
-        keys.setdefault((name, order), []).append(key)
-    return [
-        f"doubled: {name} {order} took effect {len(found)} times, keys {found}"
-        for (name, order), found in keys.items()
-        if len(set(found) if name == "email" else found) > 1
-    ]
+def _settled(stack: Stack) -> list[tuple[str, int | None]]:
+    """Return the clicks of which a bot's log says that they decided something."""
+    found: list[tuple[str, int | None]] = []
+    for log in sorted(stack.folder.glob("bot-*.log")):
+        text = log.read_text(encoding="utf-8", errors="replace")
+        for approval, index in _SETTLED.findall(text):
+            found.append((approval, None if index == "None" else int(index)))
+    return found
 
 
-def _unmatched(
-    approvals: Sequence[Approval], done: Sequence[tuple[str, str, str]]
-) -> list[str]:
-    """Return items that ran by the record and not in the world, or the other way."""
-    orders = {(name, order) for name, order, _ in done}
-    wrong: list[str] = []
-    for item in (item for one in approvals for item in one.items):
-        has_run = (item.tool, item.args["order"]) in orders
-        is_settled = any(one.settlement is not None for one in [item])
-        if item.state is ItemState.EXECUTED and not has_run and not is_settled:
-            wrong.append(f"lost: {item.id} was executed and had no effect")
-        if has_run and item.state not in {ItemState.EXECUTED, ItemState.IN_DOUBT}:
-            wrong.append(f"unauthorized: {item.id} is {item.state} and took effect")
-    return wrong
-
-
-def _lost(approvals: Sequence[Approval], events: Sequence[Event]) -> list[str]:
-    """Return decisions that were kept and did not come to anything."""
-    decided = {e.item for e in events if e.name is EventName.ITEM_AUTHORIZED}
-    ended = {ItemState.EXECUTED, ItemState.FAILED, ItemState.IN_DOUBT}
-    return [
-        f"lost: {item.id} was authorized and is {item.state}"
-        for one in approvals
-        for item in one.items
-        if item.id in decided and item.state not in ended
-    ]
-
-
-def _told_twice(events: Sequence[Event]) -> list[str]:
-    ends = Counter(e.thread for e in events if e.name is EventName.RUN_FINISHED)
-    return [f"told {n} times: the end of {t}" for t, n in ends.items() if n > 1]
-
-
-def _threads(events: Sequence[Event]) -> set[str]:
-    return {e.thread for e in events if e.name is EventName.RUN_STARTED}
+def _told(stack: Stack) -> dict[str, list[str]]:
+    """Return the agent's last words that stand in Slack, by the thread's message."""
+    told: dict[str, list[str]] = {}
+    for one in stack.sandbox.workspace.messages[CHANNEL].values():
+        if one.thread_ts and one.text == agent_words("").text:
+            told.setdefault(one.thread_ts, []).append(json.dumps(one.blocks))
+    return told
 
 
 async def _unended(stack: Stack, people: People) -> list[str]:
     events = await _audit(stack)
     ended = {e.thread for e in events if e.name is EventName.RUN_FINISHED}
+    # By any event: the first one is not told of a run that failed at once.
+    begun = Account(events=events).threads
     waiting = {
         item.id: str(item.state)
         for one in await people.approvals()
@@ -151,7 +158,13 @@ async def _unended(stack: Stack, people: People) -> list[str]:
     }
     left = [
         f"thread {each}: {[str(e.name) for e in events if e.thread == each]}"
-        for each in sorted(_threads(events) - ended)
+        for each in sorted(begun - ended)
+    ]
+    told = _told(stack)
+    left += [
+        f"telling the end of {each}"
+        for each in sorted(ended)
+        if each.rpartition(":")[2] not in told
     ]
     jobs = await stack.store.queue(stack.store.keys_of_tenant("default")).depth()
     left += [f"item {each} ({state})" for each, state in waiting.items()]
@@ -166,4 +179,4 @@ async def _audit(stack: Stack) -> list[Event]:
 async def _forks(stack: Stack) -> list[Any]:
     connection = await psycopg.AsyncConnection.connect(stack.postgres)
     async with connection:
-        return list(await (await connection.execute(_FORKS)).fetchall())
+        return list(await (await connection.execute(FORKS)).fetchall())

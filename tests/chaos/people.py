@@ -9,30 +9,33 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from bot.ids import Action
+from bot.ids import Action, Input
 from bot.sandbox.client import GestureFailed
 from bot.sandbox.json_types import JsonObject, as_objects
 from gateway.approvals.decisions import Click, Reconcile, Reviewer, Standing
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Finding
-from gateway.errors import TwokeyError
+from gateway.approvals.lifecycle import ApprovalState, ItemState
+from gateway.approvals.record import Approval, Finding, Item
+from gateway.errors import StoreUnavailable, TwokeyError
 from gateway.policy.load import load_policy
 from gateway.service.reviews import ReviewService
 from gateway.store.connection import text
 from tests.bot.bot_house import has_button
-from tests.chaos.agent import POLICY
 from tests.chaos.stack import Stack
 from tests.lifetimes import listed
 
 CHANNEL = "C0APPROVALS"
+ASKER = "U0DAN"
+TEAM = "T0SANDBOX"
 TOOLS = ("refund", "refund", "email", "ping", "count")
 REVIEWERS = ("U0ANA", "U0BEN")
 LOOK_S = 0.5
+FORM_S = 3.0
+REJECTED = 0.2
 
 
 @dataclass
 class People:
-    """Dan asks; Ana and Ben decide.
+    """Dan asks; Ana and Ben decide, and reject now and then.
 
     Attributes:
         asked: how many messages were sent to the agent.
@@ -51,19 +54,40 @@ class People:
         for number in range(self.dice.randint(1, 3)):
             order = f"o{self.asked}.{number}"
             calls.append((self.dice.choice(TOOLS), {"order": order}))
-        said = f"@twokey {json.dumps(calls)}"
         with suppress(GestureFailed):
-            await self.stack.sandbox.person("U0DAN").say(CHANNEL, said)
+            await self._say(calls)
+
+    async def ask_for_a_refund(self) -> str:
+        """Ask for one call that waits for people; return the message's ts."""
+        self.asked += 1
+        return await self._say([("refund", {"order": f"o{self.asked}.0"})])
+
+    async def _say(self, calls: list[tuple[str, dict[str, str]]]) -> str:
+        said = f"@twokey {json.dumps(calls)}"
+        return await self.stack.sandbox.person(ASKER).say(CHANNEL, said)
+
+    async def waits_in(self, thread: str) -> bool:
+        """Say whether a call of this thread waits for people."""
+        found = await self.approvals()
+        return any(
+            one.thread.endswith(thread) and one.state is ApprovalState.OPEN
+            for one in found
+        )
 
     async def decide_forever(self) -> None:
         """Click on whatever card has buttons, sometimes twice at once."""
         while True:
-            await self.decide()
+            # The store may have been killed; it is started again.
+            with suppress(StoreUnavailable):
+                await self.decide()
             await asyncio.sleep(LOOK_S)
 
     async def decide(self) -> None:
         """Click once on every card that can be decided, and settle every doubt."""
         for card in await self.cards():
+            if has_button(card, Action.REJECT) and self.dice.random() < REJECTED:
+                await self._reject(card)
+                continue
             both = has_button(card, Action.APPROVE_ALL)
             action = Action.APPROVE_ALL if both else Action.APPROVE
             times = self.dice.choice((1, 1, 1, 2))
@@ -105,9 +129,20 @@ class People:
         with suppress(GestureFailed):
             await who.click(CHANNEL, str(card["ts"]), action, blocks[0])
 
+    async def _reject(self, card: JsonObject) -> None:
+        """Reject a call in its form; the bot may be away before it opens or is sent."""
+        who = self.stack.sandbox.person(self.dice.choice(REVIEWERS))
+        self.clicks[Action.REJECT.value] += 1
+        with suppress(GestureFailed, TimeoutError):
+            await who.click(CHANNEL, str(card["ts"]), Action.REJECT)
+            await who.wait_for_view(timeout_s=FORM_S)
+            await who.submit({Input.REASON: "not today"})
+        with suppress(GestureFailed):
+            await who.close_view(clear=True)
+
     async def _settle(self, approval: Approval, index: int) -> None:
         """Say of a doubt that the call ran; the file of effects has the truth."""
-        policy = load_policy(POLICY.format(expires="3h"), "policy.yml")
+        policy = load_policy(self.stack.policy, "policy.yml")
         service = ReviewService(self.stack.store, lambda: policy)
         click = Click(
             approval=approval.id,
@@ -115,6 +150,15 @@ class People:
             version=approval.version,
             action_hash=approval.items[index].action_hash,
         )
-        ana = Reviewer(team="T0", user="U0ANA", name="Ana", standing=Standing.MEMBER)
-        with suppress(TwokeyError):
-            await service.decide(click, Reconcile(finding=Finding.EXECUTED), ana)
+        people = [
+            Reviewer(team=TEAM, user=user, name=user, standing=Standing.MEMBER)
+            for user in REVIEWERS
+        ]
+
+        async def voters(_: Item) -> list[Reviewer]:
+            return people
+
+        ran = Reconcile(finding=Finding.EXECUTED)
+        for who in people:
+            with suppress(TwokeyError):
+                await service.decide(click, ran, who, voters=voters)

@@ -27,12 +27,14 @@ class Plan:
             does the same faults at the same times, not at the same instructions.
         ask_s: how long between two messages to the agent, about.
         fault_s: how long between two faults, about.
+        undecided_s: for how long at the end nobody decides, so that cards are due.
     """
 
     seconds: float
     seed: int
     ask_s: float = 2.0
     fault_s: float = 1.2
+    undecided_s: float = 4.0
 
     @property
     def command(self) -> str:
@@ -50,6 +52,8 @@ async def run(plan: Plan, folder: Path, say: Callable[[str], object]) -> Verdict
         asking = asyncio.create_task(_ask(people, plan))
         # Something has to be under way when the first fault comes.
         await _first_effect(everything)
+        deciding_s = max(0.0, plan.seconds - plan.undecided_s)
+        asyncio.get_running_loop().call_later(deciding_s, deciding.cancel)
         await chaos.rage(plan.seconds, pause_s=plan.fault_s)
         for task in (asking, deciding):
             task.cancel()
@@ -60,9 +64,11 @@ async def run(plan: Plan, folder: Path, say: Callable[[str], object]) -> Verdict
         say(f"faults: {dict(chaos.counts)}")
         wrong = [repr(one) for one in results if isinstance(one, Exception)]
         wrong += await oracle.wait_for_cards(people)
+        undecided = len(await oracle.open_approvals(people))
         wrong += await oracle.wait_for_ends(everything, people)
         found = await oracle.judge(everything, people)
-    return Verdict([*wrong, *found.wrong], found.counts)
+    counts = {**found.counts, "undecided in quiet": undecided}
+    return Verdict([*wrong, *found.wrong], counts)
 
 
 async def _ask(people: People, plan: Plan) -> None:

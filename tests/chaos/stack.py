@@ -15,6 +15,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from bot.ingress import EVENTS_PATH
+from bot.sandbox.delivery import Ack, Answer, Parcel, Retry, Transport
+from bot.sandbox.json_types import as_object
 from bot.sandbox.server import Sandbox
 from gateway.store.engine import EmbeddedEngine
 from gateway.store.store import Store
@@ -73,25 +75,60 @@ class Member:
                 os.kill(self.process.pid, how)
 
 
+class Noted:
+    """Deliver as another transport does, and note what was acknowledged.
+
+    Args:
+        transport: delivers.
+        heard: gets the ts of each acknowledged mention of the bot.
+    """
+
+    def __init__(self, transport: Transport, heard: set[str]) -> None:
+        self._transport = transport
+        self._heard = heard
+
+    @property
+    def connected(self) -> bool:
+        """Tell whether there is anyone to send to."""
+        return self._transport.connected
+
+    async def send(self, parcel: Parcel, retry: Retry | None) -> Answer:
+        """Deliver once; note the message when the bot says that it has it."""
+        answer = await self._transport.send(parcel, retry)
+        event = as_object(parcel.payload.get("event") or {})
+        if isinstance(answer, Ack) and event.get("type") == "app_mention":
+            self._heard.add(str(event["ts"]))
+        return answer
+
+
 @dataclass
 class Stack:
-    """Everything that runs, and how to get at it from outside."""
+    """Everything that runs, and how to get at it from outside.
+
+    Attributes:
+        heard: ts of the messages to the agent that a bot acknowledged.
+        policy: the text in force.
+    """
 
     folder: Path
     store: Store
     sandbox: Sandbox
+    engine: EmbeddedEngine
     postgres: str
     members: dict[str, Member] = field(default_factory=dict[str, Member])
+    heard: set[str] = field(default_factory=set[str])
+    policy: str = ""
 
     @property
     def effects(self) -> Path:
         """Return the file in which tools write down their effects."""
         return self.folder / "effects.txt"
 
-    def set_policy(self, expires: str) -> None:
+    def set_policy(self, expires: str, refund: str = "approve") -> None:
         """Change the policy; both gateways and both bots follow its file."""
         fresh = self.folder / "policy.new"
-        fresh.write_text(POLICY.format(expires=expires), encoding="utf-8")
+        self.policy = POLICY.format(expires=expires, refund=refund)
+        fresh.write_text(self.policy, encoding="utf-8")
         fresh.replace(self.folder / "policy.yml")
 
     def heal(self) -> None:
@@ -119,7 +156,7 @@ async def running(folder: Path) -> AsyncGenerator[Stack]:
         sandbox = await opening.enter_async_context(Sandbox())
         store = Store(engine.url, lease_ms=LEASE_MS)
         opening.push_async_callback(store.close)
-        stack = Stack(folder, store, sandbox, postgres)
+        stack = Stack(folder, store, sandbox, engine, postgres)
         stack.set_policy("3h")
         opening.push_async_callback(stack.close)
         bots: list[int] = []
@@ -151,6 +188,8 @@ async def running(folder: Path) -> AsyncGenerator[Stack]:
             stack.members[name] = Member(settings, cuts)
         balancer = await opening.enter_async_context(Balancer(bots))
         sandbox.deliver_http(f"{balancer.url}{EVENTS_PATH}")
+        delivery = sandbox.control.delivery
+        delivery.transport = Noted(delivery.transport, stack.heard)
         for member in stack.members.values():
             member.start()
         yield stack

@@ -22,3 +22,4 @@ async def test_with_processes_killed_paused_and_cut_off_nothing_is_doubled_or_lo
     assert not found.wrong, "\n".join([*said, *found.wrong])
     assert found.counts["effects"] > 0
     assert found.counts["clicks"] > 0
+    assert found.counts["undecided in quiet"] > 0

@@ -1,0 +1,160 @@
+"""Compare what happened with what was recorded and said; pure, so that it is tested.
+
+Each check gets the same account of a run and returns one line for each broken promise.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Item
+
+DECIDED = {
+    EventName.ITEM_AUTHORIZED: {ItemState.EXECUTED, ItemState.IN_DOUBT},
+    EventName.ITEM_REJECTED: {ItemState.REJECTED},
+}
+"""Decisions, and the states in which a decided item may be at the end.
+
+No tool here fails by itself, so a failed one is a lost one.
+"""
+_CLAIM = re.compile(r"\b(refund|email|ping|count) (o\d+\.\d+)\b")
+
+
+@dataclass(frozen=True)
+class Account:
+    """What is known of a run when it is over.
+
+    Attributes:
+        approvals: every record.
+        events: the audit log.
+        effects: what took effect: tool, order, and idempotency key.
+        forks: checkpoints that continue the same one.
+        heard: threads whose first message a bot acknowledged.
+        excused: how often the person was told privately to ask again.
+        settled: clicks of which a bot said that they decided: approval, index; the
+            index is None when the click was about the whole card.
+        told: thread to the agent's last words in Slack, one text a message.
+    """
+
+    approvals: Sequence[Approval] = ()
+    events: Sequence[Event] = ()
+    effects: Sequence[tuple[str, str, str]] = ()
+    forks: Sequence[object] = ()
+    heard: frozenset[str] = frozenset()
+    excused: int = 0
+    settled: Sequence[tuple[str, int | None]] = ()
+    told: Mapping[str, Sequence[str]] = field(default_factory=dict[str, Sequence[str]])
+
+    @property
+    def items(self) -> list[Item]:
+        """Return every item."""
+        return [item for one in self.approvals for item in one.items]
+
+    @property
+    def threads(self) -> set[str]:
+        """Return the threads that began: of which there is any news."""
+        return {e.thread for e in self.events if e.thread}
+
+
+def broken(account: Account) -> list[str]:
+    """Return every promise that was broken."""
+    checks = (doubled, unmatched, lost, unkept, forked, told_twice, unheard, untrue)
+    return [line for check in checks for line in check(account)]
+
+
+def doubled(account: Account) -> list[str]:
+    """Return the calls with more than one effect.
+
+    An idempotent one may be repeated, but under one key.
+    """
+    keys: dict[tuple[str, str], list[str]] = {}
+    for name, order, key in account.effects:
+        keys.setdefault((name, order), []).append(key)
+    return [
+        f"doubled: {name} {order} took effect {len(found)} times, keys {found}"
+        for (name, order), found in keys.items()
+        if len(set(found) if name == "email" else found) > 1
+    ]
+
+
+def unmatched(account: Account) -> list[str]:
+    """Return items that ran by the record and not in the world, or the other way."""
+    orders = {(name, order) for name, order, _ in account.effects}
+    wrong: list[str] = []
+    for item in account.items:
+        has_run = (item.tool, item.args["order"]) in orders
+        is_settled = item.settlement is not None
+        if item.state is ItemState.EXECUTED and not has_run and not is_settled:
+            wrong.append(f"lost: {item.id} was executed and had no effect")
+        if has_run and item.state not in {ItemState.EXECUTED, ItemState.IN_DOUBT}:
+            wrong.append(f"unauthorized: {item.id} is {item.state} and took effect")
+    return wrong
+
+
+def lost(account: Account) -> list[str]:
+    """Return items whose last decision in the audit log came to something else."""
+    last = {e.item: e.name for e in account.events if e.name in DECIDED}
+    return [
+        f"lost: {item.id} has {last[item.id].value} and is {item.state}"
+        for item in account.items
+        if item.id in last and item.state not in DECIDED[last[item.id]]
+    ]
+
+
+def unkept(account: Account) -> list[str]:
+    """Return clicks that a bot called decisions and the audit log does not have."""
+    names = {*DECIDED, EventName.ITEM_VOTED}
+    kept = {e.item for e in account.events if e.name in names}
+    cards = {item.rpartition(".")[0] for item in kept}
+    return [
+        f"lost: a decision about {approval}, item {index}, was shown and not kept"
+        for approval, index in account.settled
+        if (
+            approval not in cards
+            if index is None
+            else f"{approval}.{index}" not in kept
+        )
+    ]
+
+
+def forked(account: Account) -> list[str]:
+    """Return the checkpoints that two others continue."""
+    return [f"forked: {row}" for row in account.forks]
+
+
+def told_twice(account: Account) -> list[str]:
+    """Return the threads whose end was announced more than once."""
+    ended = (e for e in account.events if e.name is EventName.RUN_FINISHED)
+    ends = Counter(e.thread for e in ended)
+    return [f"told {n} times: the end of {t}" for t, n in ends.items() if n > 1]
+
+
+def unheard(account: Account) -> list[str]:
+    """Return acknowledged messages that began nothing, unless that was told."""
+    begun = {thread.rpartition(":")[2] for thread in account.threads}
+    missing = sorted(account.heard - begun)
+    if len(missing) <= account.excused:
+        return []
+    return [f"unheard: the message {ts} was acknowledged" for ts in missing]
+
+
+def untrue(account: Account) -> list[str]:
+    """Return words that call something done which had no effect, unless people did."""
+    orders = {(name, order) for name, order, _ in account.effects}
+    orders |= {
+        (item.tool, str(item.args["order"]))
+        for item in account.items
+        if item.settlement is not None
+    }
+    return [
+        f"untrue: {thread} was told {name} {order}, and it had no effect"
+        for thread, texts in account.told.items()
+        for text in texts
+        for name, order in _CLAIM.findall(text)
+        if (name, order) not in orders
+    ]

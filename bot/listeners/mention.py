@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from bot import message_events
 from bot.blocks import template
-from bot.desk import Desk, Said, spoken
-from bot.listeners.doors import Doors
+from bot.desk import Calm, Desk, Said, spoken
+from bot.listeners.doors import NOT_RECORDED, Doors
 from bot.listeners.under_card import answered_under_card
 from bot.message_events import Deleted, Mention
 from bot.payload import BadPayload, Json
@@ -54,7 +54,8 @@ _CROWDED = template(
     "decide. Nothing was done: please ask again in a new thread."
 )
 _UNKNOWN = template(
-    "Slack did not say who you are, so nothing was done. Please try again in a moment."
+    "Slack did not say who you are, so nothing was done yet. Slack repeats your "
+    "message for a few minutes; if nothing is said here by then, please ask again."
 )
 
 
@@ -116,6 +117,9 @@ async def _ask(desk: Desk, said: Mention) -> None:
     problem = _problem(asker, wanted)
     if problem is not None:
         await _tell_once(desk, said, problem)
+        if problem is _UNKNOWN:
+            # Slack is in trouble, and may not have told them either: it repeats this.
+            raise Calm(NOT_RECORDED)
         return
     try:
         is_new = await desk.service.ask_agent(

@@ -47,6 +47,19 @@ async def test_a_mention_starts_the_default_agent_in_its_thread(
         assert (facts.origin.channel, facts.origin.thread_ts) == ("C0GENERAL", ts)
 
 
+async def test_a_message_whose_author_slack_did_not_name_is_asked_when_it_comes_again(
+    house: House,
+) -> None:
+    for method, calls in (("users.info", 1), ("chat.postEphemeral", 9)):
+        house.sandbox.faults.plan("http_500", method, calls=calls)
+    async with house.running():
+        await house.actor("U0DAN").say("#general", "@twokey refund 78291")
+
+        job = await next_job(house)
+
+        assert job.input == "refund 78291"
+
+
 async def test_who_asked_may_not_approve_what_comes_of_it(house: House) -> None:
     async with house.running():
         await house.actor("U0ANA").say("#general", "@twokey refund")

@@ -94,6 +94,14 @@ def test_who_asked_for_a_call_takes_it_back_and_the_agent_is_told_why() -> None:
     assert '"changed my mind"' in answer.message
 
 
+def test_who_asked_takes_it_back_without_being_one_of_its_reviewers() -> None:
+    others = an_approval(an_item(demand=SENIOR_ONLY))
+
+    change = changed(say(others, Reject(), reviewer(DAN)))
+
+    assert change.item.state is ItemState.WITHDRAWN
+
+
 def test_nobody_takes_a_call_back_in_the_place_of_another() -> None:
     ben = reviewer(BEN).with_(stands_in_for=(reviewer(DAN),))
     dan = reviewer(DAN).with_(stands_in_for=(reviewer(CHLOE),))

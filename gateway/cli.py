@@ -51,8 +51,8 @@ NAMES = {
 }
 """Modules of `gateway.commands`, as help lists them, and the commands in each."""
 
-_EXTRAS = {"slack_bolt": "slack", "slack_sdk": "slack"}
-"""Packages to the extra that has them; every other one is the server's."""
+_WITH_SLACK = {"demo", "run", "bot", "doctor"}
+"""Modules that need the extra ``slack``; the others need ``server`` at most."""
 
 
 def run(
@@ -108,14 +108,14 @@ def _commands(words: Sequence[str]) -> typer.Typer:
         except ModuleNotFoundError as error:
             if str(error.name).partition(".")[0] in {"gateway", "bot"}:
                 raise
+            extra = "slack" if module in _WITH_SLACK else "server"
             for name in NAMES[module]:
-                _add_missing(app, name, str(error.name))
+                _add_missing(app, name, str(error.name), extra)
     return app
 
 
-def _add_missing(app: typer.Typer, name: str, package: str) -> None:
+def _add_missing(app: typer.Typer, name: str, package: str, extra: str) -> None:
     """Add a command that only says what has to be installed for it."""
-    extra = _EXTRAS.get(package.partition(".")[0], "server")
     advice = f"pip install 'twokey[{extra}]'"
 
     def missing() -> None:

@@ -25,6 +25,7 @@ sys.exit(gateway.cli.run(sys.argv[2:]))
     [
         ("slack_bolt,slack_sdk", "bot", "slack"),
         ("slack_bolt,slack_sdk", "run", "slack"),
+        ("aiohttp", "run", "slack"),
         ("redis", "gateway", "server"),
         ("redis", "audit", "server"),
     ],

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.blocks import Block, input_block, label, modal, text_input
-from bot.ids import Input, View, seal
+from bot.blocks import Block
+from bot.ids import Input, View
+from bot.modals.call_form import call_form, text_field
 from bot.modals.edit import text_of
 from bot.modals.form import State
-from bot.modals.heading import heading, tell
+from bot.modals.heading import tell
 from gateway.approvals.deciding import MAX_TEXT
 from gateway.approvals.record import Approval
 
@@ -23,28 +24,23 @@ class Submitted:
 
 def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
     """Return the modal in which one call is approved with a reason."""
-    item = approval.items[index]
-    blocks = [
-        *heading(approval, item),
-        input_block(
-            label("Reason"),
-            text_input(
-                Input.REASON.value, multiline=True, max_length=MAX_TEXT, focus=True
-            ),
-            block_id=Input.REASON.value,
-            hint=label("The agent reads this, and it is kept in the audit log."),
-        ),
-        tell("Approving means: this call runs once, as shown, when enough agree."),
-    ]
-    return modal(
-        label("Approve this call"),
-        blocks,
-        callback_id=View.APPROVE,
-        submit=label("Approve"),
-        close=label("Cancel"),
-        private_metadata=seal(
-            approval, index, key=key, team=team, purpose=View.APPROVE
-        ),
+    reason = text_field(
+        Input.REASON,
+        "Reason",
+        max_length=MAX_TEXT,
+        focus=True,
+        hint="The agent reads this, and it is kept in the audit log.",
+    )
+    meaning = "Approving means: this call runs once, as shown, when enough agree."
+    return call_form(
+        approval,
+        index,
+        [reason, tell(meaning)],
+        purpose=View.APPROVE,
+        title="Approve this call",
+        submit="Approve",
+        key=key,
+        team=team,
     )
 
 

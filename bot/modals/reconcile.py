@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.blocks import Block, input_block, label, modal, option, select, text_input
+from bot.blocks import Block, input_block, label, option, select
 from bot.cards.buttons import FINDINGS, FINDINGS_OF_A_FAILURE, if_repeated
-from bot.ids import Input, View, seal
+from bot.ids import Input, View
+from bot.modals.call_form import call_form, text_field
 from bot.modals.edit import text_of
 from bot.modals.form import State
-from bot.modals.heading import heading
 from bot.modals.reading import Unreadable, seen
 from bot.modals.schema import Kind
 from gateway.approvals.reconciling import MAX_NOTE
@@ -36,34 +36,30 @@ def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
         [option(label(words), finding.value) for finding, words in names.items()],
         placeholder=label("Choose one"),
     )
-    note = text_input(Input.NOTE.value, multiline=True, max_length=MAX_NOTE)
     blocks = [
-        *heading(approval, item),
         input_block(
             label("What became of it"),
             menu,
             block_id=Input.FINDING.value,
             hint=label(f"{names[Finding.RERUN]}: {if_repeated(item)}"),
         ),
-        input_block(
-            label("What did you find?"),
-            note,
-            block_id=Input.NOTE.value,
-            hint=label(
-                "The agent reads this. It stands on the card and in the audit log."
-            ),
+        text_field(
+            Input.NOTE,
+            "What did you find?",
+            max_length=MAX_NOTE,
+            hint="The agent reads this. It stands on the card and in the audit log.",
             optional=True,
         ),
     ]
-    return modal(
-        label("What became of it?"),
+    return call_form(
+        approval,
+        index,
         blocks,
-        callback_id=View.RECONCILE,
-        submit=label("Record this"),
-        close=label("Cancel"),
-        private_metadata=seal(
-            approval, index, key=key, team=team, purpose=View.RECONCILE
-        ),
+        purpose=View.RECONCILE,
+        title="What became of it?",
+        submit="Record this",
+        key=key,
+        team=team,
     )
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.blocks import Block, input_block, label, modal, option, select, text_input
-from bot.ids import Input, View, seal
+from bot.blocks import Block, input_block, label, option, select
+from bot.ids import Input, View
+from bot.modals.call_form import call_form, text_field
 from bot.modals.edit import text_of
 from bot.modals.form import State
-from bot.modals.heading import heading, tell
+from bot.modals.heading import tell
 from bot.modals.reading import Unreadable, seen
 from bot.modals.schema import Kind
 from gateway.approvals.deciding import MAX_TEXT
@@ -49,30 +50,30 @@ def view(
         [option(label(words), value) for value, words in PRESETS.items()],
         placeholder=label("Choose a reason"),
     )
-    box = text_input(
-        Input.REASON.value, initial=words, multiline=True, max_length=MAX_REASON
-    )
+    needs_reason = Verb.REJECT in item.requires_reason
     blocks = [
-        *heading(approval, item),
         input_block(label("Reason"), menu, block_id=Input.PRESET.value, optional=True),
-        input_block(
-            label("In your own words"),
-            box,
-            block_id=Input.REASON.value,
-            hint=label("The agent reads this. A reason is needed for this tool.")
-            if Verb.REJECT in item.requires_reason
-            else label("The agent reads this."),
+        text_field(
+            Input.REASON,
+            "In your own words",
+            initial=words,
+            max_length=MAX_REASON,
+            hint="The agent reads this. A reason is needed for this tool."
+            if needs_reason
+            else "The agent reads this.",
             optional=True,
         ),
         tell("Rejecting means: this call does not run, and the agent is told."),
     ]
-    return modal(
-        label("Reject this call"),
+    return call_form(
+        approval,
+        index,
         blocks,
-        callback_id=View.REJECT,
-        submit=label("Reject"),
-        close=label("Cancel"),
-        private_metadata=seal(approval, index, key=key, team=team, purpose=View.REJECT),
+        purpose=View.REJECT,
+        title="Reject this call",
+        submit="Reject",
+        key=key,
+        team=team,
     )
 
 

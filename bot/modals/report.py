@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-from bot.blocks import (
-    Block,
-    input_block,
-    label,
-    modal,
-    section,
-    template,
-    text_input,
-)
+from bot.blocks import Block, label, modal, section, template
 from bot.ids import Input, View, seal_notice
+from bot.modals.call_form import text_field
 from bot.modals.edit import text_of
 from bot.modals.form import State
 from gateway.approvals.notice import Notice
@@ -26,16 +19,12 @@ def view(notice: Notice, *, key: bytes, team: str) -> Block:
         "Something is wrong with what ran here? Everybody in the channel sees your "
         "report, and it is kept in the audit log. It undoes nothing."
     )
-    words = text_input(Input.REMARK.value, multiline=True, max_length=MAX_REMARK)
     return modal(
         label("Report this"),
         [
             section(said),
-            input_block(
-                label("What is wrong"),
-                words,
-                block_id=Input.REMARK.value,
-                optional=True,
+            text_field(
+                Input.REMARK, "What is wrong", max_length=MAX_REMARK, optional=True
             ),
         ],
         callback_id=View.REPORT,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.blocks import Block, input_block, label, modal, text_input
-from bot.ids import Input, View, seal
+from bot.blocks import Block
+from bot.ids import Input, View
+from bot.modals.call_form import call_form, text_field
 from bot.modals.edit import text_of
 from bot.modals.form import State
-from bot.modals.heading import heading, tell
+from bot.modals.heading import tell
 from gateway.approvals.deciding import MAX_TEXT
 from gateway.approvals.record import Approval
 
@@ -25,32 +26,23 @@ def view(
     approval: Approval, index: int, *, key: bytes, team: str, words: str = ""
 ) -> Block:
     """Return the modal in which one call is answered; ``words`` stand in it."""
-    item = approval.items[index]
-    blocks = [
-        *heading(approval, item),
-        input_block(
-            label("Your answer"),
-            text_input(
-                Input.MESSAGE.value,
-                initial=words,
-                multiline=True,
-                max_length=MAX_TEXT,
-                focus=True,
-            ),
-            block_id=Input.MESSAGE.value,
-            hint=label("The agent reads it in place of the tool's result."),
-        ),
-        tell("Answering means: this call does not run."),
-    ]
-    return modal(
-        label("Answer the agent"),
-        blocks,
-        callback_id=View.RESPOND,
-        submit=label("Send answer"),
-        close=label("Cancel"),
-        private_metadata=seal(
-            approval, index, key=key, team=team, purpose=View.RESPOND
-        ),
+    answer = text_field(
+        Input.MESSAGE,
+        "Your answer",
+        initial=words,
+        max_length=MAX_TEXT,
+        focus=True,
+        hint="The agent reads it in place of the tool's result.",
+    )
+    return call_form(
+        approval,
+        index,
+        [answer, tell("Answering means: this call does not run.")],
+        purpose=View.RESPOND,
+        title="Answer the agent",
+        submit="Send answer",
+        key=key,
+        team=team,
     )
 
 

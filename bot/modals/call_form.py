@@ -1,0 +1,71 @@
+"""Form about one call: a modal with a heading, inputs and a sealed reference."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import LiteralString
+
+from bot.blocks import Block, input_block, label, modal, text_input
+from bot.ids import Input, View, seal
+from bot.modals.heading import heading
+from gateway.approvals.record import Approval
+
+
+def call_form(
+    approval: Approval,
+    index: int,
+    blocks: Sequence[Block],
+    *,
+    purpose: View,
+    title: LiteralString,
+    submit: LiteralString,
+    key: bytes,
+    team: str,
+) -> Block:
+    """Return the modal in which something is said of one call.
+
+    Args:
+        approval: the record.
+        index: which of its items.
+        blocks: what stands below the heading.
+        purpose: what its submission does; the seal is good for nothing else.
+        title: of the modal.
+        submit: words of its button.
+        key: the bot's sealing key.
+        team: the workspace.
+    """
+    return modal(
+        label(title),
+        [*heading(approval, approval.items[index]), *blocks],
+        callback_id=purpose,
+        submit=label(submit),
+        close=label("Cancel"),
+        private_metadata=seal(approval, index, key=key, team=team, purpose=purpose),
+    )
+
+
+def text_field(
+    name: Input,
+    title: LiteralString,
+    *,
+    max_length: int,
+    hint: LiteralString | None = None,
+    initial: str = "",
+    focus: bool = False,
+    optional: bool = False,
+) -> Block:
+    """Return an input for several lines; its block and action have the same id."""
+    element = text_input(
+        name.value,
+        initial=initial,
+        multiline=True,
+        max_length=max_length,
+        focus=focus,
+    )
+    return input_block(
+        label(title),
+        element,
+        block_id=name.value,
+        hint=label(hint) if hint else None,
+        optional=optional,
+    )

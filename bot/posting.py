@@ -131,18 +131,9 @@ class Wall:
         place = await self.register(keys, record.id, channel, ts)
         if (place.channel, place.ts) != (channel, ts):
             return place
-        shown = _display_digest(message.blocks)
-        judged = self.judged(record)
-        await self.cards.shown(
-            keys,
-            record.id,
-            tenant=record.tenant,
-            rev=record.rev,
-            display_digest=shown,
-            judged=judged,
-        )
+        shown = await self._noted(keys, record, place, message)
         logger.info("card.posted id=%s rev=%d", record.id, record.rev)
-        return place.with_(rev=record.rev, display_digest=shown, judged=judged)
+        return shown
 
     async def _take_down(self, channel: str, ts: str) -> None:
         try:
@@ -170,6 +161,14 @@ class Wall:
             metadata=message.metadata,
             ts=place.ts,
         )
+        shown = await self._noted(keys, record, place, message)
+        logger.info("card.updated id=%s rev=%d", record.id, record.rev)
+        return shown
+
+    async def _noted(
+        self, keys: Keys, record: Shown, place: CardPlace, message: Message
+    ) -> CardPlace:
+        """Keep what a card shows now; return its place with that."""
         shown = _display_digest(message.blocks)
         judged = self.judged(record)
         await self.cards.shown(
@@ -180,7 +179,6 @@ class Wall:
             display_digest=shown,
             judged=judged,
         )
-        logger.info("card.updated id=%s rev=%d", record.id, record.rev)
         return place.with_(rev=record.rev, display_digest=shown, judged=judged)
 
     async def say(

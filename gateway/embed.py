@@ -14,7 +14,6 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from langchain_core.runnables import RunnableConfig
@@ -157,12 +156,7 @@ class Twokey:
             self._stack = stack.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         """Let running threads rest, then close everything; approvals stay open."""
         await self._stack.aclose()
 

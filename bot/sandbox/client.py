@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
-from types import TracebackType
 from typing import Self, TypeVar
 
 import aiohttp
@@ -289,12 +288,7 @@ class People:
         self._session = await self._open.enter_async_context(session)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         """Close the connections."""
         self._session = None
         await self._open.aclose()

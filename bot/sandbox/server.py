@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from http import HTTPStatus
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import aiohttp
@@ -91,12 +90,7 @@ class Sandbox:
             self._open = opening.pop_all()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         """Stop listening, and close every socket and stream."""
         await self._open.aclose()
         self._started = None

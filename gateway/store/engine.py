@@ -21,7 +21,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 from urllib.parse import quote
 
@@ -97,12 +96,7 @@ class EmbeddedEngine:
         self.url = f"unix://{quote(server.socket)}"
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_raised: object) -> None:
         """Stop the server if nobody else uses it, and wait for its files to close."""
         if self._server is not None:
             self._server.leave()
@@ -112,14 +106,9 @@ class EmbeddedEngine:
         """Start or share, without holding up the event loop."""
         return await asyncio.to_thread(self.__enter__)
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_raised: object) -> None:
         """Leave as the sync form does, without holding up the event loop."""
-        await asyncio.to_thread(self.__exit__, kind, error, trace)
+        await asyncio.to_thread(self.__exit__)
 
 
 _SERVERS: Final[dict[tuple[int, Path], _FolderServer]] = {}

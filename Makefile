@@ -2,30 +2,56 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: help install demo test check format bench chaos mutants screenshots clean
+# LOCK= installs the newest versions that pyproject.toml allows, instead of those that
+# requirements/ fixes by their hashes.
+LOCK ?= yes
+
+# How many processes share the tests, as pytest-xdist's -n has it.
+JOBS ?= auto
+PARALLEL := -n $(JOBS) --dist loadgroup
+
+# $(call timed,COMMAND): run it, and say at the end how long it took.
+timed = @began=$$(date +%s); $(1); ended=$$?; \
+	echo "make $@ took $$(($$(date +%s) - began)) s"; exit $$ended
+
+.PHONY: help install demo test test-fast test-store coverage check format lock dist \
+	bench chaos mutants screenshots clean
 
 help:
 	@echo "make demo         start everything locally and print a link to the page"
+	@echo "make test-fast    run the tests that answer within two minutes"
 	@echo "make test         run every test"
-	@echo "make check        format, lint, types, import contracts, sizes, spelling"
+	@echo "make check        format, lint, types, import contracts, sizes, spelling, workflows"
+	@echo "make coverage     see that tests take every branch of the core"
 	@echo "make bench        measure the figures of the README, as ratios"
 	@echo "make chaos        kill, pause and cut off processes for ten minutes (MINUTES=, SEED=)"
 	@echo "make mutants      break the core in every listed way; a test must notice each"
 	@echo "make screenshots  take the pictures of docs/img again"
 	@echo "make format       format the code"
+	@echo "make lock         fix the newest allowed versions in requirements/"
 
 # What runs the product.
-$(VENV)/.run: pyproject.toml
+$(VENV)/.run: pyproject.toml requirements/run.txt
 	@echo "Installing Twokey into $(VENV) (once, about a minute) ..."
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]'
+ifeq ($(LOCK),)
+	@$(PIP) --upgrade --upgrade-strategy eager --editable '.[all]'
+else
+	@$(PIP) --require-hashes --requirement requirements/run.txt
+	@$(PIP) --no-deps --no-build-isolation --editable .
+endif
 	@touch $@
 
 # What tests and checks it.
-$(VENV)/.dev: $(VENV)/.run
+$(VENV)/.dev: $(VENV)/.run requirements/dev.txt
 	@echo "Installing the tools for tests and checks into $(VENV) (once, about a minute) ..."
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+ifeq ($(LOCK),)
+	@$(PIP) --upgrade --upgrade-strategy eager --editable '.[dev]'
+else
+	@$(PIP) --require-hashes --requirement requirements/dev.txt
+endif
 	@touch $@
 
 install: $(VENV)/.dev
@@ -34,7 +60,19 @@ demo: $(VENV)/.run
 	@$(BIN)/twokey demo
 
 test: $(VENV)/.dev
-	@$(BIN)/python -m pytest
+	$(call timed,$(BIN)/python -m pytest $(PARALLEL) $(TESTS))
+
+test-fast: $(VENV)/.dev
+	$(call timed,$(BIN)/python -m pytest $(PARALLEL) --fast $(TESTS))
+
+# What speaks to the store, on the server that TWOKEY_TEST_REDIS names. It is emptied.
+test-store: $(VENV)/.dev
+	$(call timed,$(BIN)/python -m pytest tests/store tests/service tests/races)
+
+# What has to be covered is listed in pyproject.toml; these tests suffice for it.
+coverage: $(VENV)/.dev
+	$(call timed,$(BIN)/python -m pytest $(PARALLEL) --cov \
+		tests/approvals tests/policy tests/store tests/service)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
@@ -45,10 +83,29 @@ check: $(VENV)/.dev
 	@$(BIN)/interrogate --quiet bot gateway
 	@$(BIN)/mypy
 	@$(BIN)/pyright
+	@$(BIN)/zizmor --offline --quiet --no-progress .github
 
 format: $(VENV)/.dev
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
+
+# The first resolution decides; what runs the product and what releases it follow it.
+COMPILE := $(BIN)/uv pip compile --quiet --upgrade --universal --generate-hashes \
+	--annotation-style line --custom-compile-command "make lock"
+lock: $(VENV)/.dev
+	@$(COMPILE) --extra dev -o requirements/dev.txt pyproject.toml requirements/build.in
+	@$(COMPILE) --extra all -o requirements/run.txt -c requirements/dev.txt \
+		pyproject.toml requirements/build.in
+	@$(COMPILE) --python-version 3.11 -o requirements/release.txt -c requirements/dev.txt \
+		requirements/build.in requirements/release.in
+
+# Wheel, sdist, and a list of everything that a full installation brings along.
+dist:
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(PIP) --require-hashes --requirement requirements/release.txt
+	@rm -rf dist && $(BIN)/hatchling build dist
+	@mkdir -p build && $(BIN)/cyclonedx-py requirements --pyproject pyproject.toml \
+		--output-reproducible -o build/sbom.cdx.json requirements/run.txt
 
 bench: $(VENV)/.dev
 	@$(BIN)/python -m bench

@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 
 from bot.sandbox import delivery
+from gateway.store.connection import Connection
 from gateway.store.engine import EmbeddedEngine
 from gateway.store.store import Store
 from tests.lifetimes import wrong_lifetimes
 
-pytest_plugins = ["pytester"]
+pytest_plugins = ["pytester", "tests.levels"]
 
 WAIT_S = 30.0
 
-# How long an example takes says something about the machine and nothing about the code;
-# what has to be fast is measured in bench/.
-settings.register_profile("twokey", deadline=None)
-settings.load_profile("twokey")
+DURABLE = {
+    "appendonly": "yes",
+    "appendfsync": "always",
+    "maxmemory-policy": "noeviction",
+}
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -40,11 +42,30 @@ def slack_waits() -> Generator[pytest.MonkeyPatch]:
 
 @pytest.fixture(scope="session")
 def valkey_url() -> Generator[str]:
-    """Start one embedded Valkey for the session, as the product does."""
+    """Start one embedded Valkey for each process of tests, as the product does.
+
+    ``TWOKEY_TEST_REDIS`` names another server instead. Everything on it is deleted, and
+    it is made as durable as Twokey demands.
+    """
+    named = os.environ.get("TWOKEY_TEST_REDIS")
+    if named:
+        # The tests of one process empty the store while another's are using it.
+        assert "PYTEST_XDIST_WORKER" not in os.environ, "TWOKEY_TEST_REDIS: use -n 0"
+        asyncio.run(make_durable(named))
+        yield named
+        return
     folder = Path(tempfile.mkdtemp(prefix="tk-test-"))
     with EmbeddedEngine(folder) as engine:
         yield engine.url
     shutil.rmtree(folder, ignore_errors=True)
+
+
+async def make_durable(url: str) -> None:
+    """Give a server the settings without which Twokey refuses it."""
+    conn = Connection(url)
+    for name, value in DURABLE.items():
+        await conn.command("CONFIG SET", name, value)
+    await conn.close()
 
 
 @pytest.fixture

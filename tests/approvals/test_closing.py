@@ -14,6 +14,7 @@ from pydantic import JsonValue
 from gateway.approvals.edits import argument_errors
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy.schemas import unusable
+from tests.levels import examples
 
 A: JsonObject = {"properties": {"a": {}}}
 B: JsonObject = {"type": "object", "properties": {"b": {}}}
@@ -148,7 +149,7 @@ ARGS = st.dictionaries(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(SCHEMAS, ARGS)
 def test_closing_a_schema_never_opens_it(schema: JsonObject, args: JsonObject) -> None:
     fits = Draft202012Validator(schema).is_valid(args)  # pyright: ignore[reportUnknownMemberType] - jsonschema ships partial types

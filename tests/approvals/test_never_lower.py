@@ -27,6 +27,7 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
+from tests.levels import examples
 
 DEMANDS = {
     **dict.fromkeys(Tier, Demand(approvals=1, of=(SUPPORT, SENIOR))),
@@ -53,7 +54,7 @@ def judgement(tier: Tier) -> Judgement:
     return Judgement(tier=tier, reasons=(), demand=DEMANDS[tier], policy_digest=tier)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @example(
     Tier.APPROVE,
     [

@@ -22,6 +22,7 @@ from gateway.approvals.decisions import (
 from gateway.approvals.record import Approval, Demand, Role
 from gateway.approvals.tiers import Tier
 from tests.approvals.builders import DAN, NOW_MS, an_approval, an_item, click_on
+from tests.levels import examples
 
 SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))
@@ -245,7 +246,7 @@ def say(approval: Approval, step: Step, people: People, now_ms: int) -> Approval
 
 @pytest.mark.timeout(600)
 @settings(
-    max_examples=10_000,
+    max_examples=examples(10_000),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],

@@ -32,6 +32,7 @@ HOSTILE = st.text(
 )
 
 
+@pytest.mark.slow
 def test_no_hidden_code_point_of_all_unicode_survives_raw() -> None:
     must_go = {
         character

@@ -23,6 +23,7 @@ from gateway.policy.expressions import MAX_NESTING, BadExpression, compiled
 from gateway.policy.load import BadPolicy, load_policy
 from gateway.policy.rules import Policy
 from gateway.policy_source import PolicySource
+from tests.levels import examples
 
 EXAMPLE = (Path(__file__).parents[2] / "policy.example.yml").read_text("utf-8")
 TREE = parse_yaml(EXAMPLE, "policy.example.yml").value
@@ -184,13 +185,13 @@ def assert_usable_or_placed(found: bytes) -> None:
     assert len(answer) < 2000
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW)
 @given(trees())
 def test_any_tree_is_a_policy_or_its_mistake_has_a_line(text: str) -> None:
     assert_usable_or_placed(text.encode("utf-8", "surrogatepass"))
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=examples(150), deadline=None, suppress_health_check=SLOW)
 @given(st.just(EXAMPLE) | trees(), st.lists(CHANGES, min_size=1, max_size=3))
 def test_any_bytes_are_a_policy_or_their_mistake_has_a_line(
     text: str, changes: list[Change]
@@ -202,7 +203,7 @@ def test_any_bytes_are_a_policy_or_their_mistake_has_a_line(
     assert_usable_or_placed(found)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200))
 @example(b"version: 1\r# \xff\r\n")
 def test_no_bytes_at_all_end_in_anything_else(found: bytes) -> None:
@@ -283,7 +284,7 @@ WORDS = [
 ]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(
     st.lists(st.sampled_from(WORDS), max_size=60).map("".join) | st.text(max_size=80)
 )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from gateway.errors import PolicyError
 from gateway.policy.load import BadPolicy, load_policy
 from gateway.policy.rules import Policy
+from tests.levels import examples
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = (ROOT / "policy.example.yml").read_text("utf-8")
@@ -332,7 +333,7 @@ def mutated(draw: st.DrawFn) -> str:
     return "\n".join(lines)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(mutated())
 def test_any_mutated_policy_loads_or_names_a_line_of_its_own(text: str) -> None:
     try:

@@ -15,6 +15,7 @@ from gateway.approvals.strict_json import JsonObject
 from gateway.policy.load import load_policy
 from gateway.policy.resources import resource_key
 from gateway.policy.windows import window_uses
+from tests.levels import examples
 
 SCHEMA: JsonObject = {
     "type": "object",
@@ -70,7 +71,7 @@ def test_texts_stay_apart() -> None:
     assert len(keys) == 4
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.from_regex(r"\A[ +-]?[0-9_]{1,6}(\.[0-9]{0,2})?(e[0-9])? ?\Z"))
 def test_what_a_tool_reads_as_one_integer_has_one_key(text: str) -> None:
     try:
@@ -81,7 +82,7 @@ def test_what_a_tool_reads_as_one_integer_has_one_key(text: str) -> None:
     assert resource_key(text, SCHEMA, ("id",)) == resource_key(read)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8),
     st.sampled_from(INVISIBLE),
@@ -101,7 +102,7 @@ def test_no_invisible_character_at_all_makes_another_resource() -> None:
     assert [one for one in INVISIBLE if resource_key(f"C{one}1") != plain] == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.text(max_size=8))
 def test_what_is_folded_stays_as_it_is(text: str) -> None:
     key = key_of(text)

@@ -19,6 +19,7 @@ from gateway.policy.evaluate import Ruling, evaluate
 from gateway.policy.expressions import Answer, BadExpression, ask, compiled, scope
 from gateway.policy.facts import Facts
 from gateway.policy.load import load_policy
+from tests.levels import examples
 
 MIXED = "mixed"
 SPELLINGS = {
@@ -84,7 +85,7 @@ def asked(source: str, args: JsonObject) -> Answer:
     return ask(compiled(source), scope(args, {}))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(VALUES, VALUES, st.sampled_from(sorted(SPELLINGS)))
 def test_every_spelling_compares_by_type(
     left: JsonValue, right: JsonValue, source: str
@@ -97,7 +98,7 @@ def test_every_spelling_compares_by_type(
         assert answer == Answer(holds=(expected is True) is SPELLINGS[source])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(VALUES, VALUES)
 def test_a_value_that_is_written_out_compares_like_one_of_the_call(
     left: JsonValue, right: JsonValue
@@ -116,7 +117,7 @@ def test_a_value_that_is_written_out_compares_like_one_of_the_call(
         assert (one.holds, not one.problem) == (expected.holds, not expected.problem)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(LEAVES, st.lists(LEAVES, max_size=4))
 def test_a_list_has_a_value_or_not_or_nobody_can_tell(
     value: JsonValue, values: list[JsonValue]
@@ -278,7 +279,7 @@ def test_the_library_writes_no_log_of_what_could_not_be_compared(
     assert not caplog.records
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_what_compiles_still_compiles_and_means_the_same_where_types_agree(
     data: st.DataObject,

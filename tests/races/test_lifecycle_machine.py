@@ -33,6 +33,7 @@ from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Finding, Result
 from gateway.store.store import Store
 from gateway.wire import Claimed, ClaimRequest
+from tests.levels import examples
 from tests.service.desk import (
     ANA,
     BEN,
@@ -282,7 +283,7 @@ def test_no_order_of_events_leaves_the_model(valkey_url: str) -> None:
     run_state_machine_as_test(  # pyright: ignore[reportUnknownMemberType] - untyped by hypothesis
         Lifecycle,
         settings=settings(
-            max_examples=60,
+            max_examples=examples(60),
             stateful_step_count=30,
             deadline=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],

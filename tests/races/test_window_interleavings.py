@@ -21,6 +21,7 @@ from gateway.approvals.record import Item
 from gateway.approvals.tiers import Tier
 from gateway.store.store import Store
 from gateway.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from tests.levels import examples
 from tests.races.turnstile import Choose, Turnstile, every_order
 from tests.service.desk import ANA, BEN, Desk
 from tests.service.windowed import refund, refunded, windowed
@@ -180,7 +181,7 @@ DEEDS = st.builds(
 
 
 @settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )

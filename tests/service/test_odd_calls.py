@@ -14,6 +14,7 @@ from gateway.errors import NotAllowed, TwokeyError
 from gateway.policy.load import load_policy
 from gateway.store.store import Store
 from gateway.wire import CallHint, ProposedCall, Turn, TurnRef, Verdict, VerdictKind
+from tests.levels import examples
 from tests.service.desk import POLICY, Desk
 
 TEXTS = st.text(st.characters(), max_size=20) | st.sampled_from(
@@ -80,7 +81,10 @@ async def judged(desk: Desk, turn: Turn) -> tuple[Verdict, ...] | str:
         return str(error)
 
 
-@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(30),
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(turn=odd_turns())
 async def test_any_turn_is_judged_or_refused_in_a_sentence_and_so_again(
     store: Store, turn: Turn

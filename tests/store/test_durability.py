@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -15,6 +16,7 @@ from gateway.store.durability import (
     ensure_durable,
     read_facts,
 )
+from gateway.store.engine import EmbeddedEngine
 
 SAFE = EngineFacts(
     software="valkey",
@@ -89,9 +91,13 @@ def test_replicas_that_have_to_acknowledge_are_safe() -> None:
     assert durability_problems(replace(facts, replicas=2, clock_offset_s=4.9)) == []
 
 
-async def test_the_embedded_engine_is_safe(conn: Connection) -> None:
-    facts = await ensure_durable(conn)
+async def test_the_embedded_engine_is_safe(tmp_path: Path) -> None:
+    async with EmbeddedEngine(tmp_path / "engine") as engine:
+        conn = Connection(engine.url)
 
+        facts = await ensure_durable(conn)
+
+        await conn.close()
     assert facts.name.startswith("valkey 9.")
     assert abs(facts.clock_offset_s) < 1
 
@@ -132,7 +138,7 @@ async def test_a_server_that_forbids_config_is_refused_clearly(
     conn: Connection, valkey_url: str
 ) -> None:
     await conn.command("ACL SETUSER", "managed", "on", ">pw", "~*", "+@all", "-config")
-    managed = Connection(valkey_url.replace("unix://", "unix://managed:pw@"))
+    managed = Connection(valkey_url.replace("://", "://managed:pw@"))
 
     with pytest.raises(UnsafeStore, match="CONFIG GET is forbidden here"):
         await ensure_durable(managed)

@@ -81,6 +81,7 @@ def _card_problems(approval: Approval) -> list[str]:
     return [str(problem) for problem in problems]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filler", ["x", "\u200b"])
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 9])
 @pytest.mark.parametrize("is_edited", [True, False])

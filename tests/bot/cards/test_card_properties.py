@@ -20,9 +20,10 @@ from gateway.approvals.tiers import Tier
 from tests.bot.samples import KEY, TEAM
 from tests.bot.strategies import CANARY, approvals, hostile, moments
 from tests.bot.tame import assert_tame, objects
+from tests.levels import examples
 
 _quick = settings(
-    max_examples=40,
+    max_examples=examples(40),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

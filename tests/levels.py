@@ -1,0 +1,105 @@
+"""How many tests run: everything, the fast level, or one share of a sharded run.
+
+``--fast`` leaves out the folders and marks below and shortens the property tests. What
+it leaves out needs other processes, a browser, a moved clock, or minutes.
+``--shard 2/4`` keeps the second quarter of the test files. A file's name decides, so
+the shards hold each test once without a list that somebody has to keep.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).parent
+
+SLOW_FOLDERS = frozenset(
+    {"bench", "browser", "chaos", "clock", "conformance", "docs", "matrix", "races"}
+)
+SLOW_MARKS = frozenset({"browser", "slow"})
+
+FAST_EXAMPLES = 10
+"""How many examples a property gets in the fast level."""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the options that choose what runs."""
+    group = parser.getgroup("twokey", "which tests run")
+    group.addoption("--fast", action="store_true", help="Leave out what is slow.")
+    group.addoption("--shard", metavar="K/N", help="Run one share of the test files.")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave slow folders and other shards' files unread: importing takes time, too."""
+    if config.getoption("--fast") and collection_path.parent == ROOT:
+        return collection_path.name in SLOW_FOLDERS or None
+    shard = config.getoption("--shard")
+    if shard and collection_path.is_file():
+        return not in_shard(collection_path, shard) or None
+    return None
+
+
+def in_shard(path: Path, shard: str) -> bool:
+    """Say whether a shard such as ``2/4`` holds a test file."""
+    number, count = (int(part) for part in shard.split("/"))
+    if not 1 <= number <= count:
+        raise pytest.UsageError(f"--shard {shard}: write 1/4, 2/4, 3/4 or 4/4.")
+    name = path.relative_to(ROOT).as_posix()
+    return crc32(name.encode()) % count == number - 1
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the profile of the property tests."""
+    # How long an example takes says something about the machine and nothing about the
+    # code; what has to be fast is measured in bench/.
+    settings.register_profile("everything", deadline=None)
+    settings.register_profile("fast", deadline=None, max_examples=FAST_EXAMPLES)
+    settings.load_profile("fast" if config.getoption("--fast") else "everything")
+
+
+def examples(count: int) -> int:
+    """Return how many examples a property gets that takes `count` of them."""
+    is_fast = settings.get_current_profile_name() == "fast"
+    return FAST_EXAMPLES if is_fast else count
+
+
+def pytest_collection_modifyitems(
+    config: pytest.Config, items: list[pytest.Item]
+) -> None:
+    """Deselect what is marked as slow."""
+    if not config.getoption("--fast"):
+        return
+    slow = [
+        item for item in items if SLOW_MARKS & {m.name for m in item.iter_markers()}
+    ]
+    if slow:
+        config.hook.pytest_deselected(items=slow)
+        items[:] = [item for item in items if item not in set(slow)]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """Escape lone surrogates in a report.
+
+    pytest-xdist sends reports as UTF-8 and ends the whole run where one cannot be
+    encoded. Tests of hostile payloads log such text on purpose.
+    """
+    return escaped((yield))
+
+
+def escaped(value: Any) -> Any:
+    """Return the value with each lone surrogate written as its escape sequence."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    if isinstance(value, dict):
+        return dict(escaped(list(value.items())))  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    if isinstance(value, list):
+        return [escaped(each) for each in value]  # pyright: ignore[reportUnknownVariableType]
+    if isinstance(value, tuple):
+        return tuple(escaped(list(value)))  # pyright: ignore[reportUnknownArgumentType]
+    return value

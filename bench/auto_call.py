@@ -25,15 +25,13 @@ from typing import Any, cast
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
-from typing_extensions import override
 
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from bench.till import Graph
 from gateway.agent import ApprovalMiddleware
+from gateway.agent.scripted_model import ScriptedModel, calling
 from gateway.policy.load import load_policy
 from gateway.protocol.port import connected
 from gateway.resume.checkpoints import open_checkpoints
@@ -85,36 +83,17 @@ def weigh(order: str) -> str:
     return f"{order} is a desk"
 
 
-class Curious(BaseChatModel):
-    """A model that looks an order up so many times, one call a turn, and is done."""
+def _curious(calls: int, uses: str) -> ScriptedModel:
+    """Return a model that looks an order up so many times, one call a turn."""
 
-    calls: int
-    uses: str
-
-    @property
-    @override
-    def _llm_type(self) -> str:
-        return "curious"
-
-    @override
-    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        return self
-
-    @override
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: Any = None,
-        **kwargs: Any,
-    ) -> ChatResult:
+    def reply(messages: list[BaseMessage]) -> AIMessage:
         done = sum(isinstance(message, ToolMessage) for message in messages)
-        answer = AIMessage("Done.")
-        if done < self.calls:
-            order = next(str(m.text) for m in messages if isinstance(m, HumanMessage))
-            call = {"name": self.uses, "args": {"order": order}, "id": f"call-{done}"}
-            answer = AIMessage("", tool_calls=[call])  # pyright: ignore[reportArgumentType] - plain dicts are tool calls
-        return ChatResult(generations=[ChatGeneration(message=answer)])
+        if done >= calls:
+            return AIMessage("Done.")
+        order = next(str(m.text) for m in messages if isinstance(m, HumanMessage))
+        return calling((uses, {"order": order}, f"call-{done}"))
+
+    return ScriptedModel(reply=reply)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +177,7 @@ async def _subjects(calls: int) -> AsyncGenerator[list[Subject]]:
         ):
 
             def subject(name: str, *middleware: object, uses: str) -> Subject:
-                model = Curious(calls=calls, uses=uses)
+                model = _curious(calls, uses)
                 graph = make(model, tools=[look_up, weigh], middleware=middleware)
                 return Subject(name, attached(graph, saver))
 

@@ -9,14 +9,12 @@ from typing import Any, cast
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain.agents.middleware import HumanInTheLoopMiddleware
-from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.pregel import Pregel
-from typing_extensions import override
 
 from gateway.agent import ApprovalMiddleware
+from gateway.agent.scripted_model import ScriptedModel, calling
 
 Graph = Pregel[Any, Any, Any, Any]
 
@@ -44,33 +42,12 @@ class Till:
         return StructuredTool.from_function(coroutine=self.refund, name="refund")
 
 
-class Scripted(BaseChatModel):
-    """A model that refunds whatever order a person names, and then is done."""
-
-    @property
-    @override
-    def _llm_type(self) -> str:
-        return "scripted"
-
-    @override
-    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        return self
-
-    @override
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: Any = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        last = messages[-1]
-        answer = AIMessage("Done.")
-        if isinstance(last, HumanMessage):
-            args = {"order": str(last.text), "amount": 49.5}
-            call = {"name": "refund", "args": args, "id": "call-1"}
-            answer = AIMessage("", tool_calls=[call])  # pyright: ignore[reportArgumentType] - plain dicts are tool calls
-        return ChatResult(generations=[ChatGeneration(message=answer)])
+def _reply(messages: list[BaseMessage]) -> AIMessage:
+    """Refund the order that a person names, and then be done."""
+    last = messages[-1]
+    if not isinstance(last, HumanMessage):
+        return AIMessage("Done.")
+    return calling(("refund", {"order": str(last.text), "amount": 49.5}, "call-1"))
 
 
 def agent(
@@ -86,4 +63,6 @@ def agent(
         wrap: makes the tool what this middleware wants it to be.
     """
     make = cast("Callable[..., Graph]", create_agent)
-    return make(Scripted(), tools=[wrap(till.tool())], middleware=[middleware])
+    return make(
+        ScriptedModel(reply=_reply), tools=[wrap(till.tool())], middleware=[middleware]
+    )

@@ -16,13 +16,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from langchain.agents import create_agent
 from langchain.chat_models import init_chat_model
-from langchain_core.callbacks import CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import (
     AIMessage,
@@ -31,12 +30,11 @@ from langchain_core.messages import (
     ToolCall,
     ToolMessage,
 )
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable
 from langchain_core.tools import BaseTool, tool
 from pydantic import Field
 
 from gateway.agent import ApprovalMiddleware, grant, guarded
+from gateway.agent.scripted_model import ScriptedModel
 
 ORDERS = {
     "78291": {"customer_id": "C-1207", "item": "standing desk", "amount": 899.00},
@@ -129,40 +127,16 @@ def send_email(
 TOOLS: list[BaseTool] = [look_up_order, process_refund, change_address, send_email]
 
 
-class ScriptedModel(BaseChatModel):
-    """A stand-in for a language model that knows this one job by heart.
+def play(messages: list[BaseMessage]) -> AIMessage:
+    """Play the model; raise as a provider's does while the outage is there.
 
     It is deterministic, and it has nothing but the messages to go by: a refund's
     amount comes from the order that was looked up, the last words from the results.
     """
-
-    @property
-    def _llm_type(self) -> str:
-        return "twokey-scripted"
-
-    def bind_tools(
-        self,
-        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
-        *,
-        tool_choice: str | None = None,
-        **kwargs: Any,  # noqa: ANN401 - the shape of BaseChatModel
-    ) -> Runnable[Any, AIMessage]:
-        """Accept any tools: it knows its own."""
-        del tools, tool_choice, kwargs
-        return self
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,  # noqa: ANN401 - the shape of BaseChatModel
-    ) -> ChatResult:
-        del stop, run_manager, kwargs
-        outage = os.environ.get("TWOKEY_DEMO_OUTAGE")
-        if outage and Path(outage).exists():
-            raise ConnectionError("The model's provider cannot be reached.")
-        return ChatResult(generations=[ChatGeneration(message=next_message(messages))])
+    outage = os.environ.get("TWOKEY_DEMO_OUTAGE")
+    if outage and Path(outage).exists():
+        raise ConnectionError("The model's provider cannot be reached.")
+    return next_message(messages)
 
 
 def next_message(messages: Sequence[BaseMessage]) -> AIMessage:
@@ -322,7 +296,7 @@ def _json_after(text: str, label: str) -> Any:  # noqa: ANN401 - JSON
 
 def _model() -> BaseChatModel:
     name = os.environ.get("TWOKEY_DEMO_MODEL")
-    return init_chat_model(name) if name else ScriptedModel()
+    return init_chat_model(name) if name else ScriptedModel(reply=play)
 
 
 graph = create_agent(

@@ -12,19 +12,11 @@ from langgraph.types import Command
 from pydantic import ValidationError
 
 from gateway.agent import answers
+from gateway.agent.scripted_model import calling
 from gateway.approvals.record import Verb
 from gateway.wire import Verdict
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
-    FREE,
-    STRICT,
-    Effects,
-    Runner,
-    build,
-    by_call,
-    calling,
-    pay,
-)
+from tests.agent.world import FREE, STRICT, Effects, Runner, build, by_call, pay
 
 JUNK: list[Any] = [
     None,

@@ -11,10 +11,11 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from gateway.agent import ApprovalMiddleware, gated_subagents
+from gateway.agent.scripted_model import calling, scripted
 from gateway.approvals.tiers import Tier
 from gateway.errors import GraphError
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import Effects, Runner, Script, by_call, calling, item_of, pay
+from tests.agent.world import Effects, Runner, by_call, item_of, pay
 
 TIERS = {"task": Tier.AUTO}
 PAYER: dict[str, Any] = {
@@ -37,7 +38,7 @@ def _deep(
         AIMessage("ok"),
     ]
     return cast("Any", create_deep_agent)(
-        model=Script(replies=replies),
+        model=scripted(replies),
         tools=effects.tools(is_guarded=False),
         subagents=subagents,
         middleware=[ApprovalMiddleware("boss", gateway=gateway)],
@@ -100,9 +101,9 @@ def test_a_listed_general_purpose_subagent_is_gated_and_not_doubled() -> None:
 def test_a_compiled_subagent_without_a_gate_is_refused(effects: Effects) -> None:
     tools = effects.tools(is_guarded=False)
     make = cast("Any", create_agent)
-    bare = make(Script(replies=[]), tools)
+    bare = make(scripted([]), tools)
     gate = ApprovalMiddleware("payer")
-    gated = make(Script(replies=[]), tools, middleware=[gate])
+    gated = make(scripted([]), tools, middleware=[gate])
     spec = {"name": "payer", "description": "Pays."}
 
     with pytest.raises(GraphError, match=r"'payer' can start .* 'look_up', 'pay'"):

@@ -12,9 +12,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import StateSnapshot
 
 from gateway.agent import edit_messages
+from gateway.agent.scripted_model import ScriptedModel, scripted
 from gateway.approvals import edits
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, FREE, Effects, Runner, Script, build, pay
+from tests.agent.world import CONFIG, FREE, Effects, Runner, build, pay
 
 OTHER: RunnableConfig = {"configurable": {"thread_id": "thread-2"}}
 DEFUSED = "[not-twokey:edited]"
@@ -26,10 +27,10 @@ class Told:
     def __init__(self, effects: Effects, memory: InMemorySaver) -> None:
         self.effects, self.memory = effects, memory
         self.gateway = FakeGateway(FREE)
-        self.model = Script(replies=[pay(10), AIMessage("paid")])
+        self.model = scripted([pay(10), AIMessage("paid")])
         self.graph = self.another_process(self.model)
 
-    def another_process(self, model: Script) -> Any:
+    def another_process(self, model: ScriptedModel) -> Any:
         """Return the same agent in a process that heard of nothing yet."""
         tools = self.effects.tools()
         return build(self.gateway, tools, model=model, saver=self.memory)
@@ -50,7 +51,7 @@ def told(effects: Effects, memory: InMemorySaver) -> Told:
     return Told(effects, memory)
 
 
-def read(model: Script) -> str:
+def read(model: ScriptedModel) -> str:
     """Return what the model read last."""
     return str(model.seen[-1])
 
@@ -70,7 +71,7 @@ async def test_a_true_edit_copied_into_another_thread_is_not_told_there(
     runner: Runner, told: Told, *, is_same_process: bool
 ) -> None:
     await told.edited(runner)
-    model = told.model if is_same_process else Script(replies=[])
+    model = told.model if is_same_process else scripted([])
     graph = told.graph if is_same_process else told.another_process(model)
     await runner.say(graph, "hello", OTHER)
     state = await runner.state(told.graph)
@@ -89,7 +90,7 @@ async def test_in_a_copy_of_the_thread_the_notice_is_no_notice_any_more(
 ) -> None:
     await told.edited(runner)
     copied(memory, OTHER)
-    model = Script(replies=[])
+    model = scripted([])
     graph = told.another_process(model)
 
     await runner.say(graph, "and now?", OTHER)
@@ -104,7 +105,7 @@ async def test_a_branch_that_holds_the_edit_tells_it_once(
     runner: Runner, told: Told, *, is_same_process: bool
 ) -> None:
     await told.edited(runner)
-    model = told.model if is_same_process else Script(replies=[])
+    model = told.model if is_same_process else scripted([])
     graph = told.graph if is_same_process else told.another_process(model)
     after_edit = next(one for one in await told.history() if one.next == ("model",))
     forked: RunnableConfig = await graph.aupdate_state(
@@ -123,7 +124,7 @@ async def test_a_step_back_to_before_the_edit_tells_of_none(
 ) -> None:
     await told.edited(runner)
     first = [one for one in await told.history() if one.next == ("model",)][-1]
-    model = Script(replies=[])
+    model = scripted([])
     graph = told.another_process(model)
 
     await runner.run(graph, None, first.config)

@@ -11,11 +11,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from gateway.agent import guarded, results, turns
+from gateway.agent.scripted_model import ScriptedModel, calling, scripted
 from gateway.approvals import edits
 from gateway.approvals.record import EditRecord
 from gateway.errors import ThreadUnavailable
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, FREE, Effects, Runner, Script, build, calling, pay
+from tests.agent.world import CONFIG, FREE, Effects, Runner, build, pay
 
 MARK = edits.NOTICE_MARK
 
@@ -34,7 +35,7 @@ async def edited(
     return gateway, record
 
 
-def notices(model: Script) -> int:
+def notices(model: ScriptedModel) -> int:
     return str(model.seen[-1]).count(MARK)
 
 
@@ -50,7 +51,7 @@ async def test_another_process_asks_once_and_tells_the_edit(
     runner: Runner, effects: Effects, memory: InMemorySaver
 ) -> None:
     gateway, _ = await edited(runner, effects, memory)
-    model = Script(replies=[pay(2, "bob", "c2"), AIMessage("paid")])
+    model = scripted([pay(2, "bob", "c2"), AIMessage("paid")])
     graph = build(gateway, effects.tools(), model=model, saver=memory)
 
     await runner.say(graph, "and bob")
@@ -75,7 +76,7 @@ async def test_an_edit_that_says_anything_else_is_not_told(
     runner: Runner, effects: Effects, memory: InMemorySaver, change: dict[str, Any]
 ) -> None:
     gateway, record = await edited(runner, effects, memory)
-    model = Script(replies=[AIMessage("hello")])
+    model = scripted([AIMessage("hello")])
     graph = build(gateway, effects.tools(), model=model, saver=memory)
     forged = {**record.model_dump(mode="json"), "item_id": "ap0.0", **change}
     await graph.aupdate_state(CONFIG, {"twokey_edits": [forged]})
@@ -90,7 +91,7 @@ async def test_while_the_gateway_is_away_the_model_is_not_asked(
     runner: Runner, effects: Effects, memory: InMemorySaver, away: str
 ) -> None:
     gateway, _ = await edited(runner, effects, memory)
-    model = Script(replies=[AIMessage("hello")])
+    model = scripted([AIMessage("hello")])
     graph = build(gateway, effects.tools(), model=model, saver=memory)
     gateway.down = {away}
 
@@ -159,7 +160,7 @@ async def test_an_edit_that_the_gateway_has_no_record_of_is_not_told_as_made(
 ) -> None:
     gateway, _ = await edited(runner, effects, memory)
     gateway.items.clear()
-    model = Script(replies=[AIMessage("hello")])
+    model = scripted([AIMessage("hello")])
     graph = build(gateway, effects.tools(), model=model, saver=memory)
 
     await runner.say(graph, "and now?")

@@ -11,25 +11,16 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from gateway.agent.scripted_model import calling, scripted
 from gateway.approvals.tiers import Tier
 from gateway.errors import NotAllowed
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
-    FREE,
-    STRICT,
-    Effects,
-    Runner,
-    Script,
-    build,
-    by_call,
-    calling,
-    pay,
-)
+from tests.agent.world import FREE, STRICT, Effects, Runner, build, by_call, pay
 
 
 def _bare(effects: Effects, saver: Any) -> Any:
     """Return the agent as it is without the approval middleware."""
-    agent: Any = create_agent(Script(replies=[]), effects.tools(), checkpointer=saver)  # pyright: ignore[reportUnknownVariableType] - partly typed
+    agent: Any = create_agent(scripted([]), effects.tools(), checkpointer=saver)  # pyright: ignore[reportUnknownVariableType] - partly typed
     return agent
 
 

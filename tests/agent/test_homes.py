@@ -17,20 +17,12 @@ from gateway.agent import (
     connected,
     require_approval,
 )
+from gateway.agent.scripted_model import calling
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Home
 from gateway.approvals.tiers import Tier
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
-    CONFIG,
-    Effects,
-    Runner,
-    agent_with,
-    build,
-    calling,
-    item_of,
-    pay,
-)
+from tests.agent.world import CONFIG, Effects, Runner, agent_with, build, item_of, pay
 
 TIERS = {"delegate": Tier.AUTO}
 DELEGATE = calling(("delegate", {"job": "pay ada"}, "d1"))

@@ -16,17 +16,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from gateway.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
 from gateway.agent.interrupt_on import Gates
+from gateway.agent.scripted_model import calling, scripted
 from gateway.approvals.record import Verb
 from gateway.approvals.tiers import Tier
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
-    Effects,
-    Runner,
-    Script,
-    agent_with,
-    calling,
-    pay,
-)
+from tests.agent.world import Effects, Runner, agent_with, pay
 
 OPEN = frozenset({"pay", "look_up"})
 TURN = calling(
@@ -300,7 +294,7 @@ async def test_the_system_note_lists_what_the_agent_gates_itself(
     runner: Runner, effects: Effects
 ) -> None:
     gateway = FakeGateway({"look_up": Tier.APPROVE}, default=Tier.AUTO)
-    model = Script(replies=[])
+    model = scripted([])
     agent: Any = create_agent(
         model,
         effects.tools(),

@@ -12,19 +12,12 @@ from langgraph.types import Command
 
 from gateway.agent import guarded, late_reports
 from gateway.agent.messages import ITEM_KEY, SETTLED_KEY
+from gateway.agent.scripted_model import scripted
 from gateway.approvals.record import Finding, Result
 from gateway.errors import ThreadUnavailable
 from gateway.outcomes import LateReport
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
-    FREE,
-    STRICT,
-    Effects,
-    Runner,
-    Script,
-    build,
-    pay,
-)
+from tests.agent.world import FREE, STRICT, Effects, Runner, build, pay
 
 MARK = late_reports.MARK
 PAID = Result(ok=True, summary='paid 10 [twokey:late] "quoted"')
@@ -41,7 +34,7 @@ class Played:
     def __init__(self, runner: Runner, saver: InMemorySaver, effects: Effects) -> None:
         self.runner = runner
         self.gateway = FakeGateway(FREE)
-        self.model = Script(replies=[pay(), *map(AIMessage, "abcdef")])
+        self.model = scripted([pay(), *map(AIMessage, "abcdef")])
         self.graph = build(self.gateway, effects.tools(), model=self.model, saver=saver)
         self.effects = effects
 
@@ -173,7 +166,7 @@ async def test_what_looks_like_a_late_report_is_defused(
         return ToolMessage(forged, tool_call_id="c1", additional_kwargs=kwargs)
 
     gateway = FakeGateway(FREE)
-    model = Script(replies=[asking, AIMessage("paid")])
+    model = scripted([asking, AIMessage("paid")])
     graph = build(gateway, [forging], model=model, saver=memory)
     await runner.say(graph, f"pay ada, and mind this: {forged}")
     gateway.approve("ap0.0")

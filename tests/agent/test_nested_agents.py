@@ -13,18 +13,11 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
 from gateway.agent import ApprovalMiddleware, edit_messages
+from gateway.agent.scripted_model import ScriptedModel, calling, scripted
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.tiers import Tier
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
-    Effects,
-    Runner,
-    Script,
-    by_call,
-    calling,
-    item_of,
-    pay,
-)
+from tests.agent.world import Effects, Runner, by_call, item_of, pay
 
 TIERS = {"delegate": Tier.AUTO, "task": Tier.AUTO}
 DELEGATE = calling(
@@ -34,8 +27,8 @@ DELEGATE = calling(
 
 def _inner(
     gateway: FakeGateway, effects: Effects, *replies: AIMessage
-) -> tuple[Any, Script]:
-    model = Script(replies=list(replies))
+) -> tuple[Any, ScriptedModel]:
+    model = scripted(list(replies))
     graph = create_agent(
         model,
         effects.tools(),
@@ -62,8 +55,8 @@ def _delegating(inners: dict[str, Any], *, is_async: bool) -> BaseTool:
 
 def _outer(
     gateway: FakeGateway, tools: list[BaseTool], saver: Any, *replies: AIMessage
-) -> tuple[Any, Script]:
-    model = Script(replies=list(replies))
+) -> tuple[Any, ScriptedModel]:
+    model = scripted(list(replies))
     graph = create_agent(
         model,
         tools,
@@ -159,13 +152,9 @@ async def test_a_subagent_of_deepagents_is_gated_and_its_parent_is_told(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:
     gateway = FakeGateway(TIERS)
-    child = Script(replies=[pay(1, "ada"), AIMessage("I paid ada 1")])
-    parent = Script(
-        replies=[
-            calling(
-                ("task", {"description": "pay ada", "subagent_type": "payer"}, "t1")
-            )
-        ]
+    child = scripted([pay(1, "ada"), AIMessage("I paid ada 1")])
+    parent = scripted(
+        [calling(("task", {"description": "pay ada", "subagent_type": "payer"}, "t1"))]
     )
     payer: Any = {
         "name": "payer",

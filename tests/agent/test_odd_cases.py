@@ -19,6 +19,7 @@ from pydantic import BaseModel, ValidationError
 from gateway.agent import ApprovalMiddleware, connected, guarded
 from gateway.agent.book import BOOK_SIZE, Book
 from gateway.agent.notes import with_note
+from gateway.agent.scripted_model import calling, scripted
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.tiers import Tier
 from gateway.wire import AgentNote, TurnRef
@@ -28,10 +29,8 @@ from tests.agent.world import (
     STRICT,
     Effects,
     Runner,
-    Script,
     build,
     by_call,
-    calling,
     item_of,
     pay,
 )
@@ -51,7 +50,7 @@ async def test_a_structured_answer_is_no_call_and_is_not_submitted(
         ("pay", {"amount": 1, "to": "ada"}, "c1"), ("Report", {"text": "x"}, "r1")
     )
     graph: Any = create_agent(
-        Script(replies=[both]),
+        scripted([both]),
         effects.tools(),
         middleware=[ApprovalMiddleware("support", gateway=gateway)],
         response_format=ToolStrategy(Report),
@@ -91,7 +90,7 @@ async def test_a_rejected_direct_tool_beside_another_needs_no_detour(
 
     gateway = FakeGateway(FREE)
     turn = calling(("quote", {"price": 1}, "c1"), ("look_up", {"query": "x"}, "c2"))
-    model = Script(replies=[turn])
+    model = scripted([turn])
     graph = build(gateway, [quote, *effects.tools()], saver=memory, model=model)
     await runner.say(graph, "quote")
     gateway.reject(item_of(gateway, "c1").id)
@@ -259,7 +258,7 @@ async def test_an_edit_of_a_tool_that_returns_several_things_is_told(
         return [Command(update={"messages": [told]}), Command(update={})]
 
     gateway = FakeGateway()
-    model = Script(replies=[calling(("split", {"amount": 2}, "c1"))])
+    model = scripted([calling(("split", {"amount": 2}, "c1"))])
     graph = build(gateway, [split], saver=memory, model=model)
     await runner.say(graph, "split")
     gateway.edit("ap0.0", {"amount": 1})

@@ -18,18 +18,17 @@ from langchain_core.messages import (
     HumanMessage,
     ToolMessage,
 )
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 from pydantic import ValidationError
 from pydantic import v1 as pydantic_v1
-from typing_extensions import override
 
 from bot.cards.listing import boxes
 from gateway import wire
 from gateway.agent import ApprovalMiddleware
+from gateway.agent.scripted_model import ScriptedModel, calling
 from gateway.approvals import digest
 from gateway.approvals.decisions import Approve, Click, Settled
 from gateway.approvals.record import Item
@@ -37,7 +36,6 @@ from gateway.policy.load import load_policy
 from gateway.service.measuring import measure
 from gateway.store.store import Store
 from tests.agent.shapes import SPELLINGS, Noted, shapes
-from tests.agent.world import Script, calling
 from tests.service.desk import ANA, CHLOE, POLICY, Desk, still_members
 
 LISTED = "\n".join(f"  {name}: {{tier: approve}}" for name in shapes([]))
@@ -50,19 +48,13 @@ windows:
 ALIASES = {"valueAlias": "value"}
 
 
-class Obedient(Script):
-    """A model that makes the call that its user writes as JSON."""
-
-    @override
-    def _generate(
-        self, messages: list[BaseMessage], *args: Any, **kwargs: Any
-    ) -> ChatResult:
-        last = messages[-1]
-        reply = AIMessage("done")
-        if isinstance(last, HumanMessage):
-            name, given = json.loads(last.text)
-            reply = calling((name, given, "c1"))
-        return ChatResult(generations=[ChatGeneration(message=reply)])
+def obey(messages: list[BaseMessage]) -> AIMessage:
+    """Make the call that the user writes as JSON."""
+    last = messages[-1]
+    if not isinstance(last, HumanMessage):
+        return AIMessage("done")
+    name, given = json.loads(last.text)
+    return calling((name, given, "c1"))
 
 
 @pytest.fixture
@@ -77,7 +69,7 @@ async def test_one_document_is_shown_hashed_counted_and_run(
     noted: Noted = []
     tool = shapes(noted)[shape]
     agent: Any = create_agent(
-        Obedient(replies=[]),
+        ScriptedModel(reply=obey),
         [tool],
         middleware=[ApprovalMiddleware("support", gateway=desk.agents)],
         checkpointer=InMemorySaver(),

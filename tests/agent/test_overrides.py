@@ -18,6 +18,7 @@ from langgraph.types import Command
 from gateway.agent import ApprovalMiddleware
 from gateway.agent.overrides import joined
 from gateway.agent.repair import with_more
+from gateway.agent.scripted_model import calling, scripted
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Verb
 from gateway.approvals.tiers import Tier
@@ -28,10 +29,8 @@ from tests.agent.world import (
     FREE,
     Effects,
     Runner,
-    Script,
     agent_with,
     by_call,
-    calling,
     item_of,
     pay,
 )
@@ -256,7 +255,7 @@ async def test_an_agent_inside_a_tool_inherits_the_wish_even_after_a_resume(
 ) -> None:
     gateway = FakeGateway(default=Tier.AUTO)
     inner: Any = create_agent(
-        Script(replies=[pay(2, "bob", "c2")]),
+        scripted([pay(2, "bob", "c2")]),
         effects.tools(),
         middleware=[ApprovalMiddleware("payer", gateway=gateway)],
     )
@@ -273,7 +272,7 @@ async def test_an_agent_inside_a_tool_inherits_the_wish_even_after_a_resume(
 
     delegating = tool("delegate")(adelegate) if runner.is_async else tool(delegate)
     outer: Any = create_agent(
-        Script(replies=[pay(1, "ada", "c1"), calling(("delegate", {"job": "x"}, "d"))]),
+        scripted([pay(1, "ada", "c1"), calling(("delegate", {"job": "x"}, "d"))]),
         [*effects.tools(), delegating],
         middleware=[ApprovalMiddleware("boss", gateway=gateway)],
         checkpointer=saver,

@@ -24,12 +24,13 @@ from gateway.agent import (
     require_approval,
 )
 from gateway.agent.grants import recheck_of
+from gateway.agent.scripted_model import calling
 from gateway.approvals.business_state import BusinessState, state_in
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.tiers import Tier
 from gateway.errors import StateUnknown
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import STRICT, Runner, build, calling, pay, results
+from tests.agent.world import STRICT, Runner, build, pay, results
 
 ASKED = {"amount": 10.0, "to": "ada"}
 

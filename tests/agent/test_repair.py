@@ -14,6 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from gateway.agent import edit_messages, guarded
+from gateway.agent.scripted_model import ScriptedModel, calling, scripted
 from gateway.approvals.lifecycle import ItemState, Move
 from gateway.approvals.tiers import Tier
 from tests.agent import providers
@@ -23,10 +24,8 @@ from tests.agent.world import (
     STRICT,
     Effects,
     Runner,
-    Script,
     build,
     by_call,
-    calling,
     item_of,
     pay,
 )
@@ -45,9 +44,9 @@ async def _cut_off(
     saver: Any,
     effects: Effects,
     before: Sequence[AgentMiddleware[Any, Any, Any]] = (),
-) -> tuple[FakeGateway, Any, Script]:
+) -> tuple[FakeGateway, Any, ScriptedModel]:
     gateway = FakeGateway(FREE)
-    model = Script(replies=[TURN])
+    model = scripted([TURN])
     graph = build(gateway, effects.tools(), saver=saver, model=model, before=before)
     await runner.say(graph, "pay them")
     gateway.edit(item_of(gateway, "edited").id, {"amount": 0.5, "to": "ada"}, "less")

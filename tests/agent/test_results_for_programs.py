@@ -11,9 +11,10 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from gateway.agent import edit_messages, edited_view
+from gateway.agent.scripted_model import calling
 from gateway.approvals.record import EditRecord
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import FREE, Effects, Runner, build, by_call, calling, pay
+from tests.agent.world import FREE, Effects, Runner, build, by_call, pay
 
 
 async def _edited(

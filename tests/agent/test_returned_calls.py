@@ -11,12 +11,12 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain.agents.middleware import AgentMiddleware
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
 from gateway.agent import ApprovalMiddleware
+from gateway.agent.scripted_model import ScriptedModel, calling, scripted
 from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.tiers import Tier
@@ -32,10 +32,8 @@ from tests.agent.world import (
     FREE,
     Effects,
     Runner,
-    Script,
     build,
     by_call,
-    calling,
     pay,
     results,
 )
@@ -56,7 +54,7 @@ def wire_money(amount: int, to: str = "ada") -> str:
 def agent_of(desk: Desk, *replies: AIMessage) -> Any:
     """Return an agent with one tool behind the real service."""
     return create_agent(
-        Script(replies=list(replies)),
+        scripted(list(replies)),
         [wire_money],
         middleware=[ApprovalMiddleware("support", gateway=desk.agents)],
         checkpointer=InMemorySaver(),
@@ -179,21 +177,19 @@ def _changed(request: ToolCallRequest) -> ToolCallRequest:
     return request.override(tool_call={**request.tool_call, "args": args})
 
 
-class Stubborn(Script):
-    """A model that makes the same call again whenever it did not run."""
+def stubborn() -> ScriptedModel:
+    """Return a model that makes the same call again whenever it did not run."""
 
-    @override
-    def _generate(
-        self, messages: list[BaseMessage], *args: Any, **kwargs: Any
-    ) -> ChatResult:
-        self.seen.append(messages)
+    def reply(messages: list[BaseMessage]) -> AIMessage:
         last = messages[-1]
-        reply = AIMessage("done")
+        if len(model.seen) > 12:
+            return AIMessage("given up")
         if not isinstance(last, ToolMessage) or last.status == "error":
-            reply = pay(1, call_id=f"c{len(messages)}")
-        if len(self.seen) > 12:
-            reply = AIMessage("given up")
-        return ChatResult(generations=[ChatGeneration(message=reply)])
+            return pay(1, call_id=f"c{len(messages)}")
+        return AIMessage("done")
+
+    model = ScriptedModel(reply=reply)
+    return model
 
 
 async def test_a_plain_tool_does_not_run_what_a_later_middleware_makes_of_it(
@@ -270,7 +266,7 @@ async def test_a_stubborn_model_cannot_open_cards_for_ever(
     is_first: bool,  # noqa: FBT001 - a parameter of the test
 ) -> None:
     gateway = FakeGateway(FREE)
-    model = Stubborn(replies=[])
+    model = stubborn()
     around = {"before" if is_first else "after": [Changing()]}
     agent = build(gateway, effects.tools(), model=model, saver=memory, **around)
 

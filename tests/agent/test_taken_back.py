@@ -10,20 +10,12 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
 from gateway.agent import book
+from gateway.agent.scripted_model import calling
 from gateway.approvals.lifecycle import ItemState, Move
 from gateway.approvals.tiers import Tier
 from gateway.wire import VerdictKind
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
-    CONFIG,
-    STRICT,
-    Effects,
-    Runner,
-    build,
-    calling,
-    pay,
-    results,
-)
+from tests.agent.world import CONFIG, STRICT, Effects, Runner, build, pay, results
 
 
 async def went_back(

@@ -16,20 +16,12 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from gateway.agent import EditMessage, edit_messages
+from gateway.agent.scripted_model import ScriptedModel, calling, scripted
 from gateway.approvals import edits
 from gateway.approvals.tiers import Tier
 from tests.agent import providers
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
-    FREE,
-    Effects,
-    Runner,
-    Script,
-    build,
-    by_call,
-    calling,
-    pay,
-)
+from tests.agent.world import FREE, Effects, Runner, build, by_call, pay
 
 MARK = edits.NOTICE_MARK
 
@@ -39,9 +31,7 @@ def _clearing() -> ContextEditingMiddleware:
 
 
 def _summarising() -> SummarizationMiddleware:
-    model = Script(
-        replies=[AIMessage(f"sum {at}: {MARK} ada got 1") for at in range(9)]
-    )
+    model = scripted([AIMessage(f"sum {at}: {MARK} ada got 1") for at in range(9)])
     return SummarizationMiddleware(
         model=model, trigger=("messages", 5), keep=("messages", 2)
     )
@@ -57,11 +47,11 @@ MIXES: dict[str, Any] = {
 
 async def _conversation(
     runner: Runner, effects: Effects, saver: Any, mix: str
-) -> tuple[Script, FakeGateway]:
+) -> tuple[ScriptedModel, FakeGateway]:
     """Edit, approve, reject and answer calls over five turns; return what was read."""
     gateway = FakeGateway(FREE)
-    model = Script(
-        replies=[
+    model = scripted(
+        [
             calling(
                 ("pay", {"amount": 10, "to": "ada"}, "c1"),
                 ("look_up", {"query": "x"}, "c2"),
@@ -160,7 +150,7 @@ async def test_an_edit_that_changes_nothing_tells_nothing(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     gateway = FakeGateway(FREE)
-    model = Script(replies=[pay()])
+    model = scripted([pay()])
     graph = build(gateway, effects.tools(), saver=memory, model=model)
     await runner.say(graph, "pay")
     gateway.edit("ap0.0", {"to": "ada", "amount": 10})
@@ -191,7 +181,7 @@ async def test_text_of_a_tool_that_looks_like_ours_is_defused(
         return ToolMessage(content, tool_call_id="c1", additional_kwargs=kwargs)
 
     gateway = FakeGateway({"read_page": tier})
-    model = Script(replies=[calling(("read_page", {"url": "x"}, "c1"))])
+    model = scripted([calling(("read_page", {"url": "x"}, "c1"))])
     graph = build(gateway, [read_page], saver=memory, model=model)
     await runner.say(graph, "read")
     for item in gateway.pending():
@@ -209,7 +199,7 @@ async def test_text_of_a_tool_that_looks_like_ours_is_defused(
 async def test_text_of_a_user_that_looks_like_ours_is_defused_for_the_model(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    model = Script(replies=[])
+    model = scripted([])
     graph = build(FakeGateway(), effects.tools(), saver=memory, model=model)
 
     await runner.say(graph, FORGERY)
@@ -221,7 +211,7 @@ async def test_a_look_alike_in_the_arguments_of_an_edit_is_defused_in_the_notice
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     gateway = FakeGateway(FREE)
-    model = Script(replies=[pay(1, f"{MARK} ada")])
+    model = scripted([pay(1, f"{MARK} ada")])
     graph = build(gateway, effects.tools(), saver=memory, model=model)
     await runner.say(graph, "pay")
     gateway.edit("ap0.0", {"amount": 2, "to": f"{MARK} bob"}, f"{MARK} because")

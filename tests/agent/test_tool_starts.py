@@ -11,7 +11,7 @@ import pytest
 from deepagents import create_deep_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - partly typed
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.messages import AIMessage
+from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableConfig, RunnableLambda, RunnableParallel
 from langchain_core.runnables.config import ContextThreadPoolExecutor
 from langchain_core.tools import BaseTool, tool
@@ -21,21 +21,13 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 
 from gateway.agent import ApprovalMiddleware, require_approval
+from gateway.agent.scripted_model import ScriptedModel, calling, scripted
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.tiers import Tier
 from gateway.errors import UngatedTool
 from gateway.protocol import run_context
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
-    CONFIG,
-    Effects,
-    Runner,
-    Script,
-    by_call,
-    calling,
-    item_of,
-    pay,
-)
+from tests.agent.world import CONFIG, Effects, Runner, by_call, item_of, pay
 
 TIERS = {"delegate": Tier.AUTO, "task": Tier.AUTO, "look_up": Tier.AUTO}
 DELEGATE = calling(("delegate", {"job": "pay ada"}, "d1"))
@@ -45,18 +37,18 @@ Below = Callable[[Any, Any], Any]
 """Runs something below a tool: gets an ungated agent that pays, and the tool itself."""
 
 
-def _ungated(model: Script, tools: list[BaseTool]) -> Any:
+def _ungated(model: ScriptedModel, tools: list[BaseTool]) -> Any:
     return cast("Any", create_agent)(model, tools)
 
 
 def _inner(effects: Effects, *replies: AIMessage) -> Any:
-    script = Script(replies=list(replies or (pay(1), AIMessage("ada is paid"))))
+    script = scripted(list(replies or (pay(1), AIMessage("ada is paid"))))
     return _ungated(script, effects.tools(is_guarded=False))
 
 
 def _boss(gateway: FakeGateway, delegate: BaseTool, *replies: AIMessage) -> Any:
     made: Any = create_agent(
-        Script(replies=list(replies or (DELEGATE, AIMessage("over")))),
+        scripted(list(replies or (DELEGATE, AIMessage("over")))),
         [delegate],
         middleware=[ApprovalMiddleware("boss", gateway=gateway)],
         checkpointer=InMemorySaver(),
@@ -109,7 +101,7 @@ async def test_the_subagent_that_deepagents_adds_starts_no_tool(
 ) -> None:
     args = {"description": "pay ada", "subagent_type": "general-purpose"}
     # One model serves both: the parent delegates, the subagent pays.
-    model = Script(replies=[calling(("task", args, "t1")), pay(9), AIMessage("over")])
+    model = scripted([calling(("task", args, "t1")), pay(9), AIMessage("over")])
     graph: Any = create_deep_agent(
         model=model,
         tools=effects.tools(is_guarded=False),
@@ -163,7 +155,7 @@ async def test_an_approved_call_with_an_ungated_agent_inside_ends_as_failed(
 async def test_an_agent_that_handles_errors_of_tools_reads_why_its_call_did_not_run(
     runner: Runner, effects: Effects
 ) -> None:
-    model = Script(replies=[pay(1), AIMessage("I could not pay")])
+    model = scripted([pay(1), AIMessage("I could not pay")])
     inner = _ungated(model, effects.tools(is_guarded=False))
     inner.nodes["tools"].bound._handle_tool_errors = True
     delegate = _delegate(
@@ -192,7 +184,7 @@ def _in_a_pool_with_the_configuration(inner: Any, pays: BaseTool) -> Any:
 
 def _two_agents_deep(inner: Any, pays: BaseTool) -> Any:
     delegate = _delegate(lambda job: inner.invoke(_given(job)), _never)
-    middle = _ungated(Script(replies=[DELEGATE]), [delegate])
+    middle = _ungated(scripted([DELEGATE]), [delegate])
     return middle.invoke(_given("pay"))
 
 
@@ -332,7 +324,7 @@ async def test_one_grant_starts_one_tool_once(effects: Effects) -> None:
             return handler(request)
 
     graph: Any = create_agent(
-        Script(replies=[pay(1), AIMessage("over")]),
+        scripted([pay(1), AIMessage("over")]),
         [pays],
         middleware=[ApprovalMiddleware("boss", gateway=gateway), Twice()],
         checkpointer=InMemorySaver(),
@@ -349,15 +341,12 @@ async def test_a_model_that_starts_tools_by_itself_is_stopped(
 ) -> None:
     pays = effects.tools(is_guarded=False)[0]
 
-    class Paying(Script):
-        """A model that is an agent inside."""
-
-        def _generate(self, messages: list[Any], *rest: Any, **options: Any) -> Any:
-            pays.invoke(PAYMENTS[0])
-            return super()._generate(messages, *rest, **options)
+    def pay_inside(messages: list[BaseMessage]) -> AIMessage:
+        pays.invoke(PAYMENTS[0])
+        return AIMessage(f"done after {len(messages)} messages")
 
     graph: Any = create_agent(
-        Paying(replies=[]),
+        ScriptedModel(reply=pay_inside),
         [],
         middleware=[ApprovalMiddleware("boss", gateway=FakeGateway(TIERS))],
         checkpointer=InMemorySaver(),

@@ -11,6 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from gateway.agent import ApprovalMiddleware, connected
+from gateway.agent.scripted_model import calling, scripted
 from gateway.approvals.lifecycle import ItemState, Move
 from gateway.approvals.record import Item, Verb, Vote
 from gateway.approvals.tiers import Tier
@@ -21,10 +22,8 @@ from tests.agent.world import (
     FREE,
     Effects,
     Runner,
-    Script,
     build,
     by_call,
-    calling,
     item_of,
     pay,
     results,
@@ -370,7 +369,7 @@ async def test_the_system_prompt_lists_what_needs_a_person(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     gateway = FakeGateway({**FREE, "pay": Tier.APPROVE}, default=Tier.AUTO)
-    model = Script(replies=[])
+    model = scripted([])
     graph = build(gateway, effects.tools(), saver=memory, model=model)
 
     await runner.say(graph, "hello")
@@ -388,8 +387,8 @@ async def test_the_note_can_be_switched_off_and_its_failure_is_no_failure(
 ) -> None:
     gateway = FakeGateway(FREE)
     gateway.down.add("note")
-    model = Script(replies=[])
-    silent = Script(replies=[])
+    model = scripted([])
+    silent = scripted([])
 
     await runner.say(
         build(gateway, effects.tools(), saver=memory, model=model), "hello"

@@ -8,17 +8,14 @@ from typing import Any
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads name generics without parameters
 from langchain.agents.middleware import AgentMiddleware
-from langchain_core.callbacks import CallbackManagerForLLMRun
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.messages import AIMessage, ToolMessage
+from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, StateSnapshot
-from pydantic import PrivateAttr
 
 from gateway.agent import ApprovalMiddleware, grant, guarded
+from gateway.agent.scripted_model import ScriptedModel, calling, scripted
 from gateway.approvals.record import Item
 from gateway.approvals.tiers import Tier
 from tests.agent.fake_gateway import FakeGateway
@@ -28,54 +25,6 @@ CONFIG: RunnableConfig = {"configurable": {"thread_id": "thread-1"}}
 STRICT: RunnableConfig = {
     "configurable": {"thread_id": "thread-1", "__pregel_strict_resume": True}
 }
-
-
-class Script(BaseChatModel):
-    """A model that gives its replies in order and remembers what it read."""
-
-    replies: list[AIMessage]
-    _seen: list[list[BaseMessage]] = PrivateAttr(
-        default_factory=list[list[BaseMessage]]
-    )
-
-    @property
-    def seen(self) -> list[list[BaseMessage]]:
-        return self._seen
-
-    @property
-    def _llm_type(self) -> str:
-        return "script"
-
-    def bind_tools(
-        self,
-        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
-        *,
-        tool_choice: str | None = None,
-        **kwargs: Any,
-    ) -> Runnable[Any, AIMessage]:
-        return self
-
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: CallbackManagerForLLMRun | None = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        self._seen.append(messages)
-        at = len(self._seen) - 1
-        reply = self.replies[at] if at < len(self.replies) else AIMessage("done")
-        return ChatResult(generations=[ChatGeneration(message=reply.model_copy())])
-
-
-def calling(*calls: tuple[str, dict[str, Any], str], text: str = "") -> AIMessage:
-    """Return a message that asks for (tool, args, id) calls."""
-    return AIMessage(
-        text,
-        tool_calls=[
-            ToolCall(name=name, args=args, id=id_) for name, args, id_ in calls
-        ],
-    )
 
 
 def pay(amount: float = 10, to: str = "ada", call_id: str = "c1") -> AIMessage:
@@ -116,13 +65,13 @@ def build(
     saver: Any = None,
     before: Sequence[AgentMiddleware[Any, Any, Any]] = (),
     after: Sequence[AgentMiddleware[Any, Any, Any]] = (),
-    model: Script | None = None,
+    model: ScriptedModel | None = None,
     **options: Any,
 ) -> Any:
     """Return an agent that plays these replies behind the gateway."""
     middleware = ApprovalMiddleware("support", gateway=gateway, **options)
     return create_agent(
-        model or Script(replies=list(replies)),
+        model or scripted(list(replies)),
         list(tools),
         middleware=[*before, middleware, *after],
         checkpointer=saver,
@@ -138,7 +87,7 @@ def agent_with(
 ) -> Any:
     """Return an agent that plays these replies behind this middleware alone."""
     return create_agent(
-        Script(replies=list(replies)),
+        scripted(list(replies)),
         effects.tools(is_guarded=False),
         middleware=[middleware],
         checkpointer=saver or InMemorySaver(),

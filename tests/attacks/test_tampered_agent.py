@@ -193,7 +193,7 @@ async def test_an_agent_without_its_middleware_runs_no_guarded_tool(
 ) -> None:
     [item] = await paused(house)
     make = cast("Any", create_agent)
-    bare = make(shop.Obedient(), tools=[guarded(shop.refund)])
+    bare = make(shop.obedient(), tools=[guarded(shop.refund)])
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         runner = LangGraphLocal(attached(bare, saver))
         with pytest.raises(Exception, match="nobody cleared this call"):

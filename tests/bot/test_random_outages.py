@@ -114,7 +114,7 @@ def _ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model, the store and Slack be away when they are to be."""
-    answer, call = shop._answer, Slack.call  # pyright: ignore[reportPrivateUsage] - the model itself
+    answer, call = shop.answer, Slack.call
     command, together = Connection.command, Connection.together
     evalsha = Connection.evalsha
 
@@ -146,7 +146,7 @@ def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
         outages.check("store", unavailable)
         return await evalsha(self, *given)
 
-    monkeypatch.setattr(shop, "_answer", answered)
+    monkeypatch.setattr(shop, "answer", answered)
     monkeypatch.setattr(Slack, "call", called)
     monkeypatch.setattr(Connection, "command", commanded)
     monkeypatch.setattr(Connection, "together", done_together)

@@ -16,14 +16,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
-from langchain_core.messages import BaseMessage
-from langchain_core.outputs import ChatResult
 from langchain_core.tools import tool
 from langgraph.pregel import Pregel
-from typing_extensions import override
 
 from gateway.agent import ApprovalMiddleware, grant, guarded
-from tests.resume.shop import Obedient
+from tests.resume.shop import obedient
 
 EFFECTS = "CHAOS_EFFECTS"
 AGENT = "shop"
@@ -98,26 +95,11 @@ def count(order: str) -> str:
     return f"count {order}"
 
 
-class Thoughtful(Obedient):
-    """A model that answers as it is told, after a while."""
-
-    @override
-    async def _agenerate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: Any = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        await asyncio.sleep(_pause())
-        return self._generate(messages)
-
-
 def graph() -> Pregel[Any, Any, Any, Any]:
     """Make the agent."""
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
-        Thoughtful(),
+        obedient(lambda: asyncio.sleep(_pause())),
         tools=[guarded(refund), guarded(email), guarded(ping), guarded(count)],
         middleware=[ApprovalMiddleware(AGENT)],
     )

@@ -26,14 +26,14 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Give what the model reads beside its own words, as one text a call."""
     monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
     texts: list[str] = []
-    answer = shop._answer  # pyright: ignore[reportPrivateUsage] - the model itself
+    answer = shop.answer
 
     def listening(messages: list[BaseMessage]) -> AIMessage:
         said = (one for one in messages if not isinstance(one, AIMessage))
         texts.append("\n".join(str(one.text) for one in said))
         return answer(messages)
 
-    monkeypatch.setattr(shop, "_answer", listening)
+    monkeypatch.setattr(shop, "answer", listening)
     return texts
 
 

@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
+from gateway.agent.scripted_model import calling
 from gateway.approvals.record import Home
 from gateway.embed import Twokey
 from gateway.policy.load import load_policy
 from gateway.store.store import Store
-from tests.agent.world import build, calling
+from tests.agent.world import build
 from tests.conftest import eventually
 from tests.docs.reviewing import HEAD, approve_all
 from tests.docs.test_readme import ROOT, blocks

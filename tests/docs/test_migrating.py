@@ -12,6 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from gateway.agent import ApprovalMiddleware, connected, guarded
+from gateway.agent.scripted_model import calling, scripted
 from gateway.approvals.record import Verb
 from gateway.approvals.tiers import Tier
 from gateway.policy.evaluate import Ruling, evaluate
@@ -21,7 +22,6 @@ from gateway.policy.rules import Policy
 from gateway.service.hints import apply_hint
 from gateway.wire import ProposedCall
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import Script, calling
 from tests.docs.test_readme import ROOT, blocks
 
 PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
@@ -65,10 +65,10 @@ def page(*replies: AIMessage) -> dict[str, Any]:
         ("send_email", {"to": "alice", "body": "Hi"}, "b1"),
         ("delete_file", {"path": "report"}, "b2"),
     )
-    names: dict[str, Any] = {"__name__": "page", "model": Script(replies=[before])}
+    names: dict[str, Any] = {"__name__": "page", "model": scripted([before])}
     for number, code in enumerate(CODE):
         if number == 1:
-            names["model"] = Script(replies=list(replies))
+            names["model"] = scripted(list(replies))
         exec(compile(code, f"migrating.md#{number}", "exec"), names)  # noqa: S102 - the page's own code
     return names
 
@@ -190,7 +190,7 @@ def test_a_subagent_that_is_not_gated_cannot_run_what_is_guarded() -> None:
     task = ("task", {"description": "x", "subagent_type": "general-purpose"}, "t1")
     gateway = FakeGateway({"task": Tier.AUTO})
     deep: Any = create_deep_agent(
-        model=Script(replies=[calling(task), calling(DELETE)]),
+        model=scripted([calling(task), calling(DELETE)]),
         tools=[guarded(names["delete_file"])],
         middleware=[gate(names)],
     )
@@ -207,7 +207,7 @@ def test_interrupt_on_of_deepagents_would_pause_beside_ours() -> None:
     names = page()
     gateway = PolicyGateway()
     deep: Any = create_deep_agent(
-        model=Script(replies=[calling(DELETE)]),
+        model=scripted([calling(DELETE)]),
         tools=[names["delete_file"]],
         middleware=[gate(names)],
         interrupt_on={"delete_file": True},

@@ -11,20 +11,19 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, cast
 
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
-from langchain_core.language_models.chat_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.outputs import ChatResult
 from langchain_core.tools import BaseTool, tool
 from langgraph.pregel import Pregel
-from pydantic import ConfigDict
 from typing_extensions import override
 
 from gateway.agent import ApprovalMiddleware, grant, guarded
+from gateway.agent.scripted_model import ScriptedModel, calling
 
 LEDGER = "SHOP_LEDGER"
 DIE = "SHOP_DIE"
@@ -32,34 +31,13 @@ is_broken = True
 is_bank_down = False
 
 
-class Obedient(BaseChatModel):
+class Obedient(ScriptedModel):
     """A model that calls what the last person asked for, then repeats the results.
 
-    ``waits_for`` holds up every answer.
+    ``wait`` holds up every answer.
     """
 
-    waits_for: asyncio.Event | None = None
-    model_config = ConfigDict(arbitrary_types_allowed=True)
-
-    @property
-    @override
-    def _llm_type(self) -> str:
-        return "obedient"
-
-    @override
-    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
-        return self
-
-    @override
-    def _generate(
-        self,
-        messages: list[BaseMessage],
-        stop: list[str] | None = None,
-        run_manager: Any = None,
-        **kwargs: Any,
-    ) -> ChatResult:
-        answer = _answer(messages)
-        return ChatResult(generations=[ChatGeneration(message=answer)])
+    wait: Callable[[], Awaitable[object]] | None = None
 
     @override
     async def _agenerate(
@@ -69,12 +47,19 @@ class Obedient(BaseChatModel):
         run_manager: Any = None,
         **kwargs: Any,
     ) -> ChatResult:
-        if self.waits_for is not None:
-            await self.waits_for.wait()
+        if self.wait is not None:
+            await self.wait()
         return self._generate(messages)
 
 
-def _answer(messages: list[BaseMessage]) -> AIMessage:
+def obedient(wait: Callable[[], Awaitable[object]] | None = None) -> Obedient:
+    """Return a model that does what it is told, perhaps only after a while."""
+    # Looked up at each reply, so that a test can listen in or break it.
+    return Obedient(reply=lambda messages: answer(messages), wait=wait)  # noqa: PLW0108 - see above
+
+
+def answer(messages: list[BaseMessage]) -> AIMessage:
+    """Make the calls that the last person named, or repeat what they came to."""
     results: list[str] = []
     for message in reversed(messages):
         if isinstance(message, HumanMessage):
@@ -89,10 +74,10 @@ def _answer(messages: list[BaseMessage]) -> AIMessage:
     if not last.startswith("["):
         return AIMessage(f"You said {last}")
     calls = [
-        {"name": name, "args": args, "id": f"c{len(messages)}-{index}"}
+        (name, args, f"c{len(messages)}-{index}")
         for index, (name, args) in enumerate(json.loads(last))
     ]
-    return AIMessage("", tool_calls=calls)  # pyright: ignore[reportArgumentType] - plain dicts are tool calls
+    return calling(*calls)
 
 
 def after_tools(results: list[str]) -> str:
@@ -166,7 +151,7 @@ def graph(
     """Make the agent, perhaps with more tools, or a model that waits."""
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
-        Obedient(waits_for=waits_for),
+        obedient(waits_for.wait if waits_for else None),
         tools=[
             guarded(refund),
             guarded(email),

@@ -41,7 +41,7 @@ async def changed(store: Store, path: Path, given: BaseTool) -> AsyncGenerator[H
     """Run the shop's agent with another tool, as after a deployment."""
     async with open_checkpoints(str(path)) as saver:
         graph = create_agent(
-            shop.Obedient(), [given], middleware=[ApprovalMiddleware("shop")]
+            shop.obedient(), [given], middleware=[ApprovalMiddleware("shop")]
         )
         yield House(store, LangGraphLocal(attached(graph, saver), agent="shop"), saver)
 

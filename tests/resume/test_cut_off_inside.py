@@ -41,7 +41,7 @@ def payer() -> Pregel[Any, Any, Any, Any]:
     """Make an agent that pays, under a name that no settings know."""
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
-        shop.Obedient(),
+        shop.obedient(),
         tools=[guarded(shop.refund)],
         middleware=[ApprovalMiddleware("payer")],
     )

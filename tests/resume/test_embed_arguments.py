@@ -10,9 +10,10 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.tools import tool
 
 from gateway.agent import ApprovalMiddleware
+from gateway.agent.scripted_model import calling, scripted
 from gateway.embed import Twokey
 from gateway.store.store import Store
-from tests.agent.world import Script, calling, results
+from tests.agent.world import results
 from tests.conftest import eventually
 
 POLICY = """
@@ -59,7 +60,7 @@ def policy(tmp_path: Path) -> Path:
 def graph_of(name: str, args: dict[str, Any]) -> Any:
     """Return an agent that makes one call; none of its tools is guarded."""
     return create_agent(
-        Script(replies=[calling((name, args, "c1"))]),
+        scripted([calling((name, args, "c1"))]),
         [deploy, pay],
         middleware=[ApprovalMiddleware("ops")],
     )

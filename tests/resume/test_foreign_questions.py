@@ -61,7 +61,7 @@ def graph() -> Pregel[Any, Any, Any, Any]:
     """Make an agent whose tool asks, and another library's gate before a tool."""
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
-        shop.Obedient(),
+        shop.obedient(),
         tools=[guarded(wire), guarded(pay), guarded(shop.refund)],
         middleware=[
             HumanInTheLoopMiddleware({"pay": True}),

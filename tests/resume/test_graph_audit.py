@@ -19,6 +19,7 @@ from langgraph_supervisor import create_supervisor  # pyright: ignore[reportMiss
 from langgraph_swarm import create_handoff_tool, create_swarm  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType] - no types
 
 from gateway.agent import ApprovalMiddleware, gated_subagents, guarded
+from gateway.agent.scripted_model import calling, scripted
 from gateway.cli import run
 from gateway.config import Settings
 from gateway.embed import Twokey
@@ -27,7 +28,6 @@ from gateway.policy.load import load_policy
 from gateway.resume.graph_audit import described
 from gateway.resume.graphs import as_graph
 from gateway.store.store import Store
-from tests.agent.world import Script, calling
 
 ASK = cast("Any", create_agent)
 RAN: list[str] = []
@@ -66,11 +66,11 @@ def gate(agent: str = "billing") -> ApprovalMiddleware:
 
 
 def plain(name: str | None = None) -> Any:
-    return ASK(Script(replies=[]), [wire], name=name)
+    return ASK(scripted([]), [wire], name=name)
 
 
 def gated_agent(name: str) -> Any:
-    return ASK(Script(replies=[]), [wire], middleware=[gate()], name=name)
+    return ASK(scripted([]), [wire], middleware=[gate()], name=name)
 
 
 def nodes(*named: tuple[str, Any]) -> Any:
@@ -125,12 +125,12 @@ class Asking(BaseTool):
 
 
 def gated(*tools: BaseTool, agent: str = "billing") -> Any:
-    return ASK(Script(replies=[]), list(tools), middleware=[gate(agent)])
+    return ASK(scripted([]), list(tools), middleware=[gate(agent)])
 
 
 def deep(**options: Any) -> Any:
     return cast("Any", create_deep_agent)(
-        model=Script(replies=[]), tools=[wire], middleware=[gate()], **options
+        model=scripted([]), tools=[wire], middleware=[gate()], **options
     )
 
 
@@ -202,10 +202,10 @@ class Wrapping(ApprovalMiddleware):
 GATED: dict[str, Callable[[], Any]] = {
     "a gated agent": lambda: gated(wire),
     "a gate of somebody's own": lambda: ASK(
-        Script(replies=[]), [wire], middleware=[Wrapping("billing")]
+        scripted([]), [wire], middleware=[Wrapping("billing")]
     ),
     "many middlewares": lambda: ASK(
-        Script(replies=[]), [wire], middleware=[*_idle(12), gate()]
+        scripted([]), [wire], middleware=[*_idle(12), gate()]
     ),
     "a gated agent as a node": lambda: nodes(("pay", gated(wire))),
     "a gated agent in a tool": lambda: gated(asking(gated(wire, agent="inner"))),
@@ -234,7 +234,7 @@ async def test_a_graph_whose_tools_are_gated_is_taken(shape: str) -> None:
 
 
 async def test_a_named_exception_is_taken_and_another_tool_is_not() -> None:
-    graph = ASK(Script(replies=[]), [wire, look_up])
+    graph = ASK(scripted([]), [wire, look_up])
 
     with pytest.raises(GraphError) as told:
         await as_graph(graph, "billing.py:graph", ["look_up"])
@@ -264,7 +264,7 @@ def test_people_read_of_each_tool_who_clears_it_and_what_cannot_be_seen() -> Non
 async def test_an_exception_that_names_no_tool_of_the_graph_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    graph = ASK(Script(replies=[]), [wire])
+    graph = ASK(scripted([]), [wire])
 
     await as_graph(graph, "billing.py:graph", ["wire", "look_upp"])
 
@@ -292,12 +292,12 @@ async def test_tools_that_only_hand_over_to_another_agent_need_no_gate(
     if library == "swarm":
         to_b = cast("Any", create_handoff_tool)(agent_name="b")
         graph: Any = cast("Any", create_swarm)(
-            [ASK(Script(replies=[]), [to_b], name="a"), gated_agent("b")],
+            [ASK(scripted([]), [to_b], name="a"), gated_agent("b")],
             default_active_agent="a",
         ).compile()
     else:
         graph = cast("Any", create_supervisor)(
-            [gated_agent("b")], model=Script(replies=[])
+            [gated_agent("b")], model=scripted([])
         ).compile()
 
     assert await as_graph(graph, "billing.py:graph") is graph
@@ -363,7 +363,7 @@ WIRE = calling(("wire", {"to": "eve"}, "w1"))
 def delegating() -> Any:
     """Return a deepagent whose gate is on the parent only; one model serves both."""
     return cast("Any", create_deep_agent)(
-        model=Script(replies=[DELEGATE, WIRE, AIMessage("over")]),
+        model=scripted([DELEGATE, WIRE, AIMessage("over")]),
         tools=[wire],
         middleware=[gate("a")],
     )
@@ -388,12 +388,12 @@ async def test_a_subagent_that_cannot_be_seen_starts_no_tool_either(
     @tool
     async def ask(question: str) -> str:
         """Ask an agent that is made only now."""
-        made = ASK(Script(replies=[look, WIRE, AIMessage("over")]), [wire, look_up])
+        made = ASK(scripted([look, WIRE, AIMessage("over")]), [wire, look_up])
         return str((await made.ainvoke(GO))["messages"][-1].text)
 
     look = calling(("look_up", {"query": "eve"}, "l1"))
     replies = [calling(("ask", {"question": "?"}, "a1")), AIMessage("over")]
-    graph = ASK(Script(replies=replies), [ask], middleware=[gate("a")])
+    graph = ASK(scripted(replies), [ask], middleware=[gate("a")])
     (tmp_path / "p.yml").write_text(POLICY)
 
     async with Twokey(
@@ -404,7 +404,7 @@ async def test_a_subagent_that_cannot_be_seen_starts_no_tool_either(
     ) as tk:
         end = await tk.run(graph, GO, thread_id="t", agent="a", timeout_s=20)
         own = ASK(
-            Script(replies=replies),
+            scripted(replies),
             [ask],
             middleware=[gate("a")],
             checkpointer=InMemorySaver(),

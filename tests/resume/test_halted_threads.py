@@ -16,6 +16,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel import Pregel
 
 from gateway.agent import ApprovalMiddleware, guarded
+from gateway.agent.scripted_model import ScriptedModel, calling
 from gateway.approvals.decisions import Approve, Click
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Home, Item, approval_of
@@ -74,7 +75,7 @@ def agent(*middleware: Any, model: Any = None, **options: Any) -> Graph:
     """Make a gated agent."""
     make = cast("Callable[..., Graph]", create_agent)
     return make(
-        model or shop.Obedient(),
+        model or shop.obedient(),
         tools=[guarded(shop.refund), shop.look_up],
         middleware=[*middleware, ApprovalMiddleware("shop")],
         **options,
@@ -162,26 +163,24 @@ async def test_an_answer_for_one_branch_runs_no_other_through_its_breakpoint(
     assert [item.state for item in await items(tk)] == [ItemState.AUTHORIZED]
 
 
-class Restless(shop.Obedient):
-    """A model that calls what it was told, and then looks things up for ever."""
+def restless() -> ScriptedModel:
+    """Return a model that calls what it was told, then looks things up for ever."""
 
-    seen: list[int] = []  # noqa: RUF012 - pydantic copies it
+    def reply(messages: list[BaseMessage]) -> AIMessage:
+        times = len(model.seen)
+        if times == 1:
+            return shop.answer(messages)
+        return calling(("look_up", {"order": "1"}, f"l{times}"))
 
-    def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> Any:
-        self.seen.append(len(messages))
-        if len(self.seen) == 1:
-            return super()._generate(messages, *args, **kwargs)
-        call = {"name": "look_up", "args": {"order": "1"}, "id": f"l{len(self.seen)}"}
-        result = super()._generate(messages, *args, **kwargs)
-        result.generations[0].message = AIMessage("", tool_calls=[call])
-        return result
+    model = ScriptedModel(reply=reply)
+    return model
 
 
 @pytest.mark.parametrize("limit", ["recursion", "model calls"])
 async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
     tk: Twokey, limit: str
 ) -> None:
-    model = Restless(seen=[])
+    model = restless()
     middleware = (
         [ModelCallLimitMiddleware(run_limit=4, exit_behavior="error")]
         if limit == "model calls"

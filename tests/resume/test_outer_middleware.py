@@ -135,7 +135,7 @@ async def test_a_plain_tool_that_another_middleware_runs_itself_does_not_run(
 ) -> None:
     make = cast("Callable[..., Any]", create_agent)
     graph = make(
-        shop.Obedient(),
+        shop.obedient(),
         tools=[shop.slow, shop.look_up],
         middleware=[Invoking(), ApprovalMiddleware("shop")],
     )

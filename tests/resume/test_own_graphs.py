@@ -63,7 +63,7 @@ def agent(*tools: BaseTool, **options: Any) -> Graph:
     """Make an agent with these tools."""
     make = cast("Callable[..., Graph]", create_agent)
     middleware = [ApprovalMiddleware("shop")]
-    return make(shop.Obedient(), tools=tools, middleware=middleware, **options)
+    return make(shop.obedient(), tools=tools, middleware=middleware, **options)
 
 
 def graph_of(user: str, **options: Any) -> Graph:

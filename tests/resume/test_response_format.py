@@ -13,11 +13,11 @@ from pydantic import BaseModel
 from typing_extensions import TypedDict
 
 from gateway.agent import ApprovalMiddleware
+from gateway.agent.scripted_model import calling, scripted
 from gateway.embed import Twokey
 from gateway.policy.load import load_policy
 from gateway.resume.strict_state import allowed_types
 from gateway.store.store import Store
-from tests.agent.world import Script, calling
 
 POLICY = load_policy("version: 1\ndefaults: {reviewers: U0ANA}\n", "policy.yml")
 
@@ -71,7 +71,7 @@ SHAPES: dict[str, tuple[Any, str, dict[str, Any], object]] = {
 def agent(shape: str) -> Any:
     given, name, args, _ = SHAPES[shape]
     return cast("Any", create_agent)(
-        Script(replies=[calling((name, args, "c1"))]),
+        scripted([calling((name, args, "c1"))]),
         [],
         middleware=[ApprovalMiddleware("shop")],
         response_format=given,

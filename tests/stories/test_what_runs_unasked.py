@@ -14,8 +14,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from bot.ids import Action
 from bot.sandbox.server import Sandbox
 from gateway.agent import ApprovalMiddleware, guarded
+from gateway.agent.scripted_model import calling, scripted
 from gateway.store.store import Store
-from tests.agent.world import Script, by_call, calling
+from tests.agent.world import by_call
 from tests.bot.bot_house import CHANNEL, House, says
 
 
@@ -42,7 +43,7 @@ async def test_a_call_runs_is_shown_with_its_end_and_its_tool_is_stopped(
     ]
     replies = [turns[0], calling(), turns[1]]
     graph: Any = create_agent(
-        Script(replies=replies),
+        scripted(replies),
         [guarded(post_notice)],
         middleware=[ApprovalMiddleware("support", gateway=house.agents)],
         checkpointer=InMemorySaver(),

@@ -18,19 +18,12 @@ from bot.sandbox.json_types import JsonObject
 from tests.docs.test_readme import ROOT, blocks
 
 MODEL = """
-from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
 from langchain_core.messages import AIMessage
 
+from gateway.agent.scripted_model import calling, scripted
 
-class Scripted(GenericFakeChatModel):
-    def bind_tools(self, tools, **kwargs):
-        return self
-
-
-CALL = {"name": "wire_money", "args": {"to": "ACME", "amount": 12.5}, "id": "c1"}
-scripted = Scripted(
-    messages=iter([AIMessage("", tool_calls=[CALL]), AIMessage("It is paid.")])
-)
+CALL = ("wire_money", {"to": "ACME", "amount": 12.5}, "c1")
+model = scripted([calling(CALL), AIMessage("It is paid.")])
 """
 PATIENCE_S = 30
 STOP_S = 30
@@ -39,9 +32,9 @@ STOP_S = 30
 @pytest.fixture
 def page(tmp_path: Path) -> Iterator[str]:
     """Write what the README says, run it, and return the link that is printed."""
-    code = blocks("python")[0].replace('"openai:gpt-5"', "scripted")
+    code = blocks("python")[0].replace('"openai:gpt-5"', "model")
     (tmp_path / "model.py").write_text(MODEL, encoding="utf-8")
-    agent = f"from model import scripted\n{code}"
+    agent = f"from model import model\n{code}"
     (tmp_path / "billing.py").write_text(agent, encoding="utf-8")
     (tmp_path / "twokey.yml").write_text(blocks("yaml")[0], encoding="utf-8")
     words = [sys.executable, "-m", "gateway", "run", "--sandbox", "--port", "0"]

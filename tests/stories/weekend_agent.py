@@ -10,7 +10,7 @@ from langchain_core.tools import tool
 from langgraph.pregel import Pregel
 
 from gateway.agent import ApprovalMiddleware, guarded
-from tests.resume.shop import Obedient
+from tests.resume.shop import obedient
 
 
 @tool
@@ -42,5 +42,5 @@ def change_address(order_id: str, order_status: str, address: str) -> str:
 TOOLS = [check_inventory, track_package, process_refund, change_address]
 
 graph = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)(
-    Obedient(), tools=TOOLS, middleware=[ApprovalMiddleware("support")]
+    obedient(), tools=TOOLS, middleware=[ApprovalMiddleware("support")]
 )

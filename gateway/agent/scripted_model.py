@@ -1,0 +1,93 @@
+"""Scripted chat model for tests, demos and benchmarks.
+
+The fake models of LangChain take no tools, so no agent can be made with them. This one
+takes any tools, and a function says what it replies.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from langchain_core.callbacks import CallbackManagerForLLMRun
+from langchain_core.language_models import BaseChatModel
+from langchain_core.messages import AIMessage, BaseMessage, ToolCall
+from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.runnables import Runnable
+from langchain_core.tools import BaseTool
+from pydantic import PrivateAttr
+from typing_extensions import override
+
+Reply = Callable[[list[BaseMessage]], AIMessage]
+
+_KEPT = 100
+"""How many prompts are kept: a demo may run for days."""
+
+
+def _last_prompts() -> deque[list[BaseMessage]]:
+    return deque(maxlen=_KEPT)
+
+
+class ScriptedModel(BaseChatModel):
+    """A chat model whose replies a function makes from what it reads.
+
+    Attributes:
+        reply: returns the next message of the agent, from all messages it reads.
+    """
+
+    reply: Reply
+    _seen: deque[list[BaseMessage]] = PrivateAttr(default_factory=_last_prompts)
+
+    @property
+    def seen(self) -> deque[list[BaseMessage]]:
+        """Return the prompts of the last calls, the newest at the end."""
+        return self._seen
+
+    @property
+    @override
+    def _llm_type(self) -> str:
+        return "twokey-scripted"
+
+    @override
+    def bind_tools(
+        self,
+        tools: Sequence[dict[str, Any] | type | Callable[..., Any] | BaseTool],
+        *,
+        tool_choice: str | None = None,
+        **kwargs: Any,
+    ) -> Runnable[Any, AIMessage]:
+        """Accept any tools: the script names them by itself."""
+        del tools, tool_choice, kwargs
+        return self
+
+    @override
+    def _generate(
+        self,
+        messages: list[BaseMessage],
+        stop: list[str] | None = None,
+        run_manager: CallbackManagerForLLMRun | None = None,
+        **kwargs: Any,
+    ) -> ChatResult:
+        del stop, run_manager, kwargs
+        self._seen.append(list(messages))
+        return ChatResult(generations=[ChatGeneration(message=self.reply(messages))])
+
+
+def scripted(replies: Iterable[AIMessage]) -> ScriptedModel:
+    """Return a model that gives these replies in order, and after them "done"."""
+    coming = iter(list(replies))
+
+    def reply(messages: list[BaseMessage]) -> AIMessage:
+        del messages
+        following = next(coming, None)
+        # A copy: the graph writes an id into what it gets.
+        return following.model_copy() if following else AIMessage("done")
+
+    return ScriptedModel(reply=reply)
+
+
+def calling(*calls: tuple[str, dict[str, Any], str], text: str = "") -> AIMessage:
+    """Return a message of an agent that asks for calls: tool, arguments and call id."""
+    asked = [ToolCall(name=name, args=args, id=each) for name, args, each in calls]
+    return AIMessage(text, tool_calls=asked)

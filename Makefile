@@ -71,8 +71,8 @@ test-store: $(VENV)/.dev
 
 # What has to be covered is listed in pyproject.toml; these tests suffice for it.
 coverage: $(VENV)/.dev
-	$(call timed,$(BIN)/python -m pytest $(PARALLEL) --cov \
-		tests/approvals tests/policy tests/store tests/service)
+	$(call timed,$(BIN)/python -m pytest $(PARALLEL) \
+		tests/approvals tests/policy tests/store tests/service --cov)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

@@ -18,8 +18,17 @@ from hypothesis import settings
 
 ROOT = Path(__file__).parent
 
-SLOW_FOLDERS = frozenset(
-    {"bench", "browser", "chaos", "clock", "conformance", "docs", "matrix", "races"}
+SLOW_PATHS = frozenset(
+    {
+        *("bench", "browser", "chaos", "clock", "conformance", "docs", "matrix"),
+        *("races", "sandbox/page"),
+        "bot/test_lookup_failures.py",
+        "bot/test_random_outages.py",
+        "resume/test_kills.py",
+        "resume/test_sqlite.py",
+        "stories/test_killed_in_the_middle.py",
+        "test_commands_alone.py",
+    }
 )
 SLOW_MARKS = frozenset({"browser", "slow"})
 
@@ -35,9 +44,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave slow folders and other shards' files unread: importing takes time, too."""
-    if config.getoption("--fast") and collection_path.parent == ROOT:
-        return collection_path.name in SLOW_FOLDERS or None
+    """Leave slow paths and other shards' files unread: importing takes time, too."""
+    if config.getoption("--fast") and collection_path.is_relative_to(ROOT):
+        return collection_path.relative_to(ROOT).as_posix() in SLOW_PATHS or None
     shard = config.getoption("--shard")
     if shard and collection_path.is_file():
         return not in_shard(collection_path, shard) or None

@@ -25,8 +25,8 @@ from gateway.approvals.notice import Notice
 from gateway.approvals.record import Approval
 from gateway.errors import UnreadableRecord
 from gateway.failures import log_failure
-from gateway.store.approvals import Loaded
 from gateway.store.cards import CardPlace, CardTrouble
+from gateway.store.changing import Loaded
 from gateway.store.keys import Keys
 from gateway.store.outbox import Outbox
 

@@ -11,7 +11,7 @@ from bot.ids import Action
 from bot.listeners.doors import Doors
 from bot.listeners.verify_click import answered, log_outcome, verify_click
 from gateway.approvals.decisions import Approve, Outcome, Settled, Voted
-from gateway.store.approvals import Loaded
+from gateway.store.changing import Loaded
 
 
 def register(doors: Doors) -> None:

@@ -17,7 +17,7 @@ from bot.payload import Command
 from gateway.approvals.record import Approval
 from gateway.approvals.tiers import Tier, join
 from gateway.service.queue import MAX_QUEUE
-from gateway.store.approvals import Loaded
+from gateway.store.changing import Loaded
 
 logger = logging.getLogger(__name__)
 

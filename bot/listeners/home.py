@@ -30,7 +30,7 @@ from gateway.approvals.quorum import is_among
 from gateway.approvals.record import Approval, Item, Person, Verb
 from gateway.errors import StoreUnavailable
 from gateway.service.queue import MAX_QUEUE
-from gateway.store.approvals import Loaded
+from gateway.store.changing import Loaded
 
 logger = logging.getLogger(__name__)
 

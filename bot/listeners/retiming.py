@@ -11,8 +11,8 @@ from bot.gestures import Clicked
 from bot.listeners.verify_click import Target, bound
 from bot.listeners.views import turn_view
 from bot.modals import details
+from gateway.approvals.changes import Change
 from gateway.approvals.decisions import Refusal
-from gateway.approvals.timing import Retimed
 
 logger = logging.getLogger(__name__)
 
@@ -20,15 +20,15 @@ _LAST = 1_000_000
 
 
 async def retimed(
-    desk: Desk, clicked: Clicked, target: Target, result: Retimed | Refusal
+    desk: Desk, clicked: Clicked, target: Target, result: Change | Refusal
 ) -> Said | None:
     """Return a refusal as a sentence; what was done is shown by card and modal."""
     before = target.approval
-    if not isinstance(result, Retimed):
+    if not isinstance(result, Change):
         logger.info("time.refused why=%s approval=%s", result.kind, before.id)
         return explained(result, now_ms=target.now_ms)
     approval = result.approval
-    logger.info("time.changed what=%s approval=%s", result.event.name, approval.id)
+    logger.info("time.changed what=%s approval=%s", result.events[0].name, approval.id)
     view_id = clicked.action.view_id
     binding = await bound(desk, view_id) if view_id else None
     if binding is None:

@@ -27,8 +27,8 @@ from gateway.approvals.decisions import (
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.permission import objection
 from gateway.approvals.record import Approval, Item, Verb
-from gateway.store.approvals import Loaded
 from gateway.store.cards import ViewBinding
+from gateway.store.changing import Loaded
 from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)

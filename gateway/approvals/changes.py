@@ -7,7 +7,13 @@ from dataclasses import dataclass
 
 from gateway.approvals import quorum, timing
 from gateway.approvals.decisions import Click, Reviewer, Voted
-from gateway.approvals.events import Event, EventName
+from gateway.approvals.events import (
+    BY_GATEWAY,
+    Event,
+    EventName,
+    approval_event,
+    named_after,
+)
 from gateway.approvals.record import (
     Approval,
     Demand,
@@ -46,15 +52,26 @@ class Judgement(Record):
 
 @dataclass(frozen=True)
 class Change:
-    """A decision that counts: the next record, which item, and what to announce.
+    """The next version of an approval, and what belongs to it in the same step.
 
-    ``voted`` is set while more people are needed.
+    Attributes:
+        approval: the next record, one revision on.
+        events: what to announce.
+        voted: set while more people are needed.
+        before_ms: written only before this moment of the store's clock; 0: at any.
+        resumes: the agent is brought back.
+        fires: kind of the timer that this change is about; it has to be due.
+        timers: kinds to set beside those that follow from the record, and when, in Unix
+            milliseconds.
     """
 
     approval: Approval
-    item: Item
-    events: tuple[Event, ...]
+    events: tuple[Event, ...] = ()
     voted: Voted | None = None
+    before_ms: int = 0
+    resumes: bool = False
+    fires: str = ""
+    timers: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,13 @@ class Frame:
         if self.judged is None:
             return self.item.demand
         return quorum.stricter(self.item.demand, self.judged.demand)
+
+    @property
+    def lapses_at_ms(self) -> int:
+        """Return when an authorization that is given now ends by itself."""
+        now = self.judged.authorization_ms if self.judged else 0
+        ages = (self.item.authorization_ms, now)
+        return self.now_ms + timing.authorization_ms(*ages)
 
     @property
     def circles(self) -> tuple[Demand, ...]:
@@ -162,9 +186,9 @@ def for_whom(frame: Frame) -> tuple[Person, ...]:
     return tuple(other.person for other in frame.reviewer.stands_in_for)
 
 
-def following(approval: Approval, item: Item, **changes: object) -> Approval:
-    """Return the next record: with this item, and one revision on."""
-    return approval.replacing(item, rev=approval.rev + 1, **changes)
+def following(approval: Approval, *items: Item, **changes: object) -> Approval:
+    """Return the next record: with these items, and one revision on."""
+    return approval.replacing(*items, rev=approval.rev + 1, **changes)
 
 
 def reopened(frame: Frame, item: Item, version: int) -> Approval:
@@ -181,30 +205,29 @@ def reopened(frame: Frame, item: Item, version: int) -> Approval:
 def event_of(frame: Frame, item: Item, name: EventName, version: int) -> Event:
     """Return what is announced of a decision: who, what, under which policy."""
     actor: Person = frame.reviewer.person
+    judged, behalf = frame.judged, listed(for_whom(frame))
     text = item.settlement.text if item.settlement else ""
-    behalf = listed(for_whom(frame))
-    return Event(
-        name=name,
-        tenant=frame.approval.tenant,
-        agent=frame.approval.agent,
-        thread=frame.approval.thread,
-        outer=frame.approval.outer,
-        approval=frame.approval.id,
-        item=item.id,
-        tool=item.tool,
-        tier=item.tier,
+    return approval_event(frame.approval, name, item, reason=text).with_(
         version=version,
-        action_hash=item.action_hash,
-        policy_digest=(
-            frame.judged.policy_digest if frame.judged else frame.approval.policy_digest
-        ),
+        policy_digest=(judged or frame.approval).policy_digest,
         actor=f"{actor.team}/{actor.user}",
         roles=quorum.roles_of(frame.reviewer, item.demand.roles),
-        channel=frame.approval.channel,
-        reason=text,
         request_digest=frame.click.request_digest,
         data={"on_behalf_of": behalf} if behalf else {},
     )
+
+
+def by_gateway(after: Approval, item: Item, policy_digest: str = "") -> Change:
+    """Return a change that no person made: an authorization or a wait was ended.
+
+    ``policy_digest`` is of the policy that asked for it; "": that of the record.
+    """
+    name = EventName.ITEM_REOPENED if item.is_pending else named_after(item.state)
+    reason = item.revoked.reason if item.revoked else ""
+    event = approval_event(after, name, item, reason=reason).with_(actor=BY_GATEWAY)
+    if policy_digest:
+        event = event.with_(policy_digest=policy_digest)
+    return Change(after, (event,))
 
 
 def listed(people: Iterable[Person]) -> str:

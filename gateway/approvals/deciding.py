@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from gateway.approvals import edits, membership, permission, quorum, timing
+from gateway.approvals import edits, permission, quorum
 from gateway.approvals.changes import (
     Change,
     Frame,
@@ -20,8 +20,6 @@ from gateway.approvals.changes import (
     first_of,
     following,
     for_whom,
-    keeping_floor,
-    listed,
     raised_item,
     reopened,
     shown_item,
@@ -49,12 +47,16 @@ from gateway.approvals.reconciling import reconcile
 from gateway.approvals.record import (
     Approval,
     Item,
-    Person,
     Settlement,
     Verb,
-    Vote,
 )
 from gateway.approvals.tiers import Tier
+from gateway.approvals.voting import (
+    is_counted,
+    pending_change,
+    vote,
+    votes_of_others,
+)
 from gateway.errors import BadJson
 
 MAX_TEXT = 3000
@@ -66,12 +68,6 @@ REASON_POINTER = "/reason"
 _OWN_DECISION = (
     "One of these calls is now escalated, so it needs a decision of its own; "
     "nothing was recorded for it. Please look at it and decide it alone."
-)
-
-_OUTLIVED = (
-    "The policy now gives such a call less time, and this one has waited longer, so "
-    "nobody can approve it any more. Reject it, or let it expire; the agent can ask "
-    "again."
 )
 
 
@@ -131,7 +127,7 @@ def _hands(frame: Frame) -> Reviewer:
         barred = item.principals
         item = item.with_(votes=tuple(one.vote for one in item.observations_now))
     principals = (*frame.approval.principals, *barred)
-    others = _votes_of_others(item, reviewer.person)
+    others = votes_of_others(item, reviewer.person)
     return quorum.standing_in(
         reviewer, frame.demand.roles, principals, others, item.action_hash
     )
@@ -198,7 +194,7 @@ def _approve(frame: Frame, reason: str) -> Change | Refusal:
         return Forbidden(reason="The policy no longer allows this call at all.")
     if item.tier is Tier.ESCALATE and frame.click.is_shared:
         return Forbidden(reason=_OWN_DECISION)
-    if _is_counted(frame, item):
+    if is_counted(frame, item):
         return Forbidden(
             reason="Your approval is already counted; somebody else is needed too."
         )
@@ -207,33 +203,7 @@ def _approve(frame: Frame, reason: str) -> Change | Refusal:
         problem = {REASON_POINTER: "A reason is needed to approve this call."}
     if problem:
         return Invalid(errors=problem)
-    return _vote(frame, item, Verb.APPROVE, text=reason)
-
-
-def _is_counted(frame: Frame, item: Item) -> bool:
-    """Return True if this person's vote stands and would count for no more now.
-
-    Who was given another role since, or whose role Slack did not know at the time, may
-    vote again: the new vote takes the place of the old one.
-    """
-    person, action_hash = frame.reviewer.person, item.action_hash
-    if not quorum.has_voted(item.votes, person, action_hash):
-        return False
-    if quorum.tally(item.demand, item.votes, action_hash).is_met:
-        return False  # more were needed when they voted; nobody else is by now
-    if quorum.has_voted(_votes_of_others(item, person), person, action_hash):
-        return True
-    counted = {
-        name
-        for vote in item.votes
-        if vote.action_hash == action_hash and vote.by.is_same(person)
-        for name in vote.roles
-    }
-    return counted.issuperset(quorum.roles_of(frame.reviewer, item.demand.roles))
-
-
-def _votes_of_others(item: Item, person: Person) -> tuple[Vote, ...]:
-    return tuple(vote for vote in item.votes if not vote.by.is_same(person))
+    return vote(frame, item, Verb.APPROVE, text=reason)
 
 
 def _edit(frame: Frame, edit: Edit) -> Change | Refusal:
@@ -272,7 +242,7 @@ def _changed(frame: Frame, document: str, reason: str) -> Change | Refusal:
     if raised.demand.editor_may_vote and not edit_asks_more(
         frame.item, raised, frame.judged
     ):
-        return _vote(frame, raised, Verb.EDIT, text=reason)
+        return vote(frame, raised, Verb.EDIT, text=reason)
     principals = (*raised.principals, frame.reviewer.person)
     return _reopened(frame, raised.with_(principals=principals))
 
@@ -292,81 +262,7 @@ def _reopened(frame: Frame, item: Item) -> Change:
         have=0,
         need=quorum.tally(item.demand, (), item.action_hash).need,
     )
-    return Change(approval, item, (event,), voted)
-
-
-def _vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
-    if _has_outlived(frame):
-        return Forbidden(reason=_OUTLIVED)
-    roles = item.demand.roles
-    if left_open := membership.open_roles(frame.resolved, roles):
-        return Forbidden(reason=membership.not_told(left_open, [frame.resolved]))
-    is_edited = item.action != frame.item.action
-    version = frame.approval.version + (1 if is_edited else 0)
-    vote = Vote(
-        by=frame.reviewer.person,
-        roles=quorum.roles_of(frame.reviewer, roles),
-        action_hash=item.action_hash,
-        at_ms=frame.now_ms,
-        on_behalf_of=for_whom(frame),
-        membership_at_ms=frame.now_ms - membership.age_ms(frame.reviewer),
-        reason=text if verb is Verb.APPROVE else "",
-    )
-    barred = permission.editors(frame.item, item.demand)
-    others = _votes_of_others(item, vote.by)
-    before = tuple(one for one in others if not quorum.is_among(one.by, barred))
-    earlier = before
-    count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
-    if count.is_met:
-        doubtful = quorum.doubtful_roles(before, frame.voters, roles)
-        if doubtful:
-            return Forbidden(reason=membership.not_told(doubtful, frame.voters))
-        earlier = quorum.asked_again(before, frame.voters, roles)
-        count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
-    lost = [
-        one.by
-        for one in before
-        if not quorum.has_voted(earlier, one.by, one.action_hash)
-    ]
-    item = item.with_(votes=(*earlier, vote))
-    events = [event_of(frame, item, EventName.ITEM_EDITED, version)] * is_edited
-    if count.is_met:
-        item = _authorized(frame, item, verb, text)
-    elif not is_edited:
-        item = keeping_floor(frame.item, item, frame.judged)
-    approval = reopened(frame, item, version)
-    name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
-    last = event_of(frame, item, name, version).with_(reason=text)
-    if lost:
-        last = last.with_(data=last.data | {"no_longer": listed(lost)})
-    voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)
-    return Change(approval, item, (*events, last), None if count.is_met else voted)
-
-
-def _has_outlived(frame: Frame) -> bool:
-    """Say whether a call waited longer than the policy by now lets its tier wait.
-
-    What was raised waits from then on as the stricter tier lets it; see `reopened`.
-    """
-    approval, judged = frame.approval, frame.judged
-    if judged is None or not judged.ttl_ms or approval.latest_at_ms:
-        return False
-    is_same = judged.tier is frame.item.tier and judged.ttl_ms < approval.ttl_ms
-    return is_same and frame.now_ms >= timing.end_ms(approval, ttl_ms=judged.ttl_ms)
-
-
-def _authorized(frame: Frame, item: Item, verb: Verb, text: str) -> Item:
-    return item.with_(
-        state=advance(item.state, Move.AUTHORIZE),
-        changed_at_ms=frame.now_ms,
-        settlement=Settlement(
-            verb=Verb.EDIT if item.edit else verb,
-            by=frame.reviewer.person,
-            at_ms=frame.now_ms,
-            text=text,
-            on_behalf_of=for_whom(frame),
-        ),
-    )
+    return pending_change(frame, approval, (event,), voted)
 
 
 def _close(frame: Frame, move: Move, verb: Verb, text: str) -> Change | Refusal:
@@ -388,7 +284,7 @@ def _close(frame: Frame, move: Move, verb: Verb, text: str) -> Change | Refusal:
     )
     approval = following(frame.approval, item)
     event = event_of(frame, item, named_after(item.state), approval.version)
-    return Change(approval, item, (event,))
+    return pending_change(frame, approval, (event,))
 
 
 def _too_long(text: str, pointer: str) -> dict[str, str]:

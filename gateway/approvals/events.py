@@ -7,7 +7,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Home, Record
+from gateway.approvals.record import Approval, Home, Item, Record
 
 
 class EventName(StrEnum):
@@ -65,6 +65,9 @@ class EventName(StrEnum):
     POLICY_REFUSED = "policy.refused"
 
 
+BY_GATEWAY = "twokey"
+"""Who acted, in events about what the gateway does by itself."""
+
 TROUBLED_RUN = frozenset(
     {
         EventName.RUN_WAITING,
@@ -111,6 +114,33 @@ class Event(Record):
     def home(self) -> Home:
         """Return the run that this happened in."""
         return self.outer or Home(agent=self.agent, thread=self.thread)
+
+
+def approval_event(
+    approval: Approval, name: EventName, item: Item | None = None, *, reason: str = ""
+) -> Event:
+    """Return an event about an approval, or about one item of it.
+
+    It is the only builder of such events. It holds no argument of the call; whoever
+    knows more of the event (who acted, with which roles) adds it by ``with_``.
+    """
+    event = Event(
+        name=name,
+        tenant=approval.tenant,
+        agent=approval.agent,
+        thread=approval.thread,
+        outer=approval.outer,
+        approval=approval.id,
+        version=approval.version,
+        policy_digest=approval.policy_digest,
+        channel=approval.channel,
+        reason=reason,
+    )
+    if item is None:
+        return event
+    return event.with_(
+        item=item.id, tool=item.tool, tier=item.tier, action_hash=item.action_hash
+    )
 
 
 def named_after(state: ItemState) -> EventName:

@@ -64,6 +64,11 @@ TRANSITIONS: dict[tuple[ItemState, Move], ItemState] = {
     (_S.AUTHORIZED, Move.REOPEN): _S.PENDING,
     # The record was restored from an older copy, so it may have run since.
     (_S.AUTHORIZED, Move.DOUBT): _S.IN_DOUBT,
+    # People let it run again, and then the executor they had given up on reported.
+    (_S.AUTHORIZED, Move.EXECUTE): _S.EXECUTED,
+    (_S.AUTHORIZED, Move.FAIL): _S.FAILED,
+    # The owner died, and the tool is idempotent: another attempt takes over.
+    (_S.EXECUTING, Move.CLAIM): _S.EXECUTING,
     (_S.EXECUTING, Move.EXECUTE): _S.EXECUTED,
     (_S.EXECUTING, Move.FAIL): _S.FAILED,
     (_S.EXECUTING, Move.DOUBT): _S.IN_DOUBT,

@@ -63,7 +63,7 @@ def reconcile(frame: Frame, decision: Reconcile) -> Change | Refusal:
     approval = following(frame.approval, item)
     voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)
     event = _event(frame, item, mine, EventName.ITEM_OBSERVED)
-    return Change(approval, item, (event,), voted)
+    return Change(approval, (event,), voted)
 
 
 def _settled(frame: Frame, item: Item, mine: Observation) -> Change:
@@ -71,13 +71,18 @@ def _settled(frame: Frame, item: Item, mine: Observation) -> Change:
         state=advance(item.state, _MOVES[mine.finding]),
         changed_at_ms=frame.now_ms,
         found=mine.finding,
+        # Whatever this attempt's owner says from now on comes after people settled it.
+        settled_fence=item.fence,
     )
+    if mine.finding is Finding.RERUN:
+        # What the last attempt came to is no result of the next one.
+        settled = settled.with_(result=None, lapses_at_ms=frame.lapses_at_ms)
     # What was seen of this attempt says nothing of the next one: see `_not_open`.
     again = mine.finding is Finding.RERUN
     version = frame.approval.version + again
     approval = following(frame.approval, settled, version=version)
     event = _event(frame, settled, mine, EventName.ITEM_RECONCILED)
-    return Change(approval, settled, (event.with_(version=version),))
+    return Change(approval, (event.with_(version=version),), resumes=True)
 
 
 def _event(frame: Frame, item: Item, mine: Observation, name: EventName) -> Event:

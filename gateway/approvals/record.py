@@ -162,6 +162,8 @@ class Item(Record):
         revoked: why an authorization was taken back; kept when it was given anew.
         lapses_at_ms: when the authorization ends by itself, by the store's clock.
         fence: how often the call was started.
+        owner: the attempt that runs it; empty when none does.
+        settled_fence: the start whose doubt people settled last; 0: none.
         observations: what people found out about executions in doubt.
         found: as what the last doubt was settled.
         late: what an executor reported after people had settled its doubt.
@@ -202,6 +204,8 @@ class Item(Record):
     revoked: Revocation | None = None
     lapses_at_ms: int = 0
     fence: int = 0
+    owner: str = ""
+    settled_fence: int = 0
     claimed_until_ms: int = 0
     result: Result | None = None
     observations: tuple[Observation, ...] = ()

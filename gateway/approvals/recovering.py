@@ -7,9 +7,7 @@ have run since. Nothing here lets a call run: each change ends it, or asks peopl
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from gateway.approvals.changes import following
+from gateway.approvals.changes import Change, by_gateway, following
 from gateway.approvals.lifecycle import ItemState, Move, advance
 from gateway.approvals.record import Approval, Item, Revocation
 
@@ -22,30 +20,23 @@ RESTORED = (
 _ENDS = {ItemState.PENDING: Move.WITHDRAW, ItemState.AUTHORIZED: Move.LAPSE}
 
 
-@dataclass(frozen=True)
-class Recovered:
-    """The next record, and the item that changed in it."""
-
-    approval: Approval
-    item: Item
-
-
-def thread_lost(approval: Approval, item: Item, now_ms: int) -> Recovered | None:
+def thread_lost(approval: Approval, item: Item, now_ms: int) -> Change | None:
     """End a call whose thread is gone; None when it is under way or has ended.
 
-    What was started is left to whoever runs it, or to people when nobody does.
+    What was started is left to whoever runs it, or to people when nobody does; what is
+    overdue, to the sweeper.
     """
     move = _ENDS.get(item.state)
-    if move is None:
+    if move is None or (item.is_pending and now_ms >= approval.expires_at_ms):
         return None
     why = _why(item, THREAD_LOST, now_ms).with_(is_final=True)
     ended = item.with_(
         state=advance(item.state, move), changed_at_ms=now_ms, revoked=why
     )
-    return Recovered(following(approval, ended), ended)
+    return by_gateway(following(approval, ended), ended)
 
 
-def restored(approval: Approval, item: Item, now_ms: int) -> Recovered | None:
+def restored(approval: Approval, item: Item, now_ms: int) -> Change | None:
     """Return what becomes of a call in a record that is older than what happened.
 
     An authorized one may have run, so people say what became of it. One that waits
@@ -57,16 +48,16 @@ def restored(approval: Approval, item: Item, now_ms: int) -> Recovered | None:
     if item.state is ItemState.AUTHORIZED:
         state = advance(item.state, Move.DOUBT)
         doubtful = item.with_(state=state, changed_at_ms=now_ms, revoked=why)
-        return Recovered(following(approval, doubtful), doubtful)
+        return by_gateway(following(approval, doubtful), doubtful)
     if not item.is_pending or item.is_restored:
         return None
     if now_ms >= approval.expires_at_ms:
         state = advance(item.state, Move.EXPIRE)
         expired = item.with_(state=state, changed_at_ms=now_ms, revoked=why)
-        return Recovered(following(approval, expired), expired)
+        return by_gateway(following(approval, expired), expired)
     waiting = item.with_(revoked=why, votes=())
     version = approval.version + 1
-    return Recovered(following(approval, waiting, version=version), waiting)
+    return by_gateway(following(approval, waiting, version=version), waiting)
 
 
 def _why(item: Item, reason: str, now_ms: int) -> Revocation:

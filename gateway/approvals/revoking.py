@@ -7,11 +7,15 @@ and so does a call whose business state is another one than people approved.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from gateway.approvals import digest, permission, quorum
 from gateway.approvals.business_state import BusinessState, with_state
-from gateway.approvals.changes import Judgement, following, raised_item
+from gateway.approvals.changes import (
+    Change,
+    Judgement,
+    by_gateway,
+    following,
+    raised_item,
+)
 from gateway.approvals.lifecycle import Move, advance
 from gateway.approvals.record import (
     Approval,
@@ -44,17 +48,9 @@ NEEDS_MORE = (
 _CAN_APPROVE = frozenset({Verb.APPROVE, Verb.EDIT})
 
 
-@dataclass(frozen=True)
-class Revoked:
-    """An approval in which one authorization was taken back."""
-
-    approval: Approval
-    item: Item
-
-
 def revoked(
     approval: Approval, item: Item, judged: Judgement, *, now_ms: int
-) -> Revoked | None:
+) -> Change | None:
     """Return what becomes of an authorized item; None when it may run.
 
     Args:
@@ -64,15 +60,15 @@ def revoked(
         now_ms: the store's clock.
     """
     if judged.tier is Tier.DENY or not _CAN_APPROVE & set(judged.allow):
-        return _ended(approval, item, FORBIDDEN, now_ms)
+        return _ended(approval, item, judged, FORBIDDEN, now_ms)
     if _is_too_old(item, judged, now_ms):
-        return _ended(approval, item, TOO_OLD, now_ms)
+        return _ended(approval, item, judged, TOO_OLD, now_ms)
     demand = quorum.stricter(item.demand, judged.demand)
     votes = _still_counting(item, demand)
     if quorum.tally(demand, votes, item.action_hash).is_met:
         return None
     if not _has_people(demand):
-        return _ended(approval, item, NOBODY, now_ms)
+        return _ended(approval, item, judged, NOBODY, now_ms)
     return _asked_anew(approval, item.with_(votes=votes), judged, NEEDS_MORE, now_ms)
 
 
@@ -83,7 +79,7 @@ def in_another_state(
     judged: Judgement,
     *,
     now_ms: int,
-) -> Revoked:
+) -> Change:
     """Put an authorized call to people again, in the state of now.
 
     The state is part of the action, so no earlier vote is for it.
@@ -116,18 +112,20 @@ def _is_too_old(item: Item, judged: Judgement, now_ms: int) -> bool:
     return now_ms >= item.changed_at_ms + judged.authorization_ms
 
 
-def _ended(approval: Approval, item: Item, reason: str, now_ms: int) -> Revoked:
+def _ended(
+    approval: Approval, item: Item, judged: Judgement, reason: str, now_ms: int
+) -> Change:
     ended = item.with_(
         state=advance(item.state, Move.LAPSE),
         changed_at_ms=now_ms,
         revoked=_revocation(item, reason, now_ms).with_(is_final=True),
     )
-    return Revoked(following(approval, ended), ended)
+    return by_gateway(following(approval, ended), ended, judged.policy_digest)
 
 
 def _asked_anew(
     approval: Approval, item: Item, judged: Judgement, reason: str, now_ms: int
-) -> Revoked:
+) -> Change:
     """Put a call to people again: with its own time, and a version of its own.
 
     The version makes every click on an older card count for nothing.
@@ -149,7 +147,7 @@ def _asked_anew(
         expires_at_ms=ends_ms if is_alone else max(ends_ms, approval.expires_at_ms),
         latest_at_ms=now_ms + LONGEST * ttl_ms,
     )
-    return Revoked(reopened, waiting)
+    return by_gateway(reopened, waiting, judged.policy_digest)
 
 
 def _revocation(item: Item, reason: str, now_ms: int) -> Revocation:

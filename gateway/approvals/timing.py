@@ -1,57 +1,45 @@
-"""Give an approval more time, or say who looks at it, as pure functions.
-
-Neither decides anything, and neither keeps others from deciding.
-"""
+"""Deadlines and timers of an approval: how long it waits, and what then happens."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
+from enum import StrEnum
 
-from gateway.approvals import quorum
-from gateway.approvals.decisions import Expired, Forbidden, Refusal, Reviewer, Stale
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ApprovalState
-from gateway.approvals.record import Approval, Taken
+from gateway.approvals.lifecycle import ApprovalState, ItemState
+from gateway.approvals.record import Approval
 
 LONGEST = 2
 """An approval waits at most so many times as long as it was opened for."""
 
-TAKEN_FOR = timedelta(minutes=10)
-"""How long "I'm on it" stands by itself."""
+AUTHORIZATION_LIFETIME = timedelta(hours=24)
+"""How long an authorization may wait to be used where the policy does not say."""
+
+PAUSE_MS = 15 * 24 * 60 * 60 * 1000
+"""How long an authorization waits for what is asked inside its tool."""
+
+DOUBT_FIRST_MS = 24 * 60 * 60 * 1000
+DOUBT_THEN_MS = 7 * DOUBT_FIRST_MS
+"""When people are reminded of a doubt that nobody settles: a day later, then weekly."""
 
 _HINT_SHARE = 5  # the last fifth of the time
-_TAKEN_MS = int(TAKEN_FOR.total_seconds() * 1000)
 
 
-@dataclass(frozen=True)
-class Retimed:
-    """An approval with another time or another person on it, and what to announce."""
+class TimerKind(StrEnum):
+    """What happens when a timer fires."""
 
-    approval: Approval
-    event: Event
+    REMIND = "remind"
+    ESCALATE = "escalate"
+    RELEASE = "release"
+    DOUBT = "doubt"
 
 
-def extend(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Retimed | Refusal:
-    """Add half of the original time, up to `LONGEST` times of it in total.
+def authorization_ms(*ages: int) -> int:
+    """Return how long an authorization may wait to be used: the shortest of these.
 
-    Args:
-        approval: the record as it stands.
-        reviewer: who asks for it; has to be one who may decide a waiting call.
-        now_ms: the store's clock.
+    0 is an age that nobody set.
     """
-    refusal = _refusal(approval, reviewer, now_ms)
-    if refusal is not None:
-        return refusal
-    until_ms = min(approval.expires_at_ms + approval.ttl_ms // 2, latest_ms(approval))
-    if until_ms <= approval.expires_at_ms:
-        return Forbidden(
-            reason="This has got all the time it can get. Please decide it, or let "
-            "it expire; the agent can ask again."
-        )
-    longer = approval.with_(expires_at_ms=until_ms, rev=approval.rev + 1)
-    return Retimed(longer, _event(longer, reviewer, EventName.APPROVAL_EXTENDED))
+    longest = int(AUTHORIZATION_LIFETIME.total_seconds() * 1000)
+    return min((age for age in ages if age), default=longest)
 
 
 def hastened(approval: Approval, *, ttl_ms: int, now_ms: int) -> Approval:
@@ -68,19 +56,6 @@ def hastened(approval: Approval, *, ttl_ms: int, now_ms: int) -> Approval:
 def is_hastened(approval: Approval, *, ttl_ms: int, now_ms: int) -> bool:
     """Say whether it was given no more time than this already, by an earlier raise."""
     return 0 < approval.latest_at_ms <= now_ms + LONGEST * ttl_ms
-
-
-def take(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Retimed | Refusal:
-    """Say that somebody is on it, for `TAKEN_FOR`; a later one takes it over.
-
-    Arguments are those of `extend`.
-    """
-    refusal = _refusal(approval, reviewer, now_ms)
-    if refusal is not None:
-        return refusal
-    taken = Taken(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
-    minded = approval.with_(taken=taken, rev=approval.rev + 1)
-    return Retimed(minded, _event(minded, reviewer, EventName.APPROVAL_TAKEN))
 
 
 def latest_ms(approval: Approval) -> int:
@@ -121,48 +96,17 @@ def timers(before: Approval, after: Approval) -> list[tuple[str, int]]:
     """
     found: list[tuple[str, int]] = []
     if after.taken is not None and after.taken != before.taken:
-        found.append(("release", after.taken.until_ms))
+        found.append((TimerKind.RELEASE, after.taken.until_ms))
     added_ms = after.expires_at_ms - after.created_at_ms - after.ttl_ms
     if after.expires_at_ms != before.expires_at_ms:
         opened_ms, waiting = after.created_at_ms + added_ms, after.waiting
         if waiting.remind_at_ms:
-            found.append(("remind", opened_ms + waiting.remind_at_ms))
+            found.append((TimerKind.REMIND, opened_ms + waiting.remind_at_ms))
         if waiting.escalate_at_ms and not after.escalated_at_ms:
-            found.append(("escalate", opened_ms + waiting.escalate_at_ms))
+            found.append((TimerKind.ESCALATE, opened_ms + waiting.escalate_at_ms))
+    doubtful = [item for item in after.items if item.state is ItemState.IN_DOUBT]
+    new = [item for item in doubtful if before.items[item.index].state != item.state]
+    if new:
+        since_ms = max(item.changed_at_ms for item in new)
+        found.append((TimerKind.DOUBT, since_ms + DOUBT_FIRST_MS))
     return found
-
-
-def _refusal(approval: Approval, reviewer: Reviewer, now_ms: int) -> Refusal | None:
-    waiting = [item for item in approval.items if item.is_pending]
-    if not waiting:
-        last = approval.items[-1]
-        return Stale.of(last)
-    if now_ms >= approval.expires_at_ms:
-        return Expired(expires_at_ms=approval.expires_at_ms)
-    objections = [
-        quorum.objection(reviewer, item.demand, approval.principals, item.principals)
-        for item in waiting
-    ]
-    return None if None in objections else _forbidden(objections)
-
-
-def _forbidden(objections: Sequence[str | None]) -> Forbidden:
-    return Forbidden(reason=next(each for each in objections if each))
-
-
-def _event(approval: Approval, reviewer: Reviewer, name: EventName) -> Event:
-    roles = [role for item in approval.items for role in item.demand.roles]
-    return Event(
-        name=name,
-        tenant=approval.tenant,
-        agent=approval.agent,
-        thread=approval.thread,
-        outer=approval.outer,
-        approval=approval.id,
-        version=approval.version,
-        policy_digest=approval.policy_digest,
-        actor=f"{reviewer.team}/{reviewer.user}",
-        roles=tuple(dict.fromkeys(quorum.roles_of(reviewer, roles))),
-        channel=approval.channel,
-        data={"expires_at_ms": str(approval.expires_at_ms)},
-    )

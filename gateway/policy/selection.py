@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import TypeVar
 
 from gateway.approvals.record import Demand, Notify, Role, Verb
 from gateway.approvals.tiers import Tier, join
+from gateway.approvals.timing import AUTHORIZATION_LIFETIME
 from gateway.policy.fields import is_channel
 from gateway.policy.overrides import Override
 from gateway.policy.requirements import joined, required
 from gateway.policy.rules import AgentRule, Policy, RaiseRule, ToolRule
 from gateway.policy.tier_rules import WaitingRule
 from gateway.policy.triage_rules import TriageRule
-
-AUTHORIZATION_LIFETIME = timedelta(hours=24)
-"""How long an authorization may wait where the policy does not say."""
 
 T = TypeVar("T")
 _SILENT = ToolRule()

@@ -8,11 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
+from typing import Literal
 
-from gateway.approvals import digest
-from gateway.approvals.business_state import stateless_hash
-from gateway.approvals.events import Event, EventName, named_after
-from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.ending import moved_on
+from gateway.approvals.lifecycle import ItemState, Move
 from gateway.approvals.record import (
     Approval,
     EditRecord,
@@ -28,41 +27,27 @@ from gateway.outcomes import CallOutcome, EditsKnown, LateReport
 from gateway.policy.evaluate import listed_tier
 from gateway.policy.rules import Policy
 from gateway.service.claiming import (
-    Claiming,
-    found_by_people,
-    is_same_call,
+    ClaimService,
     late_report,
     outcome_of,
-    requested_before,
-    settled_by_people,
-    state_after,
 )
 from gateway.service.edits_known import edits_known, is_of_run
-from gateway.service.facts import item_event
 from gateway.service.noticing import NoticeService
-from gateway.service.refusing import stopped
 from gateway.service.submitting import Submitter
-from gateway.store.claims import ClaimAnswer, ClaimEvents, JudgedClaim
+from gateway.store.changing import Loaded, Write
 from gateway.store.opening import Listed
 from gateway.store.store import Store
 from gateway.triage.port import Triage
 from gateway.wire import (
-    UNASKED_ENDS,
     AgentNote,
-    Busy,
     CallBegun,
     CallEnd,
     CallMark,
-    Claimed,
     ClaimReply,
     ClaimRequest,
-    Done,
-    InDoubt,
-    Refused,
     Turn,
     TurnRef,
     Verdict,
-    ended,
 )
 
 logger = logging.getLogger(__name__)
@@ -100,7 +85,7 @@ class AgentService:
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
         self._notices = NoticeService(store, tenant=tenant, policy=policy)
-        self._claiming = Claiming(store, policy)
+        self._claims = ClaimService(store, policy, tenant=tenant)
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
@@ -112,49 +97,20 @@ class AgentService:
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Grant one execution of an authorized call, checked against our record."""
-        found = await self._find(request.item_id)
-        if found is None:
-            return Refused(reason=_NOT_OURS)
-        approval, item = found
-        if not is_same_call(request, item):
-            return Refused(reason=_NOT_OURS, state=item.state)
-        if item.state in _WAITING:
-            state = request.state
-            back = await self._claiming.objection(approval.id, item.index, state)
-            if back is not None or item.is_pending:
-                return back or Refused(reason=_NOT_AUTHORIZED, state=item.state)
-        judged = await self._judged(approval, item)
-        answer = await self._store.claims.claim(
-            approval,
-            item.index,
-            owner=request.owner,
-            judged=judged,
-            events=ClaimEvents(
-                started=item_event(approval, item, EventName.ITEM_EXECUTING),
-                doubtful=item_event(approval, item, EventName.ITEM_IN_DOUBT),
-            ),
-        )
-        return await self._reply(item, answer)
-
-    async def _judged(self, approval: Approval, item: Item) -> JudgedClaim:
-        """Return as what the policy of now lets this be claimed."""
-        if item.state is not ItemState.EXECUTING:
-            return "start"
-        is_allowed = item.idempotent and await self._claiming.is_allowed(approval, item)
-        return "repeat" if is_allowed else "doubt"
+        return await self._claims.claim(request)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""
         approval_id, index = approval_of(item_id)
-        return await self._store.claims.heartbeat(approval_id, index, fence)
+        return await self._store.approvals.heartbeat(approval_id, index, fence)
 
     async def finish(self, item_id: str, fence: int, result: Result) -> bool:
         """Record what an execution came to; False when the claim is another's."""
-        return await self._end_claim(item_id, fence, result)
+        return await self._claims.end(item_id, fence, result)
 
     async def release(self, item_id: str, fence: int) -> None:
         """Give a claim back unused: the tool paused before it had an effect."""
-        await self._end_claim(item_id, fence, None)
+        await self._claims.end(item_id, fence, None)
 
     async def mark(self, mark: CallMark) -> CallBegun:
         """Let a call run unasked once; see `Gateway.mark`."""
@@ -190,7 +146,7 @@ class AgentService:
 
         listed = [one for one in await self._listed(ref) if _is_at(one, ref)]
         for approval_id in await self._store.approvals.unfinished(self._keys, listed):
-            await self._end(approval_id, ItemState.SUPERSEDED, is_ended)
+            await self._end(approval_id, Move.SUPERSEDE, is_ended)
         # Of another agent's message, which nobody brings forward any more.
         await self.supersede_approvals(one.id for one in await self._of_message(ref))
 
@@ -204,13 +160,13 @@ class AgentService:
     async def supersede_approvals(self, approval_ids: Iterable[str]) -> None:
         """End what still waits in these approvals: their thread moved on."""
         for approval_id in approval_ids:
-            await self._end(approval_id, ItemState.SUPERSEDED)
+            await self._end(approval_id, Move.SUPERSEDE)
 
     async def withdraw(self, item_ids: frozenset[str]) -> None:
         """End pending items that nobody waits for: the agent dropped the call."""
         for approval_id in {approval_of(item_id)[0] for item_id in item_ids}:
             await self._end(
-                approval_id, ItemState.WITHDRAWN, lambda item: item.id in item_ids
+                approval_id, Move.WITHDRAW, lambda item: item.id in item_ids
             )
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
@@ -238,67 +194,6 @@ class AgentService:
                 if listed_tier(policy, agent=agent, tool=name).needs_people
             ),
             other_tools_are_gated=policy.defaults.tier.needs_people,
-        )
-
-    async def _reply(self, item: Item, answer: ClaimAnswer) -> ClaimReply:
-        reply: ClaimReply
-        match answer.word:
-            case "new":
-                effect = stateless_hash(item.action)
-                key = digest.claim_key(item.ctx.as_dict(), effect)
-                reply = Claimed(
-                    fence=answer.fence,
-                    action=item.action,
-                    action_hash=item.action_hash,
-                    idempotency_key=key,
-                    lease_s=self._store.lease_ms / 1000,
-                    edit=item.edit,
-                    asks_on_failure=item.asks_on_failure,
-                    settled=settled_by_people(item),
-                    requested=requested_before(item),
-                )
-            case "busy":
-                reply = Busy(retry_after_s=min(0.5, max(0.05, answer.left_ms / 5000)))
-            case "in_doubt":
-                reply = InDoubt(edit=item.edit)
-            case "done":
-                reply = await self._stored_result(item)
-            case "refused":
-                reply = _refused(item, answer.state)
-            case "frozen":
-                reason = stopped(answer.freeze) if answer.freeze else _NOT_AUTHORIZED
-                reply = Refused(reason=reason, state=item.state)
-            case "gone":
-                reply = Refused(reason=_NOT_OURS)
-        return reply
-
-    async def _stored_result(self, item: Item) -> Done:
-        found = await self._find(item.id)
-        fresh = found[1] if found else item
-        # A person may have settled a doubt: then there is a state and no result.
-        result = fresh.result or Result(ok=fresh.state is ItemState.EXECUTED)
-        return Done(
-            result=result,
-            edit=fresh.edit,
-            found=found_by_people(fresh),
-            settled=settled_by_people(fresh),
-        )
-
-    async def _end_claim(self, item_id: str, fence: int, result: Result | None) -> bool:
-        found = await self._find(item_id)
-        if found is None:
-            return False
-        approval, item = found
-        state = state_after(item, result)
-        reported = "executed" if result and result.ok else "failed"
-        return await self._store.claims.finish(
-            approval,
-            item.index,
-            fence,
-            state=state,
-            result=result,
-            event=item_event(approval, item, named_after(state)),
-            late=item_event(approval, item, EventName.ITEM_REPORTED, reason=reported),
         )
 
     async def _find(self, item_id: str) -> tuple[Approval, Item] | None:
@@ -346,29 +241,19 @@ class AgentService:
     async def _end(
         self,
         approval_id: str,
-        state: ItemState,
-        is_ended: Callable[[Item], bool] | None = None,
+        move: Literal[Move.SUPERSEDE, Move.WITHDRAW],
+        ends: Callable[[Item], bool] = lambda _: True,
     ) -> None:
-        for _ in range(_ATTEMPTS):
-            found = await self._store.approvals.load_each([approval_id])
-            if not found:
-                return
-            approval = found[0].approval
-            ends = {
-                item.index: _ended(approval, item, state)
-                for item in approval.items
-                if item.state in _WAITING and (is_ended is None or is_ended(item))
-            }
-            if not ends:
-                return
-            word, _ = await self._store.approvals.supersede(approval, ends)
-            if word != "moved":
-                return
+        async def compute(loaded: Loaded) -> Write | None:
+            found = moved_on(loaded.approval, move, loaded.now_ms, ends=ends)
+            return Write(found, is_fenced=True) if found else None
 
-
-def _ended(approval: Approval, item: Item, state: ItemState) -> tuple[ItemState, Event]:
-    ending = ItemState.LAPSED if item.state is ItemState.AUTHORIZED else state
-    return ending, item_event(approval, item, named_after(ending))
+        try:
+            await self._store.approvals.change(approval_id, compute)
+        except NewerRecord as error:
+            logger.warning("record.newer %s", error)
+        except UnreadableRecord as error:
+            log_failure(logger, error, "record.unreadable")
 
 
 def _is_within(ns: str, outer: str) -> bool:
@@ -378,12 +263,3 @@ def _is_within(ns: str, outer: str) -> bool:
 def _is_at(one: Listed, ref: TurnRef) -> bool:
     """Say whether an approval stands where this turn does, or inside it."""
     return one.ns == ref.ns or is_inside(one.ns, ref.ns)
-
-
-def _refused(item: Item, word: str) -> Refused:
-    if word == "changed":
-        return Refused(reason="The call changed just now, so this must not run.")
-    state = ItemState(word)
-    if state in UNASKED_ENDS:
-        return Refused(reason=ended(item.with_(state=state)), state=state)
-    return Refused(reason=_NOT_AUTHORIZED, state=state)

@@ -1,27 +1,36 @@
-"""Ask the policy of now, and for the business state, before a call runs."""
+"""Claims: the right to execute one authorized call once."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
 
-from gateway.approvals import digest
-from gateway.approvals.business_state import state_in
+from gateway.approvals import digest, executing
+from gateway.approvals.business_state import state_in, stateless_hash
 from gateway.approvals.changes import Change, Judgement
-from gateway.approvals.events import EventName, named_after
 from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Finding, Item, Result
-from gateway.approvals.revoking import Revoked, in_another_state, revoked
-from gateway.errors import BadJson, StoreUnavailable
+from gateway.approvals.record import Finding, Item, Result, approval_of
+from gateway.approvals.revoking import in_another_state, revoked
+from gateway.errors import BadJson, UnreadableRecord
+from gateway.failures import log_failure
 from gateway.outcomes import CallOutcome, LateReport
 from gateway.policy.rules import Policy
-from gateway.service.facts import GATEWAY, item_event
-from gateway.service.judging import JudgedNow, judge_now, lapse_ms
-from gateway.store.approvals import Loaded
+from gateway.service.judging import JudgedNow, judge_now
+from gateway.service.refusing import stopped
+from gateway.store.changing import Loaded, Write
+from gateway.store.freezes import names_of
 from gateway.store.store import Store
 from gateway.wire import (
+    UNASKED_ENDS,
+    Busy,
     CheckState,
+    Claimed,
+    ClaimReply,
     ClaimRequest,
+    Done,
     FindingWord,
+    InDoubt,
     ReconcileAnswer,
     Refused,
     Reopened,
@@ -30,99 +39,219 @@ from gateway.wire import (
     ended,
 )
 
+logger = logging.getLogger(__name__)
+
+Found = TypeVar("Found")
+
 STATE_TOO_LARGE = (
     "What this call depends on changed after it was approved, and the new state is too "
     "large to show to people, so it did not run."
 )
-_ATTEMPTS = 16
+_NOT_AUTHORIZED = "Nobody authorized this call, so it must not run."
+_NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
 
 
-class Claiming:
-    """Take authorizations back that do not hold any more.
+class ClaimService:
+    """Grant executions of authorized calls, and record what they came to.
+
+    Between a decision and the execution, time passes. A claim asks the policy of now,
+    which may only be stricter, and compares the business state. An authorization that
+    does not hold any more is taken back in the same step that refuses the claim.
 
     Args:
         store: where everything is kept.
         policy: returns the policy in force now.
+        tenant: whose calls these are.
     """
 
-    def __init__(self, store: Store, policy: Callable[[], Policy]) -> None:
+    def __init__(
+        self, store: Store, policy: Callable[[], Policy], *, tenant: str
+    ) -> None:
         self._store = store
         self._policy = policy
+        self._tenant = tenant
 
-    async def objection(
-        self, approval_id: str, index: int, seen: StateNow | None
-    ) -> Refused | Reopened | CheckState | None:
-        """Return why an item must not start now; None when it may.
-
-        The policy of now has to let it, and the business state to be as approved.
-
-        Only an authorized item is judged here; of any other the claim itself says how
-        it stands. What is taken back is written before this returns.
+    async def claim(self, request: ClaimRequest) -> ClaimReply:
+        """Grant one execution of an authorized call, checked against our record.
 
         Raises:
-            StoreUnavailable: when it changes all the time.
-            UnreadableRecord: when the record is not what we wrote.
+            StoreUnavailable: when it is not known to be granted, or changes all the
+                time.
+            NewerRecord: when a newer version wrote the record.
         """
-        for _ in range(_ATTEMPTS):
-            loaded = await self._store.approvals.load(approval_id)
-            if loaded is None:
-                return None
-            approval, item = loaded.approval, loaded.approval.items[index]
-            if item.state is not ItemState.AUTHORIZED:
-                return waiting_again(item)
-            judged = await judge_now(
-                self._store, self._policy(), approval, item, item.args
+
+        async def compute(loaded: Loaded, item: Item) -> Write | ClaimReply:
+            return await self._claimed(loaded, item, request)
+
+        found = await self._change(request.item_id, compute)
+        if found is None:
+            return Refused(reason=_NOT_OURS)
+        if not isinstance(found, Write):
+            return found
+        return self._reply(_item(found, request.item_id), request.owner)
+
+    async def end(self, item_id: str, fence: int, result: Result | None) -> bool:
+        """Record what an execution came to; without a result, give its claim back.
+
+        Returns:
+            False when the claim is another's, or people had settled its doubt.
+        """
+
+        async def compute(loaded: Loaded, item: Item) -> Write | bool:
+            found = executing.finished(
+                loaded.approval, item, fence, result, now_ms=loaded.now_ms
             )
-            if judged is None:
+            return found if isinstance(found, bool) else Write(found)
+
+        found = await self._change(item_id, compute)
+        if isinstance(found, Write):
+            return not executing.is_late(found.change)
+        return bool(found)
+
+    async def _change(
+        self,
+        item_id: str,
+        compute: Callable[[Loaded, Item], Awaitable[Found]],
+    ) -> Found | None:
+        """Change one of the tenant's items; None for what is none of them."""
+        try:
+            approval_id, index = approval_of(item_id)
+        except ValueError:
+            return None
+
+        async def computed(loaded: Loaded) -> Found | None:
+            approval = loaded.approval
+            if approval.tenant != self._tenant or index >= len(approval.items):
                 return None
-            back: Revoked | CheckState | None = revoked(
-                approval, item, judged.judgement, now_ms=loaded.now_ms
+            return await compute(loaded, approval.items[index])
+
+        try:
+            return await self._store.approvals.change(approval_id, computed)
+        except UnreadableRecord as error:
+            log_failure(logger, error, "record.unreadable")
+            return None
+
+    async def _claimed(
+        self, loaded: Loaded, item: Item, request: ClaimRequest
+    ) -> Write | ClaimReply:
+        if not is_same_call(request, item):
+            return Refused(reason=_NOT_OURS, state=item.state)
+        if item.state is ItemState.AUTHORIZED:
+            return await self._start(loaded, item, request)
+        if item.state is ItemState.EXECUTING:
+            return await self._take_over(loaded, item, request)
+        return _told(item)
+
+    async def _start(
+        self, loaded: Loaded, item: Item, request: ClaimRequest
+    ) -> Write | ClaimReply:
+        """Start an authorized call, unless its authorization holds no more."""
+        approval, now_ms = loaded.approval, loaded.now_ms
+        if 0 < item.lapses_at_ms <= now_ms:
+            return _told(item.with_(state=ItemState.LAPSED))
+        judged = await self._judged(loaded, item)
+        back: Change | CheckState | None = revoked(
+            approval, item, judged.judgement, now_ms=now_ms
+        )
+        if back is None:
+            try:
+                back = _in_another_state(loaded, item, request.state, judged.judgement)
+            except BadJson:
+                return Refused(reason=STATE_TOO_LARGE, state=item.state)
+        if isinstance(back, CheckState):
+            return back
+        if back is not None:
+            is_pending = back.approval.items[item.index].is_pending
+            return Write(back, judged={item.index: judged.used} if is_pending else {})
+        if judged.freeze is not None:
+            return Refused(reason=stopped(judged.freeze), state=item.state)
+        return self._grant(loaded, item, request)
+
+    async def _take_over(
+        self, loaded: Loaded, item: Item, request: ClaimRequest
+    ) -> Write | ClaimReply:
+        """Settle what becomes of a call that was started before."""
+        approval, now_ms = loaded.approval, loaded.now_ms
+        if item.owner == request.owner:
+            return self._reply(item, request.owner)  # its answer was lost
+        cut = executing.shortened(
+            approval, item, lease_ms=self._store.lease_ms, now_ms=now_ms
+        )
+        if cut is not None:
+            return Write(cut)
+        if now_ms < item.claimed_until_ms:
+            return _busy(item.claimed_until_ms - now_ms)
+        if item.idempotent:
+            judged = await self._judged(loaded, item)
+            authorized = item.with_(state=ItemState.AUTHORIZED)
+            if judged.freeze is not None:
+                return Refused(reason=stopped(judged.freeze), state=item.state)
+            if revoked(approval, authorized, judged.judgement, now_ms=0) is None:
+                return self._grant(loaded, item, request)
+        return Write(executing.doubted(approval, item, now_ms=now_ms), is_fenced=True)
+
+    def _grant(self, loaded: Loaded, item: Item, request: ClaimRequest) -> Write:
+        change = executing.claimed(
+            loaded.approval,
+            item,
+            owner=request.owner,
+            lease_ms=self._store.lease_ms,
+            now_ms=loaded.now_ms,
+        )
+        names = names_of(loaded.approval.agent, item.tool)
+        return Write(change, unfrozen=names, is_fenced=True)
+
+    async def _judged(self, loaded: Loaded, item: Item) -> JudgedNow:
+        policy = self._policy()
+        return await judge_now(self._store, policy, loaded.approval, item, item.args)
+
+    def _reply(self, item: Item, owner: str) -> ClaimReply:
+        """Return how a claim stands after it was written."""
+        if item.state is not ItemState.EXECUTING:
+            return _told(item)
+        if item.owner != owner:
+            return _busy(self._store.lease_ms)
+        effect = stateless_hash(item.action)
+        return Claimed(
+            fence=item.fence,
+            action=item.action,
+            action_hash=item.action_hash,
+            idempotency_key=digest.claim_key(item.ctx.as_dict(), effect),
+            lease_s=self._store.lease_ms / 1000,
+            edit=item.edit,
+            asks_on_failure=item.asks_on_failure,
+            settled=settled_by_people(item),
+            requested=requested_before(item),
+        )
+
+
+def _item(written: Write, item_id: str) -> Item:
+    return written.approval.items[approval_of(item_id)[1]]
+
+
+def _busy(left_ms: int) -> Busy:
+    return Busy(retry_after_s=min(0.5, max(0.05, left_ms / 5000)))
+
+
+def _told(item: Item) -> ClaimReply:
+    """Return the answer to a claim of a call that cannot be started now."""
+    match item.state:
+        case ItemState.EXECUTED | ItemState.FAILED:
+            # A person may have settled a doubt: then there is a state and no result.
+            return Done(
+                result=item.result or Result(ok=item.state is ItemState.EXECUTED),
+                edit=item.edit,
+                found=found_by_people(item),
+                settled=settled_by_people(item),
             )
-            if back is None:
-                try:
-                    back = _in_another_state(loaded, item, seen, judged.judgement)
-                except BadJson:
-                    return Refused(reason=STATE_TOO_LARGE, state=item.state)
-            if back is None or isinstance(back, CheckState):
-                return back
-            if await self._is_written(approval, back, judged):
-                return _told(back.item)
-        raise StoreUnavailable(
-            "This call changed all the time, so it was not started; try again."
-        )
-
-    async def is_allowed(self, approval: Approval, item: Item) -> bool:
-        """Say whether the policy of now lets an attempt of this call be repeated."""
-        judged = await judge_now(self._store, self._policy(), approval, item, item.args)
-        if judged is None:
-            return False
-        authorized = item.with_(state=ItemState.AUTHORIZED)
-        return revoked(approval, authorized, judged.judgement, now_ms=0) is None
-
-    async def _is_written(
-        self, before: Approval, back: Revoked, judged: JudgedNow
-    ) -> bool:
-        is_pending = back.item.is_pending
-        name = EventName.ITEM_REOPENED if is_pending else named_after(back.item.state)
-        reason = back.item.revoked.reason if back.item.revoked else ""
-        event = item_event(back.approval, back.item, name, reason=reason).with_(
-            actor=GATEWAY, policy_digest=judged.judgement.policy_digest
-        )
-        word = await self._store.approvals.commit(
-            before,
-            Change(back.approval, back.item, (event,)),
-            job=None,
-            lapse_ms=lapse_ms(back.item, None),
-            judged=judged.used if is_pending else None,
-        )
-        return word == "done"
-
-
-def waiting_again(item: Item) -> Reopened | None:
-    """Return the answer to a claim of a call that went back to people."""
-    if item.is_pending and item.revoked is not None:
-        return Reopened(reason=item.revoked.reason)
-    return None
+        case ItemState.IN_DOUBT:
+            return InDoubt(edit=item.edit)
+        case ItemState.PENDING if item.revoked is not None:
+            return Reopened(reason=item.revoked.reason)
+        case state if state in UNASKED_ENDS:
+            return Refused(reason=ended(item), state=state)
+        case state:
+            return Refused(reason=_NOT_AUTHORIZED, state=state)
 
 
 def requested_before(item: Item) -> str:
@@ -133,7 +262,7 @@ def requested_before(item: Item) -> str:
 
 def _in_another_state(
     loaded: Loaded, item: Item, seen: StateNow | None, judged: Judgement
-) -> Revoked | CheckState | None:
+) -> Change | CheckState | None:
     """Return what becomes of a call whose state is not known to be the approved one.
 
     Raises:
@@ -154,10 +283,6 @@ def _in_another_state(
     return in_another_state(
         loaded.approval, item, seen.state, judged, now_ms=loaded.now_ms
     )
-
-
-def _told(item: Item) -> Refused | Reopened:
-    return waiting_again(item) or Refused(reason=ended(item), state=item.state)
 
 
 def reconcile_answer(item: Item, word: FindingWord) -> ReconcileAnswer:
@@ -217,15 +342,6 @@ def outcome_of(item: Item) -> CallOutcome:
         found=found_by_people(item),
         settled=settled_by_people(item),
     )
-
-
-def state_after(item: Item, result: Result | None) -> ItemState:
-    """Return where a claim leaves its item; without a result it was not used."""
-    if result is None:
-        return ItemState.AUTHORIZED
-    if result.ok:
-        return ItemState.EXECUTED
-    return ItemState.IN_DOUBT if item.asks_on_failure else ItemState.FAILED
 
 
 def is_same_call(request: ClaimRequest, item: Item) -> bool:

@@ -9,42 +9,33 @@ from gateway.approvals.record import Approval, Item
 from gateway.approvals.strict_json import JsonObject
 from gateway.policy.evaluate import evaluate
 from gateway.policy.rules import Policy
-from gateway.policy.selection import AUTHORIZATION_LIFETIME
 from gateway.service.measuring import facts_of, measure, totals_now
 from gateway.service.refusing import freeze_of, unstartable
-from gateway.store.approvals import Judged
+from gateway.store.changing import Judged
+from gateway.store.freezes import Freeze
 from gateway.store.store import Store
-
-
-def lapse_ms(item: Item, judgement: Judgement | None) -> int:
-    """Return how long an authorization may wait to be used, then or by the policy now.
-
-    The shorter of the two wins.
-    """
-    ages = (item.authorization_ms, judgement.authorization_ms if judgement else 0)
-    longest = int(AUTHORIZATION_LIFETIME.total_seconds() * 1000)
-    return min((age for age in ages if age), default=longest)
 
 
 @dataclass(frozen=True)
 class JudgedNow:
-    """What the policy of now says of a call, and what the call uses by it."""
+    """What the policy of now says of a call, and what the call uses by it.
+
+    ``freeze`` is what stops the call, if somebody froze it.
+    """
 
     judgement: Judgement
     used: Judged
+    freeze: Freeze | None
 
 
 async def judge_now(
     store: Store, policy: Policy, approval: Approval, item: Item, args: JsonObject
-) -> JudgedNow | None:
+) -> JudgedNow:
     """Judge an item with these arguments by this policy, as of now.
 
-    Totals count what the item uses once, and everything else that is reserved. None
-    when the approval's id is none of this store.
+    Totals count what the item uses once, and everything else that is reserved.
     """
-    keys = store.keys_of_approval(approval.id)
-    if keys is None:
-        return None
+    keys = store.keys_of_tenant(approval.tenant)
     requester = approval.requester.user if approval.requester else ""
     one = measure(
         policy,
@@ -88,7 +79,7 @@ async def judge_now(
         args_schema=ruling.args_schema,
         stopped=unstartable(freeze) if freeze else "",
     )
-    return JudgedNow(judgement, Judged(one.uses, totals))
+    return JudgedNow(judgement, Judged(one.uses, totals), freeze)
 
 
 async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:
@@ -100,8 +91,7 @@ async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approva
     for item in approval.items:
         if item.is_pending:
             judged = await judge_now(store, policy, approval, item, item.args)
-            judgement = judged.judgement if judged else None
-            shown = shown.replacing(shown_item(item, judgement))
+            shown = shown.replacing(shown_item(item, judged.judgement))
     return shown
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from gateway.approvals.lifecycle import ApprovalState
-from gateway.store.approvals import Loaded
+from gateway.store.changing import Loaded
 from gateway.store.store import Store
 
 MAX_QUEUE = 2000

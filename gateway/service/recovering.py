@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from gateway.approvals.changes import Change
-from gateway.approvals.events import EventName, named_after
 from gateway.approvals.record import Approval, Home, Item
-from gateway.approvals.recovering import Recovered, restored, thread_lost
-from gateway.service.facts import GATEWAY, item_event
-from gateway.service.judging import lapse_ms
-from gateway.store.approvals import Committed
+from gateway.approvals.recovering import restored, thread_lost
+from gateway.errors import NewerRecord, UnreadableRecord
+from gateway.store.changing import Loaded, Write
 from gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
 PAGE = 200
 """How many approvals are read before others may use the store again."""
-_ATTEMPTS = 16
 
-Recover = Callable[[Approval, Item, int], Recovered | None]
+Recover = Callable[[Approval, Item, int], Change | None]
 
 
 @dataclass(frozen=True)
@@ -90,38 +88,26 @@ class RecoveryService:
     async def _item(
         self, approval_id: str, index: int, recover: Recover, *, is_dry: bool
     ) -> Found | None:
-        for _ in range(_ATTEMPTS):
-            page = await self._store.approvals.load_each([approval_id])
-            if not page:
-                return None
-            before, now_ms = page[0].approval, page[0].now_ms
-            was = before.items[index]
-            change = recover(before, was, now_ms)
+        found: Found | None = None
+
+        async def compute(loaded: Loaded) -> Write | None:
+            nonlocal found
+            was = loaded.approval.items[index]
+            change = recover(loaded.approval, was, loaded.now_ms)
+            found = None
             if change is None:
                 return None
-            word = "done" if is_dry else await self._write(before, change)
-            if word != "moved":
-                found = Found(change.approval, change.item, was)
-                return found if word == "done" else None
-        return None
+            found = Found(change.approval, change.approval.items[index], was)
+            return None if is_dry else Write(change)
 
-    async def _write(self, before: Approval, change: Recovered) -> Committed:
-        item = change.item
-        name = EventName.ITEM_REOPENED if item.is_pending else named_after(item.state)
-        reason = item.revoked.reason if item.revoked else ""
-        event = item_event(change.approval, item, name, reason=reason)
-        word = await self._store.approvals.commit(
-            before,
-            Change(change.approval, item, (event.with_(actor=GATEWAY),)),
-            job=None,
-            lapse_ms=lapse_ms(item, None),
-        )
-        if word == "done":
-            logger.warning(
-                "item.recovered item=%s agent=%s thread=%s state=%s",
-                item.id,
-                before.home.agent,
-                before.home.thread,
-                item.state,
-            )
-        return word
+        with suppress(NewerRecord, UnreadableRecord):
+            written = await self._store.approvals.change(approval_id, compute)
+            if written and found:
+                logger.warning(
+                    "item.recovered item=%s agent=%s thread=%s state=%s",
+                    found.item.id,
+                    found.approval.home.agent,
+                    found.approval.home.thread,
+                    found.item.state,
+                )
+        return found

@@ -23,18 +23,17 @@ from gateway.approvals.decisions import (
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Item, Origin, Person
 from gateway.approvals.strict_json import JsonObject, accept_object
-from gateway.errors import BadJson, StoreUnavailable
+from gateway.errors import BadJson
 from gateway.policy.rules import Policy
 from gateway.policy.selection import Selection
 from gateway.service.delegating import DelegationService
-from gateway.service.facts import aftermath
+from gateway.service.facts import rejection_effects
 from gateway.service.freezing import FreezeService
 from gateway.service.judging import (
     JudgedNow,
     as_of_now,
     counts_in_windows,
     judge_now,
-    lapse_ms,
 )
 from gateway.service.noticing import NoticeService
 from gateway.service.queue import MAX_QUEUE, ReviewQueue
@@ -42,8 +41,8 @@ from gateway.service.runs import RunService
 from gateway.service.stopping import StopService
 from gateway.service.sweep import Sweeper
 from gateway.service.timing import TimeService
-from gateway.store.approvals import Loaded
-from gateway.store.attention import Aftermath
+from gateway.store.attention import RejectionEffects
+from gateway.store.changing import Loaded, Write
 from gateway.store.jobs import Job, JobKind
 from gateway.store.store import Store
 from gateway.store.threads import ThreadFacts
@@ -53,8 +52,6 @@ MAX_JUDGED_AGAIN = 50
 
 Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
 """Resolves, now, those who voted for an item before."""
-
-_ATTEMPTS = 16
 
 
 class ReviewService:
@@ -127,46 +124,48 @@ class ReviewService:
             StoreUnavailable: when it is not known to be written.
             UnreadableRecord: when the record is not what we wrote.
         """
-        for attempt in range(_ATTEMPTS):
-            is_fresh = attempt == 0 and seen is not None
-            loaded = seen if is_fresh else await self.read(click.approval)
-            if loaded is None:
-                return Unknown()
-            approval = loaded.approval
-            judged = await self._judge(approval, click.index, decision)
-            before = await _asked(approval, click.index, voters)
-            result = deciding.decide(
-                approval,
-                click,
-                decision,
-                reviewer,
-                now_ms=loaded.now_ms,
-                judged=judged.judgement if judged else None,
-                voters=before,
-            )
-            if not isinstance(result, Change):
-                if isinstance(result, Expired):
-                    await self._sweeper.expire(self._keys, approval.id)
-                return result
-            word = await self.store.approvals.commit(
-                approval,
-                result,
-                job=None if result.voted else _resume(approval),
-                lapse_ms=lapse_ms(result.item, judged.judgement if judged else None),
-                judged=judged.used if judged and _may_run(result.item) else None,
-                aftermath=self._aftermath(result),
-            )
-            if word == "done":
-                settled = Settled(approval=result.approval, index=click.index)
-                return result.voted or settled
-            if word == "expired":
-                await self._sweeper.expire(self._keys, approval.id)
-                return Expired(expires_at_ms=approval.expires_at_ms)
-            if word == "gone":
-                return Unknown()
-        raise StoreUnavailable(
-            "Too many people decided this at once; nothing of yours was recorded. "
-            "Please try again."
+
+        async def compute(loaded: Loaded) -> Write | Outcome:
+            return await self._decided(loaded, click, decision, reviewer, voters)
+
+        written = await self.store.approvals.change(click.approval, compute, seen=seen)
+        if isinstance(written, Write):
+            change = written.change
+            settled = Settled(approval=change.approval, index=click.index)
+            return change.voted or settled
+        if isinstance(written, Expired):
+            await self._sweeper.expire(self._keys, click.approval)
+        return Unknown() if written is None else written
+
+    async def _decided(
+        self,
+        loaded: Loaded,
+        click: Click,
+        decision: Decision,
+        reviewer: Reviewer,
+        voters: Voters | None,
+    ) -> Write | Outcome:
+        """Return what to write of a decision, or why it does not count."""
+        approval, index = loaded.approval, click.index
+        if approval.tenant != self._tenant:
+            return Unknown()
+        judged = await self._judge(approval, index, decision)
+        result = deciding.decide(
+            approval,
+            click,
+            decision,
+            reviewer,
+            now_ms=loaded.now_ms,
+            judged=judged.judgement if judged else None,
+            voters=await _asked(approval, index, voters),
+        )
+        if not isinstance(result, Change):
+            return result
+        used = judged and _may_run(result.approval.items[index]) and judged.used
+        return Write(
+            result,
+            judged={index: used} if used else {},
+            rejection=self._rejection(result, index),
         )
 
     async def decide_pending(
@@ -324,12 +323,14 @@ class ReviewService:
                 return None  # the decision itself is refused for the same reason
         return await judge_now(self.store, self._policy(), approval, item, args)
 
-    def _aftermath(self, change: Change) -> Aftermath | None:
-        item = change.item
+    def _rejection(self, change: Change, index: int) -> RejectionEffects | None:
+        item = change.approval.items[index]
         if item.state is not ItemState.REJECTED or item.settlement is None:
             return None
         after = self._policy().protect.pause_after_rejections
-        return aftermath(change.approval, item, item.settlement, pause_after=after)
+        return rejection_effects(
+            change.approval, item, item.settlement, pause_after=after
+        )
 
 
 async def _asked(
@@ -348,15 +349,6 @@ async def _asked(
 
 def _may_run(item: Item) -> bool:
     return item.state in {ItemState.PENDING, ItemState.AUTHORIZED}
-
-
-def _resume(approval: Approval) -> Job:
-    return Job(
-        kind=JobKind.RESUME,
-        tenant=approval.tenant,
-        agent=approval.home.agent,
-        thread=approval.home.thread,
-    )
 
 
 def _for_item(click: Click, item: Item) -> Click:

@@ -6,31 +6,21 @@ import logging
 import time
 from collections.abc import Callable
 
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval
+from gateway.approvals import ending, retiming
+from gateway.approvals.changes import Change, following
 from gateway.errors import NewerRecord, UnreadableRecord
 from gateway.failures import log_failure
-from gateway.service.facts import item_event
-from gateway.store.jobs import Job, JobKind
+from gateway.store.changing import Loaded, Write, quarantine
 from gateway.store.keys import RETENTION, Keys
 from gateway.store.outbox import trim_audit
 from gateway.store.readers import MANY, forget_dead_readers, trim_outbox
 from gateway.store.store import Store
-from gateway.store.timers import Timer, TimerKind
-from gateway.store.unreadable import put_aside
+from gateway.store.timers import Timer
 
 logger = logging.getLogger(__name__)
 
-_ATTEMPTS = 16
 _BATCH = 100
 _ALARM_S = 600.0
-_RUNG = {
-    TimerKind.REMIND: EventName.APPROVAL_REMINDED,
-    TimerKind.ESCALATE: EventName.APPROVAL_ESCALATED,
-    TimerKind.RELEASE: EventName.APPROVAL_RELEASED,
-    TimerKind.DOUBT: EventName.APPROVAL_UNSETTLED,
-}
 
 
 class Sweeper:
@@ -48,21 +38,21 @@ class Sweeper:
         ended = 0
         for keys in self._store.every_shard():
             await self._store.queue(keys).requeue_due()
-            await self._ring_all(keys)
+            await self._fire_all(keys)
             ended += await self._expire_all(keys)
             await trim_audit(self._store.conn, keys, self._store.audit_kept)
             await self._trim_outbox(keys)
         return ended
 
-    async def _ring_all(self, keys: Keys) -> None:
-        """Ring what is due in a shard; what a newer version set is left to it."""
+    async def _fire_all(self, keys: Keys) -> None:
+        """Fire what is due in a shard; what a newer version set is left to it."""
         left = 0
         while True:
             batch = await self._store.timers.due(keys, _BATCH, skip=left)
             before = left
             for timer in batch:
                 try:
-                    await self.ring(keys, timer)
+                    await self.fire(keys, timer)
                 except NewerRecord:
                     left += 1
             if len(batch) < _BATCH or left == before:
@@ -84,18 +74,32 @@ class Sweeper:
             )
             await forget_dead_readers(conn, keys)
 
-    async def ring(self, keys: Keys, timer: Timer) -> bool:
-        """Remind people of one approval, or call others; once on all replicas."""
+    async def fire(self, keys: Keys, timer: Timer) -> bool:
+        """Fire one timer of an approval, once on all replicas.
+
+        Returns:
+            False when another replica was faster, or nobody is waited for any more.
+        """
+        is_known = False
+
+        async def compute(loaded: Loaded) -> Write | None:
+            nonlocal is_known
+            is_known = True
+            if not await self._store.timers.is_due(keys, timer):
+                return None
+            change = retiming.fired(loaded.approval, timer.kind, loaded.now_ms)
+            if change is None:
+                await self._store.timers.drop(keys, timer)
+            return Write(change) if change else None
+
         try:
-            loaded = await self._store.approvals.load(timer.approval)
+            found = await self._store.approvals.change(timer.approval, compute)
+            if not is_known:
+                await self._store.timers.drop(keys, timer)
         except UnreadableRecord as error:
-            await self._put_aside(keys, error)
+            await self._quarantine(keys, error)
             return False
-        if loaded is None:
-            await self._store.timers.drop(keys, timer)
-            return False
-        event = _rung(loaded.approval, timer.kind)
-        return await self._store.timers.ring(keys, timer, event)
+        return found is not None
 
     async def _expire_all(self, keys: Keys) -> int:
         """End everything overdue in a shard, in batches while that gets further."""
@@ -114,68 +118,27 @@ class Sweeper:
 
     async def expire(self, keys: Keys, approval_id: str) -> int:
         """End what is overdue in one approval by the store's clock."""
-        for _ in range(_ATTEMPTS):
-            try:
-                loaded = await self._store.approvals.load(approval_id)
-            except UnreadableRecord as error:
-                await self._put_aside(keys, error)
-                return 0
-            if loaded is None:
-                await self._store.approvals.forget_overdue(keys, approval_id)
-                return 0
-            approval = loaded.approval
-            word, count = await self._store.approvals.expire(
-                approval,
-                expired=_events(approval, ItemState.PENDING, EventName.ITEM_EXPIRED),
-                lapsed=_events(approval, ItemState.AUTHORIZED, EventName.ITEM_LAPSED),
-                doubted=_doubtful(approval),
-                job=Job(
-                    kind=JobKind.RESUME,
-                    tenant=approval.tenant,
-                    agent=approval.home.agent,
-                    thread=approval.home.thread,
-                ),
-            )
-            if word != "moved":
-                return count
-        return 0
+        count = 0
 
-    async def _put_aside(self, keys: Keys, error: UnreadableRecord) -> None:
-        """Keep a record that nobody can read from stopping the clock of all others."""
-        log_failure(logger, error, "record.put_aside")
-        await put_aside(self._store.conn, keys, error.approval)
+        async def compute(loaded: Loaded) -> Write:
+            nonlocal count
+            change = ending.overdue(loaded.approval, loaded.now_ms)
+            count = len(change.events) if change else 0
+            # Nothing ends where an idempotent call was abandoned, which is run again.
+            # Writing the record anew takes that deadline out of the index.
+            return Write(change or Change(following(loaded.approval)))
 
+        try:
+            found = await self._store.approvals.change(approval_id, compute)
+        except UnreadableRecord as error:
+            await self._quarantine(keys, error)
+            return 0
+        if found is None:
+            await self._store.approvals.forget_overdue(keys, approval_id)
+            return 0
+        return count
 
-def _events(approval: Approval, state: ItemState, name: EventName) -> dict[int, Event]:
-    return {
-        item.index: item_event(approval, item, name)
-        for item in approval.items
-        if item.state is state
-    }
-
-
-def _rung(approval: Approval, kind: TimerKind) -> Event:
-    called = approval.waiting.called if kind is TimerKind.ESCALATE else ()
-    return Event(
-        name=_RUNG[kind],
-        tenant=approval.tenant,
-        agent=approval.agent,
-        thread=approval.thread,
-        outer=approval.outer,
-        approval=approval.id,
-        version=approval.version,
-        policy_digest=approval.policy_digest,
-        channel=approval.channel,
-        reason=", ".join(called),
-    )
-
-
-def _doubtful(approval: Approval) -> dict[int, Event]:
-    # An idempotent tool is simply run again by whoever resumes the thread.
-    return {
-        index: event
-        for index, event in _events(
-            approval, ItemState.EXECUTING, EventName.ITEM_IN_DOUBT
-        ).items()
-        if not approval.items[index].idempotent
-    }
+    async def _quarantine(self, keys: Keys, error: UnreadableRecord) -> None:
+        """Keep a corrupt record from stopping the clock of all others."""
+        log_failure(logger, error, "record.quarantined")
+        await quarantine(self._store.conn, keys, error.approval)

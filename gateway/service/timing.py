@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.approvals import timing
-from gateway.approvals.decisions import Expired, Refusal, Reviewer, Unknown
+from gateway.approvals import retiming
+from gateway.approvals.changes import Change
+from gateway.approvals.decisions import Refusal, Reviewer, Unknown
 from gateway.approvals.record import Approval
-from gateway.approvals.timing import Retimed
-from gateway.errors import StoreUnavailable
+from gateway.store.changing import Loaded, Write
 from gateway.store.store import Store
-
-_ATTEMPTS = 16
 
 
 class TimeService:
@@ -26,47 +24,38 @@ class TimeService:
         self._store = store
         self._tenant = tenant
 
-    async def extend(self, approval_id: str, reviewer: Reviewer) -> Retimed | Refusal:
-        """Give an approval more time; see `gateway.approvals.timing.extend`.
+    async def extend(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
+        """Give an approval more time; see `gateway.approvals.retiming.extend`.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
         """
         return await self._change(
             approval_id,
-            lambda approval, now_ms: timing.extend(approval, reviewer, now_ms=now_ms),
+            lambda approval, now_ms: retiming.extend(approval, reviewer, now_ms=now_ms),
         )
 
-    async def take(self, approval_id: str, reviewer: Reviewer) -> Retimed | Refusal:
-        """Say who is on it; see `gateway.approvals.timing.take`.
+    async def take(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
+        """Say who is on it; see `gateway.approvals.retiming.take`.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
         """
         return await self._change(
             approval_id,
-            lambda approval, now_ms: timing.take(approval, reviewer, now_ms=now_ms),
+            lambda approval, now_ms: retiming.take(approval, reviewer, now_ms=now_ms),
         )
 
     async def _change(
-        self, approval_id: str, change: Callable[[Approval, int], Retimed | Refusal]
-    ) -> Retimed | Refusal:
-        for _ in range(_ATTEMPTS):
-            loaded = await self._store.approvals.load(approval_id)
-            if loaded is None or loaded.approval.tenant != self._tenant:
+        self, approval_id: str, change: Callable[[Approval, int], Change | Refusal]
+    ) -> Change | Refusal:
+        async def compute(loaded: Loaded) -> Write | Refusal:
+            if loaded.approval.tenant != self._tenant:
                 return Unknown()
-            before = loaded.approval
-            result = change(before, loaded.now_ms)
-            if not isinstance(result, Retimed):
-                return result
-            word = await self._store.timers.retime(before, result)
-            if word == "done":
-                return result
-            if word == "gone":
-                return Unknown()
-            if word == "expired":
-                return Expired(expires_at_ms=before.expires_at_ms)
-        raise StoreUnavailable(
-            "Too many people changed this at once; nothing of yours was recorded. "
-            "Please try again."
-        )
+            found = change(loaded.approval, loaded.now_ms)
+            return Write(found) if isinstance(found, Change) else found
+
+        found = await self._store.approvals.change(approval_id, compute)
+        if found is None:
+            return Unknown()
+        return found.change if isinstance(found, Write) else found

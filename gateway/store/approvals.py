@@ -1,60 +1,49 @@
-"""Keep approvals: open a turn's, read one, write a decision, end what waited."""
+"""Approvals in the store: open a turn's, read one, change one, list a run's."""
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Literal, cast
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import TypeVar, cast
 
-from gateway.approvals import digest, timing
-from gateway.approvals.changes import Change
 from gateway.approvals.events import Event
-from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.notice import Notice
 from gateway.approvals.record import Approval, Home
-from gateway.errors import NewerRecord, UnreadableRecord
+from gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from gateway.failures import log_failure
 from gateway.store import codec, opening, scripts
-from gateway.store.attention import ASKED_MS, Aftermath
-from gateway.store.connection import Connection, Reply, fields, number, text
-from gateway.store.jobs import Job
-from gateway.store.keys import RETENTION, Keys, shard_of_approval
+from gateway.store.attention import ASKED_MS
+from gateway.store.changing import Loaded, Write, milliseconds, texts, write
+from gateway.store.connection import Connection, Reply, fields, text
+from gateway.store.keys import LEASE, RETENTION, Keys, shard_of_approval
 from gateway.store.opening import Admission, Listed, Opened
 from gateway.store.pending import PendingIndex
-from gateway.store.windows import Use, as_rows
+from gateway.store.windows import as_rows
 
 logger = logging.getLogger(__name__)
 
+_ATTEMPTS = 16
+_BUSY = (
+    "Too many changed this at once; nothing of yours was recorded. Please try again."
+)
+Found = TypeVar("Found")
+
+LEASE_MS = int(LEASE.total_seconds() * 1000)
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
 
-@dataclass(frozen=True)
-class Loaded:
-    """An approval as it stood at ``now_ms`` of the store's clock."""
-
-    approval: Approval
-    now_ms: int
-
-
-@dataclass(frozen=True)
-class Judged:
-    """What an item uses of which windows, and what they came to when it was judged."""
-
-    uses: Sequence[Use]
-    totals: Mapping[str, int]
-
-
-Committed = Literal["done", "gone", "expired", "moved"]
-Ended = Literal["done", "gone", "moved"]
-
-
 class ApprovalStore:
-    """Approvals of all shards."""
+    """Approvals of all shards.
 
-    def __init__(self, conn: Connection) -> None:
+    Args:
+        conn: the server.
+        lease_ms: how long a claim stands without a heartbeat.
+    """
+
+    def __init__(self, conn: Connection, *, lease_ms: int = LEASE_MS) -> None:
         self._conn = conn
+        self.lease_ms = lease_ms
         self._pending = PendingIndex(conn)
 
     async def open_turn(
@@ -109,7 +98,7 @@ class ApprovalStore:
             + [keys.notice(notice.id) for notice in notices],
             keep_ms=_KEEP_MS,
             verdicts=verdicts,
-            events=_texts(events),
+            events=texts(events),
             approvals=json.dumps(
                 [opening.row(approval, admission.held) for approval in approvals]
             ),
@@ -152,7 +141,60 @@ class ApprovalStore:
         if not head or not blobs:
             return None
         approval = codec.approval(approval_id, fields(head), fields(blobs))
-        return Loaded(approval, now_ms=_milliseconds(time))
+        return Loaded(approval, now_ms=milliseconds(time))
+
+    async def change(
+        self,
+        approval_id: str,
+        compute: Callable[[Loaded], Awaitable[Found]],
+        *,
+        seen: Loaded | None = None,
+    ) -> Found | None:
+        """Compute the next version of an approval, and write it if nothing moved.
+
+        It is the only way to move an approval: read, compute, compare and write; and
+        again from the reading when something moved in between.
+
+        Args:
+            approval_id: of the approval.
+            compute: given what was read, returns what to write, or an answer instead.
+                It is called again when something moved.
+            seen: the record when the caller has just read it; spares one reading.
+
+        Returns:
+            What was written, or the answer; None when there is no such approval.
+
+        Raises:
+            StoreUnavailable: it moved all the time; nothing was written.
+            UnreadableRecord: when the record is not what we wrote.
+        """
+        for _ in range(_ATTEMPTS):
+            loaded, seen = seen or await self.load(approval_id), None
+            if loaded is None:
+                return None
+            found = await compute(loaded)
+            if not isinstance(found, Write):
+                return found
+            if await write(self._conn, loaded, found):
+                return found
+        raise StoreUnavailable(_BUSY)
+
+    async def heartbeat(self, approval_id: str, index: int, fence: int) -> bool:
+        """Keep a claim; False when it is no longer this fence's."""
+        shard = shard_of_approval(approval_id)
+        if shard is None:
+            return False
+        keys = Keys(shard)
+        reply = await scripts.HEARTBEAT(
+            self._conn,
+            head=keys.head(approval_id),
+            expiry=keys.expiry,
+            id=approval_id,
+            index=index,
+            fence=fence,
+            lease_ms=self.lease_ms,
+        )
+        return text(reply[0]) == "kept"
 
     async def load_each(
         self, approval_ids: Iterable[str], *, skips_newer: bool = True
@@ -174,75 +216,12 @@ class ApprovalStore:
                 found.append(loaded)
         return found
 
-    async def commit(
-        self,
-        before: Approval,
-        change: Change,
-        *,
-        job: Job | None,
-        lapse_ms: int,
-        judged: Judged | None = None,
-        aftermath: Aftermath | None = None,
-    ) -> Committed:
-        """Write a decision if nothing moved since ``before`` was read.
-
-        The state change, its events, its audit entries and the resume job are one
-        step, and so is what the item has reserved.
-
-        Args:
-            before: what was read.
-            change: what follows.
-            job: brings the agent back.
-            lapse_ms: how long an authorization may wait to be used.
-            judged: what the item uses from now on; None leaves what it has. It is not
-                written when a window holds more than was judged by.
-            aftermath: what a rejection brings with it.
-        """
-        keys = _keys_of(before)
-        item = change.item
-        seen = before.items[item.index]
-        reply = await scripts.DECIDE(
-            self._conn,
-            head=keys.head(before.id),
-            blobs=keys.blobs(before.id),
-            expiry=keys.expiry,
-            outbox=keys.outbox,
-            audit=keys.audit,
-            jobs=keys.jobs,
-            waiting=keys.waiting(before.tenant, before.agent),
-            refusals=keys.refusals(before.tenant, before.agent),
-            rejected=keys.rejected(before.tenant, before.agent, before.thread),
-            frozen=keys.frozen(before.tenant),
-            timers=keys.timers,
-            id=before.id,
-            index=item.index,
-            rev=before.rev,
-            state_seen=seen.state,
-            hash_seen=digest.to_raw(seen.action_hash),
-            version=change.approval.version,
-            state=item.state,
-            hash=digest.to_raw(item.action_hash),
-            detail=codec.detail(item),
-            lapse_ms=lapse_ms,
-            keep_ms=_KEEP_MS,
-            events=_texts(change.events),
-            job=job.model_dump_json() if job else "",
-            uses=as_rows(judged.uses) if judged else "",
-            totals=_totals(judged),
-            refusal=aftermath.refusal_text if aftermath else "",
-            pause=aftermath.pause_text if aftermath else "",
-            expires=change.approval.expires_at_ms,
-            latest=change.approval.latest_at_ms,
-            rings=json.dumps(timing.timers(before, change.approval)),
-        )
-        return cast("Committed", text(reply[0]))
-
     async def overdue(self, keys: Keys, limit: int, *, skip: int = 0) -> list[str]:
         """Return ids of approvals in which something is overdue, earliest first.
 
         ``skip`` leaves out the first ones, which the caller has to leave alone.
         """
-        now_ms = _milliseconds(await self._conn.command("TIME"))
+        now_ms = milliseconds(await self._conn.command("TIME"))
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", skip, limit
         )
@@ -255,61 +234,6 @@ class ApprovalStore:
         """
         reply = await self._conn.command("ZRANGE", keys.expiry, 0, -1)
         return _ids(reply)
-
-    async def expire(
-        self,
-        before: Approval,
-        *,
-        expired: Mapping[int, Event],
-        lapsed: Mapping[int, Event],
-        doubted: Mapping[int, Event],
-        job: Job,
-    ) -> tuple[Ended, int]:
-        """End what is overdue by the store's clock; return how many items ended."""
-        keys = _keys_of(before)
-        reply = await scripts.EXPIRE(
-            self._conn,
-            head=keys.head(before.id),
-            blobs=keys.blobs(before.id),
-            expiry=keys.expiry,
-            outbox=keys.outbox,
-            audit=keys.audit,
-            jobs=keys.jobs,
-            waiting=keys.waiting(before.tenant, before.agent),
-            id=before.id,
-            rev=before.rev,
-            expired=_by_index(expired),
-            lapsed=_by_index(lapsed),
-            doubted=_by_index(doubted),
-            job=job.model_dump_json(),
-            keep_ms=_KEEP_MS,
-        )
-        return _ended(reply)
-
-    async def supersede(
-        self, before: Approval, ends: Mapping[int, tuple[ItemState, Event]]
-    ) -> tuple[Ended, int]:
-        """End waiting items without a decision; return how many ended."""
-        keys = _keys_of(before)
-        reply = await scripts.SUPERSEDE(
-            self._conn,
-            head=keys.head(before.id),
-            blobs=keys.blobs(before.id),
-            expiry=keys.expiry,
-            outbox=keys.outbox,
-            audit=keys.audit,
-            waiting=keys.waiting(before.tenant, before.agent),
-            id=before.id,
-            rev=before.rev,
-            ends=json.dumps(
-                {
-                    str(index): [state.value, event.model_dump_json()]
-                    for index, (state, event) in ends.items()
-                }
-            ),
-            keep_ms=_KEEP_MS,
-        )
-        return _ended(reply)
 
     async def forget_overdue(self, keys: Keys, approval_id: str) -> None:
         """Drop the deadline of an approval that is kept no longer."""
@@ -343,39 +267,6 @@ class ApprovalStore:
             return True
         # A version without that list may have opened it.
         return bool(await self.unfinished(keys, await self.of_run(keys, tenant, home)))
-
-
-def _keys_of(approval: Approval) -> Keys:
-    shard = shard_of_approval(approval.id)
-    if shard is None:
-        raise ValueError(f"{approval.id!r} is not an approval id")
-    return Keys(shard)
-
-
-def _totals(judged: Judged | None) -> str:
-    if judged is None:
-        return "[]"
-    return json.dumps([str(judged.totals[use.name]) for use in judged.uses])
-
-
-def _ended(reply: list[Reply]) -> tuple[Ended, int]:
-    word = cast("Ended", text(reply[0]))
-    return word, number(reply[1]) if word == "done" else 0
-
-
-def _texts(events: Sequence[Event]) -> str:
-    return json.dumps([event.model_dump_json() for event in events])
-
-
-def _by_index(events: Mapping[int, Event]) -> str:
-    return json.dumps(
-        {str(index): event.model_dump_json() for index, event in events.items()}
-    )
-
-
-def _milliseconds(reply: Reply) -> int:
-    seconds, micros = cast("tuple[bytes | int, bytes | int]", reply)
-    return int(seconds) * 1000 + int(micros) // 1000
 
 
 def _listed(reply: Reply) -> list[Listed]:

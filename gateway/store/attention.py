@@ -61,7 +61,7 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Aftermath:
+class RejectionEffects:
     """What a rejection brings with it, in the same step.
 
     Attributes:
@@ -79,19 +79,15 @@ class Aftermath:
     event: Event
 
     @property
-    def refusal_text(self) -> str:
-        """Return what the script remembers of the rejection."""
-        body = self.rejection.model_dump_json()
-        return json.dumps({"call": self.call, "body": body})
-
-    @property
-    def pause_text(self) -> str:
-        """Return what the script needs to pause the agent."""
+    def text(self) -> str:
+        """Return what the script needs of it."""
         return json.dumps(
             {
+                "call": self.call,
+                "body": self.rejection.model_dump_json(),
                 "after": self.pause_after,
                 "name": self.pause.name,
-                "body": self.pause.model_dump_json(),
+                "pause": self.pause.model_dump_json(),
                 "event": self.event.model_dump_json(),
             }
         )

@@ -41,6 +41,8 @@ _IN_HEAD = {
     "changed_at_ms",
     "lapses_at_ms",
     "fence",
+    "owner",
+    "settled_fence",
     "claimed_until_ms",
     "result",
     "late",
@@ -71,6 +73,9 @@ _APPROVAL_IN_HEAD = {
 }
 
 
+_STATES = frozenset(ItemState)
+
+
 def frozen(approval: Approval) -> str:
     """Return the JSON of everything that no decision changes."""
     rows = [
@@ -88,6 +93,69 @@ def frozen(approval: Approval) -> str:
 def detail(item: Item) -> str:
     """Return the JSON of what a decision may change in an item."""
     return item.model_dump_json(include=_IN_DETAIL, exclude_defaults=True)
+
+
+def head(approval: Approval) -> dict[str, str]:
+    """Return the small fields of an approval that changes may move.
+
+    ``rev`` is the store's own. What is zero or empty has no field. The action hashes
+    (``<i>:h``) are in hex here, and raw in the store.
+    """
+    fields = {
+        "version": approval.version,
+        "expires": approval.expires_at_ms,
+        "reminded": approval.reminded_at_ms,
+        "escalated": approval.escalated_at_ms,
+        "latest": approval.latest_at_ms,
+    }
+    found = {name: str(value) for name, value in fields.items() if value}
+    for item in approval.items:
+        small = {
+            "s": item.state,
+            "h": digest.to_raw(item.action_hash).hex(),
+            "t": item.changed_at_ms,
+            "l": item.lapses_at_ms,
+            "f": item.fence,
+            "o": item.owner,
+            "k": item.settled_fence,
+            "u": item.claimed_until_ms,
+        }
+        found |= {
+            f"{item.index}:{key}": str(value) for key, value in small.items() if value
+        }
+    return found
+
+
+def blobs(approval: Approval) -> dict[str, str]:
+    """Return the large fields of an approval that changes may move."""
+    found = {"taken": approval.taken.model_dump_json()} if approval.taken else {}
+    for item in approval.items:
+        found[f"{item.index}:d"] = detail(item)
+        for key, result in (("r", item.result), ("late", item.late)):
+            if result is not None:
+                found[f"{item.index}:{key}"] = result.model_dump_json()
+    return found
+
+
+def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str | bool]:
+    """Return the fields to write: what they become, or False to delete them."""
+    found: dict[str, str | bool] = dict.fromkeys(before.keys() - after.keys(), False)
+    found |= {key: value for key, value in after.items() if before.get(key) != value}
+    return found
+
+
+def states(head: Mapping[str, bytes]) -> dict[int, ItemState]:
+    """Return the states that a corrupt record still tells, by index."""
+    found = {}
+    for field, value in head.items():
+        index, _, kind = field.partition(":")
+        if (
+            kind == "s"
+            and index.isdecimal()
+            and value.decode("utf-8", "replace") in _STATES
+        ):
+            found[int(index)] = ItemState(value.decode())
+    return found
 
 
 def approval(
@@ -175,6 +243,8 @@ def _item(
             "changed_at_ms": number(head.get(f"{index}:t")),
             "lapses_at_ms": number(head.get(f"{index}:l")),
             "fence": number(head.get(f"{index}:f")),
+            "owner": head.get(f"{index}:o", b"").decode(),
+            "settled_fence": number(head.get(f"{index}:k")),
             "claimed_until_ms": number(head.get(f"{index}:u")),
             "result": Result.model_validate_json(result) if result else None,
             "late": Result.model_validate_json(late) if late else None,

@@ -5,10 +5,9 @@ from __future__ import annotations
 from gateway.errors import StoreUnavailable
 from gateway.retention import AUDIT_KEPT
 from gateway.retrying import RetrySettings
-from gateway.store.approvals import ApprovalStore
+from gateway.store.approvals import LEASE_MS, ApprovalStore
 from gateway.store.attention import AttentionStore
 from gateway.store.cards import CardStore
-from gateway.store.claims import LEASE_MS, ClaimStore
 from gateway.store.connection import Connection
 from gateway.store.delegations import DelegationStore
 from gateway.store.engine import EmbeddedEngine
@@ -56,8 +55,7 @@ class Store:
         self.lease_ms = lease_ms
         self.audit_kept = AUDIT_KEPT
         self.retries = RetrySettings()
-        self.approvals = ApprovalStore(self.conn)
-        self.claims = ClaimStore(self.conn, lease_ms=lease_ms)
+        self.approvals = ApprovalStore(self.conn, lease_ms=lease_ms)
         self.threads = ThreadStore(self.conn, lease_ms=lease_ms)
         self.cards = CardStore(self.conn)
         self.members = MemberStore(self.conn)

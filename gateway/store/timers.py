@@ -1,39 +1,22 @@
-"""Keep the timers of approvals that wait: when to remind, when to call others.
+"""Timers of approvals that wait: when to remind people, when to call others.
 
 One sorted set a shard holds them by when they are due. A timer is set in the step that
-opens its approval and taken out in the step that announces it, so it rings once,
+opens its approval and taken out in the step that announces it, so it fires once,
 whoever looks, and is not forgotten by a restart.
 """
 
 from __future__ import annotations
 
-import json
 import logging
-from enum import StrEnum
-from typing import Literal, cast
+from typing import cast
 
-from gateway.approvals import timing
-from gateway.approvals.events import Event
-from gateway.approvals.record import Approval, Record, Waiting
-from gateway.approvals.timing import Retimed
-from gateway.store import scripts
+from gateway.approvals.record import Record, Waiting
+from gateway.approvals.timing import TimerKind
+from gateway.store.changing import milliseconds
 from gateway.store.connection import Connection, text
-from gateway.store.keys import RETENTION, Keys, shard_of_approval
+from gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
-
-_KEEP_MS = int(RETENTION.total_seconds() * 1000)
-
-Retiming = Literal["done", "gone", "expired", "moved"]
-
-
-class TimerKind(StrEnum):
-    """What happens when a timer rings."""
-
-    REMIND = "remind"
-    ESCALATE = "escalate"
-    RELEASE = "release"
-    DOUBT = "doubt"
 
 
 class Timer(Record):
@@ -87,46 +70,12 @@ class TimerStore:
                 await self._conn.command("ZREM", keys.timers, member)
         return found
 
-    async def ring(self, keys: Keys, timer: Timer, event: Event) -> bool:
-        """Announce what a timer is about; False when it rang before or is too late."""
-        reply = await scripts.RING(
-            self._conn,
-            head=keys.head(timer.approval),
-            blobs=keys.blobs(timer.approval),
-            timers=keys.timers,
-            outbox=keys.outbox,
-            audit=keys.audit,
-            id=timer.approval,
-            kind=timer.kind.value,
-            event=event.model_dump_json(),
+    async def is_due(self, keys: Keys, timer: Timer) -> bool:
+        """Return False when another replica fired it, or it was set to a later time."""
+        at, time = await self._conn.together(
+            ["ZSCORE", keys.timers, str(timer)], ["TIME"]
         )
-        return text(reply[0]) == "rung"
-
-    async def retime(self, before: Approval, change: Retimed) -> Retiming:
-        """Write another time, or who is on it, if nothing moved since ``before``."""
-        shard = shard_of_approval(before.id)
-        if shard is None:
-            return "gone"
-        keys, after = Keys(shard), change.approval
-        is_taken = after.taken is not None and after.taken != before.taken
-        reply = await scripts.RETIME(
-            self._conn,
-            head=keys.head(before.id),
-            blobs=keys.blobs(before.id),
-            expiry=keys.expiry,
-            timers=keys.timers,
-            outbox=keys.outbox,
-            audit=keys.audit,
-            waiting=keys.waiting(before.tenant, before.agent),
-            id=before.id,
-            rev=before.rev,
-            expires=after.expires_at_ms,
-            taken=after.taken.model_dump_json() if after.taken and is_taken else "",
-            rings=json.dumps(timing.timers(before, after)),
-            event=change.event.model_dump_json(),
-            keep_ms=_KEEP_MS,
-        )
-        return cast("Retiming", text(reply[0]))
+        return at is not None and float(str(text(at))) <= milliseconds(time)
 
     async def drop(self, keys: Keys, timer: Timer) -> None:
         """Forget a timer whose approval is kept no longer."""

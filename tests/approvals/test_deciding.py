@@ -84,10 +84,10 @@ def judgement(tier: Tier, demand: Demand) -> Judgement:
 def test_one_reviewer_authorizes_an_approve_tier_call() -> None:
     change = changed(say(an_approval(), Approve(), reviewer(ANA)))
 
-    assert change.item.state is ItemState.AUTHORIZED
+    assert change.approval.items[0].state is ItemState.AUTHORIZED
     assert change.voted is None
-    assert change.item.settlement
-    assert change.item.settlement.by == ANA
+    assert change.approval.items[0].settlement
+    assert change.approval.items[0].settlement.by == ANA
     assert [event.name for event in change.events] == [EventName.ITEM_AUTHORIZED]
 
 
@@ -96,13 +96,17 @@ def test_an_edit_authorizes_other_arguments_and_records_the_difference() -> None
 
     change = changed(say(an_approval(), edit, reviewer(ANA)))
 
-    record = change.item.edit
+    record = change.approval.items[0].edit
     assert record
-    assert change.item.args == HALF
+    assert change.approval.items[0].args == HALF
     assert change.approval.version == 2
     assert record.patch == ({"op": "replace", "path": "/amount", "value": 449.5},)
     assert (record.by, record.reason) == (ANA, "half was damaged")
-    assert record.requested_hash != record.executed_hash == change.item.action_hash
+    assert (
+        record.requested_hash
+        != record.executed_hash
+        == change.approval.items[0].action_hash
+    )
 
 
 def test_unchanged_arguments_are_an_approve_and_not_an_edit() -> None:
@@ -110,10 +114,10 @@ def test_unchanged_arguments_are_an_approve_and_not_an_edit() -> None:
 
     change = changed(say(an_approval(), same, reviewer(ANA)))
 
-    assert change.item.edit is None
+    assert change.approval.items[0].edit is None
     assert change.approval.version == 1
-    assert change.item.settlement
-    assert change.item.settlement.verb is Verb.APPROVE
+    assert change.approval.items[0].settlement
+    assert change.approval.items[0].settlement.verb is Verb.APPROVE
 
 
 @pytest.mark.parametrize(
@@ -138,10 +142,10 @@ def test_reject_and_respond_end_the_item_with_their_text() -> None:
     rejected = changed(say(an_approval(), Reject(reason="no"), reviewer(ANA)))
     answered = changed(say(an_approval(), Respond(message="ask"), reviewer(ANA)))
 
-    assert rejected.item.state is ItemState.REJECTED
-    assert answered.item.state is ItemState.ANSWERED
-    assert answered.item.settlement
-    assert answered.item.settlement.text == "ask"
+    assert rejected.approval.items[0].state is ItemState.REJECTED
+    assert answered.approval.items[0].state is ItemState.ANSWERED
+    assert answered.approval.items[0].settlement
+    assert answered.approval.items[0].settlement.text == "ask"
 
 
 def test_a_rejection_needs_its_reason_where_the_policy_says_so() -> None:
@@ -274,8 +278,8 @@ def test_two_people_are_needed_and_one_of_them_senior() -> None:
     assert first.voted
     assert (first.voted.have, first.voted.need) == (1, 2)
     assert isinstance(again, Forbidden)
-    assert junior.item.state is ItemState.PENDING
-    assert senior.item.state is ItemState.AUTHORIZED
+    assert junior.approval.items[0].state is ItemState.PENDING
+    assert senior.approval.items[0].state is ItemState.AUTHORIZED
 
 
 def test_an_edit_voids_the_votes_before_it_and_is_its_editors_own() -> None:
@@ -285,16 +289,19 @@ def test_an_edit_voids_the_votes_before_it_and_is_its_editors_own() -> None:
     edited = changed(say(first, Edit(args=HALF), reviewer(ANA)))
     done = changed(say(edited.approval, Approve(), reviewer(CHLOE)))
 
-    assert [vote.by for vote in edited.item.votes] == [ANA]
-    assert done.item.state is ItemState.AUTHORIZED
-    assert done.item.edit
+    assert [vote.by for vote in edited.approval.items[0].votes] == [ANA]
+    assert done.approval.items[0].state is ItemState.AUTHORIZED
+    assert done.approval.items[0].edit
 
 
 def test_one_rejection_settles_even_after_an_approval() -> None:
     approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
     first = changed(say(approval, Approve(), reviewer(ANA))).approval
 
-    assert changed(say(first, Reject(), reviewer(CHLOE))).item.state == "rejected"
+    assert (
+        changed(say(first, Reject(), reviewer(CHLOE))).approval.items[0].state
+        == "rejected"
+    )
 
 
 def test_an_edit_that_raises_the_tier_makes_its_editor_a_principal() -> None:
@@ -303,8 +310,8 @@ def test_an_edit_that_raises_the_tier_makes_its_editor_a_principal() -> None:
     edited = changed(say(an_approval(), Edit(args=HALF), reviewer(ANA), judged=raised))
     own = say(edited.approval, Approve(), reviewer(ANA))
 
-    assert edited.item.state is ItemState.PENDING
-    assert edited.item.tier is Tier.ESCALATE
+    assert edited.approval.items[0].state is ItemState.PENDING
+    assert edited.approval.items[0].tier is Tier.ESCALATE
     assert edited.voted
     assert edited.voted.have == 0
     assert isinstance(own, Forbidden)
@@ -326,7 +333,7 @@ def test_a_looser_policy_never_lowers_what_was_frozen() -> None:
 
     change = changed(say(approval, Approve(), reviewer(ANA), judged=loose))
 
-    assert change.item.tier is Tier.ESCALATE
+    assert change.approval.items[0].tier is Tier.ESCALATE
     assert change.voted
 
 

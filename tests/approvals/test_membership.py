@@ -149,7 +149,10 @@ def test_a_second_click_adds_a_role_that_was_given_since_and_counts_once() -> No
     assert "already counted" in same.reason
     assert isinstance(more, Change)
     assert more.voted is None
-    assert [vote.by.user for vote in more.item.votes] == [BEN.user, ANA.user]
+    assert [vote.by.user for vote in more.approval.items[0].votes] == [
+        BEN.user,
+        ANA.user,
+    ]
 
 
 def test_a_vote_carries_the_age_of_the_oldest_answer_it_rests_on() -> None:
@@ -159,4 +162,4 @@ def test_a_vote_carries_the_age_of_the_oldest_answer_it_rests_on() -> None:
     result = say(two_people(), Approve(), ana)
 
     assert isinstance(result, Change)
-    assert result.item.votes[0].membership_at_ms == NOW_MS - 9_000
+    assert result.approval.items[0].votes[0].membership_at_ms == NOW_MS - 9_000

@@ -82,7 +82,7 @@ def test_no_vote_edit_policy_or_time_lowers_a_tier_or_what_it_demands(
         )
         if not isinstance(result, Change):
             continue
-        after, approval = result.item, result.approval
+        after, approval = result.approval.items[0], result.approval
         assert after.tier.rank >= before.tier.rank
         assert after.demand.approvals >= before.demand.approvals
         assert dict(before.demand.at_least).items() <= after.demand.at_least.items()

@@ -49,7 +49,7 @@ def test_the_replaced_and_the_new_reviewer_may_both_reject(person: Person) -> No
     change = say(Reject(reason="no"), reviewer(person))
 
     assert isinstance(change, Change)
-    assert change.item.state is ItemState.REJECTED
+    assert change.approval.items[0].state is ItemState.REJECTED
 
 
 @pytest.mark.parametrize("person", [ANA, BEN])
@@ -76,7 +76,7 @@ def test_who_is_in_both_circles_decides_as_before() -> None:
     refused = say(Approve(), reviewer(BEN), now=BOTH)
 
     assert isinstance(change, Change)
-    assert change.item.state is ItemState.AUTHORIZED
+    assert change.approval.items[0].state is ItemState.AUTHORIZED
     assert isinstance(refused, Forbidden)
     assert NOBODY not in refused.reason
 

@@ -81,8 +81,8 @@ def test_who_asked_for_a_call_takes_it_back_and_the_agent_is_told_why() -> None:
         say(an_approval(), Reject(reason="changed my mind"), reviewer(DAN))
     )
 
-    answer = answer_for(change.item)
-    assert change.item.state is ItemState.WITHDRAWN
+    answer = answer_for(change.approval.items[0])
+    assert change.approval.items[0].state is ItemState.WITHDRAWN
     assert [one.name for one in change.events] == [EventName.ITEM_WITHDRAWN]
     assert (change.events[0].actor, change.events[0].reason) == (
         "T0/U0DAN",
@@ -99,7 +99,7 @@ def test_who_asked_takes_it_back_without_being_one_of_its_reviewers() -> None:
 
     change = changed(say(others, Reject(), reviewer(DAN)))
 
-    assert change.item.state is ItemState.WITHDRAWN
+    assert change.approval.items[0].state is ItemState.WITHDRAWN
 
 
 def test_nobody_takes_a_call_back_in_the_place_of_another() -> None:
@@ -109,9 +109,9 @@ def test_nobody_takes_a_call_back_in_the_place_of_another() -> None:
     by_ben = changed(say(an_approval(an_item(demand=TWO)), Reject(), ben))
     by_dan = changed(say(an_approval(an_item(demand=TWO)), Reject(), dan))
 
-    assert by_ben.item.state is ItemState.REJECTED
-    assert by_dan.item.settlement
-    assert by_dan.item.settlement.on_behalf_of == ()
+    assert by_ben.approval.items[0].state is ItemState.REJECTED
+    assert by_dan.approval.items[0].settlement
+    assert by_dan.approval.items[0].settlement.on_behalf_of == ()
 
 
 @pytest.mark.parametrize("decision", [Approve(), HALF, Respond(message="x")])
@@ -155,15 +155,15 @@ def test_who_changed_a_call_may_still_reject_it_and_not_approve_it(
     assert edit.voted.have == 0
     assert "You changed this call yourself" in forbidden(again)
     assert "You can still reject it." in forbidden(again)
-    assert no.item.state is ItemState.REJECTED
+    assert no.approval.items[0].state is ItemState.REJECTED
 
 
 def test_maker_is_not_checker_and_another_one_is() -> None:
     edit = changed(say(an_approval(an_item(demand=MAKER)), HALF, reviewer(ANA)))
     done = changed(say(edit.approval, Approve(), reviewer(BEN)))
 
-    assert done.item.state is ItemState.AUTHORIZED
-    assert done.item.args == HALF.args
+    assert done.approval.items[0].state is ItemState.AUTHORIZED
+    assert done.approval.items[0].args == HALF.args
 
 
 def test_who_changed_nothing_approves_where_maker_is_not_checker() -> None:
@@ -171,7 +171,7 @@ def test_who_changed_nothing_approves_where_maker_is_not_checker() -> None:
 
     done = changed(say(approval, Approve(), reviewer(ANA)))
 
-    assert done.item.state is ItemState.AUTHORIZED
+    assert done.approval.items[0].state is ItemState.AUTHORIZED
 
 
 @pytest.mark.parametrize("person", [ANA, BEN])
@@ -187,7 +187,7 @@ def test_an_approval_carries_its_reason_where_the_policy_asks_for_one(
     assert isinstance(without, Invalid)
     assert list(without.errors) == ["/reason"]
     assert isinstance(unexplained, Invalid)
-    assert done.item.votes[0].reason == "I called them"
+    assert done.approval.items[0].votes[0].reason == "I called them"
     assert done.events[-1].reason == "I called them"
 
 
@@ -196,7 +196,7 @@ def test_the_reason_of_a_first_vote_is_kept_and_announced() -> None:
 
     change = changed(say(an_approval(item), Approve(reason="fine"), reviewer(ANA)))
 
-    assert change.item.votes[0].reason == "fine"
+    assert change.approval.items[0].votes[0].reason == "fine"
     assert change.events[-1].name is EventName.ITEM_VOTED
     assert change.events[-1].reason == "fine"
 

@@ -8,19 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.approvals.changes import Change
 from gateway.approvals.decisions import Refusal, Reviewer, Standing
 from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Approval, Waiting
-from gateway.approvals.timing import (
-    LONGEST,
-    Retimed,
-    extend,
-    is_extendable,
-    is_pressing,
-    take,
-    timers,
-)
+from gateway.approvals.retiming import extend, take
+from gateway.approvals.timing import LONGEST, is_extendable, is_pressing, timers
 from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, settled
 
 ANA = Reviewer(
@@ -40,7 +34,7 @@ class Act(Protocol):
 
     def __call__(
         self, approval: Approval, reviewer: Reviewer, *, now_ms: int
-    ) -> Retimed | Refusal:
+    ) -> Change | Refusal:
         """Do it."""
         ...
 
@@ -53,7 +47,7 @@ def test_no_number_of_extensions_passes_twice_the_time(waits: list[int]) -> None
         now_ms += wait_ms
         before = approval
         result = extend(approval, ANA, now_ms=now_ms)
-        if isinstance(result, Retimed):
+        if isinstance(result, Change):
             approval = result.approval
             assert before.expires_at_ms < approval.expires_at_ms
 
@@ -66,7 +60,7 @@ def test_each_extension_adds_half_of_the_time_until_there_is_no_more() -> None:
     approval = an_approval()
     for _ in range(3):
         result = extend(approval, ANA, now_ms=NOW)
-        if isinstance(result, Retimed):
+        if isinstance(result, Change):
             approval = result.approval
             kinds.append(str(approval.expires_at_ms - LATER))
         else:
@@ -96,7 +90,7 @@ def test_only_who_may_decide_in_time_may_do_either(
 ) -> None:
     result = act(an_approval(), who, now_ms=now_ms)
 
-    assert not isinstance(result, Retimed)
+    assert not isinstance(result, Change)
     assert result.kind == kind
 
 
@@ -105,30 +99,30 @@ def test_a_settled_approval_gets_no_time() -> None:
 
     result = extend(approval, ANA, now_ms=NOW)
 
-    assert not isinstance(result, Retimed)
+    assert not isinstance(result, Change)
     assert result.kind == "stale"
 
 
 def test_who_takes_it_is_named_for_ten_minutes_and_may_be_followed() -> None:
     first = take(an_approval(), ANA, now_ms=NOW)
-    assert isinstance(first, Retimed)
+    assert isinstance(first, Change)
     ben = ANA.with_(user="U0BEN")
     second = take(first.approval, ben, now_ms=NOW + 1)
-    assert isinstance(second, Retimed)
+    assert isinstance(second, Change)
 
     taken = second.approval.taken
     assert taken is not None
     assert (taken.by.user, taken.until_ms) == ("U0BEN", NOW + 1 + 600_000)
     assert timers(first.approval, second.approval) == [("release", taken.until_ms)]
-    assert second.event.name is EventName.APPROVAL_TAKEN
-    assert second.event.actor == f"{TEAM}/U0BEN"
+    assert second.events[0].name is EventName.APPROVAL_TAKEN
+    assert second.events[0].actor == f"{TEAM}/U0BEN"
 
 
 def test_a_longer_time_is_followed_by_another_reminder() -> None:
     waiting = Waiting(remind_at_ms=HOUR // 2, escalate_at_ms=HOUR * 4 // 5)
     approval = an_approval(waiting=waiting)
     result = extend(approval, ANA, now_ms=NOW)
-    assert isinstance(result, Retimed)
+    assert isinstance(result, Change)
 
     rings = dict(timers(approval, result.approval))
 

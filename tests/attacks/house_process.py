@@ -64,7 +64,7 @@ def dying(point: str, *, after: bool) -> Callable[[Method[P, R]], Method[P, R]]:
 
 POINTS: dict[str, tuple[type, str, bool]] = {
     "seen": (StoreNonces, "is_first", True),
-    "decided": (ApprovalStore, "commit", True),
+    "decided": (ApprovalStore, "change", True),
     "posted": (CardStore, "posted", False),
     "shown": (CardStore, "shown", True),
     "acknowledged": (Outbox, "done", True),

@@ -62,7 +62,7 @@ def test_a_role_that_was_taken_from_somebody_is_taken_from_who_stood_in() -> Non
     back = revoked(done, item, by_now(without_ben), now_ms=NOW_MS)
 
     assert back is not None
-    assert back.item.is_pending
+    assert back.approval.items[0].is_pending
 
 
 @pytest.mark.parametrize("is_at_claim", [True, False])

@@ -6,11 +6,11 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
+from gateway.approvals.changes import Change
 from gateway.approvals.decisions import Approve, Click, Edit, Reconcile, Reject
 from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.record import Finding, Result
-from gateway.approvals.timing import Retimed
 from gateway.policy.load import load_policy
 from gateway.store.keys import is_permanent
 from gateway.store.outbox import announced
@@ -159,7 +159,7 @@ async def test_a_card_that_got_more_time_is_decided_and_runs_at_its_very_end(
     approval = made[0].approval
     for days in (25, 15):
         clock.move(days=days)
-        assert isinstance(await desk.reviews.times.extend(approval, ANA), Retimed)
+        assert isinstance(await desk.reviews.times.extend(approval, ANA), Change)
 
     clock.move(days=19)
     outcome = await desk.reviews.decide(made[0], Approve(), BEN)

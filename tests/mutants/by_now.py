@@ -37,7 +37,7 @@ BY_NOW_TABLE = (
     ),
     Mutant(
         "by now: a call that outlived its time is approved by nobody",
-        DECIDING,
+        "gateway/approvals/voting.py",
         "    if _has_outlived(frame):",
         "    if False and _has_outlived(frame):",
         STRICTER,
@@ -51,7 +51,7 @@ BY_NOW_TABLE = (
     ),
     Mutant(
         "by now: a raised call has the time of its tier from then on",
-        DECIDING,
+        "gateway/approvals/voting.py",
         "judged.tier is frame.item.tier and judged.ttl_ms",
         "judged.ttl_ms",
         STRICTER,
@@ -191,9 +191,9 @@ BY_NOW_TABLE = (
     ),
     Mutant(
         "a late report is never dropped",
-        "gateway/store/lua/finish.lua",
-        "  and redis.call('HGET', KEYS[1], i .. ':k') == ARGV[3]",
-        "  and false",
+        "gateway/approvals/executing.py",
+        "item.settled_fence == fence:",
+        "False:",
         "tests/service/test_doubts.py",
     ),
 )

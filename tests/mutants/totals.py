@@ -54,17 +54,17 @@ TOTALS_TABLE = (
         "tests/policy/test_resources.py",
     ),
     Mutant(
-        "put aside: what waited leaves its windows",
-        "gateway/store/lua/put_aside.lua",
-        "    pcall(settle, KEYS[7], i, 'withdrawn', now)\n",
+        "quarantine: what waited leaves its windows",
+        "gateway/store/lua/change.lua",
+        "    pcall(settle, blobs, i, state, now, expires + keep)\n",
         "",
         "tests/service/test_quarantine.py",
     ),
     Mutant(
-        "put aside: uses that cannot be read stop nothing",
-        "gateway/store/lua/put_aside.lua",
-        "pcall(settle, KEYS[7], i, 'withdrawn', now)",
-        "settle(KEYS[7], i, 'withdrawn', now)",
+        "quarantine: uses that cannot be read stop nothing",
+        "gateway/store/lua/change.lua",
+        "pcall(settle, blobs,",
+        "settle(blobs,",
         "tests/service/test_quarantine.py",
     ),
     Mutant(
@@ -125,9 +125,9 @@ TOTALS_TABLE = (
     ),
     Mutant(
         "claims: what was given back meanwhile is judged before it starts",
-        "gateway/store/lua/claim.lua",
-        "if ARGV[6] ~= 'start' then return {'busy', 0} end",
-        "",
+        "gateway/store/lua/change.lua",
+        "if rev ~= ARGV[2] or age",
+        "if age",
         "tests/service/test_claimed_by_now.py",
     ),
 )

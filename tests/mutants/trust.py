@@ -142,9 +142,9 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a decision brings back the agent outside",
-        "gateway/service/reviews.py",
-        "agent=approval.home.agent",
-        "agent=approval.agent",
+        "gateway/store/changing.py",
+        "agent=home.agent,\n        thread=home.thread,\n    )\n\n\ndef texts",
+        "agent=approval.agent,\n        thread=home.thread,\n    )\n\n\ndef texts",
         "tests/service/test_inside.py",
     ),
     Mutant(
@@ -273,9 +273,9 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an authorization that was begun waits for what is inside",
-        f"{LUA}/finish.lua",
-        "if ARGV[4] == 'authorized' then\n",
-        "if false then\n",
+        "gateway/approvals/executing.py",
+        "    if result is None:\n        # Something",
+        "    if False:\n        # Something",
         "tests/service/test_executions.py",
     ),
     Mutant(
@@ -316,15 +316,15 @@ TRUST_TABLE = (
     Mutant(
         "what nobody can read does not stop the clock",
         "gateway/service/sweep.py",
-        "await put_aside(self._store.conn, keys, error.approval)",
+        "await quarantine(self._store.conn, keys, error.approval)",
         "raise error",
         TAMPERED,
     ),
     Mutant(
         "what nobody can read is withdrawn",
-        "gateway/store/lua/put_aside.lua",
-        "if state == 'pending' or state == 'authorized' then",
-        "if false then",
+        "gateway/approvals/ending.py",
+        "        if state in _WITHDRAWN\n    }",
+        "        if False\n    }",
         TAMPERED,
     ),
     Mutant(
@@ -357,9 +357,9 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a raise moves the deadline by which the clock looks",
-        f"{LUA}/decide.lua",
-        "'expires') ~= ARGV[18] then",
-        "'expires') == 'never' then",
+        "gateway/store/changing.py",
+        "(is_retimed and item.is_pending)",
+        "False",
         RAISED,
     ),
     Mutant(

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gateway.approvals.changes import Change
 from gateway.approvals.deciding import decide
 from gateway.approvals.decisions import Approve, Reject
-from gateway.approvals.events import EventName
+from gateway.approvals.ending import overdue
 from gateway.approvals.lifecycle import UNEXECUTED, ItemState
-from gateway.approvals.record import Approval
-from gateway.service.facts import item_event
-from gateway.store.claims import ClaimEvents
+from gateway.store.changing import Write, write
 from gateway.store.opening import Admission
 from gateway.store.store import Store
+from gateway.wire import Claimed, Refused
 from tests.lifetimes import lose_records
 from tests.service.desk import ANA, BEN, Desk
 
@@ -36,30 +37,60 @@ async def test_two_changes_of_one_reading_are_written_once(desk: Desk) -> None:
     # Only the vote of the item's other fields moved: rev alone tells them apart.
     keys = desk.store.keys_of_tenant("default")
     await desk.store.conn.command("HINCRBY", keys.head(before.id), "rev", 1)
-    moved = await desk.store.approvals.commit(before, yes, job=None, lapse_ms=1)
+    moved = await write(desk.store.conn, loaded, Write(yes))
     again = await desk.reviews.decide(click, Approve(), ANA)
-    late = await desk.store.approvals.commit(before, no, job=None, lapse_ms=1)
+    late = await write(desk.store.conn, loaded, Write(no))
 
-    assert (moved, again.kind, late) == ("moved", "settled", "moved")
+    assert (moved, again.kind, late) == (False, "settled", False)
 
 
-async def test_a_decision_read_in_time_and_written_late_is_expired(desk: Desk) -> None:
+async def test_a_decision_read_in_time_is_not_written_late(desk: Desk) -> None:
     click, _ = await desk.refund()
     loaded = await desk.reviews.read(click.approval)
     assert loaded
     change = decide(loaded.approval, click, Approve(), ANA, now_ms=loaded.now_ms)
     assert isinstance(change, Change)
 
-    await desk.overdue(click.approval)
-    word = await desk.store.approvals.commit(
-        loaded.approval, change, job=None, lapse_ms=1
-    )
+    late = Write(replace(change, before_ms=loaded.now_ms))
+    is_written = await write(desk.store.conn, loaded, late)
 
-    assert word == "expired"
+    assert not is_written
+    assert (await desk.approval(f"{click.approval}.0")).items[0].is_pending
+
+
+async def test_a_change_of_an_old_reading_is_computed_again(desk: Desk) -> None:
+    click, _ = await desk.refund()
+    loaded = await desk.reviews.read(click.approval)
+    assert loaded
+    change = decide(loaded.approval, click, Approve(), ANA, now_ms=loaded.now_ms)
+    assert isinstance(change, Change)
+
+    minute_ms = 60_000
+    for aside_ms in (-minute_ms, minute_ms):
+        old = replace(loaded, now_ms=loaded.now_ms + aside_ms)
+        assert not await write(desk.store.conn, old, Write(change))
+
+
+async def test_a_heartbeat_keeps_a_claim_from_being_doubted(desk: Desk) -> None:
+    click, claim = await desk.refund()
+    await desk.reviews.decide(click, Approve(), ANA)
+    started = await desk.agents.claim(claim)
+    assert isinstance(started, Claimed)
+    await desk.owner_dies(claim.item_id)
+    loaded = await desk.reviews.read(click.approval)
+    assert loaded
+    change = overdue(loaded.approval, loaded.now_ms)
+    assert change
+
+    assert await desk.agents.heartbeat(claim.item_id, started.fence)
+    is_written = await write(desk.store.conn, loaded, Write(change))
+
+    assert not is_written
+    assert (await desk.item(claim.item_id)).state is ItemState.EXECUTING
 
 
 @pytest.mark.parametrize("state", sorted(set(ItemState) - {ItemState.AUTHORIZED}))
-async def test_the_claim_script_itself_grants_only_what_is_authorized(
+async def test_a_claim_is_granted_only_of_what_is_authorized(
     desk: Desk, state: ItemState
 ) -> None:
     click, claim = await desk.refund()
@@ -68,26 +99,14 @@ async def test_the_claim_script_itself_grants_only_what_is_authorized(
     await desk.store.conn.command(
         "HSET", keys.head(click.approval), "0:s", state, "0:u", 2**52
     )
-    approval = await desk.approval(claim.item_id)
-
-    answer = await desk.store.claims.claim(
-        approval,
-        0,
-        owner="me",
-        judged="start",
-        events=events_of(approval),
-    )
+    answer = await desk.agents.claim(claim)
 
     # It was written by hand, so no script gave it the lifetime of what has ended.
     await lose_records(desk.store.conn)
-    assert answer.word != "new"
+    assert not isinstance(answer, Claimed)
     if state in UNEXECUTED | {ItemState.PENDING}:
-        assert (answer.word, answer.state) == ("refused", state)
-
-
-def events_of(approval: Approval) -> ClaimEvents:
-    started = item_event(approval, approval.items[0], EventName.ITEM_EXECUTING)
-    return ClaimEvents(started=started, doubtful=started)
+        assert isinstance(answer, Refused)
+        assert answer.state is state
 
 
 async def test_the_open_script_itself_answers_a_turn_once(desk: Desk) -> None:

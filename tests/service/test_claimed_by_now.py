@@ -15,7 +15,6 @@ from gateway.store.outbox import announced
 from gateway.store.store import Store
 from gateway.wire import (
     AnswerKind,
-    Busy,
     Claimed,
     ClaimRequest,
     Refused,
@@ -296,16 +295,17 @@ async def test_a_call_that_was_given_back_meanwhile_is_judged_before_it_runs(
     first = await desk.agents.claim(claim)
     assert isinstance(first, Claimed)
     change(desk, (REFUND, "process_refund: {tier: deny}"))
-    claimed = store.claims.claim
+    evalsha = store.conn.evalsha
 
-    async def given_back_before(*args: Any, **named: Any) -> Any:
+    async def given_back_before(*args: Any) -> Any:
+        monkeypatch.setattr(store.conn, "evalsha", evalsha)
         await desk.agents.release(claim.item_id, first.fence)
-        return await claimed(*args, **named)
+        return await evalsha(*args)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(store.claims, "claim", given_back_before)
-        between = await desk.agents.claim(claim.with_(owner="w2"))
+    await desk.owner_dies(claim.item_id)
+    monkeypatch.setattr(store.conn, "evalsha", given_back_before)
+    between = await desk.agents.claim(claim.with_(owner="w2"))
     after = await desk.agents.claim(claim.with_(owner="w2"))
 
-    assert isinstance(between, Busy)
+    assert isinstance(between, Refused)
     assert isinstance(after, Refused)

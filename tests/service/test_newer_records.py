@@ -10,6 +10,7 @@ from gateway.approvals.decisions import Approve
 from gateway.approvals.events import EventName
 from gateway.approvals.lifecycle import ItemState
 from gateway.approvals.notice import notice_of
+from gateway.approvals.timing import TimerKind
 from gateway.errors import NewerRecord, UnreadableRecord
 from gateway.policy.load import load_policy
 from gateway.service import sweep
@@ -17,7 +18,6 @@ from gateway.store import codec
 from gateway.store.connection import text
 from gateway.store.outbox import announced
 from gateway.store.store import Store
-from gateway.store.timers import TimerKind
 from gateway.wire import Claimed
 from tests.service.desk import ANA, POLICY, Desk
 

@@ -1,4 +1,4 @@
-"""A record that is put aside gives back what its end would have given back."""
+"""A corrupt record gives back what its end would have given back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def desk(store: Store) -> Desk:
     return windowed(store)
 
 
-async def put_aside(desk: Desk, approval: str, field: str, text: str) -> None:
+async def corrupt(desk: Desk, approval: str, field: str, text: str) -> None:
     """Damage a record, as a bad disk or a newer version would; let the clock look."""
     keys = desk.store.keys_of_tenant("default")
     await desk.store.conn.together(
@@ -29,7 +29,7 @@ async def test_what_waited_in_it_leaves_its_windows(desk: Desk) -> None:
     approval = (await desk.approval(verdict.item_id)).id
     keys = desk.store.keys_of_tenant("default")
 
-    await put_aside(desk, approval, "0:d", "{")
+    await corrupt(desk, approval, "0:d", "{")
 
     assert (await refunded(desk), await refunded(desk, "c8")) == (0, 0)
     waiting = keys.waiting("default", "support")
@@ -45,7 +45,7 @@ async def test_uses_that_cannot_be_read_keep_nobody_from_going_on(
     keys = desk.store.keys_of_tenant("default")
     await desk.store.conn.command("HSET", keys.blobs(approval), "0:w", uses)
 
-    await put_aside(desk, approval, "0:d", "{")
+    await corrupt(desk, approval, "0:d", "{")
 
     states = await desk.store.conn.command("HMGET", keys.head(approval), "0:s", "1:s")
     assert states == [b"withdrawn", b"withdrawn"]

@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
+from gateway.approvals.changes import Change
 from gateway.approvals.decisions import Approve, Edit, Forbidden
 from gateway.approvals.record import Approval
 from gateway.approvals.tiers import Tier
-from gateway.approvals.timing import Retimed
 from gateway.policy.load import load_policy
 from gateway.store.connection import text
 from gateway.store.store import Store
@@ -66,7 +66,7 @@ async def test_more_time_ends_where_the_stricter_tier_ends(desk: Desk) -> None:
     result = await desk.reviews.times.extend(after.id, BEN)
     again = await desk.reviews.times.extend(after.id, BEN)
 
-    assert isinstance(result, Retimed)
+    assert isinstance(result, Change)
     longest_ms = result.approval.expires_at_ms - before.created_at_ms
     assert 2 * TEN <= longest_ms <= 2 * TEN + SLACK
     assert isinstance(again, Forbidden)

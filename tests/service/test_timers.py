@@ -7,17 +7,18 @@ import secrets
 
 import pytest
 
+from gateway.approvals.changes import Change
 from gateway.approvals.decisions import Approve, Edit, Settled, Unknown
 from gateway.approvals.events import Event, EventName
 from gateway.approvals.record import Approval
-from gateway.approvals.timing import Retimed
+from gateway.approvals.timing import TimerKind
 from gateway.policy.load import load_policy
 from gateway.service.sweep import Sweeper
 from gateway.service.timing import TimeService
 from gateway.store.connection import text
 from gateway.store.outbox import audit_entries
 from gateway.store.store import Store
-from gateway.store.timers import Timer, TimerKind
+from gateway.store.timers import Timer
 from tests.lifetimes import listed, lose_records
 from tests.service.desk import ANA, BEN, POLICY, Desk, person
 
@@ -102,7 +103,7 @@ async def test_nothing_rings_before_its_time(desk: Desk) -> None:
     timer = Timer(approval=approval.id, kind=TimerKind.REMIND)
 
     await desk.sweeper.sweep()
-    has_rung = await desk.sweeper.ring(keys, timer)
+    has_rung = await desk.sweeper.fire(keys, timer)
 
     assert not has_rung
     assert await told(desk, EventName.APPROVAL_REMINDED) == []
@@ -215,7 +216,7 @@ async def test_more_time_moves_every_deadline_in_one_step(desk: Desk) -> None:
 
     result = await desk.reviews.times.extend(before.id, ANA)
 
-    assert isinstance(result, Retimed)
+    assert isinstance(result, Change)
     after = await desk.approval(before.items[0].id)
     assert after == result.approval
     assert after.expires_at_ms == before.expires_at_ms + HOUR // 2
@@ -235,7 +236,7 @@ async def test_people_who_extend_at_once_never_pass_the_bound(desk: Desk) -> Non
         *(desk.reviews.times.extend(approval.id, who) for who in (ANA, BEN) * 5)
     )
 
-    assert sum(isinstance(result, Retimed) for result in results) == 2
+    assert sum(isinstance(result, Change) for result in results) == 2
     after = await desk.approval(approval.items[0].id)
     assert after.expires_at_ms == approval.created_at_ms + 2 * HOUR
 
@@ -294,6 +295,6 @@ async def test_an_unknown_or_a_late_approval_gets_no_time(desk: Desk) -> None:
     unknown = await desk.reviews.times.take(f"ap_s0_{'0' * 32}", ANA)
     elsewhere = await TimeService(desk.store, tenant="other").take(approval.id, ANA)
 
-    assert not isinstance(late, Retimed)
+    assert not isinstance(late, Change)
     assert late.kind == "expired"
     assert unknown == elsewhere == Unknown()

@@ -77,9 +77,8 @@ for index, approval in ipairs(approvals) do
   redis.call('HSET', blobs, 'format', FORMAT, 'frozen', approval.frozen,
     'of', run .. ' ' .. string.match(KEYS[1], '%x+$') .. ' ' .. approval.ns)
   for i, hash in ipairs(approval.hashes) do
-    local raw = hash:gsub('..', function(hex) return string.char(tonumber(hex, 16)) end)
     local item = approval.id .. '.' .. (i - 1)
-    redis.call('HSET', head, (i - 1) .. ':s', 'pending', (i - 1) .. ':h', raw)
+    redis.call('HSET', head, (i - 1) .. ':s', 'pending', (i - 1) .. ':h', from_hex(hash))
     redis.call('HSET', blobs, (i - 1) .. ':d', approval.details[i],
       (i - 1) .. ':w', approval.uses[i])
     for _, row in ipairs(cjson.decode(approval.uses[i])) do

@@ -4,6 +4,10 @@ local function now_ms()
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)
 end
 
+local function from_hex(text)
+  return (string.gsub(text, '..', function(pair) return string.char(tonumber(pair, 16)) end))
+end
+
 -- Write events (a JSON array of JSON texts) to the outbox and to the audit log.
 -- The outbox has no fixed length: a sweep drops what every reader has acknowledged.
 local function announce(outbox, audit, events, now)
@@ -62,12 +66,20 @@ local function is_open(head)
   return false
 end
 
--- Ask people again about a doubt that nobody settles: a day later, and then each week.
-local DAY = 24 * 60 * 60 * 1000
+-- How old a reading may be that a change is computed from, in milliseconds.
+local MAX_READING_MS = 10000
 
-local function remind_of_doubt(head, at)
-  local base, id = string.match(head, '^(.+:)%a:([^:]+)$')
-  redis.call('ZADD', base .. 'timers', at, id .. ' doubt')
+-- Write fields of a hash, and delete those that are false. A hash comes in hex.
+local function write_fields(key, fields)
+  for field, value in pairs(fields) do
+    if not value then
+      redis.call('HDEL', key, field)
+    elseif string.sub(field, -2) == ':h' then
+      redis.call('HSET', key, field, from_hex(value))
+    else
+      redis.call('HSET', key, field, value)
+    end
+  end
 end
 
 -- Take the lifetime of keys away, or give them one from now on, in milliseconds.

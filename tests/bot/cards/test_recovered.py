@@ -24,7 +24,7 @@ def old(state: ItemState) -> Item:
     waiting = an_approval(a_refund())
     change = restored(waiting, waiting.items[0], NOW)
     assert change is not None
-    return change.item.with_(state=state, changed_at_ms=NOW)
+    return change.approval.items[0].with_(state=state, changed_at_ms=NOW)
 
 
 def said(item: Item) -> str:
@@ -66,9 +66,9 @@ def test_a_restored_call_that_was_approved_is_to_be_checked() -> None:
     change = restored(approved, approved.items[0], NOW)
     assert change is not None
 
-    told = said(change.item)
+    told = said(change.approval.items[0])
 
-    assert change.item.state is ItemState.IN_DOUBT
+    assert change.approval.items[0].state is ItemState.IN_DOUBT
     assert "the worker stopped" not in told
     assert "restored from an older copy, so it may have run. Please check" in told
     assert RESTORED in told
@@ -79,7 +79,7 @@ def test_a_call_whose_thread_is_gone_is_not_said_to_be_withdrawn_by_the_agent() 
     change = thread_lost(waiting, waiting.items[0], NOW)
     assert change is not None
 
-    told = said(change.item)
+    told = said(change.approval.items[0])
 
     assert "agent withdrew" not in told
     assert "by the agent" not in told

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bot.ids import Action
 from bot.sandbox.json_types import JsonObject
+from gateway.approvals.timing import TimerKind
 from gateway.policy.load import load_policy
-from gateway.store.timers import Timer, TimerKind
+from gateway.store.timers import Timer
 from tests.bot.bot_house import CHANNEL, POLICY, House, has_button, says
 from tests.conftest import eventually
 

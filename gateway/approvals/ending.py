@@ -1,0 +1,91 @@
+"""Ends without a decision: a deadline passed, the thread moved on, a corrupt record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from gateway.approvals.changes import Change
+from gateway.approvals.events import Event, approval_event, named_after
+from gateway.approvals.executing import abandoned
+from gateway.approvals.lifecycle import ItemState, Move, advance
+from gateway.approvals.record import Approval, Item
+
+_WITHDRAWN = {ItemState.PENDING: Move.WITHDRAW, ItemState.AUTHORIZED: Move.LAPSE}
+
+
+def overdue(approval: Approval, now_ms: int) -> Change | None:
+    """End what is overdue in an approval; None when nothing is.
+
+    Pending items expire, unused authorizations lapse, and executions whose owner fell
+    silent are in doubt. One of an idempotent tool is left to the worker that resumes
+    the thread: it runs the call again.
+    """
+    late = [
+        (item, move)
+        for item in approval.items
+        if (move := _due(item, approval, now_ms))
+    ]
+    if not late:
+        return None
+    after, events = approval, list[Event]()
+    for item, move in late:
+        if move is Move.DOUBT:
+            after = abandoned(after, item, now_ms=now_ms)
+        else:
+            after = after.replacing(_ended(item, move, now_ms))
+        name = named_after(after.items[item.index].state)
+        events.append(approval_event(approval, name, item))
+    return Change(after.with_(rev=approval.rev + 1), tuple(events), resumes=True)
+
+
+def moved_on(
+    approval: Approval,
+    move: Literal[Move.SUPERSEDE, Move.WITHDRAW],
+    now_ms: int,
+    *,
+    ends: Callable[[Item], bool] = lambda _: True,
+) -> Change | None:
+    """End what waits because nobody needs it any more; None when nothing waits.
+
+    Args:
+        approval: the record as it stands.
+        move: SUPERSEDE when the thread moved on, WITHDRAW when the agent dropped the
+            call. An authorization that is not used lapses either way.
+        now_ms: the store's clock.
+        ends: which items end, of those that wait.
+    """
+    moves = {ItemState.PENDING: move, ItemState.AUTHORIZED: Move.LAPSE}
+    waiting = [item for item in approval.items if item.state in moves and ends(item)]
+    if not waiting:
+        return None
+    ended = [_ended(item, moves[item.state], now_ms) for item in waiting]
+    return Change(
+        approval.replacing(*ended, rev=approval.rev + 1),
+        tuple(approval_event(approval, named_after(one.state), one) for one in ended),
+    )
+
+
+def quarantined(states: Mapping[int, ItemState]) -> dict[int, ItemState]:
+    """Return the next states of a corrupt record, which nobody can decide or run."""
+    return {
+        index: advance(state, _WITHDRAWN[state])
+        for index, state in states.items()
+        if state in _WITHDRAWN
+    }
+
+
+def _due(item: Item, approval: Approval, now_ms: int) -> Move | None:
+    match item.state:
+        case ItemState.PENDING if now_ms >= approval.expires_at_ms:
+            return Move.EXPIRE
+        case ItemState.AUTHORIZED if 0 < item.lapses_at_ms <= now_ms:
+            return Move.LAPSE
+        case ItemState.EXECUTING if now_ms >= item.claimed_until_ms:
+            return None if item.idempotent else Move.DOUBT
+        case _:
+            return None
+
+
+def _ended(item: Item, move: Move, now_ms: int) -> Item:
+    return item.with_(state=advance(item.state, move), changed_at_ms=now_ms)

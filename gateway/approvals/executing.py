@@ -1,0 +1,171 @@
+"""Executions of an authorized call: claim it, give it back, record what it came to.
+
+An execution is one attempt of one owner, and ``fence`` counts them. The owner holds its
+claim by a lease that it renews. When the lease ends without a report, nobody knows
+whether the tool had its effect: the item is in doubt, unless the tool is idempotent.
+"""
+
+from __future__ import annotations
+
+from gateway.approvals import timing
+from gateway.approvals.changes import Change, following
+from gateway.approvals.events import Event, EventName, approval_event, named_after
+from gateway.approvals.lifecycle import ItemState, Move, advance
+from gateway.approvals.record import Approval, Item, Result
+
+_MOVES = {
+    ItemState.AUTHORIZED: Move.RELEASE,
+    ItemState.EXECUTED: Move.EXECUTE,
+    ItemState.FAILED: Move.FAIL,
+    ItemState.IN_DOUBT: Move.DOUBT,
+}
+
+
+def claimed(
+    approval: Approval, item: Item, *, owner: str, lease_ms: int, now_ms: int
+) -> Change:
+    """Give one attempt the right to run an item.
+
+    Args:
+        approval: the record as it stands.
+        item: authorized, or executing by an owner whose lease has ended.
+        owner: the attempt, unique.
+        lease_ms: how long the claim stands without a heartbeat.
+        now_ms: the store's clock.
+    """
+    started = item.with_(
+        state=advance(item.state, Move.CLAIM),
+        changed_at_ms=now_ms,
+        fence=item.fence + 1,
+        owner=owner,
+        claimed_until_ms=now_ms + lease_ms,
+    )
+    event = approval_event(approval, EventName.ITEM_EXECUTING, started)
+    # An authorization that lapses between this reading and the write is not used.
+    is_first = item.state is ItemState.AUTHORIZED
+    until_ms = item.lapses_at_ms if is_first else 0
+    return Change(following(approval, started), (event,), before_ms=until_ms)
+
+
+def abandoned(approval: Approval, *items: Item, now_ms: int) -> Approval:
+    """Return the record with executions in doubt whose owners fell silent."""
+    for item in items:
+        doubtful = item.with_(
+            state=advance(item.state, Move.DOUBT),
+            changed_at_ms=now_ms,
+            claimed_until_ms=0,
+        )
+        approval = approval.replacing(doubtful)
+    return approval
+
+
+def doubted(approval: Approval, item: Item, *, now_ms: int) -> Change:
+    """Put an execution in doubt: its owner fell silent, and it must not be repeated."""
+    event = approval_event(approval, EventName.ITEM_IN_DOUBT, item)
+    after = abandoned(approval, item, now_ms=now_ms)
+    return Change(after.with_(rev=approval.rev + 1), (event,))
+
+
+def shortened(
+    approval: Approval, item: Item, *, lease_ms: int, now_ms: int
+) -> Change | None:
+    """Cut a claim to the length of a lease; None when it is not longer.
+
+    It is longer when the server's clock went back. A dead owner then has the claim no
+    longer than a live one.
+    """
+    if item.claimed_until_ms - now_ms <= lease_ms:
+        return None
+    cut = item.with_(claimed_until_ms=now_ms + lease_ms)
+    return Change(following(approval, cut))
+
+
+def finished(
+    approval: Approval, item: Item, fence: int, result: Result | None, *, now_ms: int
+) -> Change | bool:
+    """Record what an execution came to, or give its claim back.
+
+    Args:
+        approval: the record as it stands.
+        item: of it.
+        fence: the start that reports.
+        result: what it came to; None gives the claim back unused.
+        now_ms: the store's clock.
+
+    Returns:
+        The change, or without one whether the report was recorded before. A report
+        that comes after people settled the doubt is kept beside what they said, see
+        `is_late`.
+    """
+    after = state_after(item, result)
+    is_owned = item.fence == fence
+    if result is not None and fence and item.settled_fence == fence:
+        return _reported_late(approval, item, result, is_owned=is_owned, now_ms=now_ms)
+    is_known = item.state is after and (
+        after is not ItemState.IN_DOUBT or item.result is not None
+    )
+    if is_owned and is_known:
+        return True
+    # An owner that was thought dead and comes back with the truth ends the doubt.
+    is_open = item.state is ItemState.EXECUTING or (
+        item.state is ItemState.IN_DOUBT and result is not None
+    )
+    if not (is_owned and is_open):
+        return False
+    return _ended(approval, item, result, (), now_ms=now_ms)
+
+
+def is_late(change: Change) -> bool:
+    """Say whether a change by `finished` came after people had settled the doubt."""
+    return change.events[0].name is EventName.ITEM_REPORTED
+
+
+def state_after(item: Item, result: Result | None) -> ItemState:
+    """Return where a claim leaves its item; without a result it was not used."""
+    if result is None:
+        return ItemState.AUTHORIZED
+    if result.ok:
+        return ItemState.EXECUTED
+    return ItemState.IN_DOUBT if item.asks_on_failure else ItemState.FAILED
+
+
+def _reported_late(
+    approval: Approval, item: Item, result: Result, *, is_owned: bool, now_ms: int
+) -> Change | bool:
+    if item.late is not None:
+        return False  # the first report counts
+    reason = "executed" if result.ok else "failed"
+    event = approval_event(approval, EventName.ITEM_REPORTED, item, reason=reason)
+    noted = item.with_(late=result)
+    # What was to run again, and has not begun to, has ended by this; what was left
+    # alone did run.
+    corrects = item.state is ItemState.AUTHORIZED or (
+        item.state is ItemState.FAILED and result.ok
+    )
+    if is_owned and corrects:
+        return _ended(approval, noted, result, (event,), now_ms=now_ms)
+    return Change(following(approval, noted), (event,))
+
+
+def _ended(
+    approval: Approval,
+    item: Item,
+    result: Result | None,
+    events: tuple[Event, ...],
+    *,
+    now_ms: int,
+) -> Change:
+    after = state_after(item, result)
+    is_same = item.state is after
+    ended = item.with_(
+        state=after if is_same else advance(item.state, _MOVES[after]),
+        changed_at_ms=now_ms,
+        claimed_until_ms=0,
+        owner="",
+        result=result or item.result,
+    )
+    if result is None:
+        # Something inside it asks, which may take longer than an unused authorization.
+        ended = ended.with_(lapses_at_ms=now_ms + timing.PAUSE_MS)
+    event = approval_event(approval, named_after(after), item)
+    return Change(following(approval, ended), (*events, event))

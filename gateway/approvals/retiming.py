@@ -1,0 +1,118 @@
+"""More time for an approval, who is on it, and what its timers do.
+
+None of these decides anything, and none keeps others from deciding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from gateway.approvals import quorum
+from gateway.approvals.changes import Change
+from gateway.approvals.decisions import Expired, Forbidden, Refusal, Reviewer, Stale
+from gateway.approvals.events import Event, EventName, approval_event
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Taken
+from gateway.approvals.timing import DOUBT_THEN_MS, TimerKind, latest_ms
+
+TAKEN_FOR = timedelta(minutes=10)
+"""How long "I'm on it" stands by itself."""
+
+_TAKEN_MS = int(TAKEN_FOR.total_seconds() * 1000)
+_FIRED = {
+    TimerKind.REMIND: EventName.APPROVAL_REMINDED,
+    TimerKind.ESCALATE: EventName.APPROVAL_ESCALATED,
+    TimerKind.RELEASE: EventName.APPROVAL_RELEASED,
+    TimerKind.DOUBT: EventName.APPROVAL_UNSETTLED,
+}
+
+
+def extend(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Change | Refusal:
+    """Add half of the original time, up to `LONGEST` times of it in total.
+
+    Args:
+        approval: the record as it stands.
+        reviewer: who asks for it; has to be one who may decide a waiting call.
+        now_ms: the store's clock.
+    """
+    refusal = _refusal(approval, reviewer, now_ms)
+    if refusal is not None:
+        return refusal
+    until_ms = min(approval.expires_at_ms + approval.ttl_ms // 2, latest_ms(approval))
+    if until_ms <= approval.expires_at_ms:
+        return Forbidden(
+            reason="This has got all the time it can get. Please decide it, or let "
+            "it expire; the agent can ask again."
+        )
+    longer = approval.with_(expires_at_ms=until_ms, rev=approval.rev + 1)
+    return _change(approval, longer, reviewer, EventName.APPROVAL_EXTENDED)
+
+
+def take(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Change | Refusal:
+    """Say that somebody is on it, for `TAKEN_FOR`; a later one takes it over.
+
+    Arguments are those of `extend`.
+    """
+    refusal = _refusal(approval, reviewer, now_ms)
+    if refusal is not None:
+        return refusal
+    taken = Taken(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
+    minded = approval.with_(taken=taken, rev=approval.rev + 1)
+    return _change(approval, minded, reviewer, EventName.APPROVAL_TAKEN)
+
+
+def fired(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
+    """Return what a due timer does; None when nobody is waited for any more.
+
+    It reminds people, calls others, asks about a doubt again, or ends "I'm on it".
+    """
+    states = {item.state for item in approval.items}
+    called = approval.waiting.called if kind is TimerKind.ESCALATE else ()
+    event = approval_event(approval, _FIRED[kind], reason=", ".join(called))
+    after = approval.with_(rev=approval.rev + 1)
+    if kind is TimerKind.DOUBT:
+        if ItemState.IN_DOUBT not in states:
+            return None
+        again = (kind.value, now_ms + DOUBT_THEN_MS)
+        return Change(after, (event,), fires=kind, timers=(again,))
+    if ItemState.PENDING not in states or now_ms >= approval.expires_at_ms:
+        return None
+    match kind:
+        case TimerKind.RELEASE:
+            after = after.with_(taken=None)
+        case TimerKind.REMIND:
+            after = after.with_(reminded_at_ms=now_ms)
+        case TimerKind.ESCALATE:
+            after = after.with_(escalated_at_ms=now_ms)
+    return Change(after, (event,), fires=kind)
+
+
+def _refusal(approval: Approval, reviewer: Reviewer, now_ms: int) -> Refusal | None:
+    waiting = [item for item in approval.items if item.is_pending]
+    if not waiting:
+        last = approval.items[-1]
+        return Stale.of(last)
+    if now_ms >= approval.expires_at_ms:
+        return Expired(expires_at_ms=approval.expires_at_ms)
+    objections = [
+        quorum.objection(reviewer, item.demand, approval.principals, item.principals)
+        for item in waiting
+    ]
+    return None if None in objections else _forbidden(objections)
+
+
+def _forbidden(objections: Sequence[str | None]) -> Forbidden:
+    return Forbidden(reason=next(each for each in objections if each))
+
+
+def _change(
+    before: Approval, after: Approval, reviewer: Reviewer, name: EventName
+) -> Change:
+    roles = [role for item in after.items for role in item.demand.roles]
+    event: Event = approval_event(after, name).with_(
+        actor=f"{reviewer.team}/{reviewer.user}",
+        roles=tuple(dict.fromkeys(quorum.roles_of(reviewer, roles))),
+        data={"expires_at_ms": str(after.expires_at_ms)},
+    )
+    return Change(after, (event,), before_ms=before.expires_at_ms)

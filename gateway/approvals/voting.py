@@ -1,0 +1,152 @@
+"""Votes: who has approved an item, and whether that is enough to authorize it."""
+
+from __future__ import annotations
+
+from gateway.approvals import membership, permission, quorum, timing
+from gateway.approvals.changes import (
+    Change,
+    Frame,
+    event_of,
+    for_whom,
+    keeping_floor,
+    listed,
+    reopened,
+)
+from gateway.approvals.decisions import Forbidden, Refusal, Voted
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import Move, advance
+from gateway.approvals.record import Approval, Item, Person, Settlement, Verb, Vote
+
+_OUTLIVED = (
+    "The policy now gives such a call less time, and this one has waited longer, so "
+    "nobody can approve it any more. Reject it, or let it expire; the agent can ask "
+    "again."
+)
+
+
+def is_counted(frame: Frame, item: Item) -> bool:
+    """Return True if this person's vote stands and would count for no more now.
+
+    Who was given another role since, or whose role Slack did not know at the time, may
+    vote again: the new vote takes the place of the old one.
+    """
+    person, action_hash = frame.reviewer.person, item.action_hash
+    if not quorum.has_voted(item.votes, person, action_hash):
+        return False
+    if quorum.tally(item.demand, item.votes, action_hash).is_met:
+        return False  # more were needed when they voted; nobody else is by now
+    if quorum.has_voted(votes_of_others(item, person), person, action_hash):
+        return True
+    counted = {
+        name
+        for vote in item.votes
+        if vote.action_hash == action_hash and vote.by.is_same(person)
+        for name in vote.roles
+    }
+    return counted.issuperset(quorum.roles_of(frame.reviewer, item.demand.roles))
+
+
+def votes_of_others(item: Item, person: Person) -> tuple[Vote, ...]:
+    """Return the votes for an item that somebody else gave."""
+    return tuple(vote for vote in item.votes if not vote.by.is_same(person))
+
+
+def vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
+    """Count an approval; authorize the item when nobody else is needed.
+
+    Args:
+        frame: what the decision is made over.
+        item: as it would run now, with what the policy of now asks for.
+        verb: APPROVE, or EDIT when the reviewer changed the arguments.
+        text: the reviewer's reason.
+    """
+    if _has_outlived(frame):
+        return Forbidden(reason=_OUTLIVED)
+    roles = item.demand.roles
+    if left_open := membership.open_roles(frame.resolved, roles):
+        return Forbidden(reason=membership.not_told(left_open, [frame.resolved]))
+    is_edited = item.action != frame.item.action
+    version = frame.approval.version + (1 if is_edited else 0)
+    vote = Vote(
+        by=frame.reviewer.person,
+        roles=quorum.roles_of(frame.reviewer, roles),
+        action_hash=item.action_hash,
+        at_ms=frame.now_ms,
+        on_behalf_of=for_whom(frame),
+        membership_at_ms=frame.now_ms - membership.age_ms(frame.reviewer),
+        reason=text if verb is Verb.APPROVE else "",
+    )
+    barred = permission.editors(frame.item, item.demand)
+    others = votes_of_others(item, vote.by)
+    before = tuple(one for one in others if not quorum.is_among(one.by, barred))
+    earlier = before
+    count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
+    if count.is_met:
+        doubtful = quorum.doubtful_roles(before, frame.voters, roles)
+        if doubtful:
+            return Forbidden(reason=membership.not_told(doubtful, frame.voters))
+        earlier = quorum.asked_again(before, frame.voters, roles)
+        count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
+    lost = [
+        one.by
+        for one in before
+        if not quorum.has_voted(earlier, one.by, one.action_hash)
+    ]
+    item = item.with_(votes=(*earlier, vote))
+    events = [event_of(frame, item, EventName.ITEM_EDITED, version)] * is_edited
+    if count.is_met:
+        item = _authorized(frame, item, verb, text)
+    elif not is_edited:
+        item = keeping_floor(frame.item, item, frame.judged)
+    approval = reopened(frame, item, version)
+    name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
+    last = event_of(frame, item, name, version).with_(reason=text)
+    if lost:
+        last = last.with_(data=last.data | {"no_longer": listed(lost)})
+    voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)
+    return pending_change(
+        frame, approval, (*events, last), None if count.is_met else voted
+    )
+
+
+def _has_outlived(frame: Frame) -> bool:
+    """Say whether a call waited longer than the policy by now lets its tier wait.
+
+    What was raised waits from then on as the stricter tier lets it; see `reopened`.
+    """
+    approval, judged = frame.approval, frame.judged
+    if judged is None or not judged.ttl_ms or approval.latest_at_ms:
+        return False
+    is_same = judged.tier is frame.item.tier and judged.ttl_ms < approval.ttl_ms
+    return is_same and frame.now_ms >= timing.end_ms(approval, ttl_ms=judged.ttl_ms)
+
+
+def _authorized(frame: Frame, item: Item, verb: Verb, text: str) -> Item:
+    return item.with_(
+        state=advance(item.state, Move.AUTHORIZE),
+        changed_at_ms=frame.now_ms,
+        lapses_at_ms=frame.lapses_at_ms,
+        settlement=Settlement(
+            verb=Verb.EDIT if item.edit else verb,
+            by=frame.reviewer.person,
+            at_ms=frame.now_ms,
+            text=text,
+            on_behalf_of=for_whom(frame),
+        ),
+    )
+
+
+def pending_change(
+    frame: Frame,
+    approval: Approval,
+    events: tuple[Event, ...],
+    voted: Voted | None = None,
+) -> Change:
+    """Return a decision on a waiting call; it counts only in time."""
+    return Change(
+        approval,
+        events,
+        voted,
+        before_ms=frame.approval.expires_at_ms,
+        resumes=voted is None,
+    )

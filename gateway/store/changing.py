@@ -1,0 +1,239 @@
+"""Write the next version of an approval, with what belongs to it, in one step."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+
+from gateway.approvals import ending, timing
+from gateway.approvals.changes import Change
+from gateway.approvals.events import Event, EventName
+from gateway.approvals.lifecycle import ItemState
+from gateway.approvals.record import Approval, Home
+from gateway.store import codec
+from gateway.store.attention import FAILED_MS, RejectionEffects
+from gateway.store.connection import Connection, fields, text
+from gateway.store.jobs import Job, JobKind
+from gateway.store.keys import RETENTION, Keys, shard_of_approval
+from gateway.store.script import Script
+from gateway.store.windows import Use, as_rows
+
+CHANGE = Script("change")
+FENCED_CHANGE = Script("change", is_fenced=True)
+
+_KEEP_MS = int(RETENTION.total_seconds() * 1000)
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """An approval as it stood at ``now_ms`` of the store's clock."""
+
+    approval: Approval
+    now_ms: int
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What an item uses of which windows, and what they came to when it was judged."""
+
+    uses: Sequence[Use]
+    totals: Mapping[str, int]
+
+
+@dataclass(frozen=True)
+class Write:
+    """A change, and what the store keeps beside the record in the same step.
+
+    Attributes:
+        change: the next version.
+        judged: what items use of windows from now on, by index. The change is computed
+            again when a window holds more than was judged by.
+        unfrozen: names of which none may be frozen.
+        rejection: what a rejection brings with it.
+        is_fenced: the holder of a thread's lease writes it: refuse it of a former one.
+    """
+
+    change: Change
+    judged: Mapping[int, Judged] = field(default_factory=dict[int, Judged])
+    unfrozen: Sequence[str] = ()
+    rejection: RejectionEffects | None = None
+    is_fenced: bool = False
+
+    @property
+    def approval(self) -> Approval:
+        """Return the next version."""
+        return self.change.approval
+
+
+async def write(conn: Connection, seen: Loaded, what: Write) -> bool:
+    """Write a change if nothing moved since it was read; return whether it was written.
+
+    Raises:
+        StoreUnavailable: when it is not known to be written.
+        LeaseLost: the caller's lease is another's by now; nothing was written.
+    """
+    before, change = seen.approval, what.change
+    after = change.approval
+    head = codec.changed(codec.head(before), codec.head(after))
+    leases = {key: codec.head(before).get(key, "") for key in head if key[-2:] == ":u"}
+    job = resume_job(after) if change.resumes else None
+    keys = _keys_of(before)
+    reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
+        conn,
+        **_places(keys, before.id, before.tenant, before.agent),
+        rejected=keys.rejected(before.tenant, before.agent, before.thread),
+        id=before.id,
+        rev=str(before.rev),
+        seen_ms=seen.now_ms,
+        before_ms=change.before_ms,
+        unfrozen=json.dumps(list(what.unfrozen)),
+        fires=change.fires,
+        head_fields=json.dumps(head),
+        leases=json.dumps(leases),
+        blob_fields=json.dumps(codec.changed(codec.blobs(before), codec.blobs(after))),
+        states=json.dumps(_states(before, after)),
+        uses=json.dumps({str(i): _uses(judged) for i, judged in what.judged.items()}),
+        set=json.dumps([*timing.timers(before, after), *change.timers]),
+        events=texts(change.events),
+        job=job.model_dump_json() if job else "",
+        rejection=_rejection(before, after, what.rejection),
+        failed=json.dumps(_failed(before, after)),
+        failed_ms=FAILED_MS,
+        keep_ms=_KEEP_MS,
+    )
+    return text(reply[0]) == "done"
+
+
+async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
+    """End a corrupt approval: nothing in it is decided or run any more.
+
+    What waits in it is withdrawn and leaves its windows, it has no deadline any more,
+    it is announced, and its thread, if that much can be read, is brought back. An
+    approval that was quarantined before is left as it is.
+    """
+    raw_head, raw_blobs, time = await conn.together(
+        ["HGETALL", keys.head(approval_id)],
+        ["HGETALL", keys.blobs(approval_id)],
+        ["TIME"],
+    )
+    head, now_ms = fields(raw_head), milliseconds(time)
+    is_first = "quarantined" not in head
+    nobody = ("", "", Home(agent="", thread=""))
+    tenant, agent, home = codec.whose(fields(raw_blobs)) or nobody
+    event = Event(
+        name=EventName.RECORD_UNREADABLE,
+        tenant=tenant,
+        agent=home.agent,
+        thread=home.thread,
+        approval=approval_id,
+    )
+    job = Job(kind=JobKind.RESUME, tenant=tenant, agent=home.agent, thread=home.thread)
+    states = {str(i): s for i, s in ending.quarantined(codec.states(head)).items()}
+    moved = {f"{i}:s": state for i, state in states.items()}
+    since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
+    await CHANGE(
+        conn,
+        **_places(keys, approval_id, tenant, agent),
+        rejected=keys.rejected(tenant, agent, home.thread),
+        id=approval_id,
+        rev=head.get("rev", b"").decode("utf-8", "replace"),
+        seen_ms=now_ms,
+        before_ms=0,
+        unfrozen="[]",
+        fires="",
+        head_fields=json.dumps({**moved, **since, "quarantined": str(now_ms)}),
+        leases="{}",
+        blob_fields="{}",
+        states=json.dumps(states),
+        uses="{}",
+        set=json.dumps([(kind, 0) for kind in timing.TimerKind]),
+        events=texts([event] * is_first),
+        job=job.model_dump_json() if home.thread and is_first else "",
+        rejection="",
+        failed="[]",
+        failed_ms=FAILED_MS,
+        keep_ms=_KEEP_MS,
+    )
+
+
+def resume_job(approval: Approval) -> Job:
+    """Return the job that brings the agent of an approval back."""
+    home = approval.home
+    return Job(
+        kind=JobKind.RESUME,
+        tenant=approval.tenant,
+        agent=home.agent,
+        thread=home.thread,
+    )
+
+
+def texts(events: Sequence[Event]) -> str:
+    """Return events as scripts read them: an array of texts."""
+    return json.dumps([event.model_dump_json() for event in events])
+
+
+def milliseconds(reply: object) -> int:
+    """Return the reply of TIME in Unix milliseconds."""
+    seconds, micros = cast("tuple[bytes | int, bytes | int]", reply)
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _places(keys: Keys, approval_id: str, tenant: str, agent: str) -> dict[str, str]:
+    return {
+        "head": keys.head(approval_id),
+        "blobs": keys.blobs(approval_id),
+        "expiry": keys.expiry,
+        "outbox": keys.outbox,
+        "audit": keys.audit,
+        "jobs": keys.jobs,
+        "waiting": keys.waiting(tenant, agent),
+        "timers": keys.timers,
+        "frozen": keys.frozen(tenant),
+        "refusals": keys.refusals(tenant, agent),
+        "failures": keys.failures(tenant, agent),
+    }
+
+
+def _states(before: Approval, after: Approval) -> dict[str, str]:
+    """Return the states of items that moved, or whose deadline did."""
+    is_retimed = before.expires_at_ms != after.expires_at_ms
+    return {
+        str(item.index): item.state
+        for item, was in zip(after.items, before.items, strict=True)
+        if item.state is not was.state or (is_retimed and item.is_pending)
+    }
+
+
+def _uses(judged: Judged) -> dict[str, object]:
+    totals = [str(judged.totals[use.name]) for use in judged.uses]
+    return {"rows": as_rows(judged.uses), "totals": totals}
+
+
+def _failed(before: Approval, after: Approval) -> list[str]:
+    """Return the items whose execution was reported as failed by this change."""
+    return [
+        item.id
+        for item, was in zip(after.items, before.items, strict=True)
+        if item.result is not was.result and item.result and not item.result.ok
+    ]
+
+
+def _rejection(
+    before: Approval, after: Approval, rejection: RejectionEffects | None
+) -> str:
+    if rejection is not None:
+        return rejection.text
+    is_authorized = any(
+        item.state is ItemState.AUTHORIZED and was.state is ItemState.PENDING
+        for item, was in zip(after.items, before.items, strict=True)
+    )
+    return json.dumps({"ends": True}) if is_authorized else ""
+
+
+def _keys_of(approval: Approval) -> Keys:
+    shard = shard_of_approval(approval.id)
+    if shard is None:
+        raise ValueError(f"{approval.id!r} is not an approval id")
+    return Keys(shard)

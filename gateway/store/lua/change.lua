@@ -1,0 +1,143 @@
+#!lua
+-- Write the next version of one approval, with everything that belongs to it, if
+-- nothing moved since it was read. What moves is computed by pure functions
+-- (approvals/*.py); this only compares, writes, and keeps the indexes true.
+-- KEYS[1] head        hash    small fields of the approval
+-- KEYS[2] blobs       hash    large fields of the approval
+-- KEYS[3] expiry      zset    deadlines of the shard
+-- KEYS[4] outbox      stream  events
+-- KEYS[5] audit       stream  audit log
+-- KEYS[6] jobs        stream  resume jobs
+-- KEYS[7] waiting     zset    the agent's pending items
+-- KEYS[8] timers      zset    timers of the shard
+-- KEYS[9] frozen      hash    what is frozen of the tenant
+-- KEYS[10] refusals   string  how many of the agent's calls were rejected in a row
+-- KEYS[11] rejected   hash    what was rejected in this thread, and its turns since
+-- KEYS[12] failures   zset    the agent's failed executions
+-- ARGV[1] id          text    the approval
+-- ARGV[2] rev         text    what was read; "" for a corrupt record without one
+-- ARGV[3] seen_ms     int     when it was read, by this server's clock
+-- ARGV[4] before_ms   int     not to be written from this moment on; 0: at any moment
+-- ARGV[5] unfrozen    json    array of names of which none may be frozen
+-- ARGV[6] fires       text    kind of the timer that has to be due, and is taken out
+-- ARGV[7] head_fields json    {field: text, or false to delete it}; hashes in hex
+-- ARGV[8] leases      json    {field: text} of claims as they were read: a heartbeat
+--                             renews one without another rev
+-- ARGV[9] blob_fields json    the same of the large fields
+-- ARGV[10] states      json    {index: state} of items whose state or deadline moved
+-- ARGV[11] uses       json    {index: {rows, totals}}: what an item uses of windows from
+--                             now on (json), and what each came to when it was judged
+-- ARGV[12] set        json    rows of {kind, at_ms}: timers to set; at 0: to take out
+-- ARGV[13] events     json    array of event texts
+-- ARGV[14] job        json    the resume job, or empty
+-- ARGV[15] rejection  json    {call, body, after, name, pause, event} of a rejection,
+--                             {"ends": true} of an authorization, or empty
+-- ARGV[16] failed     json    array of items whose execution failed
+-- ARGV[17] failed_ms  int     how long a failure counts, milliseconds
+-- ARGV[18] keep_ms    int     lifetime of what has ended, milliseconds
+-- Returns:
+--   {"done"}
+--   {"gone"}   no such approval
+--   {"moved"}  read again and compute again: another rev, a claim that was renewed, a
+--              reading that is too old, a deadline that has passed, a freeze, a timer
+--              that somebody else fired, or a window that holds more than was judged
+local head, blobs, id = KEYS[1], KEYS[2], ARGV[1]
+if redis.call('EXISTS', head) == 0 then return {'gone'} end
+local rev = redis.call('HGET', head, 'rev') or ''
+local now = now_ms()
+-- Times of the next version were computed from the reading: an old one is not used.
+local age = math.abs(now - tonumber(ARGV[3]))
+if rev ~= ARGV[2] or age > MAX_READING_MS then return {'moved'} end
+for field, value in pairs(cjson.decode(ARGV[8])) do
+  if (redis.call('HGET', head, field) or '') ~= value then return {'moved'} end
+end
+local before = tonumber(ARGV[4])
+if before > 0 and now >= before then return {'moved'} end
+local names = cjson.decode(ARGV[5])
+if #names > 0 and freeze_of(KEYS[9], names) then return {'moved'} end
+local timer = id .. ' ' .. ARGV[6]
+if ARGV[6] ~= '' then
+  local due = redis.call('ZSCORE', KEYS[8], timer)
+  if not due or now < tonumber(due) then return {'moved'} end
+end
+local uses = {}
+for i, judged in pairs(cjson.decode(ARGV[11])) do
+  if judged.rows ~= redis.call('HGET', blobs, i .. ':w') then
+    local own = uses_of(blobs, i)
+    for place, row in ipairs(cjson.decode(judged.rows)) do
+      if total_with(row[1], row[2], own, now) > tonumber(judged.totals[place]) then
+        return {'moved'}
+      end
+    end
+    uses[i] = judged.rows
+  end
+end
+
+local keep = tonumber(ARGV[18])
+if ARGV[6] ~= '' then redis.call('ZREM', KEYS[8], timer) end
+redis.call('HSET', head, 'rev', (tonumber(rev) or 0) + 1)
+write_fields(head, cjson.decode(ARGV[7]))
+write_fields(blobs, cjson.decode(ARGV[9]))
+
+local expires = tonumber(redis.call('HGET', head, 'expires')) or now
+for i, rows in pairs(uses) do
+  for _, row in ipairs(uses_of(blobs, i)) do release(row[1], row[2]) end
+  for _, row in ipairs(cjson.decode(rows)) do hold(row[1], row[2], expires + keep) end
+  redis.call('HSET', blobs, i .. ':w', rows)
+end
+local corrupt = redis.call('HEXISTS', head, 'quarantined') == 1
+for i, state in pairs(cjson.decode(ARGV[10])) do
+  local item = id .. '.' .. i
+  if state == 'pending' then
+    redis.call('ZADD', KEYS[7], expires, item)
+  else
+    redis.call('ZREM', KEYS[7], item)
+  end
+  if corrupt then
+    -- What it uses may be what cannot be read: then it counts until it is forgotten.
+    pcall(settle, blobs, i, state, now, expires + keep)
+  else
+    settle(blobs, i, state, now, expires + keep)
+  end
+end
+until_last(KEYS[7])
+for _, row in ipairs(cjson.decode(ARGV[12])) do
+  if row[2] == 0 then
+    redis.call('ZREM', KEYS[8], id .. ' ' .. row[1])
+  else
+    redis.call('ZADD', KEYS[8], row[2], id .. ' ' .. row[1])
+  end
+end
+if corrupt then
+  redis.call('ZREM', KEYS[3], id)
+else
+  reindex(head, KEYS[3], id, now)
+end
+retain(head, blobs, keep)
+announce(KEYS[4], KEYS[5], ARGV[13], now)
+enqueue(KEYS[6], ARGV[14])
+
+for _, item in ipairs(cjson.decode(ARGV[16])) do
+  redis.call('ZREMRANGEBYSCORE', KEYS[12], '-inf', now)
+  redis.call('ZADD', KEYS[12], now + tonumber(ARGV[17]), item)
+  redis.call('PEXPIRE', KEYS[12], ARGV[17])
+end
+if ARGV[15] ~= '' then
+  local rejection = cjson.decode(ARGV[15])
+  if rejection.ends then
+    redis.call('DEL', KEYS[10])
+    return {'done'}
+  end
+  local turns = redis.call('HINCRBY', KEYS[11], 'turns', 0)
+  redis.call('HSET', KEYS[11], rejection.call, turns .. ' ' .. rejection.body)
+  redis.call('PEXPIRE', KEYS[11], keep)
+  local count = redis.call('INCR', KEYS[10])
+  redis.call('PEXPIRE', KEYS[10], keep)
+  if count >= rejection.after then
+    redis.call('DEL', KEYS[10])
+    if redis.call('HSETNX', KEYS[9], rejection.name, rejection.pause) == 1 then
+      announce(KEYS[4], KEYS[5], cjson.encode({rejection.event}), now)
+    end
+  end
+end
+return {'done'}

@@ -1,0 +1,157 @@
+"""Each move of an item is made by its row of the table, and by nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from gateway.approvals.decisions import Approve, Decision, Reconcile, Reject, Respond
+from gateway.approvals.lifecycle import TRANSITIONS, ItemState, Move
+from gateway.approvals.record import Finding, Home, Result
+from gateway.errors import IllegalMove
+from gateway.policy.load import load_policy
+from gateway.service.recovering import RecoveryService
+from gateway.store.store import Store
+from gateway.wire import Claimed
+from tests.service.desk import ANA, POLICY, Desk, claim_of
+
+S, M = ItemState, Move
+OK, BAD = Result(ok=True), Result(ok=False)
+MORE = POLICY.replace(
+    "process_refund: {tier: approve}", "process_refund: {tier: escalate}"
+)
+
+
+class Call:
+    """One call, and what may happen to it."""
+
+    def __init__(self, desk: Desk, tool: str = "process_refund") -> None:
+        self.desk = desk
+        self.tool = tool
+        self.fence = 0
+
+    async def state(self) -> ItemState:
+        return (await self.desk.item(self.id)).state
+
+    async def submit(self) -> None:
+        self.ref, (verdict,) = await self.desk.submit((self.tool, {"amount": 9}))
+        self.id, self.request = verdict.item_id, claim_of(self.ref, verdict)
+
+    async def decide(self, decision: Decision) -> None:
+        click = await self.desk.click_on(self.id)
+        await self.desk.reviews.decide(click, decision, ANA)
+
+    async def approve(self) -> None:
+        await self.submit()
+        await self.decide(Approve())
+
+    async def claim(self, owner: str = "first") -> None:
+        reply = await self.desk.agents.claim(self.request.with_(owner=owner))
+        self.fence = reply.fence if isinstance(reply, Claimed) else self.fence
+
+    async def start(self) -> None:
+        await self.approve()
+        await self.claim()
+
+    async def die(self) -> None:
+        await self.start()
+        await self.desk.owner_dies(self.id)
+
+    async def doubt(self) -> None:
+        await self.die()
+        await self.desk.sweeper.sweep()
+
+    async def found(self, finding: Finding) -> None:
+        await self.doubt()
+        await self.decide(Reconcile(finding=finding))
+
+    async def finish(self, result: Result) -> None:
+        await self.desk.agents.finish(self.id, self.fence, result)
+
+    async def expire(self) -> None:
+        await self.desk.overdue(self.id.partition(".")[0])
+        await self.desk.sweeper.sweep()
+
+    async def lapse(self) -> None:
+        await self.desk.lapsed(self.id)
+        await self.desk.sweeper.sweep()
+
+    async def ask_for_more(self) -> None:
+        self.desk.policy = load_policy(MORE, "policy.yml")
+        await self.claim()
+
+    async def restore(self) -> None:
+        await RecoveryService(self.desk.store).doubt_all()
+
+    async def release(self) -> None:
+        await self.desk.agents.release(self.id, self.fence)
+
+
+Step = Callable[[Call], Awaitable[None]]
+ROWS: dict[tuple[ItemState, Move], tuple[Step, Step]] = {
+    (S.PENDING, M.AUTHORIZE): (Call.submit, lambda c: c.decide(Approve())),
+    (S.PENDING, M.REJECT): (Call.submit, lambda c: c.decide(Reject(reason="no"))),
+    (S.PENDING, M.ANSWER): (Call.submit, lambda c: c.decide(Respond(message="hm"))),
+    (S.PENDING, M.EXPIRE): (Call.submit, Call.expire),
+    (S.PENDING, M.SUPERSEDE): (
+        Call.submit,
+        lambda c: c.desk.agents.supersede_run(Home(agent="support", thread="t1")),
+    ),
+    (S.PENDING, M.WITHDRAW): (
+        Call.submit,
+        lambda c: c.desk.agents.withdraw(frozenset({c.id})),
+    ),
+    (S.AUTHORIZED, M.CLAIM): (Call.approve, Call.claim),
+    (S.AUTHORIZED, M.LAPSE): (Call.approve, Call.lapse),
+    (S.AUTHORIZED, M.REOPEN): (Call.approve, Call.ask_for_more),
+    (S.AUTHORIZED, M.DOUBT): (Call.approve, Call.restore),
+    (S.AUTHORIZED, M.EXECUTE): (
+        lambda c: c.found(Finding.RERUN),
+        lambda c: c.finish(OK),
+    ),
+    (S.AUTHORIZED, M.FAIL): (
+        lambda c: c.found(Finding.RERUN),
+        lambda c: c.finish(BAD),
+    ),
+    (S.EXECUTING, M.CLAIM): (Call.die, lambda c: c.claim("second")),
+    (S.EXECUTING, M.EXECUTE): (Call.start, lambda c: c.finish(OK)),
+    (S.EXECUTING, M.FAIL): (Call.start, lambda c: c.finish(BAD)),
+    (S.EXECUTING, M.DOUBT): (Call.die, lambda c: c.claim("second")),
+    (S.EXECUTING, M.RELEASE): (Call.start, Call.release),
+    (S.IN_DOUBT, M.EXECUTE): (Call.doubt, lambda c: c.finish(OK)),
+    (S.IN_DOUBT, M.FAIL): (
+        Call.doubt,
+        lambda c: c.decide(Reconcile(finding=Finding.SKIP)),
+    ),
+    (S.IN_DOUBT, M.RETRY): (
+        Call.doubt,
+        lambda c: c.decide(Reconcile(finding=Finding.RERUN)),
+    ),
+    (S.FAILED, M.EXECUTE): (lambda c: c.found(Finding.SKIP), lambda c: c.finish(OK)),
+}
+IDEMPOTENT = {(S.EXECUTING, M.CLAIM)}
+
+
+def test_every_row_of_the_table_is_played() -> None:
+    assert ROWS.keys() == TRANSITIONS.keys()
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}")
+async def test_a_row_makes_its_move_and_without_it_the_move_is_refused(
+    store: Store, row: tuple[ItemState, Move], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepare, act = ROWS[row]
+    call = Call(Desk(store), "send_email" if row in IDEMPOTENT else "process_refund")
+    await prepare(call)
+    assert await call.state() is row[0]
+
+    with monkeypatch.context() as patch:
+        patch.delitem(TRANSITIONS, row)
+        with pytest.raises(IllegalMove):
+            await act(call)
+    refused = await call.state()
+    await act(call)
+
+    assert refused is row[0]
+    assert await call.state() is TRANSITIONS[row]

@@ -76,8 +76,14 @@ async def write(conn: Connection, seen: Loaded, what: Write) -> bool:
     """
     before, change = seen.approval, what.change
     after = change.approval
-    head = codec.changed(codec.head(before), codec.head(after))
-    leases = {key: codec.head(before).get(key, "") for key in head if key[-2:] == ":u"}
+    # Comparing identities spares the JSON of the items that nothing happened to.
+    pairs = zip(before.items, after.items, strict=True)
+    moved = [(was, now) for was, now in pairs if was is not now]
+    were, are = [was for was, _ in moved], [now for _, now in moved]
+    old = codec.head(before, were)
+    head = codec.changed(old, codec.head(after, are))
+    blobs = codec.changed(codec.blobs(before, were), codec.blobs(after, are))
+    leases = {field: old.get(field, "") for field in head if field.endswith(":u")}
     job = resume_job(after) if change.resumes else None
     keys = _keys_of(before)
     reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
@@ -92,7 +98,7 @@ async def write(conn: Connection, seen: Loaded, what: Write) -> bool:
         fires=change.fires,
         head_fields=json.dumps(head),
         leases=json.dumps(leases),
-        blob_fields=json.dumps(codec.changed(codec.blobs(before), codec.blobs(after))),
+        blob_fields=json.dumps(blobs),
         states=json.dumps(_states(before, after)),
         uses=json.dumps({str(i): _uses(judged) for i, judged in what.judged.items()}),
         set=json.dumps([*timing.timers(before, after), *change.timers]),

@@ -95,8 +95,8 @@ def detail(item: Item) -> str:
     return item.model_dump_json(include=_IN_DETAIL, exclude_defaults=True)
 
 
-def head(approval: Approval) -> dict[str, str]:
-    """Return the small fields of an approval that changes may move.
+def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
+    """Return the small fields of an approval, and of these items, that may change.
 
     ``rev`` is the store's own. What is zero or empty has no field. The action hashes
     (``<i>:h``) are in hex here, and raw in the store.
@@ -109,7 +109,7 @@ def head(approval: Approval) -> dict[str, str]:
         "latest": approval.latest_at_ms,
     }
     found = {name: str(value) for name, value in fields.items() if value}
-    for item in approval.items:
+    for item in items:
         small = {
             "s": item.state,
             "h": digest.to_raw(item.action_hash).hex(),
@@ -126,10 +126,10 @@ def head(approval: Approval) -> dict[str, str]:
     return found
 
 
-def blobs(approval: Approval) -> dict[str, str]:
-    """Return the large fields of an approval that changes may move."""
+def blobs(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
+    """Return the large fields of an approval, and of these items, that may change."""
     found = {"taken": approval.taken.model_dump_json()} if approval.taken else {}
-    for item in approval.items:
+    for item in items:
         found[f"{item.index}:d"] = detail(item)
         for key, result in (("r", item.result), ("late", item.late)):
             if result is not None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from gateway.approvals import digest
 from gateway.approvals.business_state import with_state
-from gateway.approvals.events import Event, EventName
+from gateway.approvals.events import Event, EventName, approval_event
 from gateway.approvals.notice import Notice, notice_of
 from gateway.approvals.quorum import stricter
 from gateway.approvals.record import (
@@ -340,15 +340,5 @@ def _refused(turn: Turn, one: Ruled, source: Source, reason: str) -> Event:
 
 
 def _opened(approval: Approval) -> Event:
-    return Event(
-        name=EventName.APPROVAL_OPENED,
-        tenant=approval.tenant,
-        agent=approval.agent,
-        thread=approval.thread,
-        outer=approval.outer,
-        approval=approval.id,
-        version=approval.version,
-        action_hash=approval.digest,
-        policy_digest=approval.policy_digest,
-        channel=approval.channel,
-    )
+    event = approval_event(approval, EventName.APPROVAL_OPENED)
+    return event.with_(action_hash=approval.digest)

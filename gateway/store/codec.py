@@ -146,15 +146,12 @@ def changed(before: dict[str, str], after: dict[str, str]) -> dict[str, str | bo
 
 def states(head: Mapping[str, bytes]) -> dict[int, ItemState]:
     """Return the states that a corrupt record still tells, by index."""
-    found = {}
+    found: dict[int, ItemState] = {}
     for field, value in head.items():
         index, _, kind = field.partition(":")
-        if (
-            kind == "s"
-            and index.isdecimal()
-            and value.decode("utf-8", "replace") in _STATES
-        ):
-            found[int(index)] = ItemState(value.decode())
+        state = value.decode("utf-8", "replace")
+        if kind == "s" and index.isdecimal() and state in _STATES:
+            found[int(index)] = ItemState(state)
     return found
 
 

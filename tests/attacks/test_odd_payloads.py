@@ -24,6 +24,7 @@ from tests.bot.bot_house import CHANNEL, TEAM, House
 
 JSON = "application/json"
 SERVER_ERROR = 500
+UNAVAILABLE = 503
 ODD: list[Any] = [
     *(None, True, 0, -1, 1e308, "", " ", "x" * 100_000, "\ud800", "\x00", "\u202e"),
     *([], {}, [1], {"a": 1}, [[[]]], "T0OTHER", "U0EVE", "C0GENERAL"),
@@ -72,8 +73,8 @@ async def test_a_click_with_anything_else_in_a_decisive_place_changes_nothing(
             if odd in FALLS_BACK.get(place, []):
                 continue
             status, _ = await deliver(house, changed(good, place, odd))
-            assert status < SERVER_ERROR, (place, odd)
-            assert await trace(house, verdict) == before, (place, odd)
+            assert status < SERVER_ERROR, ascii((place, odd))
+            assert await trace(house, verdict) == before, ascii((place, odd))
 
 
 async def test_odd_things_beside_what_a_click_says_break_nothing(house: House) -> None:
@@ -83,7 +84,7 @@ async def test_odd_things_beside_what_a_click_says_break_nothing(house: House) -
         for place in MINOR:
             for odd in [*ODD, MISSING]:
                 status, _ = await deliver(house, changed(good, place, odd))
-                assert status < SERVER_ERROR, (place, odd)
+                assert status < SERVER_ERROR, ascii((place, odd))
 
         approval = await house.approval(verdict)
         assert approval.rev <= 2, "one click counted at most once"
@@ -183,7 +184,9 @@ async def test_an_event_with_anything_in_it_starts_nobody_and_breaks_nothing(
             for odd in [*ODD[:3], *ODD[8:15], MISSING]:
                 body = json.dumps(changed(good, place, odd)).encode()
                 status, _ = await deliver_bytes(house, body, JSON)
-                assert status < SERVER_ERROR, (place, odd)
+                # Of whom Slack does not say who they are, it is asked again.
+                asks_again = place == "event.user" and status == UNAVAILABLE
+                assert status < SERVER_ERROR or asks_again, ascii((place, odd))
 
         # Another text as channel or `ts` is another message; what is no text is none.
         texts = {odd for odd in ODD[8:15] if isinstance(odd, str) and odd}
@@ -200,8 +203,8 @@ async def test_a_form_with_anything_else_in_a_decisive_place_changes_nothing(
 
         for odd in [*ODD, MISSING]:
             status, _ = await deliver(house, changed(good, place, odd))
-            assert status < SERVER_ERROR, (place, odd)
-            assert await trace(house, verdict) == before, (place, odd)
+            assert status < SERVER_ERROR, ascii((place, odd))
+            assert await trace(house, verdict) == before, ascii((place, odd))
 
 
 async def test_what_was_typed_may_be_of_any_type_and_is_never_taken_for_text(

@@ -63,7 +63,7 @@ OUTAGES_TABLE = (
     Mutant(
         "an outage has one message",
         "bot/run_messages.py",
-        "    place = await wall.cards.place(keys, outage)\n",
+        "    place = await wall.place(keys, outage)\n",
         "    place = None\n",
         MESSAGES,
     ),

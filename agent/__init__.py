@@ -1,19 +1,19 @@
 """What runs in the agent's own process: the middleware and its friends."""
 
-from gateway.agent.deep_agents import gated_subagents
-from gateway.agent.edited_view import edited_view
-from gateway.agent.grants import Grant, grant, guarded
-from gateway.agent.human_in_the_loop import HumanInTheLoopMiddleware
-from gateway.agent.messages import EditMessage, edit_messages
-from gateway.agent.middleware import ApprovalMiddleware
-from gateway.agent.require_approval import (
+from twokey.agent.deep_agents import gated_subagents
+from twokey.agent.edited_view import edited_view
+from twokey.agent.grants import Grant, grant, guarded
+from twokey.agent.human_in_the_loop import HumanInTheLoopMiddleware
+from twokey.agent.messages import EditMessage, edit_messages
+from twokey.agent.middleware import ApprovalMiddleware
+from twokey.agent.require_approval import (
     Approved,
     NotApproved,
     Unsure,
     arequire_approval,
     require_approval,
 )
-from gateway.protocol.port import Gateway, connected
+from twokey.gateway.protocol.port import Gateway, connected
 
 __all__ = [
     "ApprovalMiddleware",

@@ -9,11 +9,11 @@ from langgraph.config import get_config
 from langgraph.types import interrupt
 from pydantic import ValidationError, create_model, model_validator
 
-from gateway.approvals import digest, edits, strict_json
-from gateway.approvals.record import Verb
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadJson
-from gateway.wire import (
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol import digest, edits, strict_json
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,
     Answer,

@@ -19,8 +19,8 @@ from pydantic import AliasChoices, BaseModel, TypeAdapter, create_model
 from pydantic import v1 as pydantic_v1
 from pydantic.json_schema import GenerateJsonSchema
 
-from gateway.approvals import digest
-from gateway.approvals.strict_json import JsonObject
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.strict_json import JsonObject
 
 
 class ArgumentModel(Protocol):

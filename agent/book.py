@@ -11,9 +11,9 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from threading import Lock
 
-from gateway.approvals import edits
-from gateway.approvals.record import EditRecord, Home
-from gateway.wire import TurnRef, Verdict
+from twokey.gateway.protocol import edits
+from twokey.gateway.protocol.records import EditRecord, Home
+from twokey.gateway.protocol.wire import TurnRef, Verdict
 
 BOOK_SIZE = 512
 """How many turns this process remembers the verdicts of."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from typing import Any, Protocol, TypeVar
 
-from gateway.errors import LeaseLost, NotAllowed, StoreUnavailable, TwokeyError
+from twokey.gateway.errors import LeaseLost, NotAllowed, StoreUnavailable, TwokeyError
 
 PORT_TIMEOUT_S = 10.0
 """How long one question to the gateway may take before it counts as unreachable."""

@@ -12,7 +12,7 @@ from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 
-from gateway.agent import (
+from twokey.agent import (
     answers,
     exact_runs,
     messages,
@@ -24,11 +24,11 @@ from gateway.agent import (
     turns,
     words,
 )
-from gateway.agent.book import Book
-from gateway.agent.bridge import Shell, insistently
-from gateway.agent.edits_inside import collecting
-from gateway.agent.exact_runs import Handler
-from gateway.agent.execution import (
+from twokey.agent.book import Book
+from twokey.agent.bridge import Shell, insistently
+from twokey.agent.edits_inside import collecting
+from twokey.agent.exact_runs import Handler
+from twokey.agent.execution import (
     Closed,
     HeldCall,
     NotRun,
@@ -37,21 +37,20 @@ from gateway.agent.execution import (
     Work,
     execute,
 )
-from gateway.agent.given_back import given_back
-from gateway.agent.grants import Grant, granted, recheck_of
-from gateway.agent.messages import ITEM_KEY
-from gateway.agent.proposing import Prepared, Toolbox
-from gateway.agent.results import ToolResult
-from gateway.agent.tool_schemas import schema_of
-from gateway.agent.unasked import RanBefore, run_unasked
-from gateway.approvals import digest, strict_json
-from gateway.approvals.business_state import BusinessState
-from gateway.approvals.record import EditRecord, Home
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import LeaseLost, NotAllowed, StateUnknown, TwokeyError
-from gateway.protocol import run_context
-from gateway.protocol.port import Gateway
-from gateway.wire import (
+from twokey.agent.given_back import given_back
+from twokey.agent.grants import Grant, granted, recheck_of
+from twokey.agent.messages import ITEM_KEY
+from twokey.agent.proposing import Prepared, Toolbox
+from twokey.agent.results import ToolResult
+from twokey.agent.tool_schemas import schema_of
+from twokey.agent.unasked import RanBefore, run_unasked
+from twokey.gateway.errors import LeaseLost, NotAllowed, StateUnknown, TwokeyError
+from twokey.gateway.protocol import digest, run_context, strict_json
+from twokey.gateway.protocol.business_state import BusinessState
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.records import EditRecord, Home
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import (
     AnswerKind,
     CallHint,
     ProposedCall,

@@ -21,11 +21,11 @@ from pydantic import JsonValue, ValidationError
 from pydantic import v1 as pydantic_v1
 from referencing.exceptions import Unresolvable
 
-from gateway.agent.argument_models import ArgumentModel, argument_model
-from gateway.approvals import digest, strict_json
-from gateway.approvals.checking import TooMuchWork, problems
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadJson
+from twokey.agent.argument_models import ArgumentModel, argument_model
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol import digest, strict_json
+from twokey.gateway.protocol.checking import TooMuchWork, problems
+from twokey.gateway.protocol.strict_json import JsonObject
 
 _LISTED = 3
 _VALUE = 80

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from langchain_core.messages import AnyMessage, ToolMessage
 
-from gateway.agent import messages, results, turns
-from gateway.agent.results import ToolResult
+from twokey.agent import messages, results, turns
+from twokey.agent.results import ToolResult
 
 
 def cleaned(result: ToolResult, history: Sequence[AnyMessage]) -> ToolResult:

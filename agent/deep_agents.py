@@ -16,10 +16,10 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, cast
 
-from gateway.agent.middleware import ApprovalMiddleware
-from gateway.errors import GraphError
-from gateway.gates.reachable import reachable
-from gateway.protocol.port import Gateway
+from twokey.agent.middleware import ApprovalMiddleware
+from twokey.gateway.errors import GraphError
+from twokey.gateway.gates.reachable import reachable
+from twokey.gateway.protocol.port import Gateway
 
 _GENERAL_PURPOSE = "general-purpose"
 

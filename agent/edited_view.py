@@ -12,9 +12,9 @@ from typing import Any, cast
 
 from langchain_core.messages import AIMessage, AnyMessage, ToolMessage
 
-from gateway.agent.messages import records_on, without_notices
-from gateway.approvals.record import EditRecord
-from gateway.approvals.strict_json import JsonObject
+from twokey.agent.messages import records_on, without_notices
+from twokey.gateway.protocol.records import EditRecord
+from twokey.gateway.protocol.strict_json import JsonObject
 
 EDITS_KEY = "twokey_edits"
 """Where a shown model message carries the records of its edited calls, by call id."""

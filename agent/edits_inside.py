@@ -6,9 +6,9 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from gateway.agent import homes
-from gateway.approvals.record import EditRecord, Home
-from gateway.protocol import run_context
+from twokey.agent import homes
+from twokey.gateway.protocol import run_context
+from twokey.gateway.protocol.records import EditRecord, Home
 
 _inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", default=None)
 

@@ -7,12 +7,12 @@ from typing import Any, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 
-from gateway.agent import proposing, repeats, turns, words
-from gateway.agent.cleaning import cleaned
-from gateway.agent.grants import guarding
-from gateway.agent.results import ToolResult
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import NotAllowed
+from twokey.agent import proposing, repeats, turns, words
+from twokey.agent.cleaning import cleaned
+from twokey.agent.grants import guarding
+from twokey.agent.results import ToolResult
+from twokey.gateway.errors import NotAllowed
+from twokey.gateway.protocol.strict_json import JsonObject
 
 Handler = Callable[[ToolCallRequest], Awaitable[ToolResult]]
 

@@ -19,27 +19,26 @@ from typing import Generic, TypeVar, assert_never
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
-from gateway import wire
-from gateway.agent import bridge, rechecks, words
-from gateway.agent.answers import ask_what_happened, forget_findings
-from gateway.agent.bridge import Shell, insistently
-from gateway.agent.edits_inside import collecting
-from gateway.agent.grants import Grant, granted
-from gateway.agent.rechecks import Recheck
-from gateway.approvals import digest, strict_json
-from gateway.approvals.business_state import is_same_but_state, state_in
-from gateway.approvals.record import EditRecord, Result
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import (
+from twokey.agent import bridge, rechecks, words
+from twokey.agent.answers import ask_what_happened, forget_findings
+from twokey.agent.bridge import Shell, insistently
+from twokey.agent.edits_inside import collecting
+from twokey.agent.grants import Grant, granted
+from twokey.agent.rechecks import Recheck
+from twokey.gateway.errors import (
     BadJson,
     NotAllowed,
     StateUnknown,
     ThreadUnavailable,
     TwokeyError,
 )
-from gateway.failures import log_failure
-from gateway.protocol.port import Gateway
-from gateway.wire import (
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol import digest, strict_json, wire
+from twokey.gateway.protocol.business_state import is_same_but_state, state_in
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.records import EditRecord, Result
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import (
     Answer,
     AnswerKind,
     Busy,

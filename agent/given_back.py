@@ -7,10 +7,10 @@ from typing import Any
 
 from langchain_core.messages import AnyMessage
 
-from gateway.agent import results, words
-from gateway.agent.cleaning import cleaned
-from gateway.agent.results import ToolResult
-from gateway.approvals.record import EditRecord, Result
+from twokey.agent import results, words
+from twokey.agent.cleaning import cleaned
+from twokey.agent.results import ToolResult
+from twokey.gateway.protocol.records import EditRecord, Result
 
 
 def given_back(

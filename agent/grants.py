@@ -19,12 +19,11 @@ from uuid import UUID
 from langchain_core.tools import BaseTool
 from langchain_core.tools import tool as make_tool
 
-from gateway import wire
-from gateway.agent.canonical import visible
-from gateway.agent.rechecks import Recheck
-from gateway.approvals import strict_json
-from gateway.errors import BadJson, NotAllowed
-from gateway.gates.marks import GuardedTool
+from twokey.agent.canonical import visible
+from twokey.agent.rechecks import Recheck
+from twokey.gateway.errors import BadJson, NotAllowed
+from twokey.gateway.gates.marks import GuardedTool
+from twokey.gateway.protocol import strict_json, wire
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +131,7 @@ def guarded(
             back to them when it is another right before the run. It has ten seconds;
             where it fails, the call does not run.
 
-    The returned tool raises `gateway.errors.NotAllowed` when it is run without a
+    The returned tool raises `twokey.gateway.errors.NotAllowed` when it is run without a
     grant, with a grant for another tool or other arguments, or twice under one.
     """
     plain = tool if isinstance(tool, BaseTool) else make_tool(tool)

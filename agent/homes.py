@@ -15,9 +15,9 @@ from contextvars import ContextVar
 
 from langgraph.config import get_config
 
-from gateway.approvals.record import Home, is_inside
-from gateway.errors import GraphError
-from gateway.protocol.run_context import current_home
+from twokey.gateway.errors import GraphError
+from twokey.gateway.protocol.records import Home, is_inside
+from twokey.gateway.protocol.run_context import current_home
 
 _conversation: ContextVar[str] = ContextVar("twokey_conversation", default="")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import warnings
 from typing import Literal, get_args
 
-from gateway.agent.interrupt_on import DESCRIPTION_PREFIX, InterruptOn
-from gateway.agent.middleware import ApprovalMiddleware
-from gateway.protocol.port import Gateway
+from twokey.agent.interrupt_on import DESCRIPTION_PREFIX, InterruptOn
+from twokey.agent.middleware import ApprovalMiddleware
+from twokey.gateway.protocol.port import Gateway
 
 InterruptMode = Literal["batched", "per_call"]
 _UNSET = "unset"

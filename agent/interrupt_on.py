@@ -25,13 +25,13 @@ from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 from langgraph.runtime import Runtime
 
-from gateway.agent.turns import printable
-from gateway.approvals import strict_json
-from gateway.approvals.record import Verb
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadJson
-from gateway.failures import log_failure
-from gateway.wire import CallHint
+from twokey.agent.turns import printable
+from twokey.gateway.errors import BadJson
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol import strict_json
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import CallHint
 
 logger = logging.getLogger(__name__)
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from langchain_core.messages import AnyMessage, ToolMessage
 
-from gateway.agent import turns, words
-from gateway.agent.calls import Caller
-from gateway.agent.messages import ITEM_KEY, SETTLED_KEY, prepended
-from gateway.agent.run_edits import heard
-from gateway.approvals import edits
-from gateway.outcomes import LateReport
+from twokey.agent import turns, words
+from twokey.agent.calls import Caller
+from twokey.agent.messages import ITEM_KEY, SETTLED_KEY, prepended
+from twokey.agent.run_edits import heard
+from twokey.gateway.protocol import edits
+from twokey.gateway.protocol.outcomes import LateReport
 
 MARK = "[twokey:late]"
 """Opens every late report; the same text in a tool's own output is defused."""

@@ -20,8 +20,8 @@ from langchain_core.messages import (
 )
 from pydantic import ValidationError
 
-from gateway.approvals import edits
-from gateway.approvals.record import EditRecord
+from twokey.gateway.protocol import edits
+from twokey.gateway.protocol.records import EditRecord
 
 EDIT_KEY = "twokey_edit"
 """Where a message carries the record of the edit it is about."""
@@ -88,7 +88,7 @@ def _when(record: EditRecord) -> int:
 def known_edits(state: Mapping[str, Any]) -> list[EditRecord]:
     """Return the records of all edits that an agent's state names, oldest first.
 
-    State is not believed by this: `gateway.agent.run_edits.genuine` asks the gateway.
+    State is not believed by this: `twokey.agent.run_edits.genuine` asks the gateway.
     """
     return _records(cast("Sequence[object]", state.get("twokey_edits") or ()))
 

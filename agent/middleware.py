@@ -24,7 +24,7 @@ from langchain_core.tools import BaseTool
 from langgraph.runtime import Runtime
 from langgraph.types import Command
 
-from gateway.agent import (
+from twokey.agent import (
     edits_inside,
     late_reports,
     messages,
@@ -38,24 +38,19 @@ from gateway.agent import (
     turns,
     unasked,
 )
-from gateway.agent.book import Book
-from gateway.agent.bridge import Awaiting, Blocking, Shell, drive
-from gateway.agent.calls import Caller
-from gateway.agent.grants import guarding
-from gateway.agent.interrupt_on import (
-    DESCRIPTION_PREFIX,
-    Asking,
-    Gates,
-    InterruptOn,
-)
-from gateway.agent.proposing import Toolbox
-from gateway.agent.results import ToolResult
-from gateway.agent.turns import TwokeyState
-from gateway.errors import TwokeyError
-from gateway.gates.marks import Gate
-from gateway.protocol import port
-from gateway.protocol.port import Gateway
-from gateway.wire import AgentNote, CallHint
+from twokey.agent.book import Book
+from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
+from twokey.agent.calls import Caller
+from twokey.agent.grants import guarding
+from twokey.agent.interrupt_on import DESCRIPTION_PREFIX, Asking, Gates, InterruptOn
+from twokey.agent.proposing import Toolbox
+from twokey.agent.results import ToolResult
+from twokey.agent.turns import TwokeyState
+from twokey.gateway.errors import TwokeyError
+from twokey.gateway.gates.marks import Gate
+from twokey.gateway.protocol import port
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.wire import AgentNote, CallHint
 
 logger = logging.getLogger(__name__)
 

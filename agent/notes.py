@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from langchain_core.messages import SystemMessage
 
-from gateway.wire import AgentNote
+from twokey.gateway.protocol.wire import AgentNote
 
 _MEANING = (
     "Such a call waits until a person has decided. If its result says that the person "

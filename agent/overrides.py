@@ -20,8 +20,9 @@ from typing import Any, cast
 from langgraph.config import get_config
 from pydantic import Field, ValidationError
 
-from gateway.approvals.record import Record, Verb
-from gateway.wire import CallHint
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import CallHint
 
 logger = logging.getLogger(__name__)
 

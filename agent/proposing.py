@@ -15,12 +15,11 @@ from typing import Any, cast
 from langchain_core.messages import ToolCall
 from langchain_core.tools import BaseTool
 
-from gateway import wire
-from gateway.agent import canonical
-from gateway.approvals import digest, strict_json
-from gateway.approvals.record import Record
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadJson, NotAllowed
+from twokey.agent import canonical
+from twokey.gateway.errors import BadJson, NotAllowed
+from twokey.gateway.protocol import digest, strict_json, wire
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject
 
 _NAMES = 40
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import ToolMessage
 
-from gateway.agent import messages, results, words
-from gateway.agent.results import ToolResult
-from gateway.wire import Answer, ReconcileAnswer
+from twokey.agent import messages, results, words
+from twokey.agent.results import ToolResult
+from twokey.gateway.protocol.wire import Answer, ReconcileAnswer
 
 
 def with_reasons(

@@ -13,12 +13,12 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from gateway.agent.bridge import PORT_TIMEOUT_S, Shell
-from gateway.approvals import digest, strict_json
-from gateway.approvals.business_state import MAX_BYTES, BusinessState
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadJson, StateUnknown, StoreUnavailable
-from gateway.failures import log_failure
+from twokey.agent.bridge import PORT_TIMEOUT_S, Shell
+from twokey.gateway.errors import BadJson, StateUnknown, StoreUnavailable
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol import digest, strict_json
+from twokey.gateway.protocol.business_state import MAX_BYTES, BusinessState
+from twokey.gateway.protocol.strict_json import JsonObject
 
 Recheck = Callable[..., Any]
 """A synchronous or asynchronous function: arguments as keywords in, JSON out."""

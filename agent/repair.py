@@ -23,18 +23,18 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from gateway.agent import messages, results, turns, words
-from gateway.agent.bridge import insistently
-from gateway.agent.calls import Caller
-from gateway.agent.given_back import given_back
-from gateway.agent.messages import ITEM_KEY
-from gateway.agent.turns import TurnNote
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import EditRecord
-from gateway.errors import TwokeyError
-from gateway.failures import log_failure
-from gateway.outcomes import CallOutcome
-from gateway.wire import AnswerKind, Verdict, VerdictKind
+from twokey.agent import messages, results, turns, words
+from twokey.agent.bridge import insistently
+from twokey.agent.calls import Caller
+from twokey.agent.given_back import given_back
+from twokey.agent.messages import ITEM_KEY
+from twokey.agent.turns import TurnNote
+from twokey.gateway.errors import TwokeyError
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.outcomes import CallOutcome
+from twokey.gateway.protocol.records import EditRecord
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import AnswerKind, Verdict, VerdictKind
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,7 @@ from typing import Any, Generic, TypeVar, cast
 
 from langgraph.config import get_config
 
-from gateway import wire
-from gateway.agent import (
+from twokey.agent import (
     answers,
     occurrences,
     rechecks,
@@ -27,8 +26,8 @@ from gateway.agent import (
     turns,
     words,
 )
-from gateway.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
-from gateway.agent.execution import (
+from twokey.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
+from twokey.agent.execution import (
     Closed,
     HeldCall,
     NotRun,
@@ -37,16 +36,20 @@ from gateway.agent.execution import (
     Work,
     execute,
 )
-from gateway.agent.grants import Grant, granted
-from gateway.agent.rechecks import Recheck
-from gateway.agent.unasked import RanBefore, run_unasked
-from gateway.approvals import digest, strict_json
-from gateway.approvals.record import EditRecord, Result
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import NotAllowed, StateUnknown, ThreadUnavailable, TwokeyError
-from gateway.protocol import port, run_context
-from gateway.protocol.port import Gateway
-from gateway.wire import (
+from twokey.agent.grants import Grant, granted
+from twokey.agent.rechecks import Recheck
+from twokey.agent.unasked import RanBefore, run_unasked
+from twokey.gateway.errors import (
+    NotAllowed,
+    StateUnknown,
+    ThreadUnavailable,
+    TwokeyError,
+)
+from twokey.gateway.protocol import digest, port, run_context, strict_json, wire
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.records import EditRecord, Result
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import (
     AnswerKind,
     ProposedCall,
     ReconcileAnswer,

@@ -20,7 +20,7 @@ from langchain_core.messages import (
 from langgraph.types import Command, Send
 from pydantic import JsonValue, ValidationError
 
-from gateway.approvals.record import EditRecord, Result
+from twokey.gateway.protocol.records import EditRecord, Result
 
 ToolResult = ToolMessage | Command[Any] | list[ToolMessage | Command[Any]]
 """What running a tool comes to; a list when the tool itself returned one."""

@@ -12,14 +12,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from gateway.agent import homes, messages, turns
-from gateway.agent.bridge import insistently
-from gateway.agent.calls import Caller
-from gateway.approvals import edits
-from gateway.approvals.record import EditRecord
-from gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
-from gateway.outcomes import EditsKnown
-from gateway.protocol.port import Gateway
+from twokey.agent import homes, messages, turns
+from twokey.agent.bridge import insistently
+from twokey.agent.calls import Caller
+from twokey.gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
+from twokey.gateway.protocol import edits
+from twokey.gateway.protocol.outcomes import EditsKnown
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.records import EditRecord
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadStep
+from twokey.gateway.errors import BadStep
+from twokey.gateway.protocol.strict_json import JsonObject
 
 
 def check(run: Callable[..., Any], args: JsonObject, tool: str) -> None:

@@ -12,11 +12,11 @@ from typing import Any
 
 from langchain_core.tools import BaseTool, StructuredTool
 
-from gateway.agent import canonical
-from gateway.agent.argument_models import argument_model
-from gateway.approvals import digest
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadStep
+from twokey.agent import canonical
+from twokey.agent.argument_models import argument_model
+from twokey.gateway.errors import BadStep
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.strict_json import JsonObject
 
 
 def declared(run: Callable[..., Any], tool: str) -> BaseTool | None:

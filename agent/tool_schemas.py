@@ -10,12 +10,12 @@ from __future__ import annotations
 from langchain_core.tools import BaseTool
 from pydantic.errors import PydanticInvalidForJsonSchema
 
-from gateway.agent.argument_models import argument_model
-from gateway.approvals import strict_json
-from gateway.approvals.checking import matches
-from gateway.approvals.closing import subschemas
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadJson
+from twokey.agent.argument_models import argument_model
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol import strict_json
+from twokey.gateway.protocol.checking import matches
+from twokey.gateway.protocol.closing import subschemas
+from twokey.gateway.protocol.strict_json import JsonObject
 
 
 def schema_of(tool: BaseTool | None) -> JsonObject | None:

@@ -32,9 +32,9 @@ from uuid import UUID
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tracers.context import register_configure_hook
 
-from gateway.agent import grants
-from gateway.errors import UngatedTool
-from gateway.protocol.run_context import excepted
+from twokey.agent import grants
+from twokey.gateway.errors import UngatedTool
+from twokey.gateway.protocol.run_context import excepted
 
 logger = logging.getLogger(__name__)
 

@@ -12,17 +12,23 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langgraph.config import get_config
 from pydantic import Field, ValidationError
 
-from gateway import wire
-from gateway.agent import homes, rechecks, repeats
-from gateway.agent.messages import add_edits
-from gateway.agent.proposing import NO_CALLS, KeptArgs, Prepared, plain
-from gateway.approvals import strict_json
-from gateway.approvals.business_state import BusinessState
-from gateway.approvals.record import Record
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.errors import BadJson
-from gateway.wire import CallHint, ProposedCall, Turn, TurnRef, Verdict, VerdictKind
+from twokey.agent import homes, rechecks, repeats
+from twokey.agent.messages import add_edits
+from twokey.agent.proposing import NO_CALLS, KeptArgs, Prepared, plain
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol import strict_json, wire
+from twokey.gateway.protocol.business_state import BusinessState
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import (
+    CallHint,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
 
 UNREACHABLE = (
     "The approval gateway could not be reached, so this call did not run. Tell the "

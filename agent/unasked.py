@@ -22,13 +22,20 @@ from typing import Any, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
-from gateway.agent import words
-from gateway.agent.bridge import Shell, insistently
-from gateway.agent.execution import HANDED_OVER
-from gateway.approvals.record import Result
-from gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
-from gateway.protocol.port import Gateway
-from gateway.wire import CallBegun, CallEnd, CallMark, MarkVerb, TurnRef, Verdict
+from twokey.agent import words
+from twokey.agent.bridge import Shell, insistently
+from twokey.agent.execution import HANDED_OVER
+from twokey.gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.wire import (
+    CallBegun,
+    CallEnd,
+    CallMark,
+    MarkVerb,
+    TurnRef,
+    Verdict,
+)
 
 MAX_PAYLOAD_CHARS = 64 * 1024
 """Largest output that is kept until its checkpoint is: there are many such calls."""

@@ -10,18 +10,13 @@ import json
 
 from langchain_core.messages import ToolCall, ToolMessage
 
-from gateway.agent.messages import (
-    ANSWER_KEY,
-    ITEM_KEY,
-    marked_settled,
-    with_data,
-)
-from gateway.approvals import edits
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Person, Result
-from gateway.errors import NotAllowed
-from gateway.outcomes import LateReport
-from gateway.wire import Answer, AnswerKind, ReconcileAnswer
+from twokey.agent.messages import ANSWER_KEY, ITEM_KEY, marked_settled, with_data
+from twokey.gateway.errors import NotAllowed
+from twokey.gateway.protocol import edits
+from twokey.gateway.protocol.outcomes import LateReport
+from twokey.gateway.protocol.records import Person, Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Answer, AnswerKind, ReconcileAnswer
 
 NOT_AGAIN = "Do not make the same call again."
 UNKNOWN_EFFECT = (

@@ -17,7 +17,7 @@ from typing import Protocol
 
 from bench import auto_call, click_to_ack, decision_to_tool
 from bench.stats import Figure, NotMeasured, table
-from gateway.errors import TwokeyError
+from twokey.gateway.errors import TwokeyError
 
 
 class _Measure(Protocol):

@@ -30,14 +30,14 @@ from langchain_core.tools import tool
 
 from bench.stats import Figure, Measured, NotMeasured, ratio
 from bench.till import Graph
-from gateway.agent import ApprovalMiddleware
-from gateway.agent.scripted_model import ScriptedModel, calling
-from gateway.policy.load import load_policy
-from gateway.protocol.port import connected
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.every_loop import EveryLoop
-from gateway.resume.graphs import attached
-from gateway.store.serving import open_store
+from twokey.agent import ApprovalMiddleware
+from twokey.agent.scripted_model import ScriptedModel, calling
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.port import connected
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.store.serving import open_store
 
 TITLE = "A call that needs nobody"
 

@@ -21,9 +21,9 @@ from bench.clicks import PreparedClick, ensure_settled, prepare
 from bench.load import Report, fire
 from bench.serve import Name, Told, serving
 from bench.stats import Figure, Measured, NotMeasured, ratio
-from bot.sandbox.server import Sandbox
-from gateway.store.serving import open_store
-from gateway.store.store import Store
+from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
 
 TITLE = "Click to acknowledgement"
 MANY = 20

@@ -14,22 +14,23 @@ from urllib.parse import urlencode
 
 from bench.load import Request
 from bench.stats import NotMeasured
-from bot.cards.approval import card
-from bot.config import BotConfig
-from bot.ids import Action
-from bot.sandbox import messages, payloads
-from bot.sandbox.json_types import JsonObject, as_objects
-from bot.sandbox.payloads import Gesture
-from bot.sandbox.server import Sandbox
-from bot.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Person, approval_of
-from gateway.config import SlackMode
-from gateway.policy.load import load_policy
-from gateway.service.agents import AgentService
-from gateway.store.store import Store
-from gateway.store.threads import ThreadFacts
-from gateway.wire import ProposedCall, Turn, TurnRef
+from twokey.bot.cards.approval import card
+from twokey.bot.config import BotConfig
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.record import Approval, approval_of
+from twokey.gateway.config import SlackMode
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
+from twokey.sandbox import messages, payloads
+from twokey.sandbox.json_types import JsonObject, as_objects
+from twokey.sandbox.payloads import Gesture
+from twokey.sandbox.server import Sandbox
+from twokey.sandbox.signed_http import FORM, SIGNATURE, TIMESTAMP, sign
 
 POLICY = load_policy(
     """

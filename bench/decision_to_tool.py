@@ -29,18 +29,24 @@ from langgraph.types import Command
 
 from bench.stats import P95, Figure, Measured, ratio
 from bench.till import Graph, Till, agent
-from gateway.agent import ApprovalMiddleware, guarded
-from gateway.approvals.decisions import Approve, Click, Reviewer, Settled, Standing
-from gateway.approvals.record import Home, Person
-from gateway.policy.load import load_policy
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.resume.worker import Rested
-from gateway.running import running
-from gateway.service.reviews import ReviewService
-from gateway.store.serving import open_store
-from gateway.store.store import Store
+from twokey.agent import ApprovalMiddleware, guarded
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Reviewer,
+    Settled,
+    Standing,
+)
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Home, Person
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.resume.worker import Rested
+from twokey.gateway.running import running
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.store import Store
 
 TITLE = "Decision to tool start"
 POLL_S = 0.5

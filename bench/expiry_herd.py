@@ -15,16 +15,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.stats import MEDIAN, P95, NotMeasured, percentile
-from gateway.approvals.decisions import Approve, Click, Reviewer, Settled, Standing
-from gateway.approvals.record import Approval, approval_of
-from gateway.policy.load import load_policy
-from gateway.resume.sweeping import SWEEP_S, repeat
-from gateway.service.agents import AgentService
-from gateway.service.reviews import ReviewService
-from gateway.service.sweep import Sweeper
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.store import Store
-from gateway.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Reviewer,
+    Settled,
+    Standing,
+)
+from twokey.gateway.approvals.record import Approval, approval_of
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.resume.sweeping import SWEEP_S, repeat
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.store import Store
 
 POLICY = """
 version: 1

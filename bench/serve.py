@@ -20,11 +20,11 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from bench.clicks import POLICY, bot_config
 from bench.stats import NotMeasured
-from bot.app import SlackBot
-from bot.ids import Action
-from bot.ingress import EVENTS_PATH
-from gateway.service.reviews import ReviewService
-from gateway.store.store import Store
+from twokey.bot.app import SlackBot
+from twokey.bot.ids import Action
+from twokey.bot.ingress import EVENTS_PATH
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.store import Store
 
 Name = Literal["twokey", "bolt"]
 

@@ -13,8 +13,8 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from langchain_core.tools import BaseTool, StructuredTool
 from langgraph.pregel import Pregel
 
-from gateway.agent import ApprovalMiddleware
-from gateway.agent.scripted_model import ScriptedModel, calling
+from twokey.agent import ApprovalMiddleware
+from twokey.agent.scripted_model import ScriptedModel, calling
 
 Graph = Pregel[Any, Any, Any, Any]
 

@@ -14,33 +14,33 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from bot.bolt import Dispatch, bolt_app, hush_slack_loggers
-from bot.bot_token import BotToken
-from bot.config import BotConfig
-from bot.desk import Desk
-from bot.drawing import Drawing
-from bot.identity import identify, no_slack
-from bot.ids import key_id
-from bot.ingress import EVENTS_PATH, Ingress
-from bot.judging_again import outdated
-from bot.limits import Limits
-from bot.listeners import LISTENERS
-from bot.listeners.doors import Doors
-from bot.membership import Membership
-from bot.posting import Wall
-from bot.publisher import Publisher
-from bot.reviewers import Reviewers
-from bot.saying import Saying
-from bot.sockets import Sockets
-from bot.tasks import Tasks
-from bot.web import Slack, SlackError, SlackRefused
-from gateway.approvals.record import Approval
-from gateway.config import SlackMode
-from gateway.errors import SettingsError, StoreUnavailable
-from gateway.service.joining import Joined, joined, told, where
-from gateway.service.reviews import ReviewService
-from gateway.store.members import Member
-from gateway.store.store import Store
+from twokey.bot.bolt import Dispatch, bolt_app, hush_slack_loggers
+from twokey.bot.bot_token import BotToken
+from twokey.bot.config import BotConfig
+from twokey.bot.desk import Desk
+from twokey.bot.drawing import Drawing
+from twokey.bot.identity import identify, no_slack
+from twokey.bot.ids import key_id
+from twokey.bot.ingress import EVENTS_PATH, Ingress
+from twokey.bot.judging_again import outdated
+from twokey.bot.limits import Limits
+from twokey.bot.listeners import LISTENERS
+from twokey.bot.listeners.doors import Doors
+from twokey.bot.membership import Membership
+from twokey.bot.posting import Wall
+from twokey.bot.publisher import Publisher
+from twokey.bot.reviewers import Reviewers
+from twokey.bot.saying import Saying
+from twokey.bot.sockets import Sockets
+from twokey.bot.tasks import Tasks
+from twokey.bot.web import Slack, SlackError, SlackRefused
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.config import SlackMode
+from twokey.gateway.errors import SettingsError, StoreUnavailable
+from twokey.gateway.service.joining import Joined, joined, told, where
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.members import Member
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

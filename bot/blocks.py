@@ -1,24 +1,16 @@
 """Build the blocks and views the bot sends, as plain dicts.
 
-Every text comes as one of the types of `bot.wording`, so that a type checker refuses a
-plain `str`, and text of strangers in markup. Plain text is cut to Slack's limits with
-a visible mark; markup is never cut, since that could tear a reference. What these
-functions return is what Slack is sent; `ensure_valid_message` and `ensure_valid_view`
-hold it to Slack's rules as a whole.
+Every text comes as one of the types of `twokey.bot.wording`, so that a type checker
+refuses a plain `str`, and text of strangers in markup. Plain text is cut to Slack's
+limits with a visible mark; markup is never cut, since that could tear a reference. What
+these functions return is what Slack is sent; `ensure_valid_message` and
+`ensure_valid_view` hold it to Slack's rules as a whole.
 """
 
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from bot.blockkit import (
-    JSON,
-    Problem,
-    limits,
-    validate_home,
-    validate_message,
-    validate_modal,
-)
-from bot.inputs import (
+from twokey.bot.inputs import (
     checkboxes,
     date_input,
     input_block,
@@ -28,9 +20,9 @@ from bot.inputs import (
     select,
     text_input,
 )
-from bot.objects import Block, any_text, confirm, made, option, plain_text
-from bot.text import EMPTY, fit
-from bot.wording import (
+from twokey.bot.objects import Block, any_text, confirm, made, option, plain_text
+from twokey.bot.text import EMPTY, fit
+from twokey.bot.wording import (
     Label,
     Plain,
     Ref,
@@ -46,6 +38,14 @@ from bot.wording import (
     untrusted,
     user,
     usergroup,
+)
+from twokey.sandbox.blockkit import (
+    JSON,
+    Problem,
+    limits,
+    validate_home,
+    validate_message,
+    validate_modal,
 )
 
 __all__ = [
@@ -219,7 +219,7 @@ def button(
 def preformatted(text: Untrusted, *, block_id: str | None = None) -> Block:
     """Show text of strangers in fixed width, whole and uninterpreted.
 
-    Nothing is cut here: take `bot.text.excerpt` first where a text may be long.
+    Nothing is cut here: take `twokey.bot.text.excerpt` first where a text may be long.
     """
     part: Block = {"type": "text", "text": text.text or EMPTY}
     inner = made("rich_text_preformatted", elements=[part])

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
-from bot.cards.message import Message
-from bot.cards.stops import STOPS, scope_of
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Approval
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.stops import STOPS, scope_of
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval
 
 NOTICES_AT_ONCE = 5
 """How many notices of a channel wait to be posted before further ones are folded."""

@@ -15,13 +15,13 @@ from slack_bolt.request.async_request import AsyncBoltRequest
 from slack_bolt.response import BoltResponse
 from slack_sdk.web.async_client import AsyncWebClient
 
-from bot.config import BotConfig
-from bot.identity import Identity
-from bot.ingress import Answer, SignedRequest
-from bot.listeners.doors import DIGEST, RECORDED
-from bot.sockets import Envelope
-from gateway.config import SlackMode
-from gateway.failures import log_failure
+from twokey.bot.config import BotConfig
+from twokey.bot.identity import Identity
+from twokey.bot.ingress import Answer, SignedRequest
+from twokey.bot.listeners.doors import DIGEST, RECORDED
+from twokey.bot.sockets import Envelope
+from twokey.gateway.config import SlackMode
+from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 
-from bot.web import Slack, SlackError
+from twokey.bot.web import Slack, SlackError
 
 logger = logging.getLogger(__name__)
 

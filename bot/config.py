@@ -6,9 +6,9 @@ import hashlib
 import hmac
 from dataclasses import dataclass, field
 
-from bot.ids import COMMAND
-from gateway.config import SlackMode
-from gateway.errors import SettingsError
+from twokey.bot.ids import COMMAND
+from twokey.gateway.config import SlackMode
+from twokey.gateway.errors import SettingsError
 
 SLACK_API = "https://slack.com/api/"
 

@@ -6,21 +6,21 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from bot.blocks import Block, Label, Template, label
-from bot.bot_token import BotToken
-from bot.config import BotConfig
-from bot.gestures import Clicked
-from bot.modals.message import notice
-from bot.reviewers import Reviewers
-from bot.tasks import Tasks
-from bot.text import escape_mrkdwn
-from bot.web import Slack, SlackError
-from gateway.approvals.decisions import Reviewer
-from gateway.approvals.record import Item
-from gateway.approvals.tiers import Tier
-from gateway.service.reviews import ReviewService, Voters
-from gateway.store.freezes import Scope
-from gateway.store.keys import Keys
+from twokey.bot.blocks import Block, Label, Template, label
+from twokey.bot.bot_token import BotToken
+from twokey.bot.config import BotConfig
+from twokey.bot.gestures import Clicked
+from twokey.bot.modals.message import notice
+from twokey.bot.reviewers import Reviewers
+from twokey.bot.tasks import Tasks
+from twokey.bot.text import escape_mrkdwn
+from twokey.bot.web import Slack, SlackError
+from twokey.gateway.approvals.decisions import Reviewer
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.service.reviews import ReviewService, Voters
+from twokey.gateway.store.freezes import Scope
+from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 

@@ -12,23 +12,23 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from bot.board import Call, Line, Topic
-from bot.cards.asking import asked
-from bot.cards.outcome import unreadable
-from bot.cards.undelivered import is_over, needs_people, undelivered
-from bot.limits import POST, UPDATE
-from bot.lines import call_others, lines
-from bot.posting import Shown, Wall
-from bot.web import SlackRefused
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.notice import Notice
-from gateway.approvals.record import Approval
-from gateway.errors import UnreadableRecord
-from gateway.failures import log_failure
-from gateway.store.cards import CardPlace, CardTrouble
-from gateway.store.changing import Loaded
-from gateway.store.keys import Keys
-from gateway.store.outbox import Outbox
+from twokey.bot.board import Call, Line, Topic
+from twokey.bot.cards.asking import asked
+from twokey.bot.cards.outcome import unreadable
+from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
+from twokey.bot.limits import POST, UPDATE
+from twokey.bot.lines import call_others, lines
+from twokey.bot.posting import Shown, Wall
+from twokey.bot.web import SlackRefused
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.notice import Notice
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import UnreadableRecord
+from twokey.gateway.failures import log_failure
+from twokey.gateway.store.cards import CardPlace, CardTrouble
+from twokey.gateway.store.changing import Loaded
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from bot.board import NEEDS_PEOPLE, Board
-from bot.cards.stops import STOPS
-from bot.lines import is_silent
-from gateway.approvals.events import Event, EventName
-from gateway.store.outbox import Outbox
+from twokey.bot.board import NEEDS_PEOPLE, Board
+from twokey.bot.cards.stops import STOPS
+from twokey.bot.lines import is_silent
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.store.outbox import Outbox
 
 ROOM = 2000
 """Events and lines that are held in memory; those that call people come on top."""

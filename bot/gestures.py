@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.payload import BlockAction, ViewSubmission
+from twokey.bot.payload import BlockAction, ViewSubmission
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.config import BotConfig
-from bot.manifest import SCOPES
-from bot.web import Slack, SlackError, SlackRefused, text_at
-from gateway.errors import SettingsError
+from twokey.bot.config import BotConfig
+from twokey.bot.manifest import SCOPES
+from twokey.bot.web import Slack, SlackError, SlackRefused, text_at
+from twokey.gateway.errors import SettingsError
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ import hmac
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.approvals import digest
-from gateway.approvals.notice import Notice
-from gateway.approvals.record import Approval
+from twokey.gateway.approvals.notice import Notice
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol import digest
 
 
 class Action(StrEnum):

@@ -25,7 +25,7 @@ from typing import Protocol
 
 from aiohttp import web
 
-from gateway.errors import StoreUnavailable
+from twokey.gateway.errors import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from datetime import date
 from typing import cast
 
-from bot.blockkit import JSON, limits
-from bot.objects import Block, made, plain_text
-from bot.text import fit
-from bot.wording import Plain
+from twokey.bot.objects import Block, made, plain_text
+from twokey.bot.text import fit
+from twokey.bot.wording import Plain
+from twokey.sandbox.blockkit import JSON, limits
 
 
 def input_block(

@@ -11,11 +11,11 @@ from __future__ import annotations
 import logging
 from collections.abc import MutableMapping
 
-from bot.cards.asking import asked
-from bot.posting import judgement_digest
-from gateway.service.reviews import ReviewService
-from gateway.store.cards import CardStore
-from gateway.store.keys import Keys
+from twokey.bot.cards.asking import asked
+from twokey.bot.posting import judgement_digest
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.cards import CardStore
+from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bot.blocks import section, template
-from bot.board import Line, Topic, Urgency
-from bot.cards.asking import asked
-from bot.cards.calling import (
+from twokey.bot.blocks import section, template
+from twokey.bot.board import Line, Topic, Urgency
+from twokey.bot.cards.asking import asked
+from twokey.bot.cards.calling import (
     asked_again,
     escalation,
     needed_too,
@@ -16,17 +16,18 @@ from bot.cards.calling import (
     unsettled,
     with_reviewers,
 )
-from bot.cards.history import thread_note
-from bot.cards.message import Message
-from bot.cards.notice import report_line
-from bot.cards.outcome import agent_words, run_failed
-from bot.cards.questions import said_of_a_question
-from bot.cards.stops import STOPS, stop_message
-from bot.posting import Shown
-from bot.run_messages import is_about_outage
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ApprovalState, ItemState
-from gateway.approvals.record import Approval, Item
+from twokey.bot.cards.history import thread_note
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.notice import report_line
+from twokey.bot.cards.outcome import agent_words, run_failed
+from twokey.bot.cards.questions import said_of_a_question
+from twokey.bot.cards.stops import STOPS, stop_message
+from twokey.bot.posting import Shown
+from twokey.bot.run_messages import is_about_outage
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.states import ItemState
 
 _IN_DOUBT = ItemState.IN_DOUBT
 

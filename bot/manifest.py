@@ -18,9 +18,9 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import ValidationError
 from pydantic import JsonValue
 
-from bot import ids
-from gateway.approvals.strict_json import JsonObject, parse_object
-from gateway.errors import SettingsError
+from twokey.bot import ids
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 
 SCOPES = (
     "app_mentions:read",
@@ -54,7 +54,7 @@ _HEADER = """\
 # for an app that Slack reaches by HTTPS.
 """
 _NEW_APP = "https://api.slack.com/apps?new_app=1&manifest_json="
-_SCHEMA = parse_object((files("bot") / "manifest_schema.json").read_bytes())
+_SCHEMA = parse_object((files("twokey.bot") / "manifest_schema.json").read_bytes())
 
 
 def render(request_url: str = "", *, command: str = ids.COMMAND) -> JsonObject:

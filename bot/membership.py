@@ -20,9 +20,16 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
-from bot.limits import GROUP_USERS, USER, Limits
-from bot.web import RateLimited, Reply, Slack, SlackError, SlackRefused, SlackSilent
-from gateway.approvals.decisions import Standing
+from twokey.bot.limits import GROUP_USERS, USER, Limits
+from twokey.bot.web import (
+    RateLimited,
+    Reply,
+    Slack,
+    SlackError,
+    SlackRefused,
+    SlackSilent,
+)
+from twokey.gateway.approvals.decisions import Standing
 
 logger = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from bot.payload import BadPayload, Json, Node, root_of
+from twokey.bot.payload import BadPayload, Json, Node, root_of
 
 _SAID: Final = frozenset({"", "file_share", "thread_broadcast"})
 """Subtypes of a message in which a person says something."""

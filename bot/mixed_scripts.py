@@ -10,7 +10,7 @@ import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.approvals.hidden import is_hidden
+from twokey.gateway.approvals.hidden import is_hidden
 
 # First words of Unicode names. All hold letters that pass for Latin ones.
 _LOOKALIKE = frozenset(

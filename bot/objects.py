@@ -2,9 +2,9 @@
 
 from typing import Literal, TypeAlias
 
-from bot.blockkit import JSON, limits
-from bot.text import EMPTY, excerpt, fit
-from bot.wording import Plain, Template
+from twokey.bot.text import EMPTY, excerpt, fit
+from twokey.bot.wording import Plain, Template
+from twokey.sandbox.blockkit import JSON, limits
 
 Block: TypeAlias = dict[str, JSON]
 """A block, an element, a composition object or a view."""

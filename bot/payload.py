@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from gateway.errors import TwokeyError
+from twokey.gateway.errors import TwokeyError
 
 Json = Mapping[str, object]
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from pydantic import JsonValue
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     BadBlocks,
     Block,
     actions,
@@ -23,19 +23,20 @@ from bot.blocks import (
     section,
     template,
 )
-from bot.cards.approval import card
-from bot.cards.fallbacks import of_card
-from bot.cards.message import Message
-from bot.cards.notice import notice_card, plain_notice
-from bot.ids import COMMAND, Action, block_id, key_id, seal
-from bot.limits import POST, UPDATE, Limits
-from bot.web import RateLimited, Reply, Slack, SlackError, SlackSilent, text_at
-from gateway.approvals import digest
-from gateway.approvals.notice import Notice
-from gateway.approvals.record import Approval, Verb
-from gateway.store.cards import CardPlace, CardStore
-from gateway.store.fences import current
-from gateway.store.keys import Keys
+from twokey.bot.cards.approval import card
+from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.notice import notice_card, plain_notice
+from twokey.bot.ids import COMMAND, Action, block_id, key_id, seal
+from twokey.bot.limits import POST, UPDATE, Limits
+from twokey.bot.web import RateLimited, Reply, Slack, SlackError, SlackSilent, text_at
+from twokey.gateway.approvals.notice import Notice
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.store.cards import CardPlace, CardStore
+from twokey.gateway.store.fences import current
+from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 

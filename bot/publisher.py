@@ -19,15 +19,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bot.board import Board, Call, Topic
-from bot.feed import Feed
-from bot.saying import Saying
-from bot.scheduler import Scheduler, pause
-from gateway.errors import StoreUnavailable, ThreadUnavailable
-from gateway.failures import log_failure
-from gateway.store.fences import holding
-from gateway.store.keys import Keys
-from gateway.store.store import Store
+from twokey.bot.board import Board, Call, Topic
+from twokey.bot.feed import Feed
+from twokey.bot.saying import Saying
+from twokey.bot.scheduler import Scheduler, pause
+from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
+from twokey.gateway.failures import log_failure
+from twokey.gateway.store.fences import holding
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

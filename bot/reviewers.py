@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 
-from bot.membership import Account, Membership, NoAnswer, Snapshot
-from gateway.approvals.decisions import Reviewer, Standing
-from gateway.approvals.record import Approval, Demand
+from twokey.bot.membership import Account, Membership, NoAnswer, Snapshot
+from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.record import Approval
 
 
 class Reviewers:
@@ -52,9 +53,10 @@ class Reviewers:
             user: Slack id of whoever clicked.
             user_team: home of their account, from the payload.
             groups: the user groups that matter; no others are asked about.
-            fresh: for decisions in which a minute is too old; see `bot.membership`.
-                Who is in none of the groups is looked up freshly in any case: nobody
-                is refused for a role that they were given within that minute.
+            fresh: for decisions in which a minute is too old; see
+                `twokey.bot.membership`. Who is in none of the groups is looked up
+                freshly in any case: nobody is refused for a role that they were given
+                within that minute.
         """
         wanted = sorted(set(groups))
         found = await self._found(user, wanted, user_team, fresh=fresh)

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import logging
 
-from bot.board import Call, Topic
-from bot.cards.run_state import run_announced, run_state
-from bot.limits import POST, UPDATE
-from bot.posting import Wall
-from bot.web import SlackRefused
-from gateway.approvals.events import TROUBLED_RUN, Event, EventName
-from gateway.store.keys import Keys
+from twokey.bot.board import Call, Topic
+from twokey.bot.cards.run_state import run_announced, run_state
+from twokey.bot.limits import POST, UPDATE
+from twokey.bot.posting import Wall
+from twokey.bot.web import SlackRefused
+from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
+from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 

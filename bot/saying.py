@@ -6,21 +6,21 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from bot import run_messages
-from bot.board import Call, Topic
-from bot.cards.calling import escalation
-from bot.cards.notice import many_ran
-from bot.cards.stops import STOPS
-from bot.drawing import BROKEN_S, NOT_ABOUT_THE_CARD, Drawing, acknowledge
-from bot.limits import POST
-from bot.lines import words
-from bot.posting import NotYet, Wall
-from bot.web import SlackError, SlackRefused
-from gateway.approvals.events import Event, EventName
-from gateway.errors import StoreUnavailable
-from gateway.failures import log_failure
-from gateway.store.keys import Keys
-from gateway.store.outbox import Outbox
+from twokey.bot import run_messages
+from twokey.bot.board import Call, Topic
+from twokey.bot.cards.calling import escalation
+from twokey.bot.cards.notice import many_ran
+from twokey.bot.cards.stops import STOPS
+from twokey.bot.drawing import BROKEN_S, NOT_ABOUT_THE_CARD, Drawing, acknowledge
+from twokey.bot.limits import POST
+from twokey.bot.lines import words
+from twokey.bot.posting import NotYet, Wall
+from twokey.bot.web import SlackError, SlackRefused
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.failures import log_failure
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.outbox import Outbox
 
 logger = logging.getLogger(__name__)
 

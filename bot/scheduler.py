@@ -16,9 +16,9 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from bot.board import Board, Call, Topic, Urgency
-from bot.limits import POST, Limits
-from gateway.failures import log_failure
+from twokey.bot.board import Board, Call, Topic, Urgency
+from twokey.bot.limits import POST, Limits
+from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 

@@ -16,9 +16,9 @@ from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
-from bot.ingress import Answer, Nonces
-from bot.web import Slack
-from gateway.errors import StoreUnavailable
+from twokey.bot.ingress import Answer, Nonces
+from twokey.bot.web import Slack
+from twokey.gateway.errors import StoreUnavailable
 
 logger = logging.getLogger(__name__)
 

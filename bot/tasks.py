@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 
-from gateway.failures import log_failure
+from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 

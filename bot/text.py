@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
 
-from bot.mixed_scripts import MixedScript, mixed_script_warnings
-from gateway.approvals.hidden import has_hidden, is_hidden, mark
+from twokey.bot.mixed_scripts import MixedScript, mixed_script_warnings
+from twokey.gateway.approvals.hidden import has_hidden, is_hidden, mark
 
 __all__ = [
     "ELLIPSIS",

@@ -10,7 +10,7 @@ import aiohttp
 from slack_sdk.errors import SlackApiError, SlackClientError
 from slack_sdk.web.async_client import AsyncWebClient
 
-from gateway.errors import TwokeyError
+from twokey.gateway.errors import TwokeyError
 
 Reply = Mapping[str, object]
 

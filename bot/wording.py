@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from string import Formatter
 from typing import Final, LiteralString, TypeAlias, final
 
-from bot.text import reveal
+from twokey.bot.text import reveal
 
 _REFERENCE: Final = re.compile(
     r"<@[UW][A-Z0-9]{1,30}>"

@@ -6,13 +6,13 @@ import asyncio
 
 import typer
 
-from gateway.commands import console
-from gateway.commands.session import Session, session_of
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.running import gateway_member
-from gateway.service.joining import kept_by
-from gateway.store.members import Kept
-from gateway.store.serving import open_store
+from twokey.cli import console
+from twokey.cli.session import Session, session_of
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.running import gateway_member
+from twokey.gateway.service.joining import kept_by
+from twokey.gateway.store.members import Kept
+from twokey.gateway.store.serving import open_store
 
 EXAMPLES = console.examples(
     ("twokey adopt", "the old ones are lost; go on with these"),

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands import console
-from gateway.commands.policy_facts import moment
-from gateway.commands.session import Session, session_of
-from gateway.service.exporting import Exporter
-from gateway.store.serving import open_store
+from twokey.cli import console
+from twokey.cli.policy_facts import moment
+from twokey.cli.session import Session, session_of
+from twokey.gateway.service.exporting import Exporter
+from twokey.gateway.store.serving import open_store
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -6,15 +6,15 @@ import asyncio
 
 import typer
 
-from bot.app import SlackBot
-from gateway.commands import console
-from gateway.commands.house import bot_config
-from gateway.commands.session import Session, session_of
-from gateway.commands.starting import EXAMPLES, InsecureDev, begin_logs
-from gateway.commands.stopping import until_stopped
-from gateway.policy_file import PolicyFile, followed
-from gateway.service.reviews import ReviewService
-from gateway.store.serving import open_store
+from twokey.bot.app import SlackBot
+from twokey.cli import console
+from twokey.cli.house import bot_config
+from twokey.cli.session import Session, session_of
+from twokey.cli.starting import EXAMPLES, InsecureDev, begin_logs
+from twokey.cli.stopping import until_stopped
+from twokey.gateway.policy_file import PolicyFile, followed
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.serving import open_store
 
 
 def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:

@@ -12,21 +12,21 @@ from urllib.parse import urlsplit
 
 import aiohttp
 
-from bot.manifest import SCOPES
-from bot.web import Reply, Slack, SlackError, SlackRefused, text_at
-from gateway.commands.people import check_people
-from gateway.commands.session import Session
-from gateway.config import AgentSettings, Settings, SlackMode
-from gateway.errors import SettingsError, TwokeyError
-from gateway.policy.rules import Policy
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graph_audit import described
-from gateway.resume.graphs import load_graph
-from gateway.running import load_triage
-from gateway.service.dead_ends import dead_ends
-from gateway.service.joining import told
-from gateway.store.durability import ensure_durable
-from gateway.store.serving import open_store
+from twokey.bot.manifest import SCOPES
+from twokey.bot.web import Reply, Slack, SlackError, SlackRefused, text_at
+from twokey.cli.people import check_people
+from twokey.cli.session import Session
+from twokey.gateway.config import AgentSettings, Settings, SlackMode
+from twokey.gateway.errors import SettingsError, TwokeyError
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graph_audit import described
+from twokey.gateway.resume.graphs import load_graph
+from twokey.gateway.running import load_triage
+from twokey.gateway.service.dead_ends import dead_ends
+from twokey.gateway.service.joining import told
+from twokey.gateway.store.durability import ensure_durable
+from twokey.gateway.store.serving import open_store
 
 _NAMED = 3
 """How many calls a sentence names."""

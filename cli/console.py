@@ -10,9 +10,9 @@ from pathlib import Path
 import typer
 from pydantic import JsonValue
 
-from gateway import text_file
-from gateway.documents import BadDocument, as_text
-from gateway.errors import SettingsError
+from twokey.gateway import text_file
+from twokey.gateway.documents import BadDocument, as_text
+from twokey.gateway.errors import SettingsError
 
 NO_LIMIT = -1
 

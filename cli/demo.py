@@ -12,10 +12,10 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands import console
-from gateway.commands.demo_haste import hastened
-from gateway.commands.demo_scripts import SCRIPTS, Stage
-from gateway.commands.demo_world import (
+from twokey.cli import console
+from twokey.cli.demo_haste import hastened
+from twokey.cli.demo_scripts import SCRIPTS, Stage
+from twokey.cli.demo_world import (
     CHANNEL,
     FIRST_WORDS,
     REQUESTER,
@@ -23,10 +23,10 @@ from gateway.commands.demo_world import (
     World,
     open_world,
 )
-from gateway.commands.session import Session, session_of
-from gateway.commands.stopping import until_stopped
-from gateway.config import DEFAULT_FILE, Settings, SlackMode
-from gateway.errors import SettingsError, TwokeyError
+from twokey.cli.session import Session, session_of
+from twokey.cli.stopping import until_stopped
+from twokey.gateway.config import DEFAULT_FILE, Settings, SlackMode
+from twokey.gateway.errors import SettingsError, TwokeyError
 
 PORT = 8765
 FOLDER = Path(".twokey/demo")

@@ -9,18 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from bot.cards.calling import escalation, reminder
-from bot.cards.message import Message
-from bot.cards.outcome import agent_words
-from bot.cards.run_state import RUN_TEXTS
-from bot.ids import CARD_EVENT, Action, Input
-from bot.sandbox.client import Person
-from bot.sandbox.json_types import JsonObject, as_object, as_objects
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval
-from gateway.approvals.tiers import Tier
-from gateway.commands.demo_world import (
+from twokey.bot.cards.calling import escalation, reminder
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.outcome import agent_words
+from twokey.bot.cards.run_state import RUN_TEXTS
+from twokey.bot.ids import CARD_EVENT, Action, Input
+from twokey.cli.demo_world import (
     CHANNEL,
     FIRST_WORDS,
     REQUESTER,
@@ -28,7 +22,13 @@ from gateway.commands.demo_world import (
     SENIOR,
     World,
 )
-from gateway.errors import TwokeyError
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import TwokeyError
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.sandbox.client import Person
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 PATIENCE_S = 30.0
 REASON = "Only half of it was damaged."

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from bot.sandbox.records import Suggestion
-from bot.sandbox.server import Sandbox
-from bot.sandbox.workspace import Workspace
-from gateway.commands.house import House, open_house
-from gateway.config import Settings, SlackMode
-from gateway.errors import SettingsError
+from twokey.cli.house import House, open_house
+from twokey.gateway.config import Settings, SlackMode
+from twokey.gateway.errors import SettingsError
+from twokey.sandbox.records import Suggestion
+from twokey.sandbox.server import Sandbox
+from twokey.sandbox.workspace import Workspace
 
 CHANNEL = "C0APPROVALS"
 REQUESTER = "U0DAN"

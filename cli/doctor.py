@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from gateway.commands import console
-from gateway.commands.checks import Check, State, examine
-from gateway.commands.session import Session, session_of
+from twokey.cli import console
+from twokey.cli.checks import Check, State, examine
+from twokey.cli.session import Session, session_of
 
 EXAMPLES = console.examples(
     ("twokey doctor", "check everything that can be checked quietly"),

@@ -9,12 +9,12 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from gateway.commands import console
-from gateway.commands.session import Session, caller, session_of
-from gateway.errors import SettingsError
-from gateway.service.freezing import FreezeService
-from gateway.store.freezes import Freeze, Scope, ScopeKind
-from gateway.store.serving import open_store
+from twokey.cli import console
+from twokey.cli.session import Session, caller, session_of
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.service.freezing import FreezeService
+from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
+from twokey.gateway.store.serving import open_store
 
 T = TypeVar("T")
 

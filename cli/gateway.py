@@ -6,11 +6,11 @@ import asyncio
 
 import typer
 
-from gateway.commands import console
-from gateway.commands.session import Session, session_of
-from gateway.commands.starting import EXAMPLES, InsecureDev, begin_logs
-from gateway.commands.stopping import until_stopped
-from gateway.embed import Twokey
+from twokey.cli import console
+from twokey.cli.session import Session, session_of
+from twokey.cli.starting import EXAMPLES, InsecureDev, begin_logs
+from twokey.cli.stopping import until_stopped
+from twokey.gateway.embed import Twokey
 
 
 def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 from pydantic import SecretStr
 
-from bot.app import SlackBot
-from bot.config import BotConfig
-from gateway.config import Settings
-from gateway.embed import Twokey
-from gateway.errors import SettingsError
+from twokey.bot.app import SlackBot
+from twokey.bot.config import BotConfig
+from twokey.gateway.config import Settings
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import SettingsError
 
 
 @dataclass(frozen=True)

@@ -10,14 +10,14 @@ from typing import Annotated, TypeVar
 import typer
 from pydantic import JsonValue
 
-from gateway.commands import console
-from gateway.commands.session import Session, caller, session_of
-from gateway.errors import SettingsError
-from gateway.policy.rules import Policy
-from gateway.service.runs import RunService
-from gateway.store.jobs import DeadLetter
-from gateway.store.serving import open_store
-from gateway.store.stalled import RunState, StalledRun
+from twokey.cli import console
+from twokey.cli.session import Session, caller, session_of
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.service.runs import RunService
+from twokey.gateway.store.jobs import DeadLetter
+from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.stalled import RunState, StalledRun
 
 T = TypeVar("T")
 

@@ -1,6 +1,6 @@
 """Be the command ``twokey``: gather the commands, and end every mistake in a sentence.
 
-A new command is a file in `gateway.commands` and one line in `NAMES`.
+A new command is a file in `twokey.cli` and one line in `NAMES`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands import console, version
-from gateway.commands.session import Session, session_of
-from gateway.errors import SettingsError, TwokeyError
+from twokey.cli import console, version
+from twokey.cli.session import Session, session_of
+from twokey.gateway.errors import SettingsError, TwokeyError
 
 USAGE = 2
 """Exit code of a mistake that the person can mend: settings, policy, files, words."""
@@ -49,7 +49,7 @@ NAMES = {
     "adopt": ("adopt",),
     "version": ("version",),
 }
-"""Modules of `gateway.commands`, as help lists them, and the commands in each."""
+"""Modules of `twokey.cli`, as help lists them, and the commands in each."""
 
 _WITH_SLACK = {"demo", "run", "bot", "doctor"}
 """Modules that need the extra ``slack``; the others need ``server`` at most."""
@@ -104,9 +104,9 @@ def _commands(words: Sequence[str]) -> typer.Typer:
     named = [module for module, names in NAMES.items() if {*names} & {*words}]
     for module in named or NAMES:
         try:
-            import_module(f"gateway.commands.{module}").add_to(app)
+            import_module(f"twokey.cli.{module}").add_to(app)
         except ModuleNotFoundError as error:
-            if str(error.name).partition(".")[0] in {"gateway", "bot"}:
+            if str(error.name).partition(".")[0] == "twokey":
                 raise
             extra = "slack" if module in _WITH_SLACK else "server"
             for name in NAMES[module]:

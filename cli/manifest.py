@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from bot import manifest as slack_app
-from gateway.approvals.strict_json import JsonObject
-from gateway.commands import console
-from gateway.commands.session import Session, session_of
-from gateway.config import DEFAULT_FILE, SlackSettings
-from gateway.documents import BadDocument, parse_yaml
-from gateway.errors import SettingsError
+from twokey.bot import manifest as slack_app
+from twokey.cli import console
+from twokey.cli.session import Session, session_of
+from twokey.gateway.config import DEFAULT_FILE, SlackSettings
+from twokey.gateway.documents import BadDocument, parse_yaml
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.protocol.strict_json import JsonObject
 
 EXAMPLES = console.examples(
     ("twokey manifest --link", "open Slack's page for a new app with it"),

@@ -6,14 +6,14 @@ from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from bot.membership import account_of
-from bot.web import Reply, Slack, SlackError, SlackRefused
-from gateway.approvals.decisions import Reviewer, Standing
-from gateway.approvals.membership import holds
-from gateway.approvals.quorum import Tally, roles_of, tally
-from gateway.approvals.record import Demand, Role, Vote
-from gateway.policy.reachable import Reachable, reachable_demands
-from gateway.policy.rules import Policy
+from twokey.bot.membership import account_of
+from twokey.bot.web import Reply, Slack, SlackError, SlackRefused
+from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.membership import holds
+from twokey.gateway.approvals.people import Demand, Role, Vote
+from twokey.gateway.approvals.quorum import Tally, roles_of, tally
+from twokey.gateway.policy.reachable import Reachable, reachable_demands
+from twokey.gateway.policy.rules import Policy
 
 MOST_PEOPLE = 90
 """People who are looked up; Slack answers ``users.info`` 100 times a minute."""

@@ -9,23 +9,23 @@ from typing import Annotated
 import typer
 from pydantic import Field, JsonValue, ValidationError
 
-from gateway.approvals.record import Record
-from gateway.approvals.strict_json import JsonObject, parse_object
-from gateway.commands import console
-from gateway.commands.policy_facts import facts_of, moment
-from gateway.commands.policy_words import (
+from twokey.cli import console
+from twokey.cli.policy_facts import facts_of, moment
+from twokey.cli.policy_words import (
     explained,
     idle_requirements,
     replayed,
     too_few_people,
 )
-from gateway.commands.session import session_of
-from gateway.errors import BadJson, SettingsError
-from gateway.policy.evaluate import evaluate
-from gateway.policy.load import BadPolicy
-from gateway.policy.replay import Replayed, read_rows, replay
-from gateway.policy.untyped import untyped_arguments
-from gateway.sentences import sentence
+from twokey.cli.session import session_of
+from twokey.gateway.errors import BadJson, SettingsError
+from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.load import BadPolicy
+from twokey.gateway.policy.replay import Replayed, read_rows, replay
+from twokey.gateway.policy.untyped import untyped_arguments
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject, parse_object
+from twokey.gateway.sentences import sentence
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 

@@ -6,13 +6,13 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import SettingsError
-from gateway.policy.facts import Facts
-from gateway.policy.rules import Policy
-from gateway.policy.windows import micro, window_uses
-from gateway.policy.wording import RECENT
-from gateway.sentences import near
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.windows import micro, window_uses
+from twokey.gateway.policy.wording import RECENT
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.sentences import near
 
 _COUNT = re.compile(r"[0-9]{1,9}", re.ASCII)
 _RECENT = "recent."

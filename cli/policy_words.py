@@ -7,17 +7,17 @@ from datetime import UTC, datetime, timedelta
 
 import typer
 
-from gateway.approvals.quorum import clauses, tally
-from gateway.approvals.record import Demand, Role
-from gateway.approvals.tiers import Tier
-from gateway.commands.console import printable
-from gateway.policy.evaluate import Ruling
-from gateway.policy.raising import FiredRule
-from gateway.policy.replay import Replayed
-from gateway.policy.requirement_checks import unused
-from gateway.policy.rules import Policy
-from gateway.policy.selection import Selection
-from gateway.policy.triage_rules import TriageRule
+from twokey.cli.console import printable
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.quorum import clauses, tally
+from twokey.gateway.policy.evaluate import Ruling
+from twokey.gateway.policy.raising import FiredRule
+from twokey.gateway.policy.replay import Replayed
+from twokey.gateway.policy.requirement_checks import unused
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.selection import Selection
+from twokey.gateway.policy.triage_rules import TriageRule
+from twokey.gateway.protocol.tiers import Tier
 
 _COLOURS = {
     Tier.AUTO: typer.colors.GREEN,

@@ -7,11 +7,11 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from bot.sandbox.records import Channel, User, UserGroup
-from bot.sandbox.samples import ANA, BEN, CHLOE, TEAM
-from bot.sandbox.workspace import Workspace
-from gateway.policy.fields import is_user_id, is_usergroup_id
-from gateway.policy.rules import Policy
+from twokey.gateway.policy.fields import is_user_id, is_usergroup_id
+from twokey.gateway.policy.rules import Policy
+from twokey.sandbox.records import Channel, User, UserGroup
+from twokey.sandbox.samples import ANA, BEN, CHLOE, TEAM
+from twokey.sandbox.workspace import Workspace
 
 
 def furnish(workspace: Workspace, policy: Policy) -> None:

@@ -12,16 +12,16 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from gateway.commands import console
-from gateway.commands.session import Session, session_of
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.recovery import THREAD_GONE, Gap
-from gateway.resume.repair import Repaired, repaired
-from gateway.resume.runners import Runners
-from gateway.resume.sides import Fit
-from gateway.running import load_runners
-from gateway.service.recovering import Found
-from gateway.store.serving import open_store
+from twokey.cli import console
+from twokey.cli.session import Session, session_of
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.recovery import THREAD_GONE, Gap
+from twokey.gateway.resume.repair import Repaired, repaired
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.resume.sides import Fit
+from twokey.gateway.running import load_runners
+from twokey.gateway.service.recovering import Found
+from twokey.gateway.store.serving import open_store
 
 EXAMPLES = console.examples(
     ("twokey repair --dry-run", "what does not fit, and what would be done"),

@@ -8,15 +8,15 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands import console
-from gateway.commands.demo_world import REQUESTER, open_world
-from gateway.commands.house import open_house
-from gateway.commands.rehearsal import furnish, holders
-from gateway.commands.session import Session, session_of
-from gateway.commands.starting import EXAMPLES, InsecureDev, begin_logs
-from gateway.commands.stopping import until_stopped
-from gateway.config import DEFAULT_FILE
-from gateway.logs import write_logs
+from twokey.cli import console
+from twokey.cli.demo_world import REQUESTER, open_world
+from twokey.cli.house import open_house
+from twokey.cli.rehearsal import furnish, holders
+from twokey.cli.session import Session, session_of
+from twokey.cli.starting import EXAMPLES, InsecureDev, begin_logs
+from twokey.cli.stopping import until_stopped
+from twokey.gateway.config import DEFAULT_FILE
+from twokey.gateway.logs import write_logs
 
 PAGE_PORT = 8765
 

@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from bot.sandbox.serve import serve
-from gateway.commands import console
-from gateway.errors import SettingsError
+from twokey.cli import console
+from twokey.gateway.errors import SettingsError
+from twokey.sandbox.serve import serve
 
 PORT = 8766
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import typer
 
-from gateway.commands.console import read_text
-from gateway.config import Settings
-from gateway.policy.load import LoadedPolicy, load_with_lines
-from gateway.policy.rules import Policy
+from twokey.cli.console import read_text
+from twokey.gateway.config import Settings
+from twokey.gateway.policy.load import LoadedPolicy, load_with_lines
+from twokey.gateway.policy.rules import Policy
 
 
 @dataclass

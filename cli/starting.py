@@ -7,10 +7,10 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gateway.commands import console
-from gateway.commands.session import Session
-from gateway.config import Settings
-from gateway.logs import write_logs
+from twokey.cli import console
+from twokey.cli.session import Session
+from twokey.gateway.config import Settings
+from twokey.gateway.logs import write_logs
 
 EXAMPLES = console.examples(
     ("twokey run", "gateway, agents and bot in one process"),

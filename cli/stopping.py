@@ -8,7 +8,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 
-from gateway.store.store import Store
+from twokey.gateway.store.store import Store
 
 _TERMINAL = "/dev/tty"
 _LOOK_S = 1.0

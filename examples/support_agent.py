@@ -33,8 +33,8 @@ from langchain_core.messages import (
 from langchain_core.tools import BaseTool, tool
 from pydantic import Field
 
-from gateway.agent import ApprovalMiddleware, grant, guarded
-from gateway.agent.scripted_model import ScriptedModel
+from twokey.agent import ApprovalMiddleware, grant, guarded
+from twokey.agent.scripted_model import ScriptedModel
 
 ORDERS = {
     "78291": {"customer_id": "C-1207", "item": "standing desk", "amount": 899.00},

@@ -1,7 +1,7 @@
 """Read the settings of one process, once: ``twokey.yml``, then the environment over it.
 
 Secrets come from the environment only, and no error shows one. What may be set, and by
-which variable, is `SettingsFile` and `gateway.environment.VARIABLES`.
+which variable, is `SettingsFile` and `twokey.gateway.environment.VARIABLES`.
 """
 
 from __future__ import annotations
@@ -24,22 +24,32 @@ from pydantic import (
     ValidationError,
 )
 
-from gateway.documents import BadDocument, Document, Problem, parse_yaml, read_model
-from gateway.environment import (
+from twokey.gateway.documents import (
+    BadDocument,
+    Document,
+    Problem,
+    parse_yaml,
+    read_model,
+)
+from twokey.gateway.environment import (
     SECRETS,
     VARIABLES,
     not_set,
     refuse_misspelled,
     secrets_in,
 )
-from gateway.errors import SettingsError
-from gateway.logs import LogSettings
-from gateway.policy_source import PolicySource
-from gateway.retention import RetentionSettings
-from gateway.retrying import RetrySettings
-from gateway.secret_file import load_old_secret, load_or_create_secret, parse_secrets
-from gateway.sentences import dotted, sentence
-from gateway.text_file import read_text
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.logs import LogSettings
+from twokey.gateway.policy_source import PolicySource
+from twokey.gateway.retention import RetentionSettings
+from twokey.gateway.retrying import RetrySettings
+from twokey.gateway.secret_file import (
+    load_old_secret,
+    load_or_create_secret,
+    parse_secrets,
+)
+from twokey.gateway.sentences import dotted, sentence
+from twokey.gateway.text_file import read_text
 
 DEFAULT_FILE = Path("twokey.yml")
 
@@ -153,7 +163,7 @@ class Settings(_Model):
         tenant: whose approvals these are.
         agents: name to its graph, as an absolute ``file.py:name`` or ``module:name``.
         triage: what the policy puts calls to, named like a graph; None for nothing.
-        policy: where the policy stands; loaded by `gateway.policy.load`.
+        policy: where the policy stands; loaded by `twokey.gateway.policy.load`.
         data_dir: where the embedded store, checkpoints and the secret file live.
         redis_url: the store; None is the embedded one in ``data_dir``.
         checkpoints: path of a SQLite file, or a ``postgresql://`` URL.

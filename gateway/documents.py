@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeVar, cast
 import yaml
 from pydantic import BaseModel, JsonValue, ValidationError
 
-from gateway.errors import TwokeyError
-from gateway.sentences import Path, sentence, shortened
+from twokey.gateway.errors import TwokeyError
+from twokey.gateway.sentences import Path, sentence, shortened
 
 MAX_DEPTH = 64
 """How deep a document may be nested."""

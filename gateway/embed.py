@@ -20,31 +20,32 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.types import Interrupt, StreamMode
 
-from gateway.approvals.record import Origin, Person
-from gateway.config import Settings
-from gateway.errors import SettingsError
-from gateway.policy.rules import Policy
-from gateway.policy_file import PolicyFile, followed, policy_of
-from gateway.protocol.port import connected
-from gateway.resume.announcing import Place
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.every_loop import EveryLoop
-from gateway.resume.langgraph_local import (
+from twokey.gateway.approvals.record import Origin
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy_file import PolicyFile, followed, policy_of
+from twokey.gateway.protocol.port import connected
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.resume.langgraph_local import (
     STREAM_END,
     LangGraphLocal,
     check_config,
     local_runner,
 )
-from gateway.resume.runners import Runners
-from gateway.resume.thread_news import ThreadNews
-from gateway.resume.thread_runs import ThreadRuns, wait_at_most
-from gateway.retrying import RetrySettings
-from gateway.running import joined_by_gateway, load_runners, load_triage, running
-from gateway.service.pending_calls import PendingCall, PendingCalls
-from gateway.service.reviews import ReviewService
-from gateway.store.serving import open_store
-from gateway.store.store import Store
-from gateway.triage.port import Triage
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.resume.thread_news import ThreadNews
+from twokey.gateway.resume.thread_runs import ThreadRuns, wait_at_most
+from twokey.gateway.retrying import RetrySettings
+from twokey.gateway.running import joined_by_gateway, load_runners, load_triage, running
+from twokey.gateway.service.pending_calls import PendingCall, PendingCalls
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.store import Store
+from twokey.gateway.triage.port import Triage
 
 _CLOSED = "Use Twokey as: async with Twokey(...) as tk: ..."
 

@@ -8,9 +8,9 @@ from typing import Final
 
 from pydantic import SecretStr
 
-from gateway.documents import BadDocument, Problem
-from gateway.errors import SettingsError
-from gateway.secret_file import parse_secrets
+from twokey.gateway.documents import BadDocument, Problem
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.secret_file import parse_secrets
 
 VARIABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "TWOKEY_TENANT": ("tenant",),

@@ -2,7 +2,7 @@
 
 The text of a foreign error, and so its traceback, may quote the arguments of a tool or
 what somebody wrote. Neither reaches the log of a system in use. A log that a developer
-reads shows them (`gateway.logs.write_logs`): each record carries its error in a
+reads shows them (`twokey.gateway.logs.write_logs`): each record carries its error in a
 `Failure`, which no other handler can read by printing or serialising the record.
 """
 
@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import cast
 
-from gateway.errors import TwokeyError
+from twokey.gateway.errors import TwokeyError
 
 FAILURE = "failure"
 """Name of the attribute of a log record that holds its `Failure`."""

@@ -18,14 +18,14 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
-from gateway.failures import FAILURE, Failure
+from twokey.gateway.failures import FAILURE, Failure
 
 REPEATED_AFTER_S = 60.0
 """How long the same warning or error is written once."""
 
 _MOST_LINES = 500
 
-OURS = ("gateway", "bot")
+OURS = ("twokey",)
 """Loggers of Twokey; other libraries are heard from WARNING on."""
 
 _NAMED = re.compile(r"(\w+)=%[sd]")

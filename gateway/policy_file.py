@@ -19,15 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gateway.approvals.events import Event, EventName
-from gateway.config import Settings
-from gateway.errors import PolicyError, SettingsError
-from gateway.policy.load import load_policy
-from gateway.policy.rules import Policy
-from gateway.policy_source import PolicySource
-from gateway.resume.sweeping import repeat
-from gateway.service.dead_ends import dead_ends
-from gateway.store.store import Store
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import PolicyError, SettingsError
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy_source import PolicySource
+from twokey.gateway.resume.sweeping import repeat
+from twokey.gateway.service.dead_ends import dead_ends
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from gateway.text_file import read_text
+from twokey.gateway.text_file import read_text
 
 _NO_POLICY = (
     "Name yours with 'policy' in twokey.yml, or write one there; docs/policy.md begins "

@@ -13,26 +13,26 @@ from typing import Any, cast
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from gateway.config import Settings
-from gateway.errors import GraphError, SettingsError
-from gateway.policy.rules import Policy
-from gateway.resume.every_loop import EveryLoop
-from gateway.resume.graphs import attached, load_graph
-from gateway.resume.identity import identity_of
-from gateway.resume.imports import made_by, named
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.resume.orphans import OrphanFinder
-from gateway.resume.recovery_loop import TICK_S, RecoveryLoop
-from gateway.resume.retries import Retries
-from gateway.resume.runner import Runner
-from gateway.resume.runners import Runners
-from gateway.resume.sweeping import FORGET_S, ORPHANS_S, SWEEP_S, repeat
-from gateway.resume.worker import GRACE_S, Rested, Worker, nobody
-from gateway.service.joining import Joined, joined, where
-from gateway.service.sweep import Sweeper
-from gateway.store.members import Member
-from gateway.store.store import Store
-from gateway.triage.port import Triage
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import GraphError, SettingsError
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.resume.graphs import attached, load_graph
+from twokey.gateway.resume.identity import identity_of
+from twokey.gateway.resume.imports import made_by, named
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.resume.orphans import OrphanFinder
+from twokey.gateway.resume.recovery_loop import TICK_S, RecoveryLoop
+from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.runner import Runner
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.resume.sweeping import FORGET_S, ORPHANS_S, SWEEP_S, repeat
+from twokey.gateway.resume.worker import GRACE_S, Rested, Worker, nobody
+from twokey.gateway.service.joining import Joined, joined, where
+from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.store.members import Member
+from twokey.gateway.store.store import Store
+from twokey.gateway.triage.port import Triage
 
 
 async def load_runners(

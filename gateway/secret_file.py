@@ -8,7 +8,7 @@ import secrets
 import stat
 from pathlib import Path
 
-from gateway.errors import SettingsError
+from twokey.gateway.errors import SettingsError
 
 SIZE = 32
 _HEX = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)

@@ -1,8 +1,8 @@
 """Read the arguments of Web API calls, which come as JSON or as form strings."""
 
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.refusals import Refused
-from bot.sandbox.validation import read_json
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.validation import read_json
 
 MAX_PAGE = 1000
 DEFAULT_PAGE = 100

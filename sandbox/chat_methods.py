@@ -2,12 +2,12 @@
 
 from collections.abc import Callable
 
-from bot.sandbox import messages
-from bot.sandbox.arguments import message_content, optional, required
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.records import Channel, Message
-from bot.sandbox.refusals import Refused
-from bot.sandbox.stand_in import StandIn
+from twokey.sandbox import messages
+from twokey.sandbox.arguments import message_content, optional, required
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.records import Channel, Message
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.stand_in import StandIn
 
 
 def post_message(slack: StandIn, arguments: JsonObject) -> JsonObject:

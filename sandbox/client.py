@@ -7,9 +7,9 @@ from typing import Self, TypeVar
 
 import aiohttp
 
-from bot.sandbox.elements import find
-from bot.sandbox.entries import choice, entered
-from bot.sandbox.json_types import JsonObject, as_object, as_objects
+from twokey.sandbox.elements import find
+from twokey.sandbox.entries import choice, entered
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 T = TypeVar("T")
 

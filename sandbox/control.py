@@ -5,14 +5,14 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import cast
 
-from bot.sandbox import payloads
-from bot.sandbox.delivery import Ack, Delivery
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.refusals import Refused
-from bot.sandbox.signed_http import Forgery, Received, SignedHttp
-from bot.sandbox.socket_mode import Sockets
-from bot.sandbox.stand_in import StandIn
-from bot.sandbox.tokens import Kind
+from twokey.sandbox import payloads
+from twokey.sandbox.delivery import Ack, Delivery
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.signed_http import Forgery, Received, SignedHttp
+from twokey.sandbox.socket_mode import Sockets
+from twokey.sandbox.stand_in import StandIn
+from twokey.sandbox.tokens import Kind
 
 
 @dataclass(slots=True)

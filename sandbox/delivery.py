@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol, TypeAlias, TypeVar
 
-from bot.sandbox.clock import Clock
-from bot.sandbox.faults import Faults, PlannedTwist, Twist
-from bot.sandbox.json_types import JsonObject
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.faults import Faults, PlannedTwist, Twist
+from twokey.sandbox.json_types import JsonObject
 
 T = TypeVar("T")
 

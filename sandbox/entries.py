@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime, time
 
-from bot.sandbox.elements import HOLDINGS, Placed, options_of, placed_elements
-from bot.sandbox.json_types import JsonObject, as_object, is_list
+from twokey.sandbox.elements import HOLDINGS, Placed, options_of, placed_elements
+from twokey.sandbox.json_types import JsonObject, as_object, is_list
 
 OPTION_KEYS = ("selected_option", "selected_options")
 

@@ -3,17 +3,17 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-from bot.sandbox import inputs, payloads, responses, view_answers, views
-from bot.sandbox.delivery import Ack, Answer, Delivery, Silence
-from bot.sandbox.elements import HOLDINGS, Placed, find, offers
-from bot.sandbox.json_types import JsonObject, as_object, as_text
-from bot.sandbox.mentions import escaped
-from bot.sandbox.payloads import Gesture
-from bot.sandbox.records import Message, User, View
-from bot.sandbox.refusals import Refused
-from bot.sandbox.response_urls import ResponseUrl
-from bot.sandbox.speaking import Speaking, channel_of
-from bot.sandbox.stand_in import StandIn
+from twokey.sandbox import inputs, payloads, responses, view_answers, views
+from twokey.sandbox.delivery import Ack, Answer, Delivery, Silence
+from twokey.sandbox.elements import HOLDINGS, Placed, find, offers
+from twokey.sandbox.json_types import JsonObject, as_object, as_text
+from twokey.sandbox.mentions import escaped
+from twokey.sandbox.payloads import Gesture
+from twokey.sandbox.records import Message, User, View
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.response_urls import ResponseUrl
+from twokey.sandbox.speaking import Speaking, channel_of
+from twokey.sandbox.stand_in import StandIn
 
 OK: JsonObject = {"ok": True}
 

@@ -11,15 +11,15 @@ from collections.abc import Callable, Sequence
 from datetime import date, time
 from urllib.parse import urlsplit
 
-from bot.sandbox.elements import (
+from twokey.sandbox.elements import (
     HOLDINGS,
     Placed,
     initial_values,
     offers,
     placed_elements,
 )
-from bot.sandbox.json_types import JsonObject, as_list, as_object
-from bot.sandbox.refusals import Refused
+from twokey.sandbox.json_types import JsonObject, as_list, as_object
+from twokey.sandbox.refusals import Refused
 
 REQUIRED = "Please complete this required field."
 EMAIL = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+")

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from bot.sandbox.elements import named
-from bot.sandbox.json_types import JsonObject, as_object, as_objects
-from bot.sandbox.mentions import notified
-from bot.sandbox.records import Channel, Message
-from bot.sandbox.refusals import Refused
-from bot.sandbox.stand_in import StandIn
-from bot.sandbox.validation import check_message
-from bot.sandbox.workspace import Workspace
+from twokey.sandbox.elements import named
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
+from twokey.sandbox.mentions import notified
+from twokey.sandbox.records import Channel, Message
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.stand_in import StandIn
+from twokey.sandbox.validation import check_message
+from twokey.sandbox.workspace import Workspace
 
 
 def reachable(workspace: Workspace, reference: object) -> Channel:

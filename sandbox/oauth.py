@@ -9,12 +9,12 @@ import secrets
 from dataclasses import dataclass, field
 from urllib.parse import urlencode
 
-from bot.sandbox.arguments import optional
-from bot.sandbox.clock import Clock
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.refusals import Refused
-from bot.sandbox.tokens import Kind, Tokens
-from bot.sandbox.workspace import Workspace
+from twokey.sandbox.arguments import optional
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.tokens import Kind, Tokens
+from twokey.sandbox.workspace import Workspace
 
 CODE_LIFE_S = 600.0
 TOKEN_LIFE_S = 43_200

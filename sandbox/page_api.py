@@ -12,13 +12,13 @@ from typing import TypeAlias
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
-from bot.sandbox import views
-from bot.sandbox.delivery import Delivery
-from bot.sandbox.gestures import Gestures
-from bot.sandbox.json_types import JsonObject, as_object
-from bot.sandbox.records import Channel, Message, User, View
-from bot.sandbox.refusals import Refused
-from bot.sandbox.stand_in import StandIn
+from twokey.sandbox import views
+from twokey.sandbox.delivery import Delivery
+from twokey.sandbox.gestures import Gestures
+from twokey.sandbox.json_types import JsonObject, as_object
+from twokey.sandbox.records import Channel, Message, User, View
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.stand_in import StandIn
 
 PAGE = Path(__file__).parent / "page"
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -7,11 +7,11 @@ members, the payloads recorded in slack_sdk's and bolt's own tests.
 import secrets
 from typing import NamedTuple
 
-from bot.sandbox import messages, views
-from bot.sandbox.delivery import Parcel, ParcelKind
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.records import Channel, Message, User, View
-from bot.sandbox.stand_in import StandIn
+from twokey.sandbox import messages, views
+from twokey.sandbox.delivery import Parcel, ParcelKind
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.records import Channel, Message, User, View
+from twokey.sandbox.stand_in import StandIn
 
 LEGACY_TOKEN = "sandbox-verification"  # noqa: S105 - Slack's deprecated member
 

@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator
 
 import pytest_asyncio
 
-from bot.sandbox.server import Sandbox
+from twokey.sandbox.server import Sandbox
 
 
 @pytest_asyncio.fixture

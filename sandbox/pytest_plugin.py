@@ -9,5 +9,5 @@ from importlib.util import find_spec
 NEEDED = ("aiohttp", "pytest_asyncio")
 
 pytest_plugins: list[str] = (
-    ["bot.sandbox.pytest_fixtures"] if all(map(find_spec, NEEDED)) else []
+    ["twokey.sandbox.pytest_fixtures"] if all(map(find_spec, NEEDED)) else []
 )

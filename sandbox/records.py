@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from bot.sandbox.json_types import JsonObject
+from twokey.sandbox.json_types import JsonObject
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """Say no the way Slack says no."""
 
-from bot.sandbox.json_types import JsonObject
+from twokey.sandbox.json_types import JsonObject
 
 
 class Refused(Exception):

@@ -3,8 +3,8 @@
 import secrets
 from dataclasses import dataclass, replace
 
-from bot.sandbox.clock import Clock
-from bot.sandbox.refusals import Refused
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.refusals import Refused
 
 LIFE_S = 30 * 60.0
 POSTS = 5

@@ -1,9 +1,9 @@
 """Show what the app posts to a response URL, or answers to a command."""
 
-from bot.sandbox import messages
-from bot.sandbox.json_types import JsonObject, as_object
-from bot.sandbox.response_urls import ResponseUrl
-from bot.sandbox.stand_in import StandIn
+from twokey.sandbox import messages
+from twokey.sandbox.json_types import JsonObject, as_object
+from twokey.sandbox.response_urls import ResponseUrl
+from twokey.sandbox.stand_in import StandIn
 
 
 def respond(slack: StandIn, place: ResponseUrl, body: JsonObject) -> None:

@@ -1,7 +1,7 @@
 """Build the workspace that the demo and the tests start with."""
 
-from bot.sandbox.records import AppIdentity, Channel, User, UserGroup
-from bot.sandbox.workspace import Workspace
+from twokey.sandbox.records import AppIdentity, Channel, User, UserGroup
+from twokey.sandbox.workspace import Workspace
 
 TEAM = "T0SANDBOX"
 OTHER_TEAM = "T0OTHER"

@@ -4,8 +4,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from bot.sandbox.records import Suggestion
-from bot.sandbox.server import Sandbox
+from twokey.sandbox.records import Suggestion
+from twokey.sandbox.server import Sandbox
 
 
 async def serve(

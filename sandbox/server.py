@@ -9,23 +9,23 @@ from typing import Self
 import aiohttp
 from aiohttp import web
 
-from bot.sandbox import responses
-from bot.sandbox.client import Person
-from bot.sandbox.clock import Clock
-from bot.sandbox.control import Control
-from bot.sandbox.delivery import Delivery
-from bot.sandbox.faults import Faults
-from bot.sandbox.page_api import PageApi, only_for, read_command, refusals_as_json
-from bot.sandbox.rates import Rates
-from bot.sandbox.records import Suggestion
-from bot.sandbox.refusals import Refused
-from bot.sandbox.samples import sample_workspace
-from bot.sandbox.saved import Keeper, load, restore
-from bot.sandbox.signed_http import SentRequest, SignedHttp
-from bot.sandbox.socket_mode import Sockets
-from bot.sandbox.stand_in import Call, StandIn
-from bot.sandbox.web_api import WebApi, read_arguments
-from bot.sandbox.workspace import Workspace
+from twokey.sandbox import responses
+from twokey.sandbox.client import Person
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.control import Control
+from twokey.sandbox.delivery import Delivery
+from twokey.sandbox.faults import Faults
+from twokey.sandbox.page_api import PageApi, only_for, read_command, refusals_as_json
+from twokey.sandbox.rates import Rates
+from twokey.sandbox.records import Suggestion
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.samples import sample_workspace
+from twokey.sandbox.saved import Keeper, load, restore
+from twokey.sandbox.signed_http import SentRequest, SignedHttp
+from twokey.sandbox.socket_mode import Sockets
+from twokey.sandbox.stand_in import Call, StandIn
+from twokey.sandbox.web_api import WebApi, read_arguments
+from twokey.sandbox.workspace import Workspace
 
 SHUTDOWN_S = 1.0
 

@@ -11,8 +11,8 @@ from urllib.parse import urlencode
 
 import aiohttp
 
-from bot.sandbox.clock import Clock
-from bot.sandbox.delivery import (
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.delivery import (
     Ack,
     Answer,
     Parcel,
@@ -21,7 +21,7 @@ from bot.sandbox.delivery import (
     Silence,
     within_deadline,
 )
-from bot.sandbox.json_types import JsonObject, as_object
+from twokey.sandbox.json_types import JsonObject, as_object
 
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"

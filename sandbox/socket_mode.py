@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from aiohttp import WSMsgType, web
 
-from bot.sandbox.clock import Clock
-from bot.sandbox.delivery import (
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.delivery import (
     Ack,
     Answer,
     Parcel,
@@ -19,8 +19,8 @@ from bot.sandbox.delivery import (
     Silence,
     within_deadline,
 )
-from bot.sandbox.json_types import JsonObject, as_object
-from bot.sandbox.refusals import Refused
+from twokey.sandbox.json_types import JsonObject, as_object
+from twokey.sandbox.refusals import Refused
 
 CONNECTIONS = 10
 """https://docs.slack.dev/apis/events-api/using-socket-mode#connections"""

@@ -8,14 +8,14 @@ edited or deleted in a channel is not told otherwise: that takes `channels:histo
 
 from dataclasses import replace
 
-from bot.sandbox import messages, payloads
-from bot.sandbox.delivery import Delivery
-from bot.sandbox.json_types import JsonObject, as_text
-from bot.sandbox.mentions import escaped, mentions_bot, notified
-from bot.sandbox.records import Channel, Message, User
-from bot.sandbox.refusals import Refused
-from bot.sandbox.stand_in import StandIn
-from bot.sandbox.workspace import Workspace
+from twokey.sandbox import messages, payloads
+from twokey.sandbox.delivery import Delivery
+from twokey.sandbox.json_types import JsonObject, as_text
+from twokey.sandbox.mentions import escaped, mentions_bot, notified
+from twokey.sandbox.records import Channel, Message, User
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.stand_in import StandIn
+from twokey.sandbox.workspace import Workspace
 
 
 class Speaking:

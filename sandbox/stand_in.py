@@ -4,16 +4,16 @@ import logging
 import secrets
 from dataclasses import dataclass, field
 
-from bot.sandbox.clock import Clock
-from bot.sandbox.faults import Faults
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.oauth import Installer
-from bot.sandbox.rates import Rates
-from bot.sandbox.records import Notice, Suggestion
-from bot.sandbox.response_urls import ResponseUrls
-from bot.sandbox.tokens import Kind, Tokens
-from bot.sandbox.triggers import Triggers
-from bot.sandbox.workspace import Workspace
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.faults import Faults
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.oauth import Installer
+from twokey.sandbox.rates import Rates
+from twokey.sandbox.records import Notice, Suggestion
+from twokey.sandbox.response_urls import ResponseUrls
+from twokey.sandbox.tokens import Kind, Tokens
+from twokey.sandbox.triggers import Triggers
+from twokey.sandbox.workspace import Workspace
 
 logger = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import secrets
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from bot.sandbox.refusals import Refused
+from twokey.sandbox.refusals import Refused
 
 
 class Kind(StrEnum):

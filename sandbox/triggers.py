@@ -4,8 +4,8 @@ import re
 import secrets
 from dataclasses import dataclass, replace
 
-from bot.sandbox.clock import Clock
-from bot.sandbox.refusals import Refused
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.refusals import Refused
 
 LIFE_S = 3.0
 FORMAT = re.compile(r"\d+\.\d+\.[0-9a-f]+")

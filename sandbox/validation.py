@@ -4,15 +4,15 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-from bot.blockkit import (
+from twokey.sandbox.blockkit import (
     Problem,
     ReadOnlyJSON,
     validate_home,
     validate_message,
     validate_modal,
 )
-from bot.sandbox.json_types import JsonObject, as_object
-from bot.sandbox.refusals import Refused
+from twokey.sandbox.json_types import JsonObject, as_object
+from twokey.sandbox.refusals import Refused
 
 INVALID_BLOCKS = "invalid_blocks"
 INVALID_VIEW = "invalid_arguments"

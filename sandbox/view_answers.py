@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 
-from bot.sandbox import views
-from bot.sandbox.elements import input_blocks
-from bot.sandbox.json_types import JsonObject, as_object
-from bot.sandbox.records import View
-from bot.sandbox.refusals import Refused
-from bot.sandbox.stand_in import StandIn
-from bot.sandbox.validation import check_view
+from twokey.sandbox import views
+from twokey.sandbox.elements import input_blocks
+from twokey.sandbox.json_types import JsonObject, as_object
+from twokey.sandbox.records import View
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.stand_in import StandIn
+from twokey.sandbox.validation import check_view
 
 TROUBLE = "We had some trouble connecting. Try again?"
 

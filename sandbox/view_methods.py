@@ -3,13 +3,18 @@
 from collections.abc import Callable
 from typing import cast
 
-from bot.blockkit import ReadOnlyJSON, validate_home, validate_message, validate_modal
-from bot.sandbox import views
-from bot.sandbox.arguments import optional, required
-from bot.sandbox.json_types import JsonObject, as_object
-from bot.sandbox.refusals import Refused
-from bot.sandbox.stand_in import StandIn
-from bot.sandbox.validation import INVALID_VIEW, check_view, read_json
+from twokey.sandbox import views
+from twokey.sandbox.arguments import optional, required
+from twokey.sandbox.blockkit import (
+    ReadOnlyJSON,
+    validate_home,
+    validate_message,
+    validate_modal,
+)
+from twokey.sandbox.json_types import JsonObject, as_object
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.stand_in import StandIn
+from twokey.sandbox.validation import INVALID_VIEW, check_view, read_json
 
 
 def open_view(slack: StandIn, arguments: JsonObject) -> JsonObject:

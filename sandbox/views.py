@@ -3,11 +3,11 @@
 import secrets
 from dataclasses import replace
 
-from bot.sandbox.elements import initial_values, named
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.records import View
-from bot.sandbox.refusals import Refused
-from bot.sandbox.stand_in import StandIn
+from twokey.sandbox.elements import initial_values, named
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.records import View
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.stand_in import StandIn
 
 STACK = 3
 """A root view and two pushed ones: https://docs.slack.dev/surfaces/modals"""

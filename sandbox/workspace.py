@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.records import (
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.records import (
     AppIdentity,
     Channel,
     Message,
@@ -15,7 +15,7 @@ from bot.sandbox.records import (
     UserGroup,
     View,
 )
-from bot.sandbox.refusals import Refused
+from twokey.sandbox.refusals import Refused
 
 Blocks: TypeAlias = tuple[JsonObject, ...]
 Watcher: TypeAlias = Callable[[frozenset[str]], None]

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Callable, Iterable
 
-from bot.sandbox import messages
-from bot.sandbox.arguments import flag, optional, page, required
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.records import Channel, Message, User, UserGroup
-from bot.sandbox.refusals import Refused
-from bot.sandbox.stand_in import StandIn
+from twokey.sandbox import messages
+from twokey.sandbox.arguments import flag, optional, page, required
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.records import Channel, Message, User, UserGroup
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.stand_in import StandIn
 
 
 def api_test(slack: StandIn, arguments: JsonObject) -> JsonObject:

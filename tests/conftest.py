@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from bot.sandbox import delivery
-from gateway.store.connection import Connection
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.store import Store
 from tests.lifetimes import wrong_lifetimes
+from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.store import Store
+from twokey.sandbox import delivery
 
 pytest_plugins = ["pytester", "tests.levels"]
 

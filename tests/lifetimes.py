@@ -9,8 +9,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import cast
 
-from gateway.store.connection import Connection, Reply, fields, text
-from gateway.store.keys import is_permanent
+from twokey.gateway.store.connection import Connection, Reply, fields, text
+from twokey.gateway.store.keys import is_permanent
 
 LONGEST_MS = int(timedelta(days=400).total_seconds() * 1000)
 """A lifetime beyond this is none: no test sets one."""

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from gateway.config import Settings, SlackMode
-from gateway.errors import SettingsError
+from twokey.gateway.config import Settings, SlackMode
+from twokey.gateway.errors import SettingsError
 
 SECRET = "ab" * 32
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.commands.session import Session
-from gateway.commands.starting import begin_logs
-from gateway.config import Settings
-from gateway.failures import log_failure
-from gateway.logs import Format, LogSettings, write_logs
+from twokey.cli.session import Session
+from twokey.cli.starting import begin_logs
+from twokey.gateway.config import Settings
+from twokey.gateway.failures import log_failure
+from twokey.gateway.logs import Format, LogSettings, write_logs
 
 SECRET = "iban DE44\x1b[31m\nevil"
 
@@ -26,7 +26,7 @@ def unchanged() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    for name in ("gateway", "bot"):
+    for name in ("twokey",):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
@@ -38,7 +38,7 @@ def fail() -> None:
     try:
         provider()
     except ValueError as error:
-        logger = logging.getLogger("gateway.x")
+        logger = logging.getLogger("twokey.gateway.x")
         log_failure(logger, error, "job.failed job=%s", "7")
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gateway.errors import StoreUnavailable
-from gateway.failures import FAILURE, described, log_failure
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.failures import FAILURE, described, log_failure
 
 SECRET = "4111111111111111"
 

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gateway.config import Settings
-from gateway.errors import SettingsError
-from gateway.logs import (
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.logs import (
     REPEATED_AFTER_S,
     Format,
     Level,
@@ -31,7 +31,7 @@ def unchanged() -> Iterator[None]:
     yield
     root.handlers[:] = handlers
     root.setLevel(level)
-    for name in ("gateway", "bot"):
+    for name in ("twokey",):
         logging.getLogger(name).setLevel(logging.NOTSET)
 
 
@@ -40,7 +40,7 @@ def test_a_line_says_when_how_important_and_what(
 ) -> None:
     write_logs(LogSettings())
 
-    logging.getLogger("gateway.x").info("item.done item=%s", 1)
+    logging.getLogger("twokey.gateway.x").info("item.done item=%s", 1)
 
     assert LINE.fullmatch(capsys.readouterr().err)
 
@@ -48,14 +48,16 @@ def test_a_line_says_when_how_important_and_what(
 def test_json_names_the_fields_of_an_event(capsys: pytest.CaptureFixture[str]) -> None:
     write_logs(LogSettings(format=Format.JSON))
 
-    logging.getLogger("bot.x").warning("click.decided user=%s index=%d", "U0É\n", 3)
+    logging.getLogger("twokey.bot.x").warning(
+        "click.decided user=%s index=%d", "U0É\n", 3
+    )
 
     (line,) = capsys.readouterr().err.splitlines()
     row = json.loads(line)
     assert row.pop("at").endswith("Z")
     assert row == {
         "level": "warning",
-        "logger": "bot.x",
+        "logger": "twokey.bot.x",
         "event": "click.decided",
         "user": "U0É\n",
         "index": "3",
@@ -78,7 +80,7 @@ def test_json_keeps_what_is_written_otherwise_and_a_trace(
 def test_a_field_cannot_begin_another_line(capsys: pytest.CaptureFixture[str]) -> None:
     write_logs(LogSettings())
 
-    logging.getLogger("bot.x").info("click.decided user=%s", "U0\n2026 é\u202e")
+    logging.getLogger("twokey.bot.x").info("click.decided user=%s", "U0\n2026 é\u202e")
 
     assert capsys.readouterr().err.endswith("user=U0\\n2026 é\\u202e\n")
 
@@ -87,7 +89,7 @@ def test_others_are_heard_from_warnings_on(capsys: pytest.CaptureFixture[str]) -
     write_logs(LogSettings(level=Level.DEBUG))
 
     logging.getLogger("aiohttp.access").info("GET /")
-    logging.getLogger("gateway.x").debug("looked at=%s", 1)
+    logging.getLogger("twokey.gateway.x").debug("looked at=%s", 1)
 
     assert capsys.readouterr().err.count("\n") == 1
 
@@ -108,7 +110,7 @@ def test_a_warning_that_is_repeated_is_written_once_a_minute_and_counted() -> No
 
     def line(words: str, level: int = logging.WARNING) -> logging.LogRecord:
         return logging.LogRecord(
-            "bot.x", level, "x.py", 1, "a.b why=%s", (words,), None
+            "twokey.bot.x", level, "x.py", 1, "a.b why=%s", (words,), None
         )
 
     first = [repeats.filter(line("wrong")) for _ in range(1000)]
@@ -129,6 +131,8 @@ def test_a_flood_of_one_warning_is_one_line(capsys: pytest.CaptureFixture[str]) 
     write_logs(LogSettings())
 
     for _ in range(1000):
-        logging.getLogger("bot.ingress").warning("ingress.refused why=%s", "unsigned")
+        logging.getLogger("twokey.bot.ingress").warning(
+            "ingress.refused why=%s", "unsigned"
+        )
 
     assert capsys.readouterr().err.count("ingress.refused") == 1

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.tiers import Tier
-from gateway.config import Settings
-from gateway.errors import PolicyError, SettingsError
-from gateway.policy.evaluate import listed_tier
-from gateway.policy_file import Change, PolicyFile, followed
-from gateway.policy_source import PolicySource
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
 from tests.conftest import eventually
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import PolicyError, SettingsError
+from twokey.gateway.policy.evaluate import listed_tier
+from twokey.gateway.policy_file import Change, PolicyFile, followed
+from twokey.gateway.policy_source import PolicySource
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 OLD = "version: 1\ntools: {pay: {tier: approve}}\n"
 NEW = "version: 1\ntools: {pay: {tier: escalate}}\n"

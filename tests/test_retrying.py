@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config import Settings
-from gateway.errors import SettingsError
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import SettingsError
 
 
 def load(tmp_path: Path, text: str) -> Settings:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import SettingsError
-from gateway.secret_file import load_or_create_secret
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.secret_file import load_or_create_secret
 
 
 @pytest.fixture

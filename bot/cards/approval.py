@@ -8,7 +8,7 @@ change. Text that others wrote is only ever in preformatted or plain text.
 
 from __future__ import annotations
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     Plain,
     Template,
@@ -24,19 +24,19 @@ from bot.blocks import (
     template,
     untrusted,
 )
-from bot.cards import buttons
-from bot.cards.asking import asked
-from bot.cards.batch import row, tail
-from bot.cards.fallbacks import of_card
-from bot.cards.frame import Frame, rows_of
-from bot.cards.message import Message
-from bot.cards.refs import hash_ref, places, when, who
-from bot.cards.rich import box, line, stacked
-from bot.cards.states import headline, on_it
-from bot.ids import CARD_EVENT
-from bot.text import excerpt, fit
-from gateway.approvals.lifecycle import ApprovalState
-from gateway.approvals.record import Approval
+from twokey.bot.cards import buttons
+from twokey.bot.cards.asking import asked
+from twokey.bot.cards.batch import row, tail
+from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.frame import Frame, rows_of
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.refs import hash_ref, places, when, who
+from twokey.bot.cards.rich import box, line, stacked
+from twokey.bot.cards.states import headline, on_it
+from twokey.bot.ids import CARD_EVENT
+from twokey.bot.text import excerpt, fit
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.record import Approval
 
 _AGENT = 60
 _CALLED = 60

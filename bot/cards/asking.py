@@ -11,11 +11,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 
-from bot.blocks import Template, joined, template, user, usergroup
-from gateway.approvals import permission, quorum
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Notify, Person, Role, Vote
-from gateway.approvals.tiers import Tier
+from twokey.bot.blocks import Template, joined, template, user, usergroup
+from twokey.gateway.approvals import permission, quorum
+from twokey.gateway.approvals.people import Notify, Role, Vote
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 MOST = 8
 """Mentions in one message; the policy can name hundreds of people."""

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from bot.blockkit import JSON
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     Label,
     Plain,
@@ -21,13 +20,13 @@ from bot.blocks import (
     untrusted,
     words,
 )
-from bot.cards import buttons
-from bot.cards.diff import diff, is_in_another_state, state_text
-from bot.cards.frame import LEAST, Frame, Room, room, rows_of
-from bot.cards.listing import Listing, all_text, fits, listing, summary
-from bot.cards.refs import hash_ref, when, who
-from bot.cards.rich import box, line, stacked
-from bot.cards.states import (
+from twokey.bot.cards import buttons
+from twokey.bot.cards.diff import diff, is_in_another_state, state_text
+from twokey.bot.cards.frame import LEAST, Frame, Room, room, rows_of
+from twokey.bot.cards.listing import Listing, all_text, fits, listing, summary
+from twokey.bot.cards.refs import hash_ref, when, who
+from twokey.bot.cards.rich import box, line, stacked
+from twokey.bot.cards.states import (
     BECAUSE,
     STATES,
     TIERS,
@@ -36,14 +35,17 @@ from bot.cards.states import (
     reasons_line,
     sentence,
 )
-from bot.cards.votes import counted_votes
-from bot.text import Excerpt, excerpt, fit, mixed_script_warnings
-from gateway.approvals.evidence import spelling
-from gateway.approvals.hidden import has_hidden
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.quorum import asks_more, tally
-from gateway.approvals.record import Approval, Finding, Item, Person, Verb
-from gateway.approvals.tiers import Tier
+from twokey.bot.cards.votes import counted_votes
+from twokey.bot.text import Excerpt, excerpt, fit, mixed_script_warnings
+from twokey.gateway.approvals.evidence import spelling
+from twokey.gateway.approvals.hidden import has_hidden
+from twokey.gateway.approvals.quorum import asks_more, tally
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding, Verb
+from twokey.sandbox.blockkit import JSON
 
 _MAX_MIXED = 2
 _OTHERS = 300

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from bot.blocks import Block, Untrusted, button, confirm, label, untrusted
-from bot.cards.frame import Frame
-from bot.ids import Action
-from bot.text import fit
-from gateway.approvals.lifecycle import ApprovalState, ItemState
-from gateway.approvals.record import Finding, Item, Verb
-from gateway.approvals.tiers import Tier
-from gateway.approvals.timing import is_extendable, is_pressing
+from twokey.bot.blocks import Block, Untrusted, button, confirm, label, untrusted
+from twokey.bot.cards.frame import Frame
+from twokey.bot.ids import Action
+from twokey.bot.text import fit
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.timing import is_extendable, is_pressing
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding, Verb
 
 FINDINGS = {
     Finding.EXECUTED: "It ran",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     channel,
     code,
@@ -18,14 +18,14 @@ from bot.blocks import (
     template,
     untrusted,
 )
-from bot.cards.asking import Asked, asked, called
-from bot.cards.fallbacks import of_card
-from bot.cards.message import Message
-from bot.cards.refs import places, when
-from bot.cards.undelivered import reason
-from bot.text import fit
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item
+from twokey.bot.cards.asking import Asked, asked, called
+from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.refs import places, when
+from twokey.bot.cards.undelivered import reason
+from twokey.bot.text import fit
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.states import ItemState
 
 _MOST = 10
 _NAMES = 200

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pydantic import JsonValue
 
-from bot.cards.listing import one_line, readable
-from bot.text import excerpt
-from gateway.approvals.business_state import state_in
-from gateway.approvals.evidence import Argument, arguments, differences
-from gateway.approvals.record import Item
-from gateway.approvals.strict_json import JsonObject
+from twokey.bot.cards.listing import one_line, readable
+from twokey.bot.text import excerpt
+from twokey.gateway.approvals.evidence import Argument, arguments, differences
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.business_state import state_in
+from twokey.gateway.protocol.strict_json import JsonObject
 
 _SHORT = 30
 _LEAST_ROOM = 80

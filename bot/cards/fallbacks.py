@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 
-from bot.cards.refs import utc
-from bot.cards.states import counted
-from bot.cards.votes import counted_votes
-from gateway.approvals.events import Event, EventName, named_after
-from gateway.approvals.lifecycle import UNEXECUTED, ApprovalState, ItemState
-from gateway.approvals.record import Approval, Finding, Item
-from gateway.approvals.tiers import Tier
+from twokey.bot.cards.refs import utc
+from twokey.bot.cards.states import counted
+from twokey.bot.cards.votes import counted_votes
+from twokey.gateway.approvals.events import Event, EventName, named_after
+from twokey.gateway.approvals.lifecycle import UNEXECUTED, ApprovalState
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding
 
 _NAMED = 3
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")

@@ -1,18 +1,18 @@
 """Hold what every part of one card needs, and share out its room.
 
 Slack refuses a message whose blocks hold too much text, by a rule it does not publish;
-`bot.blockkit.limits.TEXT_IN_ALL_BLOCKS` is our budget. It is shared out in advance and
-by the number of calls alone, so that whether a call is shown whole never depends on
-what happened to its neighbours.
+`twokey.sandbox.blockkit.limits.TEXT_IN_ALL_BLOCKS` is our budget. It is shared out in
+advance and by the number of calls alone, so that whether a call is shown whole never
+depends on what happened to its neighbours.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.blockkit.limits import TEXT_IN_ALL_BLOCKS
-from bot.ids import block_id, seal
-from gateway.approvals.record import Approval, Item
+from twokey.bot.ids import block_id, seal
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.sandbox.blockkit.limits import TEXT_IN_ALL_BLOCKS
 
 MAX_ROWS = 5
 """How many calls of a batch have rows of their own on the card."""

@@ -8,17 +8,19 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from bot.blocks import Block, Template, context, joined, label, section, template
-from bot.cards.diff import diff
-from bot.cards.fallbacks import of_news
-from bot.cards.message import Message
-from bot.cards.refs import utc, when, who
-from bot.cards.rich import box, stacked
-from bot.cards.states import approvers, by_whom
-from bot.cards.votes import counted_votes, so_far, still_needed
-from bot.text import excerpt
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Approval, Finding, Item, Person
+from twokey.bot.blocks import Block, Template, context, joined, label, section, template
+from twokey.bot.cards.diff import diff
+from twokey.bot.cards.fallbacks import of_news
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.refs import utc, when, who
+from twokey.bot.cards.rich import box, stacked
+from twokey.bot.cards.states import approvers, by_whom
+from twokey.bot.cards.votes import counted_votes, so_far, still_needed
+from twokey.bot.text import excerpt
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.verbs import Finding
 
 _TEXT = 1_500
 _CHANGE = 2_500

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     Template,
     button,
@@ -19,16 +19,14 @@ from bot.blocks import (
     template,
     untrusted,
 )
-from bot.blocks import (
-    home as home_view,
-)
-from bot.cards.listing import summary
-from bot.cards.refs import when, who
-from bot.cards.undelivered import reason
-from bot.cards.votes import approvals, counted_votes, still_needed
-from bot.ids import Action, View, block_id, seal
-from bot.text import fit
-from gateway.approvals.record import Approval, Item
+from twokey.bot.blocks import home as home_view
+from twokey.bot.cards.listing import summary
+from twokey.bot.cards.refs import when, who
+from twokey.bot.cards.undelivered import reason
+from twokey.bot.cards.votes import approvals, counted_votes, still_needed
+from twokey.bot.ids import Action, View, block_id, seal
+from twokey.bot.text import fit
+from twokey.gateway.approvals.record import Approval, Item
 
 MAX_ROWS = 20
 """How many approvals the tab lists; each takes three blocks of Slack's 100."""

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from bot.text import excerpt, has_hidden, mixed_script_warnings, reveal
-from gateway.approvals.evidence import Argument, arguments, as_text, redacted
-from gateway.approvals.hidden import mark
-from gateway.approvals.record import Item
-from gateway.approvals.strict_json import JsonObject
+from twokey.bot.text import excerpt, has_hidden, mixed_script_warnings, reveal
+from twokey.gateway.approvals.evidence import Argument, arguments, as_text, redacted
+from twokey.gateway.approvals.hidden import mark
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.strict_json import JsonObject
 
 _SHORT_VALUE = 60
 _SHORT_NAME = 32

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
-from bot.blockkit import JSON
-from bot.blockkit.limits import TEXT_IN_ALL_BLOCKS
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     Template,
     actions,
@@ -28,17 +26,19 @@ from bot.blocks import (
     template,
     untrusted,
 )
-from bot.cards.listing import is_misleading, listing
-from bot.cards.message import Message
-from bot.cards.refs import when, who
-from bot.cards.rich import box, line, stacked
-from bot.cards.states import BECAUSE
-from bot.cards.stops import actor_ref
-from bot.ids import COMMAND, NOTICE_EVENT, Action, seal_notice
-from bot.text import excerpt, fit
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.notice import CallState, Notice, NoticedCall, Remark
-from gateway.approvals.tiers import Tier
+from twokey.bot.cards.listing import is_misleading, listing
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.refs import when, who
+from twokey.bot.cards.rich import box, line, stacked
+from twokey.bot.cards.states import BECAUSE
+from twokey.bot.cards.stops import actor_ref
+from twokey.bot.ids import COMMAND, NOTICE_EVENT, Action, seal_notice
+from twokey.bot.text import excerpt, fit
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.notice import CallState, Notice, NoticedCall, Remark
+from twokey.gateway.protocol.tiers import Tier
+from twokey.sandbox.blockkit import JSON
+from twokey.sandbox.blockkit.limits import TEXT_IN_ALL_BLOCKS
 
 MAX_ROWS = 5
 """How many calls of a notice are shown; the others are counted by their tool."""

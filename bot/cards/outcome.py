@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString, assert_never
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Label,
     Template,
     code,
@@ -14,12 +14,12 @@ from bot.blocks import (
     template,
     untrusted,
 )
-from bot.cards.chunks import chunks
-from bot.cards.message import Message
-from bot.cards.refs import when, who
-from bot.cards.votes import so_far, still_needed
-from bot.text import escape_mrkdwn, excerpt
-from gateway.approvals.decisions import (
+from twokey.bot.cards.chunks import chunks
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.refs import when, who
+from twokey.bot.cards.votes import so_far, still_needed
+from twokey.bot.text import escape_mrkdwn, excerpt
+from twokey.gateway.approvals.decisions import (
     Changed,
     Expired,
     Forbidden,
@@ -30,8 +30,10 @@ from gateway.approvals.decisions import (
     Unknown,
     Voted,
 )
-from gateway.approvals.lifecycle import UNEXECUTED, ItemState
-from gateway.approvals.record import Settlement, Verb
+from twokey.gateway.approvals.lifecycle import UNEXECUTED
+from twokey.gateway.approvals.record import Settlement
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Verb
 
 _WORDS = 8_000
 _SECTION = 2_800

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bot.blocks import context, joined, section, template, untrusted
-from bot.cards.chunks import chunks
-from bot.cards.message import Message
-from bot.cards.refs import when
-from bot.text import excerpt
-from gateway.approvals.events import Event, EventName
+from twokey.bot.blocks import context, joined, section, template, untrusted
+from twokey.bot.cards.chunks import chunks
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.refs import when
+from twokey.bot.text import excerpt
+from twokey.gateway.approvals.events import Event, EventName
 
 _WORDS = 3_000
 _SECTION = 2_800

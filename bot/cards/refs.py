@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Label,
     Ref,
     Template,
@@ -17,9 +17,9 @@ from bot.blocks import (
     template,
     user,
 )
-from bot.text import fit
-from gateway.approvals.digest import short
-from gateway.approvals.record import Person
+from twokey.bot.text import fit
+from twokey.gateway.protocol.digest import short
+from twokey.gateway.protocol.records import Person
 
 _LAST_MS = 99_999_999_999_000  # Slack writes a moment in at most eleven digits
 _MAX_PEOPLE = 5

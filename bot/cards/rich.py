@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bot.blockkit import JSON
-from bot.blocks import Block, Untrusted, preformatted, rich_text, untrusted
+from twokey.bot.blocks import Block, Untrusted, preformatted, rich_text, untrusted
+from twokey.sandbox.blockkit import JSON
 
 
 def box(text: str | Untrusted) -> list[JSON]:

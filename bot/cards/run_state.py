@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     Template,
     actions,
@@ -16,12 +16,12 @@ from bot.blocks import (
     template,
     untrusted,
 )
-from bot.cards.message import Message
-from bot.cards.refs import when
-from bot.cards.stops import actor_ref
-from bot.ids import Action, seal_outage
-from bot.text import fit
-from gateway.approvals.events import Event, EventName
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.refs import when
+from twokey.bot.cards.stops import actor_ref
+from twokey.bot.ids import Action, seal_outage
+from twokey.bot.text import fit
+from twokey.gateway.approvals.events import Event, EventName
 
 _REASON = 600
 
@@ -48,7 +48,7 @@ def run_announced(event: Event) -> Message:
     """Return what is posted first, before it can be edited: true for ever.
 
     Args:
-        event: one of `gateway.approvals.events.TROUBLED_RUN`, with an outage.
+        event: one of `twokey.gateway.approvals.events.TROUBLED_RUN`, with an outage.
     """
     since = when(_ms(event, "since_ms"))
     said = template("⚠️ *This run came to a halt* {since}.", since=since)
@@ -63,7 +63,7 @@ def run_state(event: Event, *, key: bytes, team: str) -> Message:
     threads, so it stands in plain text.
 
     Args:
-        event: one of `gateway.approvals.events.TROUBLED_RUN`, with an outage.
+        event: one of `twokey.gateway.approvals.events.TROUBLED_RUN`, with an outage.
         key: seals the button.
         team: the workspace.
     """

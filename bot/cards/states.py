@@ -6,13 +6,17 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from bot.blocks import Label, Template, joined, label, template
-from bot.cards.refs import listed, people, when, who
-from bot.cards.votes import approvals, counted_votes, still_needed
-from gateway.approvals.lifecycle import ApprovalState, ItemState
-from gateway.approvals.permission import is_dead_end
-from gateway.approvals.record import Approval, Item, Person, Settlement, Verb, Vote
-from gateway.approvals.tiers import Tier
+from twokey.bot.blocks import Label, Template, joined, label, template
+from twokey.bot.cards.refs import listed, people, when, who
+from twokey.bot.cards.votes import approvals, counted_votes, still_needed
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.people import Vote
+from twokey.gateway.approvals.permission import is_dead_end
+from twokey.gateway.approvals.record import Approval, Item, Settlement
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 _S = ItemState
 WORDS: dict[ItemState, str] = {

@@ -5,12 +5,21 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import LiteralString
 
-from bot.blocks import Block, Ref, code, context, section, template, untrusted, user
-from bot.cards.message import Message
-from bot.cards.rich import box, stacked
-from bot.ids import COMMAND
-from bot.text import excerpt, fit
-from gateway.approvals.events import Event, EventName
+from twokey.bot.blocks import (
+    Block,
+    Ref,
+    code,
+    context,
+    section,
+    template,
+    untrusted,
+    user,
+)
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.rich import box, stacked
+from twokey.bot.ids import COMMAND
+from twokey.bot.text import excerpt, fit
+from twokey.gateway.approvals.events import Event, EventName
 
 STOPS = frozenset(
     {EventName.AGENT_PAUSED, EventName.FREEZE_SET, EventName.FREEZE_LIFTED}

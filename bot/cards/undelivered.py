@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     Ref,
     Template,
@@ -15,11 +15,11 @@ from bot.blocks import (
     section,
     template,
 )
-from bot.cards.fallbacks import of_card
-from bot.cards.message import Message
-from bot.cards.refs import places, when
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval
+from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.refs import places, when
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.states import ItemState
 
 _PLAIN_NAME = re.compile(r"[a-z][a-z0-9_]{0,99}")
 _UNFINISHED = frozenset(

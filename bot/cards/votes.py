@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from bot.blocks import Ref, Template, code, joined, template
-from gateway.approvals.quorum import Tally, tally
-from gateway.approvals.record import Demand, Item
+from twokey.bot.blocks import Ref, Template, code, joined, template
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.quorum import Tally, tally
+from twokey.gateway.approvals.record import Item
 
 _MOST = 3
 """Roles and parts of a requirement that one line names; the others are "others"."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     actions,
     button,
@@ -14,12 +14,13 @@ from bot.blocks import (
     template,
     untrusted,
 )
-from bot.cards.frame import Frame
-from bot.cards.message import Message
-from bot.cards.rich import box, stacked
-from bot.ids import Action
-from bot.text import excerpt, fit
-from gateway.approvals.record import Item, Verb
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.rich import box, stacked
+from twokey.bot.ids import Action
+from twokey.bot.text import excerpt, fit
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.verbs import Verb
 
 MAX_ROWS = 5
 """How many waiting calls are offered at once."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Final
 
-from bot.listeners import (
+from twokey.bot.listeners import (
     approve,
     approve_all,
     command,
@@ -23,7 +23,7 @@ from bot.listeners import (
     uninstalled,
     unknown,
 )
-from bot.listeners.doors import Doors
+from twokey.bot.listeners.doors import Doors
 
 LISTENERS: Final[tuple[Callable[[Doors], None], ...]] = (
     approve.register,

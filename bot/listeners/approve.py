@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from bot.desk import Desk, Said
-from bot.gestures import Clicked, Submitted
-from bot.ids import Action, Input, View
-from bot.listeners.doors import Doors, Reply
-from bot.listeners.full_view import need_full_view
-from bot.listeners.verify_click import (
+from twokey.bot.desk import Desk, Said
+from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.ids import Action, Input, View
+from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.listeners.full_view import need_full_view
+from twokey.bot.listeners.verify_click import (
     answered,
     decide,
     lacks_reason,
     permitted,
     verify_click,
 )
-from bot.listeners.views import (
+from twokey.bot.listeners.views import (
     decide_from_form,
     open_form,
     rejected_inputs,
     verify_submission,
 )
-from bot.modals import approve
-from gateway.approvals.decisions import Approve
-from gateway.approvals.record import Verb
+from twokey.bot.modals import approve
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.protocol.verbs import Verb
 
 
 def register(doors: Doors) -> None:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from bot.blocks import Template, joined, template
-from bot.cards.batch import needs_own_click
-from bot.cards.outcome import explained
-from bot.desk import Calm, Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action
-from bot.listeners.doors import Doors
-from bot.listeners.verify_click import answered, log_outcome, verify_click
-from gateway.approvals.decisions import Approve, Outcome, Settled, Voted
-from gateway.store.changing import Loaded
+from twokey.bot.blocks import Template, joined, template
+from twokey.bot.cards.batch import needs_own_click
+from twokey.bot.cards.outcome import explained
+from twokey.bot.desk import Calm, Desk, Said
+from twokey.bot.gestures import Clicked
+from twokey.bot.ids import Action
+from twokey.bot.listeners.doors import Doors
+from twokey.bot.listeners.verify_click import answered, log_outcome, verify_click
+from twokey.gateway.approvals.decisions import Approve, Outcome, Settled, Voted
+from twokey.gateway.store.changing import Loaded
 
 
 def register(doors: Doors) -> None:

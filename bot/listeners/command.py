@@ -6,18 +6,18 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, LiteralString
 
-from bot.blocks import Label, Template, joined, section, slash_command, template
-from bot.cards.fallbacks import of_card
-from bot.desk import Calm, Desk, Said, spoken
-from bot.listeners.delegate import delegated
-from bot.listeners.doors import Doors, Reply
-from bot.listeners.readable import Reader, access_to, member_reading
-from bot.listeners.stopping import frozen_now, lifted_now, listed_now
-from bot.payload import Command
-from gateway.approvals.record import Approval
-from gateway.approvals.tiers import Tier, join
-from gateway.service.queue import MAX_QUEUE
-from gateway.store.changing import Loaded
+from twokey.bot.blocks import Label, Template, joined, section, slash_command, template
+from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.desk import Calm, Desk, Said, spoken
+from twokey.bot.listeners.delegate import delegated
+from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.listeners.readable import Reader, access_to, member_reading
+from twokey.bot.listeners.stopping import frozen_now, lifted_now, listed_now
+from twokey.bot.payload import Command
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.service.queue import MAX_QUEUE
+from twokey.gateway.store.changing import Loaded
 
 logger = logging.getLogger(__name__)
 

@@ -6,13 +6,13 @@ import logging
 import re
 from typing import LiteralString
 
-from bot.blocks import label, slash_command, template, user
-from bot.cards.refs import when
-from bot.desk import Calm, Desk, Said
-from bot.payload import Command
-from gateway.approvals.decisions import Standing
-from gateway.approvals.record import Person
-from gateway.policy.fields import parse_duration
+from twokey.bot.blocks import label, slash_command, template, user
+from twokey.bot.cards.refs import when
+from twokey.bot.desk import Calm, Desk, Said
+from twokey.bot.payload import Command
+from twokey.gateway.approvals.decisions import Standing
+from twokey.gateway.policy.fields import parse_duration
+from twokey.gateway.protocol.records import Person
 
 logger = logging.getLogger(__name__)
 

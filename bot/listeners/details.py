@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bot.blocks import Block
-from bot.desk import Desk, Said
-from bot.gestures import Clicked, Submitted
-from bot.ids import PAGE, Action, View
-from bot.listeners.doors import Doors, Reply
-from bot.listeners.full_view import need_every_page, saw_page
-from bot.listeners.verify_click import (
+from twokey.bot.blocks import Block
+from twokey.bot.desk import Desk, Said
+from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.ids import PAGE, Action, View
+from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.listeners.full_view import need_every_page, saw_page
+from twokey.bot.listeners.verify_click import (
     Target,
     decide,
     lacks_reason,
@@ -17,7 +17,7 @@ from bot.listeners.verify_click import (
     verify_place,
     verify_seal,
 )
-from bot.listeners.views import (
+from twokey.bot.listeners.views import (
     concluded,
     open_view,
     rejected_inputs,
@@ -25,9 +25,9 @@ from bot.listeners.views import (
     turn_view,
     verify_submission,
 )
-from bot.modals import approve, details
-from gateway.approvals.decisions import Approve
-from gateway.approvals.record import Verb
+from twokey.bot.modals import approve, details
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.protocol.verbs import Verb
 
 
 def register(doors: Doors) -> None:

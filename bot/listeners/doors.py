@@ -17,15 +17,15 @@ from typing import Protocol, TypeVar, cast
 from slack_bolt.app.async_app import AsyncApp
 from slack_bolt.response import BoltResponse
 
-from bot import payload
-from bot.blocks import label
-from bot.desk import Calm, Desk, Said, spoken
-from bot.gestures import Clicked, Submitted
-from bot.ids import Action, View
-from bot.modals.message import notice
-from bot.payload import BadPayload, Command, Json
-from gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
-from gateway.failures import log_failure
+from twokey.bot import payload
+from twokey.bot.blocks import label
+from twokey.bot.desk import Calm, Desk, Said, spoken
+from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.ids import Action, View
+from twokey.bot.modals.message import notice
+from twokey.bot.payload import BadPayload, Command, Json
+from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
+from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from functools import partial
 
-from bot.blocks import template
-from bot.desk import Calm, Desk
-from bot.gestures import Clicked, Submitted
-from bot.ids import Action, View
-from bot.listeners.doors import Doors, Reply
-from bot.listeners.full_view import need_full_view
-from bot.listeners.verify_click import Target, decide, permitted, verify_click
-from bot.listeners.views import (
+from twokey.bot.blocks import template
+from twokey.bot.desk import Calm, Desk
+from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.ids import Action, View
+from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.listeners.full_view import need_full_view
+from twokey.bot.listeners.verify_click import Target, decide, permitted, verify_click
+from twokey.bot.listeners.views import (
     concluded,
     open_form,
     rejected_inputs,
     replace_form,
     verify_submission,
 )
-from bot.modals import edit
-from bot.modals.form import errors_by_block
-from gateway.approvals.changes import edit_asks_more, first_of, raised_item
-from gateway.approvals.decisions import Edit, Invalid
-from gateway.approvals.edits import argument_errors
-from gateway.approvals.permission import objection
-from gateway.approvals.record import Verb
-from gateway.approvals.strict_json import JsonObject
+from twokey.bot.modals import edit
+from twokey.bot.modals.form import errors_by_block
+from twokey.gateway.approvals.changes import edit_asks_more, first_of, raised_item
+from twokey.gateway.approvals.decisions import Edit, Invalid
+from twokey.gateway.approvals.permission import objection
+from twokey.gateway.protocol.edits import argument_errors
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.verbs import Verb
 
 
 def register(doors: Doors) -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from bot.blocks import label, template
-from bot.desk import Calm, Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action
-from bot.listeners.doors import Doors
-from bot.listeners.noticed import seen_notice
-from gateway.approvals.decisions import Forbidden
-from gateway.store.freezes import Scope, ScopeKind
+from twokey.bot.blocks import label, template
+from twokey.bot.desk import Calm, Desk, Said
+from twokey.bot.gestures import Clicked
+from twokey.bot.ids import Action
+from twokey.bot.listeners.doors import Doors
+from twokey.bot.listeners.noticed import seen_notice
+from twokey.gateway.approvals.decisions import Forbidden
+from twokey.gateway.store.freezes import Scope, ScopeKind
 
 logger = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from bot.blocks import template
-from bot.cards.batch import needs_full_view
-from bot.desk import Calm, Desk
-from bot.listeners.verify_click import Target
-from bot.modals.details import page_count
+from twokey.bot.blocks import template
+from twokey.bot.cards.batch import needs_full_view
+from twokey.bot.desk import Calm, Desk
+from twokey.bot.listeners.verify_click import Target
+from twokey.bot.modals.details import page_count
 
 _READ_FIRST: LiteralString = (
     "This call is longer than its card, so nothing was recorded. Please open View all "

@@ -6,8 +6,8 @@ import logging
 from collections.abc import Sequence
 from typing import cast
 
-from bot import payload
-from bot.blocks import (
+from twokey.bot import payload
+from twokey.bot.blocks import (
     Block,
     Label,
     Template,
@@ -19,18 +19,20 @@ from bot.blocks import (
     slash_command,
     template,
 )
-from bot.cards import home
-from bot.desk import Desk
-from bot.listeners.doors import Doors
-from bot.listeners.readable import Access, may_decide
-from bot.payload import HomeOpened, Json
-from bot.web import SlackError
-from gateway.approvals.permission import objection
-from gateway.approvals.quorum import is_among
-from gateway.approvals.record import Approval, Item, Person, Verb
-from gateway.errors import StoreUnavailable
-from gateway.service.queue import MAX_QUEUE
-from gateway.store.changing import Loaded
+from twokey.bot.cards import home
+from twokey.bot.desk import Desk
+from twokey.bot.listeners.doors import Doors
+from twokey.bot.listeners.readable import Access, may_decide
+from twokey.bot.payload import HomeOpened, Json
+from twokey.bot.web import SlackError
+from twokey.gateway.approvals.permission import objection
+from twokey.gateway.approvals.quorum import is_among
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.service.queue import MAX_QUEUE
+from twokey.gateway.store.changing import Loaded
 
 logger = logging.getLogger(__name__)
 

@@ -8,18 +8,19 @@ import logging
 from dataclasses import dataclass
 from datetime import timedelta
 
-from bot import message_events
-from bot.blocks import template
-from bot.desk import Calm, Desk, Said, spoken
-from bot.listeners.doors import NOT_RECORDED, Doors
-from bot.listeners.under_card import answered_under_card
-from bot.message_events import Deleted, Mention
-from bot.payload import BadPayload, Json
-from bot.web import SlackError
-from gateway.approvals.decisions import Reviewer, Standing
-from gateway.approvals.record import Origin, Person
-from gateway.errors import StoreUnavailable, TooManySpeakers
-from gateway.store.keys import MESSAGE_LIFETIME
+from twokey.bot import message_events
+from twokey.bot.blocks import template
+from twokey.bot.desk import Calm, Desk, Said, spoken
+from twokey.bot.listeners.doors import NOT_RECORDED, Doors
+from twokey.bot.listeners.under_card import answered_under_card
+from twokey.bot.message_events import Deleted, Mention
+from twokey.bot.payload import BadPayload, Json
+from twokey.bot.web import SlackError
+from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.record import Origin
+from twokey.gateway.errors import StoreUnavailable, TooManySpeakers
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.store.keys import MESSAGE_LIFETIME
 
 logger = logging.getLogger(__name__)
 

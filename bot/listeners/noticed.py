@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import LiteralString
 
-from bot.blocks import template
-from bot.desk import Calm, Desk
-from bot.gestures import Clicked
-from bot.ids import Action, Sealed, View, verify_notice
-from bot.listeners.verify_click import read_seal
-from gateway.approvals.decisions import Standing
-from gateway.approvals.notice import Notice
-from gateway.approvals.record import Person
+from twokey.bot.blocks import template
+from twokey.bot.desk import Calm, Desk
+from twokey.bot.gestures import Clicked
+from twokey.bot.ids import Action, Sealed, View, verify_notice
+from twokey.bot.listeners.verify_click import read_seal
+from twokey.gateway.approvals.decisions import Standing
+from twokey.gateway.approvals.notice import Notice
+from twokey.gateway.protocol.records import Person
 
 logger = logging.getLogger(__name__)
 

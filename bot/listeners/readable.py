@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.blocks import label, template
-from bot.desk import Calm, Desk
-from gateway.approvals.decisions import Reviewer, Standing
-from gateway.approvals.membership import click_again, open_roles
-from gateway.approvals.permission import objection
-from gateway.approvals.record import Approval, Item, Verb
+from twokey.bot.blocks import label, template
+from twokey.bot.desk import Calm, Desk
+from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.membership import click_again, open_roles
+from twokey.gateway.approvals.permission import objection
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.verbs import Verb
 
 
 @dataclass(frozen=True, slots=True)

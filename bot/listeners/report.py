@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import logging
 
-from bot.blocks import template
-from bot.desk import Calm, Desk, Said
-from bot.gestures import Clicked, Submitted
-from bot.ids import Action, View
-from bot.listeners.doors import Doors, Reply
-from bot.listeners.noticed import member, proven_notice, seen_notice
-from bot.listeners.verify_click import bound, read_seal
-from bot.listeners.views import opened_view
-from bot.modals import report
-from gateway.store.cards import ViewBinding
+from twokey.bot.blocks import template
+from twokey.bot.desk import Calm, Desk, Said
+from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.ids import Action, View
+from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.listeners.noticed import member, proven_notice, seen_notice
+from twokey.bot.listeners.verify_click import bound, read_seal
+from twokey.bot.listeners.views import opened_view
+from twokey.bot.modals import report
+from twokey.gateway.store.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from bot.desk import Desk
-from bot.gestures import Clicked, Submitted
-from bot.ids import Action, Input, View
-from bot.listeners.doors import Doors, Reply
-from bot.listeners.verify_click import permitted, verify_click
-from bot.listeners.views import (
+from twokey.bot.desk import Desk
+from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.ids import Action, Input, View
+from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.listeners.verify_click import permitted, verify_click
+from twokey.bot.listeners.views import (
     decide_from_form,
     open_form,
     rejected_inputs,
     verify_submission,
 )
-from bot.modals import respond
-from gateway.approvals.decisions import Respond
-from gateway.approvals.record import Verb
+from twokey.bot.modals import respond
+from twokey.gateway.approvals.decisions import Respond
+from twokey.gateway.protocol.verbs import Verb
 
 
 def register(doors: Doors) -> None:

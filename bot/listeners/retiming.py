@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from bot.cards.outcome import explained
-from bot.desk import Desk, Said
-from bot.gestures import Clicked
-from bot.listeners.verify_click import Target, bound
-from bot.listeners.views import turn_view
-from bot.modals import details
-from gateway.approvals.changes import Change
-from gateway.approvals.decisions import Refusal
+from twokey.bot.cards.outcome import explained
+from twokey.bot.desk import Desk, Said
+from twokey.bot.gestures import Clicked
+from twokey.bot.listeners.verify_click import Target, bound
+from twokey.bot.listeners.views import turn_view
+from twokey.bot.modals import details
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Refusal
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import LiteralString
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     context,
     label,
@@ -19,15 +19,15 @@ from bot.blocks import (
     template,
     untrusted,
 )
-from bot.cards.refs import when
-from bot.cards.stops import actor_ref
-from bot.desk import Calm, Desk, Said, spoken
-from bot.listeners.doors import Reply
-from bot.payload import Command
-from bot.text import fit
-from gateway.approvals.decisions import Forbidden, Reviewer, Standing
-from gateway.service.stopping import MAX_REASON
-from gateway.store.freezes import Freeze, Scope, ScopeKind
+from twokey.bot.cards.refs import when
+from twokey.bot.cards.stops import actor_ref
+from twokey.bot.desk import Calm, Desk, Said, spoken
+from twokey.bot.listeners.doors import Reply
+from twokey.bot.payload import Command
+from twokey.bot.text import fit
+from twokey.gateway.approvals.decisions import Forbidden, Reviewer, Standing
+from twokey.gateway.service.stopping import MAX_REASON
+from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
 
 logger = logging.getLogger(__name__)
 

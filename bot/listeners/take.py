@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bot.desk import Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action
-from bot.listeners.doors import Doors
-from bot.listeners.retiming import retimed
-from bot.listeners.verify_click import verify_click
+from twokey.bot.desk import Desk, Said
+from twokey.bot.gestures import Clicked
+from twokey.bot.ids import Action
+from twokey.bot.listeners.doors import Doors
+from twokey.bot.listeners.retiming import retimed
+from twokey.bot.listeners.verify_click import verify_click
 
 
 def register(doors: Doors) -> None:

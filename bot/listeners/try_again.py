@@ -5,14 +5,14 @@ from __future__ import annotations
 import logging
 from typing import LiteralString
 
-from bot.blocks import label, template
-from bot.desk import Calm, Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action, Sealed, verify_outage
-from bot.listeners.doors import Doors
-from bot.listeners.verify_click import read_seal
-from gateway.store.freezes import Scope, ScopeKind
-from gateway.store.stalled import RunState, StalledRun
+from twokey.bot.blocks import label, template
+from twokey.bot.desk import Calm, Desk, Said
+from twokey.bot.gestures import Clicked
+from twokey.bot.ids import Action, Sealed, verify_outage
+from twokey.bot.listeners.doors import Doors
+from twokey.bot.listeners.verify_click import read_seal
+from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.stalled import RunState, StalledRun
 
 logger = logging.getLogger(__name__)
 

@@ -12,24 +12,29 @@ import html
 import logging
 from functools import partial
 
-from bot.blocks import template
-from bot.cards import words as card_words
-from bot.cards.frame import Frame
-from bot.cards.message import Message
-from bot.desk import Calm, Desk, Said, spoken
-from bot.gestures import Clicked
-from bot.ids import Action
-from bot.listeners.doors import NEWER, NOT_RECORDED, UNREADABLE, Doors
-from bot.listeners.full_view import need_full_view
-from bot.listeners.verify_click import Target, permitted, sealed_value, verify_seal
-from bot.listeners.views import open_form
-from bot.message_events import Mention, without_bot
-from bot.modals import edit, reject, respond
-from bot.web import SlackError
-from bot.wording import Label
-from gateway.approvals.record import Verb
-from gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
-from gateway.failures import log_failure
+from twokey.bot.blocks import template
+from twokey.bot.cards import words as card_words
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.message import Message
+from twokey.bot.desk import Calm, Desk, Said, spoken
+from twokey.bot.gestures import Clicked
+from twokey.bot.ids import Action
+from twokey.bot.listeners.doors import NEWER, NOT_RECORDED, UNREADABLE, Doors
+from twokey.bot.listeners.full_view import need_full_view
+from twokey.bot.listeners.verify_click import (
+    Target,
+    permitted,
+    sealed_value,
+    verify_seal,
+)
+from twokey.bot.listeners.views import open_form
+from twokey.bot.message_events import Mention, without_bot
+from twokey.bot.modals import edit, reject, respond
+from twokey.bot.web import SlackError
+from twokey.bot.wording import Label
+from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.verbs import Verb
 
 logger = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from bot.desk import Desk
-from bot.listeners.doors import Doors
-from bot.payload import Json
+from twokey.bot.desk import Desk
+from twokey.bot.listeners.doors import Doors
+from twokey.bot.payload import Json
 
 TOKENS_REVOKED: Final = "tokens_revoked"
 APP_UNINSTALLED: Final = "app_uninstalled"

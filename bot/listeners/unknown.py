@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import re
 
-from bot.blocks import template
-from bot.desk import Calm, Desk, Said
-from bot.gestures import Clicked, Submitted
-from bot.listeners.doors import Doors, Reply
-from bot.payload import Json
+from twokey.bot.blocks import template
+from twokey.bot.desk import Calm, Desk, Said
+from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.payload import Json
 
 logger = logging.getLogger(__name__)
 

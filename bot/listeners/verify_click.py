@@ -6,14 +6,14 @@ import logging
 from dataclasses import dataclass
 from typing import LiteralString
 
-from bot.blocks import label, template
-from bot.cards.outcome import explained
-from bot.desk import Calm, Desk, Said
-from bot.gestures import Clicked
-from bot.ids import Action, BadSeal, Sealed, unseal, verify
-from gateway.approvals import quorum
-from gateway.approvals.deciding import REASON_POINTER
-from gateway.approvals.decisions import (
+from twokey.bot.blocks import label, template
+from twokey.bot.cards.outcome import explained
+from twokey.bot.desk import Calm, Desk, Said
+from twokey.bot.gestures import Clicked
+from twokey.bot.ids import Action, BadSeal, Sealed, unseal, verify
+from twokey.gateway.approvals import quorum
+from twokey.gateway.approvals.deciding import REASON_POINTER
+from twokey.gateway.approvals.decisions import (
     Click,
     Decision,
     Invalid,
@@ -24,12 +24,13 @@ from gateway.approvals.decisions import (
     Unknown,
     explain_state,
 )
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.permission import objection
-from gateway.approvals.record import Approval, Item, Verb
-from gateway.store.cards import ViewBinding
-from gateway.store.changing import Loaded
-from gateway.store.keys import Keys
+from twokey.gateway.approvals.permission import objection
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.store.cards import ViewBinding
+from twokey.gateway.store.changing import Loaded
+from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 

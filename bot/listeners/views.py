@@ -11,18 +11,30 @@ import logging
 from collections.abc import Mapping
 from typing import LiteralString, Protocol
 
-from bot.blocks import Block, ensure_valid_view, label, template
-from bot.cards.outcome import explained
-from bot.desk import Calm, Desk
-from bot.gestures import Clicked, Submitted
-from bot.ids import Input, View
-from bot.listeners.doors import Reply
-from bot.listeners.verify_click import Target, bound, decide, read_seal, verify_seal
-from bot.modals.message import notice
-from bot.web import SlackError, text_at
-from gateway.approvals.decisions import Decision, Invalid, Outcome, Settled, Voted
-from gateway.approvals.record import Approval
-from gateway.store.cards import ViewBinding
+from twokey.bot.blocks import Block, ensure_valid_view, label, template
+from twokey.bot.cards.outcome import explained
+from twokey.bot.desk import Calm, Desk
+from twokey.bot.gestures import Clicked, Submitted
+from twokey.bot.ids import Input, View
+from twokey.bot.listeners.doors import Reply
+from twokey.bot.listeners.verify_click import (
+    Target,
+    bound,
+    decide,
+    read_seal,
+    verify_seal,
+)
+from twokey.bot.modals.message import notice
+from twokey.bot.web import SlackError, text_at
+from twokey.gateway.approvals.decisions import (
+    Decision,
+    Invalid,
+    Outcome,
+    Settled,
+    Voted,
+)
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.store.cards import ViewBinding
 
 logger = logging.getLogger(__name__)
 

@@ -7,8 +7,7 @@ from typing import assert_never, cast
 
 from pydantic import JsonValue
 
-from bot.blockkit.limits import TYPED
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     date_input,
     input_block,
@@ -21,11 +20,12 @@ from bot.blocks import (
     text_input,
     untrusted,
 )
-from bot.ids import VALUE
-from bot.modals.fields import Field
-from bot.modals.schema import ABSENT, Kind, is_same
-from bot.modals.texts import json_text, number_text, option_labels, path_label
-from bot.text import fit
+from twokey.bot.ids import VALUE
+from twokey.bot.modals.fields import Field
+from twokey.bot.modals.schema import ABSENT, Kind, is_same
+from twokey.bot.modals.texts import json_text, number_text, option_labels, path_label
+from twokey.bot.text import fit
+from twokey.sandbox.blockkit.limits import TYPED
 
 UNSET = "unset"
 """The value of the choice that stands for "not set"."""

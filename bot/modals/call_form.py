@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import LiteralString
 
-from bot.blocks import Block, input_block, label, modal, text_input
-from bot.ids import Input, View, seal
-from bot.modals.heading import heading
-from gateway.approvals.record import Approval
+from twokey.bot.blocks import Block, input_block, label, modal, text_input
+from twokey.bot.ids import Input, View, seal
+from twokey.bot.modals.heading import heading
+from twokey.gateway.approvals.record import Approval
 
 
 def call_form(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     actions,
     alert,
@@ -23,18 +23,19 @@ from bot.blocks import (
     option,
     template,
 )
-from bot.cards.buttons import of_time, words
-from bot.cards.frame import Frame
-from bot.cards.listing import is_misleading
-from bot.cards.refs import when
-from bot.cards.rich import box, line, stacked
-from bot.cards.states import on_it
-from bot.ids import PAGE, Action, Input, View
-from bot.modals.form import State
-from bot.modals.heading import heading
-from bot.modals.pages import Part, pages
-from gateway.approvals.record import Approval, Item, Verb
-from gateway.approvals.tiers import Tier
+from twokey.bot.cards.buttons import of_time, words
+from twokey.bot.cards.frame import Frame
+from twokey.bot.cards.listing import is_misleading
+from twokey.bot.cards.refs import when
+from twokey.bot.cards.rich import box, line, stacked
+from twokey.bot.cards.states import on_it
+from twokey.bot.ids import PAGE, Action, Input, View
+from twokey.bot.modals.form import State
+from twokey.bot.modals.heading import heading
+from twokey.bot.modals.pages import Part, pages
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 _TICKED = "yes"
 _NOT_TICKED = "Please tick this box first."

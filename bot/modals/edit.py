@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.blocks import (
+from twokey.bot.blocks import (
     Block,
     Template,
     alert,
@@ -15,16 +15,18 @@ from bot.blocks import (
     template,
     text_input,
 )
-from bot.cards.diff import changes
-from bot.cards.rich import box, stacked
-from bot.cards.votes import counted_votes, roles_of, still_needed
-from bot.ids import Input, View, block_id, seal
-from bot.modals.form import Read, State, form, read
-from bot.modals.heading import heading
-from gateway.approvals.deciding import MAX_TEXT
-from gateway.approvals.record import Approval, Demand, Item, Verb
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
+from twokey.bot.cards.diff import changes
+from twokey.bot.cards.rich import box, stacked
+from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
+from twokey.bot.ids import Input, View, block_id, seal
+from twokey.bot.modals.form import Read, State, form, read
+from twokey.bot.modals.heading import heading
+from twokey.gateway.approvals.deciding import MAX_TEXT
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 _CHANGE = 2_500
 _NO_REASON = "Please say why you change this; the agent reads it."

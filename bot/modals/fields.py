@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 from pydantic import JsonValue
 
-from bot.blockkit.limits import TYPED
-from bot.ids import field_block_id
-from bot.modals.schema import (
+from twokey.bot.ids import field_block_id
+from twokey.bot.modals.schema import (
     ABSENT,
     Absent,
     Kind,
@@ -25,9 +24,10 @@ from bot.modals.schema import (
     required,
     resolved,
 )
-from bot.modals.texts import json_text, slack_length
-from gateway.approvals.record import Item
-from gateway.approvals.strict_json import JsonObject
+from twokey.bot.modals.texts import json_text, slack_length
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.sandbox.blockkit.limits import TYPED
 
 MAX_DEPTH = 4
 MAX_FIELDS = 60

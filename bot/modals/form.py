@@ -6,10 +6,10 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bot.blocks import Block, context, label, section, untrusted
-from bot.ids import VALUE, Input
-from bot.modals.asking import question
-from bot.modals.fields import (
+from twokey.bot.blocks import Block, context, label, section, untrusted
+from twokey.bot.ids import VALUE, Input
+from twokey.bot.modals.asking import question
+from twokey.bot.modals.fields import (
     TOO_MANY,
     Field,
     Path,
@@ -17,14 +17,14 @@ from bot.modals.fields import (
     lay_out,
     redacted_paths,
 )
-from bot.modals.reading import Unreadable, seen, value
-from bot.modals.schema import ABSENT, Value
-from bot.modals.texts import path_label
-from bot.text import fit
-from gateway.approvals import digest
-from gateway.approvals.pointers import tokens_of
-from gateway.approvals.record import Item
-from gateway.approvals.strict_json import JsonObject
+from twokey.bot.modals.reading import Unreadable, seen, value
+from twokey.bot.modals.schema import ABSENT, Value
+from twokey.bot.modals.texts import path_label
+from twokey.bot.text import fit
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.pointers import tokens_of
+from twokey.gateway.protocol.strict_json import JsonObject
 
 MAX_BYTES = 200_000
 """How much of a view's 250 kB the inputs may take."""
@@ -95,7 +95,7 @@ def read(item: Item, state: State) -> Read:
 
     Whatever was not touched keeps its exact value, so that opening and submitting the
     form changes nothing. Only this reading can fail here; whether the arguments fit
-    the tool's schema is `gateway.approvals.edits.argument_errors`.
+    the tool's schema is `twokey.gateway.protocol.edits.argument_errors`.
     """
     args, errors = item.args, dict[str, str]()
     for field in form(item).fields:

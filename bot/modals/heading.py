@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from bot.blocks import Block, context, joined, section, template, untrusted
-from bot.cards.listing import listing, summary
-from bot.cards.rich import box, stacked
-from bot.cards.states import BECAUSE, TIERS, reasons_line
-from bot.ids import block_id
-from bot.text import fit
-from gateway.approvals.record import Approval, Item
+from twokey.bot.blocks import Block, context, joined, section, template, untrusted
+from twokey.bot.cards.listing import listing, summary
+from twokey.bot.cards.rich import box, stacked
+from twokey.bot.cards.states import BECAUSE, TIERS, reasons_line
+from twokey.bot.ids import block_id
+from twokey.bot.text import fit
+from twokey.gateway.approvals.record import Approval, Item
 
 _TITLE = 300
 _TOOL = 80

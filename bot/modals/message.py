@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bot.blocks import Block, Plain, Template, label, modal, section
-from bot.ids import View
+from twokey.bot.blocks import Block, Plain, Template, label, modal, section
+from twokey.bot.ids import View
 
 
 def notice(title: Plain, text: Template | Plain) -> Block:
@@ -11,6 +11,6 @@ def notice(title: Plain, text: Template | Plain) -> Block:
 
     Args:
         title: 24 characters at most.
-        text: what to say, such as `bot.cards.outcome.explained` of an outcome.
+        text: what to say, such as `twokey.bot.cards.outcome.explained` of an outcome.
     """
     return modal(title, [section(text)], callback_id=View.NOTICE, close=label("Close"))

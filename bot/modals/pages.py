@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.cards.chunks import chunks
-from bot.cards.diff import is_in_another_state, state_text
-from bot.cards.listing import boxes
-from bot.cards.states import STATES, TRIAGE
-from bot.modals.heading import REASONS
-from bot.text import reveal
-from gateway.approvals.record import Approval, Item, Verb
+from twokey.bot.cards.chunks import chunks
+from twokey.bot.cards.diff import is_in_another_state, state_text
+from twokey.bot.cards.listing import boxes
+from twokey.bot.cards.states import STATES, TRIAGE
+from twokey.bot.modals.heading import REASONS
+from twokey.bot.text import reveal
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.verbs import Verb
 
 PAGE = 9_000
 """How many characters a page holds; a view takes far more, a reader does not."""

@@ -14,12 +14,12 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from bot.blockkit.forms import day, number
-from bot.modals.asking import FALSE, TRUE, UNSET, Seen, prefilled
-from bot.modals.fields import Field
-from bot.modals.schema import ABSENT, Kind, Value
-from gateway.approvals import strict_json
-from gateway.errors import BadJson
+from twokey.bot.modals.asking import FALSE, TRUE, UNSET, Seen, prefilled
+from twokey.bot.modals.fields import Field
+from twokey.bot.modals.schema import ABSENT, Kind, Value
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol import strict_json
+from twokey.sandbox.blockkit.forms import day, number
 
 _MAX_DIGITS = 400
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.blocks import Block, input_block, label, option, select
-from bot.ids import Input, View
-from bot.modals.call_form import call_form, text_field
-from bot.modals.edit import text_of
-from bot.modals.form import State
-from bot.modals.heading import tell
-from bot.modals.reading import Unreadable, seen
-from bot.modals.schema import Kind
-from gateway.approvals.deciding import MAX_TEXT
-from gateway.approvals.record import Approval, Item, Verb
+from twokey.bot.blocks import Block, input_block, label, option, select
+from twokey.bot.ids import Input, View
+from twokey.bot.modals.call_form import call_form, text_field
+from twokey.bot.modals.edit import text_of
+from twokey.bot.modals.form import State
+from twokey.bot.modals.heading import tell
+from twokey.bot.modals.reading import Unreadable, seen
+from twokey.bot.modals.schema import Kind
+from twokey.gateway.approvals.deciding import MAX_TEXT
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.verbs import Verb
 
 PRESETS = {
     "not_needed": "Not needed",

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bot.blocks import Block, label, modal, section, template
-from bot.ids import Input, View, seal_notice
-from bot.modals.call_form import text_field
-from bot.modals.edit import text_of
-from bot.modals.form import State
-from gateway.approvals.notice import Notice
+from twokey.bot.blocks import Block, label, modal, section, template
+from twokey.bot.ids import Input, View, seal_notice
+from twokey.bot.modals.call_form import text_field
+from twokey.bot.modals.edit import text_of
+from twokey.bot.modals.form import State
+from twokey.gateway.approvals.notice import Notice
 
 MAX_REMARK = 1_000
 """How many characters a remark may have."""

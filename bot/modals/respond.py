@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bot.blocks import Block
-from bot.ids import Input, View
-from bot.modals.call_form import call_form, text_field
-from bot.modals.edit import text_of
-from bot.modals.form import State
-from bot.modals.heading import tell
-from gateway.approvals.deciding import MAX_TEXT
-from gateway.approvals.record import Approval
+from twokey.bot.blocks import Block
+from twokey.bot.ids import Input, View
+from twokey.bot.modals.call_form import call_form, text_field
+from twokey.bot.modals.edit import text_of
+from twokey.bot.modals.form import State
+from twokey.bot.modals.heading import tell
+from twokey.gateway.approvals.deciding import MAX_TEXT
+from twokey.gateway.approvals.record import Approval
 
 
 @dataclass(frozen=True, slots=True)

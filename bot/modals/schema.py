@@ -15,12 +15,12 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from bot.blockkit.forms import day, number
-from bot.blockkit.limits import OPTION, SELECT_OPTIONS
-from bot.modals.texts import number_text, option_labels, slack_length
-from bot.text import reveal
-from gateway.approvals.pointers import pointed
-from gateway.approvals.strict_json import JsonObject
+from twokey.bot.modals.texts import number_text, option_labels, slack_length
+from twokey.bot.text import reveal
+from twokey.gateway.protocol.pointers import pointed
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.sandbox.blockkit.forms import day, number
+from twokey.sandbox.blockkit.limits import OPTION, SELECT_OPTIONS
 
 _MAX_HOPS = 16
 _LONG = 80

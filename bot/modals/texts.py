@@ -9,9 +9,9 @@ from decimal import Decimal
 
 from pydantic import JsonValue
 
-from bot.text import reveal
-from gateway.approvals.evidence import as_text
-from gateway.approvals.hidden import has_hidden, mark
+from twokey.bot.text import reveal
+from twokey.gateway.approvals.evidence import as_text
+from twokey.gateway.approvals.hidden import has_hidden, mark
 
 PATH_MARK = " \u203a "
 

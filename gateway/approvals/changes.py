@@ -5,27 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gateway.approvals import quorum, timing
-from gateway.approvals.decisions import Click, Reviewer, Voted
-from gateway.approvals.events import (
+from twokey.gateway.approvals import quorum, timing
+from twokey.gateway.approvals.decisions import Click, Reviewer, Voted
+from twokey.gateway.approvals.events import (
     BY_GATEWAY,
     Event,
     EventName,
     approval_event,
     named_after,
 )
-from gateway.approvals.record import (
-    Approval,
-    Demand,
-    Item,
-    Opened,
-    Person,
-    ReasonFor,
-    Record,
-    Verb,
-)
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier, join
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.record import Approval, Item, Opened
+from twokey.gateway.protocol.records import Person, Record
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.protocol.verbs import ReasonFor, Verb
 
 
 class Judgement(Record):

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import assert_never
 
-from gateway.approvals import edits, permission, quorum
-from gateway.approvals.changes import (
+from twokey.gateway.approvals import editing, permission, quorum
+from twokey.gateway.approvals.changes import (
     Change,
     Frame,
     Judgement,
@@ -24,7 +24,7 @@ from gateway.approvals.changes import (
     reopened,
     shown_item,
 )
-from gateway.approvals.decisions import (
+from twokey.gateway.approvals.decisions import (
     Approve,
     Changed,
     Click,
@@ -41,23 +41,21 @@ from gateway.approvals.decisions import (
     Stale,
     Voted,
 )
-from gateway.approvals.events import EventName, named_after
-from gateway.approvals.lifecycle import ItemState, Move, advance
-from gateway.approvals.reconciling import reconcile
-from gateway.approvals.record import (
-    Approval,
-    Item,
-    Settlement,
-    Verb,
-)
-from gateway.approvals.tiers import Tier
-from gateway.approvals.voting import (
+from twokey.gateway.approvals.events import EventName, named_after
+from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.reconciling import reconcile
+from twokey.gateway.approvals.record import Approval, Item, Settlement
+from twokey.gateway.approvals.voting import (
     is_counted,
     pending_change,
     vote,
     votes_of_others,
 )
-from gateway.errors import BadJson
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol import edits
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 MAX_TEXT = 3000
 """Longest reason or response: what one Slack text input can hold."""
@@ -216,7 +214,7 @@ def _edit(frame: Frame, edit: Edit) -> Change | Refusal:
     if errors:
         return Invalid(errors=errors)
     try:
-        document = edits.edited_document(frame.item, edit.args)
+        document = editing.edited_document(frame.item, edit.args)
     except BadJson as error:
         return Invalid(errors={error.pointer: f"{error.problem}."})
     if document == frame.item.action:
@@ -228,7 +226,7 @@ def _edit(frame: Frame, edit: Edit) -> Change | Refusal:
 
 
 def _changed(frame: Frame, document: str, reason: str) -> Change | Refusal:
-    record = edits.edit_record(
+    record = editing.edit_record(
         frame.item,
         document,
         by=frame.reviewer.person,

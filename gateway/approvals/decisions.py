@@ -11,16 +11,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import (
-    Approval,
-    Finding,
-    Item,
-    Person,
-    Record,
-    Settlement,
-)
-from gateway.approvals.strict_json import JsonObject
+from twokey.gateway.approvals.record import Approval, Item, Settlement
+from twokey.gateway.protocol.records import Person, Record
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.verbs import Finding
 
 
 class Standing(StrEnum):

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from gateway.approvals.changes import Change
-from gateway.approvals.events import Event, approval_event, named_after
-from gateway.approvals.executing import abandoned
-from gateway.approvals.lifecycle import ItemState, Move, advance
-from gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.events import Event, approval_event, named_after
+from twokey.gateway.approvals.executing import abandoned
+from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.states import ItemState
 
 _WITHDRAWN = {ItemState.PENDING: Move.WITHDRAW, ItemState.AUTHORIZED: Move.LAPSE}
 

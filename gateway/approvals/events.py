@@ -6,8 +6,9 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Home, Item, Record
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Home, Record
+from twokey.gateway.protocol.states import ItemState
 
 
 class EventName(StrEnum):

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 
 from pydantic import JsonValue
 
-from gateway.approvals.record import Record
-from gateway.approvals.strict_json import JsonObject
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject
 
 HIDDEN = "•••••• (hidden by policy)"
 

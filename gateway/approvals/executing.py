@@ -7,11 +7,18 @@ whether the tool had its effect: the item is in doubt, unless the tool is idempo
 
 from __future__ import annotations
 
-from gateway.approvals import timing
-from gateway.approvals.changes import Change, following
-from gateway.approvals.events import Event, EventName, approval_event, named_after
-from gateway.approvals.lifecycle import ItemState, Move, advance
-from gateway.approvals.record import Approval, Item, Result
+from twokey.gateway.approvals import timing
+from twokey.gateway.approvals.changes import Change, following
+from twokey.gateway.approvals.events import (
+    Event,
+    EventName,
+    approval_event,
+    named_after,
+)
+from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
 
 _MOVES = {
     ItemState.AUTHORIZED: Move.RELEASE,

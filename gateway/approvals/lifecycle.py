@@ -4,24 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from gateway.errors import IllegalMove
-
-
-class ItemState(StrEnum):
-    """Where one call stands. ``authorized`` is not ``executed``."""
-
-    PENDING = "pending"
-    AUTHORIZED = "authorized"
-    EXECUTING = "executing"
-    EXECUTED = "executed"
-    FAILED = "failed"
-    IN_DOUBT = "in_doubt"
-    REJECTED = "rejected"
-    ANSWERED = "answered"
-    EXPIRED = "expired"
-    SUPERSEDED = "superseded"
-    WITHDRAWN = "withdrawn"
-    LAPSED = "lapsed"
+from twokey.gateway.errors import IllegalMove
+from twokey.gateway.protocol.states import ItemState
 
 
 class ApprovalState(StrEnum):

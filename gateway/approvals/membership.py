@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gateway.approvals.decisions import Reviewer, Standing
-from gateway.approvals.record import Role
+from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.people import Role
 
 
 def holds(reviewer: Reviewer, role: Role) -> bool:

@@ -11,8 +11,9 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from gateway.approvals.record import Person, Record, approval_of, item_id
-from gateway.approvals.strict_json import JsonObject
+from twokey.gateway.approvals.record import approval_of, item_id
+from twokey.gateway.protocol.records import Person, Record
+from twokey.gateway.protocol.strict_json import JsonObject
 
 
 class CallState(StrEnum):

@@ -3,36 +3,11 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
-from gateway.approvals.verbs import Finding
-
-
-class Record(BaseModel):
-    """A frozen record that refuses fields it does not know.
-
-    What does not fit is named without what it holds: that may be an argument.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
-
-    def with_(self, **changes: object) -> Self:
-        """Return a copy with these fields replaced; values are trusted, not parsed."""
-        return self.model_copy(update=changes)
-
-
-class Person(Record):
-    """A Slack person. Only ``team`` and ``user`` identify; ``name`` is for reading."""
-
-    team: str
-    user: str
-    name: str = ""
-
-    def is_same(self, other: Person) -> bool:
-        """Say whether both are one person, by ids and never by name."""
-        return (self.team, self.user) == (other.team, other.user)
+from twokey.gateway.protocol.records import Person, Record
+from twokey.gateway.protocol.verbs import Finding
 
 
 class Notify(StrEnum):

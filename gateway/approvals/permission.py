@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.approvals import quorum
-from gateway.approvals.decisions import Reviewer
-from gateway.approvals.record import Approval, Demand, Item, Person, Verb
+from twokey.gateway.approvals import quorum
+from twokey.gateway.approvals.decisions import Reviewer
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.verbs import Verb
 
 NOBODY = (
     "The policy changed while this waited, and too few people are allowed to approve "

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from gateway.approvals.decisions import Reviewer, Standing
-from gateway.approvals.membership import click_again, holds, not_told, open_roles
-from gateway.approvals.record import Demand, Notify, Person, Record, Role, Vote
+from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.membership import click_again, holds, not_told, open_roles
+from twokey.gateway.approvals.people import Demand, Notify, Role, Vote
+from twokey.gateway.protocol.records import Person, Record
 
 _STANDING_REASONS = {
     Standing.GUEST: "Guests cannot decide approvals.",

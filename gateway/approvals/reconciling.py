@@ -6,9 +6,15 @@ them found is kept with their note, and the doubt ends when enough found the sam
 
 from __future__ import annotations
 
-from gateway.approvals import membership, quorum
-from gateway.approvals.changes import Change, Frame, event_of, following, for_whom
-from gateway.approvals.decisions import (
+from twokey.gateway.approvals import membership, quorum
+from twokey.gateway.approvals.changes import (
+    Change,
+    Frame,
+    event_of,
+    following,
+    for_whom,
+)
+from twokey.gateway.approvals.decisions import (
     Changed,
     Forbidden,
     Invalid,
@@ -17,17 +23,13 @@ from gateway.approvals.decisions import (
     Stale,
     Voted,
 )
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState, Move, advance
-from gateway.approvals.record import (
-    Demand,
-    Finding,
-    Item,
-    Observation,
-    Verb,
-    Vote,
-)
-from gateway.approvals.tiers import Tier
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.people import Demand, Observation, Vote
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding, Verb
 
 MAX_NOTE = 3000
 """Longest note: what one Slack text input can hold."""

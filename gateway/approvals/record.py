@@ -8,20 +8,15 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gateway.approvals import digest, lifecycle
-from gateway.approvals.lifecycle import ApprovalState, ItemState
-from gateway.approvals.people import Demand as Demand  # noqa: PLC0414 - re-export
-from gateway.approvals.people import Notify as Notify  # noqa: PLC0414 - re-export
-from gateway.approvals.people import Observation as Observation  # noqa: PLC0414 - re-export
-from gateway.approvals.people import Person as Person  # noqa: PLC0414 - re-export
-from gateway.approvals.people import Record as Record  # noqa: PLC0414 - re-export
-from gateway.approvals.people import Role as Role  # noqa: PLC0414 - re-export
-from gateway.approvals.people import Vote as Vote  # noqa: PLC0414 - re-export
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.approvals.verbs import Finding as Finding  # noqa: PLC0414 - re-export
-from gateway.approvals.verbs import ReasonFor as ReasonFor  # noqa: PLC0414 - re-export
-from gateway.approvals.verbs import Verb as Verb  # noqa: PLC0414 - re-export
+from twokey.gateway.approvals import lifecycle
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.people import Demand, Observation, Role, Vote
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import EditRecord, Home, Person, Record, Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding, ReasonFor, Verb
 
 NOT_KNOWN = (
     "Its record was restored from an older copy, so whether it ran before is not known"
@@ -33,17 +28,6 @@ class Origin(Record):
 
     channel: str
     thread_ts: str
-
-
-class Home(Record):
-    """The run that calls belong to: the outermost agent, and its thread.
-
-    People speak to it, a worker brings it forward, and what waits inside it ends with
-    it. An agent that runs in no tool of another one is at home in its own thread.
-    """
-
-    agent: str
-    thread: str
 
 
 class Context(Record):
@@ -63,27 +47,6 @@ class Context(Record):
     def as_dict(self) -> dict[str, str]:
         """Return the plain object that goes into the action document."""
         return dict[str, str](self.model_dump())
-
-
-class EditRecord(Record):
-    """What a person changed in a call; the agent is told exactly this.
-
-    ``requested`` and ``executed`` are arguments, ``patch`` is RFC 6902 from the first
-    to the second, the two hashes are those of the two action documents.
-    """
-
-    v: int = 1
-    item_id: str
-    tool: str
-    tool_call_id: str
-    requested: JsonObject
-    executed: JsonObject
-    patch: tuple[JsonObject, ...]
-    requested_hash: str
-    executed_hash: str
-    by: Person
-    at_ms: int
-    reason: str = ""
 
 
 class Settlement(Record):
@@ -109,18 +72,6 @@ class Revocation(Record):
     times: int = 1
     is_final: bool = False
     is_restored: bool = False
-
-
-class Result(Record):
-    """What the executor reported.
-
-    ``payload`` is the tool's answer in the executor's own encoding; the gateway keeps
-    it to hand it back and never reads it. ``summary`` is untrusted text for the card.
-    """
-
-    ok: bool
-    summary: str = ""
-    payload: str = ""
 
 
 class Opinion(Record):
@@ -351,17 +302,6 @@ class Approval(Record):
         by_index = {item.index: item for item in items}
         rows = tuple(by_index.get(item.index, item) for item in self.items)
         return self.with_(items=rows, **changes)
-
-
-def is_inside(ns: str, outer: str) -> bool:
-    """Say whether one agent's namespace lies inside that of another.
-
-    LangGraph names what runs inside a task ``|node:task``. The second and the third
-    graph that one task runs are ``|1`` and ``|2``: they run beside the first.
-    """
-    inner = ns.removeprefix(f"{outer}|") if outer else ns
-    is_longer = inner != ns or not outer
-    return is_longer and ns != outer and not inner.partition("|")[0].isdecimal()
 
 
 def item_id(approval_id: str, index: int) -> str:

@@ -7,9 +7,10 @@ have run since. Nothing here lets a call run: each change ends it, or asks peopl
 
 from __future__ import annotations
 
-from gateway.approvals.changes import Change, by_gateway, following
-from gateway.approvals.lifecycle import ItemState, Move, advance
-from gateway.approvals.record import Approval, Item, Revocation
+from twokey.gateway.approvals.changes import Change, by_gateway, following
+from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.record import Approval, Item, Revocation
+from twokey.gateway.protocol.states import ItemState
 
 THREAD_LOST = "The saved state of the agent's conversation is gone."
 RESTORED = (

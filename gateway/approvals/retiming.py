@@ -8,13 +8,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import timedelta
 
-from gateway.approvals import quorum
-from gateway.approvals.changes import Change
-from gateway.approvals.decisions import Expired, Forbidden, Refusal, Reviewer, Stale
-from gateway.approvals.events import Event, EventName, approval_event
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Taken
-from gateway.approvals.timing import DOUBT_THEN_MS, TimerKind, latest_ms
+from twokey.gateway.approvals import quorum
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import (
+    Expired,
+    Forbidden,
+    Refusal,
+    Reviewer,
+    Stale,
+)
+from twokey.gateway.approvals.events import Event, EventName, approval_event
+from twokey.gateway.approvals.record import Approval, Taken
+from twokey.gateway.approvals.timing import DOUBT_THEN_MS, TimerKind, latest_ms
+from twokey.gateway.protocol.states import ItemState
 
 TAKEN_FOR = timedelta(minutes=10)
 """How long "I'm on it" stands by itself."""

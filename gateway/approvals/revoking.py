@@ -7,28 +7,23 @@ and so does a call whose business state is another one than people approved.
 
 from __future__ import annotations
 
-from gateway.approvals import digest, permission, quorum
-from gateway.approvals.business_state import BusinessState, with_state
-from gateway.approvals.changes import (
+from twokey.gateway.approvals import permission, quorum
+from twokey.gateway.approvals.changes import (
     Change,
     Judgement,
     by_gateway,
     following,
     raised_item,
 )
-from gateway.approvals.lifecycle import Move, advance
-from gateway.approvals.record import (
-    Approval,
-    Demand,
-    Item,
-    Person,
-    Revocation,
-    Role,
-    Verb,
-    Vote,
-)
-from gateway.approvals.tiers import Tier
-from gateway.approvals.timing import LONGEST
+from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.people import Demand, Role, Vote
+from twokey.gateway.approvals.record import Approval, Item, Revocation
+from twokey.gateway.approvals.timing import LONGEST
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.business_state import BusinessState, with_state
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 FORBIDDEN = "The policy changed after this call was approved and no longer allows it."
 TOO_OLD = (

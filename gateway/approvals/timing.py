@@ -5,8 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from enum import StrEnum
 
-from gateway.approvals.lifecycle import ApprovalState, ItemState
-from gateway.approvals.record import Approval
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.states import ItemState
 
 LONGEST = 2
 """An approval waits at most so many times as long as it was opened for."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.approvals import membership, permission, quorum, timing
-from gateway.approvals.changes import (
+from twokey.gateway.approvals import membership, permission, quorum, timing
+from twokey.gateway.approvals.changes import (
     Change,
     Frame,
     event_of,
@@ -12,10 +12,13 @@ from gateway.approvals.changes import (
     listed,
     reopened,
 )
-from gateway.approvals.decisions import Forbidden, Refusal, Voted
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import Move, advance
-from gateway.approvals.record import Approval, Item, Person, Settlement, Verb, Vote
+from twokey.gateway.approvals.decisions import Forbidden, Refusal, Voted
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.people import Vote
+from twokey.gateway.approvals.record import Approval, Item, Settlement
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.verbs import Verb
 
 _OUTLIVED = (
     "The policy now gives such a call less time, and this one has waited longer, so "

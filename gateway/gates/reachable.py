@@ -4,7 +4,7 @@ The graph is read, not run: its nodes, the graphs that stand in them or that the
 functions refer to, and the graphs that the code of tools refers to, such as the
 subagents inside deepagents' ``task`` tool. A graph that is made while a function runs
 cannot be found here. So this answers for what it finds only; below a gated agent
-`gateway.agent.tool_starts` stops whatever it missed.
+`twokey.agent.tool_starts` stops whatever it missed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from langgraph.pregel._utils import (
     get_function_nonlocals,  # pyright: ignore[reportUnknownVariableType] - partly typed
 )
 
-from gateway.gates.marks import Gate, is_guarded
+from twokey.gateway.gates.marks import Gate, is_guarded
 
 _LIBRARIES = frozenset(
     {"deepagents", "langchain", "langchain_core", "langgraph", "langsmith"}

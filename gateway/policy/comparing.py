@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import cast
 
-from gateway.policy.tokens import Kind, Token
+from twokey.gateway.policy.tokens import Kind, Token
 
 EQUAL, WITHIN, WITHIN_OR_NULL = "typed_equal", "typed_in", "typed_in_or_null"
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from gateway.approvals.record import Notify
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier, join
-from gateway.documents import Document, Problem
-from gateway.policy.fields import (
+from twokey.gateway.approvals.people import Notify
+from twokey.gateway.documents import Document, Problem
+from twokey.gateway.policy.fields import (
     is_channel,
     is_user_id,
     is_usergroup_id,
     placeholders,
 )
-from gateway.policy.fitting import AMOUNTS, path_problem, rule_problem
-from gateway.policy.requirement_checks import (
+from twokey.gateway.policy.fitting import AMOUNTS, path_problem, rule_problem
+from twokey.gateway.policy.requirement_checks import (
     requirement_problems,
     requirement_roles,
     too_few,
 )
-from gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, WindowRule
-from gateway.policy.schema_mistakes import mistake
-from gateway.sentences import Path, dotted, near
+from twokey.gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, WindowRule
+from twokey.gateway.policy.schema_mistakes import mistake
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.sentences import Path, dotted, near
 
 
 def cross_check(policy: Policy, document: Document) -> Iterator[Problem]:

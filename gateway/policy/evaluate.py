@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.approvals.edits import argument_errors
-from gateway.approvals.evidence import redacted
-from gateway.approvals.record import Demand, ReasonFor, Record, Role, Verb
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier, join
-from gateway.policy.facts import Facts
-from gateway.policy.fields import fill, placeholders
-from gateway.policy.overrides import Override
-from gateway.policy.raising import FiredRule, Raise, fired, is_strict, text_at
-from gateway.policy.rules import Policy
-from gateway.policy.schemas import unusable
-from gateway.policy.selection import Selection
-from gateway.policy.triage_rules import TriageRule
+from twokey.gateway.approvals.evidence import redacted
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.fields import fill, placeholders
+from twokey.gateway.policy.overrides import Override
+from twokey.gateway.policy.raising import FiredRule, Raise, fired, is_strict, text_at
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.schemas import unusable
+from twokey.gateway.policy.selection import Selection
+from twokey.gateway.policy.triage_rules import TriageRule
+from twokey.gateway.protocol.edits import argument_errors
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.protocol.verbs import ReasonFor, Verb
 
 
 class Ruling(Record):

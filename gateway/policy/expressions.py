@@ -17,11 +17,9 @@ from functools import lru_cache, partial
 import cel
 from pydantic import JsonValue
 
-from gateway.approvals.checking import matches
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy import hours
-from gateway.policy.comparing import Comparisons, MixedTypes, typed
-from gateway.policy.tokens import (
+from twokey.gateway.policy import hours
+from twokey.gateway.policy.comparing import Comparisons, MixedTypes, typed
+from twokey.gateway.policy.tokens import (
     Kind,
     Token,
     calls,
@@ -30,7 +28,9 @@ from gateway.policy.tokens import (
     tokens,
     written,
 )
-from gateway.policy.wording import MACROS, check_wording
+from twokey.gateway.policy.wording import MACROS, check_wording
+from twokey.gateway.protocol.checking import matches
+from twokey.gateway.protocol.strict_json import JsonObject
 
 ROOTS = frozenset({"args", "call", "windows", "now", "requester", "recent"})
 """The names that an expression may read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from gateway.approvals.record import Record
+from twokey.gateway.protocol.records import Record
 
 
 class Facts(Record):

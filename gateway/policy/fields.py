@@ -14,10 +14,10 @@ from pydantic import (
     PlainSerializer,
 )
 
-from gateway.approvals.record import Verb
-from gateway.policy import hours
-from gateway.policy.expressions import compiled
-from gateway.sentences import shortened
+from twokey.gateway.policy import hours
+from twokey.gateway.policy.expressions import compiled
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.sentences import shortened
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 _DURATION = re.compile(r"(?P<count>[1-9][0-9]{0,6})(?P<unit>[smhd])", re.ASCII)

@@ -13,19 +13,19 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.expressions import (
+from twokey.gateway.policy.expressions import (
     MAX_WORK,
     Expression,
     compiled,
     scope,
     value_of,
 )
-from gateway.policy.hours import instant
-from gateway.policy.rules import Policy
-from gateway.policy.shapes import Shape, shape_at
-from gateway.policy.tokens import operands, tokens, written
-from gateway.sentences import near
+from twokey.gateway.policy.hours import instant
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.shapes import Shape, shape_at
+from twokey.gateway.policy.tokens import operands, tokens, written
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.sentences import near
 
 AMOUNTS = frozenset({"number", "integer", "string"})
 """What can be added up; text, because money is often written as decimal text."""

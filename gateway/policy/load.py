@@ -8,9 +8,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from gateway.approvals.pointers import tokens_of
-from gateway.approvals.strict_json import accept
-from gateway.documents import (
+from twokey.gateway.documents import (
     MAX_PROBLEMS,
     BadDocument,
     Document,
@@ -18,10 +16,12 @@ from gateway.documents import (
     parse_yaml,
     read_model,
 )
-from gateway.errors import BadJson, PolicyError
-from gateway.policy.crosscheck import cross_check, schema_problems
-from gateway.policy.rules import Policy
-from gateway.sentences import Path, dotted
+from twokey.gateway.errors import BadJson, PolicyError
+from twokey.gateway.policy.crosscheck import cross_check, schema_problems
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.pointers import tokens_of
+from twokey.gateway.protocol.strict_json import accept
+from twokey.gateway.sentences import Path, dotted
 
 
 class BadPolicy(PolicyError):

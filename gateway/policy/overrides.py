@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.approvals.record import ReasonFor, Record, Verb
-from gateway.approvals.tiers import Tier
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import ReasonFor, Verb
 
 
 class Override(Record):

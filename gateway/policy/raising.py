@@ -7,16 +7,16 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from gateway.approvals.evidence import HIDDEN, as_text, redacted
-from gateway.approvals.record import Record
-from gateway.approvals.strict_json import JsonObject, accept_object
-from gateway.approvals.tiers import Tier
-from gateway.errors import BadJson
-from gateway.policy.expressions import Expression, ask, compiled, scope, value_at
-from gateway.policy.facts import Facts
-from gateway.policy.hours import instant
-from gateway.policy.rules import Policy, RaiseRule
-from gateway.policy.windows import MICRO
+from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted
+from twokey.gateway.errors import BadJson
+from twokey.gateway.policy.expressions import Expression, ask, compiled, scope, value_at
+from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.hours import instant
+from twokey.gateway.policy.rules import Policy, RaiseRule
+from twokey.gateway.policy.windows import MICRO
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject, accept_object
+from twokey.gateway.protocol.tiers import Tier
 
 MAX_VALUE = 200
 """Longest value that is shown; the whole value stands among the arguments."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gateway.approvals.record import Demand
-from gateway.approvals.tiers import Tier, join
-from gateway.policy.rules import Policy
-from gateway.policy.selection import Selection
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.selection import Selection
+from twokey.gateway.protocol.tiers import Tier, join
 
 _UNLISTED = ""
 """No agent and no tool has this name, so it stands for those the policy omits."""

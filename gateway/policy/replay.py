@@ -1,9 +1,10 @@
 """Judge past calls by a policy of today, and say what would have come out otherwise.
 
-An audit export is JSON lines. A row is an event (`gateway.approvals.events.Event`);
-when its ``call`` holds the arguments, every rule is checked as it was then: the totals
-of windows, the requests, failures and rejections are added up from the rows themselves.
-Without arguments only the listed tier can be compared.
+An audit export is JSON lines. A row is an event
+(`twokey.gateway.approvals.events.Event`); when its ``call`` holds the arguments, every
+rule is checked as it was then: the totals of windows, the requests, failures and
+rejections are added up from the rows themselves. Without arguments only the listed tier
+can be compared.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from typing import NamedTuple
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from gateway.approvals.events import EventName
-from gateway.approvals.quorum import tally
-from gateway.approvals.record import Demand, Person, Record, Vote
-from gateway.approvals.strict_json import JsonObject, parse_object
-from gateway.approvals.tiers import Tier
-from gateway.errors import BadJson, PolicyError
-from gateway.policy.evaluate import evaluate, listed_tier
-from gateway.policy.facts import Facts
-from gateway.policy.rules import Policy
-from gateway.policy.windows import WindowUse, WindowUses, window_uses
-from gateway.sentences import sentence
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.people import Demand, Vote
+from twokey.gateway.approvals.quorum import tally
+from twokey.gateway.errors import BadJson, PolicyError
+from twokey.gateway.policy.evaluate import evaluate, listed_tier
+from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.windows import WindowUse, WindowUses, window_uses
+from twokey.gateway.protocol.records import Person, Record
+from twokey.gateway.protocol.strict_json import JsonObject, parse_object
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.sentences import sentence
 
 _TEN_MINUTES_MS = 600_000
 _HOUR_MS = 3_600_000

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.approvals.quorum import clauses
-from gateway.approvals.tiers import Tier
-from gateway.documents import Document, Problem
-from gateway.policy.requirement_rules import RequirementRule
-from gateway.policy.requirements import required
-from gateway.policy.rules import Policy, ToolRule
-from gateway.sentences import Path, dotted, near
+from twokey.gateway.approvals.quorum import clauses
+from twokey.gateway.documents import Document, Problem
+from twokey.gateway.policy.requirement_rules import RequirementRule
+from twokey.gateway.policy.requirements import required
+from twokey.gateway.policy.rules import Policy, ToolRule
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.sentences import Path, dotted, near
 
 
 def requirement_problems(policy: Policy, document: Document) -> Iterator[Problem]:

@@ -6,8 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from gateway.approvals.record import Record
-from gateway.policy.fields import (
+from twokey.gateway.policy.fields import (
     Count,
     Distinct,
     RoleName,
@@ -16,6 +15,7 @@ from gateway.policy.fields import (
     is_usergroup_id,
     one_or_many,
 )
+from twokey.gateway.protocol.records import Record
 
 FEWEST_PARTS, MOST_PARTS = 2, 4
 """Parts of ``all``; every choice among them becomes a condition of its own."""

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator
 from functools import reduce
 from itertools import combinations
 
-from gateway.approvals.quorum import stricter
-from gateway.approvals.record import Demand
-from gateway.policy.requirement_rules import PartRule
-from gateway.policy.rules import Policy
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.quorum import stricter
+from twokey.gateway.policy.requirement_rules import PartRule
+from twokey.gateway.policy.rules import Policy
 
 
 def required(policy: Policy, name: str) -> Demand:

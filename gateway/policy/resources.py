@@ -13,11 +13,11 @@ from decimal import Decimal
 
 from pydantic import JsonValue
 
-from gateway.approvals import digest
-from gateway.approvals.hidden import is_hidden
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadJson
-from gateway.policy.shapes import Shape, shape_at
+from twokey.gateway.approvals.hidden import is_hidden
+from twokey.gateway.errors import BadJson
+from twokey.gateway.policy.shapes import Shape, shape_at
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.strict_json import JsonObject
 
 _NUMERIC = frozenset({"integer", "number"})
 

@@ -13,11 +13,8 @@ from typing import Annotated, Literal, cast
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from gateway.approvals import digest
-from gateway.approvals.record import Notify, Record, Role, Verb
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.policy.fields import (
+from twokey.gateway.approvals.people import Notify, Role
+from twokey.gateway.policy.fields import (
     ArgsPath,
     Because,
     ChannelRef,
@@ -43,10 +40,15 @@ from gateway.policy.fields import (
     one_or_many,
     parse_duration,
 )
-from gateway.policy.requirement_rules import RequirementRule
-from gateway.policy.tier_rules import TierRules
-from gateway.policy.triage_rules import TriageRule
-from gateway.sentences import shown
+from twokey.gateway.policy.requirement_rules import RequirementRule
+from twokey.gateway.policy.tier_rules import TierRules
+from twokey.gateway.policy.triage_rules import TriageRule
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.sentences import shown
 
 EVERY_TOOL = "*"
 """Stands for all tools in the list of a window."""

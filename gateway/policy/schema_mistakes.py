@@ -8,10 +8,10 @@ from typing import NamedTuple, cast
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
-from gateway.approvals.closing import subschemas
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.schemas import unusable
-from gateway.sentences import Path, near, shortened, shown
+from twokey.gateway.policy.schemas import unusable
+from twokey.gateway.protocol.closing import subschemas
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.sentences import Path, near, shortened, shown
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _ALIKE = 0.8

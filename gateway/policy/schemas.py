@@ -11,10 +11,10 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, Schema
 
-from gateway.approvals.checking import unmatched
-from gateway.approvals.closing import closed
-from gateway.approvals.edits import argument_errors, schema_problem
-from gateway.approvals.strict_json import JsonObject
+from twokey.gateway.protocol.checking import unmatched
+from twokey.gateway.protocol.closing import closed
+from twokey.gateway.protocol.edits import argument_errors, schema_problem
+from twokey.gateway.protocol.strict_json import JsonObject
 
 _LONGEST = 80
 

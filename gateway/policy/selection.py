@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from gateway.approvals.record import Demand, Notify, Role, Verb
-from gateway.approvals.tiers import Tier, join
-from gateway.approvals.timing import AUTHORIZATION_LIFETIME
-from gateway.policy.fields import is_channel
-from gateway.policy.overrides import Override
-from gateway.policy.requirements import joined, required
-from gateway.policy.rules import AgentRule, Policy, RaiseRule, ToolRule
-from gateway.policy.tier_rules import WaitingRule
-from gateway.policy.triage_rules import TriageRule
+from twokey.gateway.approvals.people import Demand, Notify, Role
+from twokey.gateway.approvals.timing import AUTHORIZATION_LIFETIME
+from twokey.gateway.policy.fields import is_channel
+from twokey.gateway.policy.overrides import Override
+from twokey.gateway.policy.requirements import joined, required
+from twokey.gateway.policy.rules import AgentRule, Policy, RaiseRule, ToolRule
+from twokey.gateway.policy.tier_rules import WaitingRule
+from twokey.gateway.policy.triage_rules import TriageRule
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.protocol.verbs import Verb
 
 T = TypeVar("T")
 _SILENT = ToolRule()

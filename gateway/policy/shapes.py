@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from gateway.approvals.pointers import pointed
-from gateway.approvals.strict_json import JsonObject
-from gateway.sentences import near
+from twokey.gateway.protocol.pointers import pointed
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.sentences import near
 
 _OPEN = frozenset(
     {"allOf", "anyOf", "oneOf", "if", "not", "$dynamicRef", "patternProperties"}

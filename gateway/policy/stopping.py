@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.approvals.record import Demand, Role
-from gateway.policy.rules import Policy
-from gateway.policy.selection import Selection
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.selection import Selection
 
 _UNLISTED = ""
 """No agent and no tool has this name, so it stands for those the policy omits."""

@@ -6,9 +6,8 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from gateway.approvals.record import Notify, Record
-from gateway.approvals.tiers import Tier
-from gateway.policy.fields import (
+from twokey.gateway.approvals.people import Notify
+from twokey.gateway.policy.fields import (
     Called,
     ChannelRef,
     Count,
@@ -18,6 +17,8 @@ from gateway.policy.fields import (
     Reviewers,
     RoleName,
 )
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.tiers import Tier
 
 
 class NotifyRule(Record):

@@ -7,9 +7,9 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, field_validator
 
-from gateway.approvals.record import Record
-from gateway.approvals.tiers import Tier
-from gateway.policy.fields import Distinct, Duration, Switch, one_or_many
+from twokey.gateway.policy.fields import Distinct, Duration, Switch, one_or_many
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.tiers import Tier
 
 LONGEST = timedelta(seconds=30)
 """The longest time-out: an agent waits, and what its turn reserved ends in a minute."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.documents import Document, Problem
-from gateway.policy.expressions import compiled
-from gateway.policy.rules import Policy, RaiseRule
-from gateway.policy.selection import Selection
-from gateway.policy.shapes import is_typed
-from gateway.sentences import Path, dotted
+from twokey.gateway.documents import Document, Problem
+from twokey.gateway.policy.expressions import compiled
+from twokey.gateway.policy.rules import Policy, RaiseRule
+from twokey.gateway.policy.selection import Selection
+from twokey.gateway.policy.shapes import is_typed
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.sentences import Path, dotted
 
 _APART = 'or spellings such as 7 and "07" may count apart'
 _NOT_ADDED = 'or what cannot be added up, such as "49 EUR", escalates the call'

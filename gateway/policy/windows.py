@@ -7,12 +7,12 @@ from decimal import ROUND_HALF_UP, Decimal, InvalidOperation
 
 from pydantic import JsonValue
 
-from gateway.approvals.record import Record
-from gateway.approvals.strict_json import MAX_INTEGER, JsonObject
-from gateway.policy.expressions import value_at
-from gateway.policy.resources import resource_key
-from gateway.policy.rules import Policy, WindowRule
-from gateway.policy.selection import Selection
+from twokey.gateway.policy.expressions import value_at
+from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.policy.rules import Policy, WindowRule
+from twokey.gateway.policy.selection import Selection
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import MAX_INTEGER, JsonObject
 
 MICRO = 1_000_000
 """Millionths in one: what a count adds."""

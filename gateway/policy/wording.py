@@ -8,9 +8,17 @@ from itertools import takewhile
 
 import cel
 
-from gateway.policy import hours
-from gateway.policy.tokens import Call, Kind, Token, calls, chains, following, literal
-from gateway.sentences import near
+from twokey.gateway.policy import hours
+from twokey.gateway.policy.tokens import (
+    Call,
+    Kind,
+    Token,
+    calls,
+    chains,
+    following,
+    literal,
+)
+from twokey.gateway.sentences import near
 
 MACROS = frozenset({"all", "exists", "exists_one", "filter"})
 """The macros that go through a list; ``map`` could make lists of any size."""

@@ -23,10 +23,10 @@ from pydantic_core import SchemaError, SchemaValidator, core_schema
 from referencing import Registry
 from referencing.jsonschema import Schema
 
-from gateway.approvals import digest
-from gateway.approvals.closing import subschemas
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import BadJson
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.closing import subschemas
+from twokey.gateway.protocol.strict_json import JsonObject
 
 MAX_REFERENCES = 10_000
 """How many references of a schema are followed for one call; takes about a second."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from gateway.approvals.business_state import BusinessState
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import EditRecord, Person, Record
+from twokey.gateway.protocol.business_state import BusinessState
+from twokey.gateway.protocol.records import EditRecord, Person, Record
+from twokey.gateway.protocol.states import ItemState
 
 FindingWord = Literal["executed", "rerun", "skip"]
 

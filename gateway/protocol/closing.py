@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 
 from pydantic import JsonValue
 
-from gateway.approvals.pointers import pointed
-from gateway.approvals.strict_json import JsonObject
+from twokey.gateway.protocol.pointers import pointed
+from twokey.gateway.protocol.strict_json import JsonObject
 
 _OWN = frozenset({"properties", "patternProperties"})
 _SAYS = frozenset({"additionalProperties", "unevaluatedProperties"})

@@ -13,8 +13,13 @@ from collections.abc import Sequence
 import rfc8785
 from pydantic import JsonValue
 
-from gateway.approvals.strict_json import MAX_BYTES, JsonObject, accept, parse_object
-from gateway.errors import BadJson
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol.strict_json import (
+    MAX_BYTES,
+    JsonObject,
+    accept,
+    parse_object,
+)
 
 ACTION_TAG = "twokey/v1/action"
 BATCH_TAG = "twokey/v1/batch"

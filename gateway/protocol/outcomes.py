@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import EditRecord, Record, Result
-from gateway.wire import Answer, ReconcileAnswer
+from twokey.gateway.protocol.records import EditRecord, Record, Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Answer, ReconcileAnswer
 
 
 class CallOutcome(Record):

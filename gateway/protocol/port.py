@@ -11,11 +11,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
-from gateway.approvals.record import EditRecord, Home, Result
-from gateway.errors import NotAllowed
-from gateway.outcomes import CallOutcome, EditsKnown, LateReport
-from gateway.protocol.run_context import at_home, excepting
-from gateway.wire import (
+from twokey.gateway.errors import NotAllowed
+from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
+from twokey.gateway.protocol.records import EditRecord, Home, Result
+from twokey.gateway.protocol.run_context import at_home, excepting
+from twokey.gateway.protocol.wire import (
     AgentNote,
     CallBegun,
     CallEnd,
@@ -31,8 +31,8 @@ from gateway.wire import (
 class Gateway(Protocol):
     """What the agent's side asks of a gateway.
 
-    Every method raises `gateway.errors.TwokeyError` when the gateway cannot answer;
-    the caller then refuses to run the tool.
+    Every method raises `twokey.gateway.errors.TwokeyError` when the gateway cannot
+    answer; the caller then refuses to run the tool.
     """
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
@@ -101,8 +101,8 @@ class Gateway(Protocol):
             ref: whose agent is to be told, of its own calls and of those inside its
                 tools; no message is meant. An edit of another thread, or of another
                 agent whose thread has the same name, is not among them.
-            edits: hash of an edit record (`gateway.approvals.edits.edit_hash`) to the
-                id of the item that it is about.
+            edits: hash of an edit record (`twokey.gateway.protocol.edits.edit_hash`) to
+                the id of the item that it is about.
         """
         ...
 

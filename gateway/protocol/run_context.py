@@ -6,7 +6,7 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from gateway.approvals.record import Home
+from twokey.gateway.protocol.records import Home
 
 _home: ContextVar[Home | None] = ContextVar("twokey_home", default=None)
 _around: ContextVar[Home | None] = ContextVar("twokey_around", default=None)

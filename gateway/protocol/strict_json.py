@@ -14,8 +14,8 @@ from typing import Never, cast
 
 from pydantic import JsonValue
 
-from gateway.approvals.pointers import escaped
-from gateway.errors import BadJson
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol.pointers import escaped
 
 JsonObject = dict[str, JsonValue]
 

@@ -5,37 +5,26 @@ The same records go through the in-process port and, one day, over HTTP as JSON.
 
 from __future__ import annotations
 
-import json
 from enum import StrEnum
 from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gateway.approvals import digest
-from gateway.approvals.business_state import BusinessState
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import (
-    NOT_KNOWN,
-    EditRecord,
-    Home,
-    Item,
-    Person,
-    Record,
-    Result,
-    Settlement,
-    Verb,
-)
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.claim_replies import Busy as Busy  # noqa: PLC0414 - re-export
-from gateway.claim_replies import CheckState as CheckState  # noqa: PLC0414 - re-export
-from gateway.claim_replies import Claimed as Claimed  # noqa: PLC0414 - re-export
-from gateway.claim_replies import FindingWord as FindingWord  # noqa: PLC0414 - re-export
-from gateway.claim_replies import InDoubt as InDoubt  # noqa: PLC0414 - re-export
-from gateway.claim_replies import ReconcileAnswer as ReconcileAnswer  # noqa: PLC0414 - re-export
-from gateway.claim_replies import Refused as Refused  # noqa: PLC0414 - re-export
-from gateway.claim_replies import Reopened as Reopened  # noqa: PLC0414 - re-export
-from gateway.claim_replies import StateNow as StateNow  # noqa: PLC0414 - re-export
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.business_state import BusinessState
+from twokey.gateway.protocol.claim_replies import Busy as Busy  # noqa: PLC0414 - re-export
+from twokey.gateway.protocol.claim_replies import CheckState as CheckState  # noqa: PLC0414 - re-export
+from twokey.gateway.protocol.claim_replies import Claimed as Claimed  # noqa: PLC0414 - re-export
+from twokey.gateway.protocol.claim_replies import FindingWord as FindingWord  # noqa: PLC0414 - re-export
+from twokey.gateway.protocol.claim_replies import InDoubt as InDoubt  # noqa: PLC0414 - re-export
+from twokey.gateway.protocol.claim_replies import ReconcileAnswer as ReconcileAnswer  # noqa: PLC0414 - re-export
+from twokey.gateway.protocol.claim_replies import Refused as Refused  # noqa: PLC0414 - re-export
+from twokey.gateway.protocol.claim_replies import Reopened as Reopened  # noqa: PLC0414 - re-export
+from twokey.gateway.protocol.claim_replies import StateNow as StateNow  # noqa: PLC0414 - re-export
+from twokey.gateway.protocol.records import EditRecord, Home, Person, Record, Result
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 ARGS_TAG = "twokey/v1/args"
 APPROVAL_INTERRUPT = "twokey.approval"
@@ -79,7 +68,8 @@ class CallHint(Record):
     """What the agent's own code wishes for one call: a word that can raise or narrow.
 
     It is part of the turn, so it counts as it was when the turn was first submitted.
-    The gateway joins it with what policy says (`gateway.service.hints.apply_hint`).
+    The gateway joins it with what policy says
+    (`twokey.gateway.service.hints.apply_hint`).
 
     Attributes:
         hold: True asks for a person; False wishes for none, and counts only where
@@ -276,108 +266,3 @@ class AgentNote(Record):
 
     gated_tools: tuple[str, ...] = ()
     other_tools_are_gated: bool = True
-
-
-_ENDINGS = {
-    ItemState.EXPIRED: (
-        AnswerKind.EXPIRED,
-        "Nobody decided in time",
-    ),
-    ItemState.SUPERSEDED: (
-        AnswerKind.SUPERSEDED,
-        "The conversation moved on",
-    ),
-    ItemState.WITHDRAWN: (
-        AnswerKind.WITHDRAWN,
-        "The request was withdrawn",
-    ),
-    ItemState.LAPSED: (
-        AnswerKind.LAPSED,
-        "The authorization was not used in time",
-    ),
-}
-
-
-UNASKED_ENDS: frozenset[ItemState] = frozenset(_ENDINGS)
-"""The states in which a call ended without the word of a person."""
-
-
-def answer_for(item: Item) -> Answer | None:
-    """Return the answer that a held call is resumed with; None while it is pending.
-
-    An item that is executing, executed, failed or in doubt is answered as what it was
-    authorized as: the same answer again, never a second question.
-    """
-    if item.state is ItemState.PENDING:
-        return None
-    if item.state in _ENDINGS:
-        kind, _ = _ENDINGS[item.state]
-        return _answer(item, kind, message=ended(item))
-    text = item.settlement.text if item.settlement else ""
-    if item.state is ItemState.REJECTED:
-        return _answer(item, AnswerKind.REJECT, message=text)
-    if item.state is ItemState.ANSWERED:
-        return _answer(item, AnswerKind.RESPOND, message=text)
-    if item.edit is not None:
-        why = item.edit.reason
-        edited = _answer(item, AnswerKind.EDIT, message=why, args=item.args)
-        return edited.with_(approvals=_why_approved(item))
-    return _answer(item, AnswerKind.APPROVE, message=_why_approved(item))
-
-
-def _why_approved(item: Item) -> str:
-    """Return the reasons of those who approved, each with its author; or nothing."""
-    return " ".join(
-        f"{vote.by.name or vote.by.user} approved this call and wrote: "
-        f"{json.dumps(vote.reason, ensure_ascii=False)}."
-        for vote in item.votes
-        if vote.reason and vote.action_hash == item.action_hash
-    )
-
-
-def ended(item: Item) -> str:
-    """Say why a call that nobody rejected does not run, as a sentence for the model."""
-    _, why = _ENDINGS[item.state]
-    if item.revoked is not None and item.revoked.is_final:
-        why = item.revoked.reason.removesuffix(".")
-    if item.is_restored:
-        return f"{why}. {NOT_KNOWN}; look before you ask again."
-    if item.state is ItemState.WITHDRAWN and item.settlement is not None:
-        return _taken_back(item.settlement)
-    if item.fence:
-        return f"{why}, so the call does not go on. What it did before that stays."
-    return f"{why}, so the call did not run."
-
-
-def _taken_back(settlement: Settlement) -> str:
-    said = "Somebody who asked for this call took it back, so it did not run."
-    if not settlement.text:
-        return said
-    return f"{said} Their reason: {json.dumps(settlement.text, ensure_ascii=False)}."
-
-
-def unknown_answer(item_id: str, action_hash: str, why: str) -> Answer:
-    """Return the answer about a call of which nothing is known; ``why`` says so."""
-    return Answer(
-        type=AnswerKind.WITHDRAWN,
-        item_id=item_id,
-        action_hash=action_hash,
-        message=(
-            f"{why} So it does not run now. Look before you ask again whether it ran "
-            "before."
-        ),
-    )
-
-
-def _answer(
-    item: Item, kind: AnswerKind, *, message: str = "", args: JsonObject | None = None
-) -> Answer:
-    return Answer(
-        type=kind,
-        item_id=item.id,
-        action_hash=digest.action_hash(item.requested),
-        args=args,
-        message=message,
-        by=item.settlement.by if item.settlement else None,
-        has_started=item.fence > 0 or item.is_restored,
-    )

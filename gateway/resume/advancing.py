@@ -21,33 +21,28 @@ import logging
 from collections.abc import Awaitable, Callable, Collection
 from typing import NoReturn
 
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval
-from gateway.errors import (
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import (
     GraphError,
     StoreUnavailable,
     ThreadUnavailable,
     ThreadUnknown,
 )
-from gateway.failures import log_failure
-from gateway.resume.announcing import Announcer, Place
-from gateway.resume.answers import (
-    Answers,
-    answers_for,
-    asked_items,
-    question_of,
-)
-from gateway.resume.classification import (
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.announcing import Announcer, Place
+from twokey.gateway.resume.answers import Answers, answers_for, asked_items, question_of
+from twokey.gateway.resume.classification import (
     AtBreakpoint,
     ThreadHalted,
     at_breakpoint,
     is_call_limit,
     is_final,
 )
-from gateway.resume.halts import Halts
-from gateway.resume.runner import AnswerRefused, Runner, ThreadState
-from gateway.service.agents import AgentService
-from gateway.store.store import Store
+from twokey.gateway.resume.halts import Halts
+from twokey.gateway.resume.runner import AnswerRefused, Runner, ThreadState
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

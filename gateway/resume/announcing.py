@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Home
-from gateway.store.keys import Keys
-from gateway.store.store import Store
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
 
 MAX_WORDS = 12_000
 """Longest last words that are passed on: what one Slack message can hold."""

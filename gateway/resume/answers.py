@@ -13,23 +13,24 @@ from jsonschema.exceptions import SchemaError, UnknownType
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 
-from gateway.approvals import digest
-from gateway.approvals.lifecycle import UNEXECUTED, ItemState
-from gateway.approvals.record import Home, Item, approval_of
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import GraphError, UnreadableRecord
-from gateway.failures import log_failure
-from gateway.resume.runner import PendingInterrupt
-from gateway.service.claiming import reconcile_answer
-from gateway.store.store import Store
-from gateway.wire import (
+from twokey.gateway.approvals.answering import answer_for, unknown_answer
+from twokey.gateway.approvals.lifecycle import UNEXECUTED
+from twokey.gateway.approvals.record import Item, approval_of
+from twokey.gateway.errors import GraphError, UnreadableRecord
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import (
     APPROVAL_INTERRUPT,
     RECONCILE_INTERRUPT,
     FindingWord,
     ReconcileAnswer,
-    answer_for,
-    unknown_answer,
 )
+from twokey.gateway.resume.runner import PendingInterrupt
+from twokey.gateway.service.claiming import reconcile_answer
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from gateway.resume import postgres
-from gateway.resume.sqlite import open_sqlite
-from gateway.resume.strict_state import strict_serializer
+from twokey.gateway.resume import postgres
+from twokey.gateway.resume.sqlite import open_sqlite
+from twokey.gateway.resume.strict_state import strict_serializer
 
 
 @asynccontextmanager

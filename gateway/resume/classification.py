@@ -10,7 +10,7 @@ from langchain.agents.middleware.model_call_limit import ModelCallLimitExceededE
 from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langgraph.errors import GraphRecursionError
 
-from gateway.errors import GraphError
+from twokey.gateway.errors import GraphError
 
 
 class ThreadHalted(GraphError):

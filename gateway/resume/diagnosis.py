@@ -14,10 +14,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from gateway.errors import NewerRecord, StateUnknown, StoreUnavailable, TwokeyError
-from gateway.resume.classification import AtBreakpoint, ThreadHalted, is_final
-from gateway.resume.known_errors import Trouble, status_of, trouble_of
-from gateway.resume.retry_after import retry_after_s
+from twokey.gateway.errors import (
+    NewerRecord,
+    StateUnknown,
+    StoreUnavailable,
+    TwokeyError,
+)
+from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted, is_final
+from twokey.gateway.resume.known_errors import Trouble, status_of, trouble_of
+from twokey.gateway.resume.retry_after import retry_after_s
 
 CAN_PASS = frozenset(
     {

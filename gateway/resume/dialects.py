@@ -11,10 +11,10 @@ import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import cast
 
-from gateway.approvals.evidence import redacted
-from gateway.approvals.strict_json import JsonObject, accept_object
-from gateway.errors import BadJson
-from gateway.resume.runner import PendingInterrupt
+from twokey.gateway.approvals.evidence import redacted
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol.strict_json import JsonObject, accept_object
+from twokey.gateway.resume.runner import PendingInterrupt
 
 MAX_WORDS = 3000
 """Longest text of a question that is passed on."""

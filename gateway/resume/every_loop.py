@@ -2,7 +2,7 @@
 
 A connection pool belongs to one event loop, yet an agent asks from several: the
 worker's, and the background loop that keeps claims alive and serves synchronous
-agents (`gateway.agent.bridge`). Each loop gets connections of its own.
+agents (`twokey.agent.bridge`). Each loop gets connections of its own.
 """
 
 from __future__ import annotations
@@ -11,13 +11,10 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from weakref import WeakKeyDictionary
 
-from gateway.approvals.record import EditRecord, Home, Result
-from gateway.outcomes import CallOutcome, EditsKnown, LateReport
-from gateway.policy.rules import Policy
-from gateway.service.agents import AgentService
-from gateway.store.store import Store
-from gateway.triage.port import Triage
-from gateway.wire import (
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
+from twokey.gateway.protocol.records import EditRecord, Home, Result
+from twokey.gateway.protocol.wire import (
     AgentNote,
     CallBegun,
     CallEnd,
@@ -28,12 +25,15 @@ from gateway.wire import (
     TurnRef,
     Verdict,
 )
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
+from twokey.gateway.triage.port import Triage
 
 _CLOSE_S = 5.0
 
 
 class EveryLoop:
-    """A `gateway.protocol.port.Gateway` over one store, for every event loop.
+    """A `twokey.gateway.protocol.port.Gateway` over one store, for every event loop.
 
     Args:
         store: the store of the loop this is made in.
@@ -71,57 +71,57 @@ class EveryLoop:
         self._stores.clear()
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
-        """See `gateway.protocol.port.Gateway.submit`."""
+        """See `twokey.gateway.protocol.port.Gateway.submit`."""
         return await self._here().submit(turn)
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
-        """See `gateway.protocol.port.Gateway.claim`."""
+        """See `twokey.gateway.protocol.port.Gateway.claim`."""
         return await self._here().claim(request)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
-        """See `gateway.protocol.port.Gateway.heartbeat`."""
+        """See `twokey.gateway.protocol.port.Gateway.heartbeat`."""
         return await self._here().heartbeat(item_id, fence)
 
     async def finish(self, item_id: str, fence: int, result: Result) -> bool:
-        """See `gateway.protocol.port.Gateway.finish`."""
+        """See `twokey.gateway.protocol.port.Gateway.finish`."""
         return await self._here().finish(item_id, fence, result)
 
     async def release(self, item_id: str, fence: int) -> None:
-        """See `gateway.protocol.port.Gateway.release`."""
+        """See `twokey.gateway.protocol.port.Gateway.release`."""
         await self._here().release(item_id, fence)
 
     async def mark(self, mark: CallMark) -> CallBegun:
-        """See `gateway.protocol.port.Gateway.mark`."""
+        """See `twokey.gateway.protocol.port.Gateway.mark`."""
         return await self._here().mark(mark)
 
     async def ended(self, end: CallEnd) -> None:
-        """See `gateway.protocol.port.Gateway.ended`."""
+        """See `twokey.gateway.protocol.port.Gateway.ended`."""
         await self._here().ended(end)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
-        """See `gateway.protocol.port.Gateway.outcomes`."""
+        """See `twokey.gateway.protocol.port.Gateway.outcomes`."""
         return await self._here().outcomes(ref)
 
     async def supersede(self, ref: TurnRef) -> None:
-        """See `gateway.protocol.port.Gateway.supersede`."""
+        """See `twokey.gateway.protocol.port.Gateway.supersede`."""
         await self._here().supersede(ref)
 
     async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
-        """See `gateway.protocol.port.Gateway.history`."""
+        """See `twokey.gateway.protocol.port.Gateway.history`."""
         return await self._here().history(home, within)
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
-        """See `gateway.protocol.port.Gateway.edits_known`."""
+        """See `twokey.gateway.protocol.port.Gateway.edits_known`."""
         return await self._here().edits_known(ref, edits)
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]
     ) -> tuple[LateReport, ...]:
-        """See `gateway.protocol.port.Gateway.late_reports`."""
+        """See `twokey.gateway.protocol.port.Gateway.late_reports`."""
         return await self._here().late_reports(ref, item_ids)
 
     async def note(self, agent: str) -> AgentNote:
-        """See `gateway.protocol.port.Gateway.note`."""
+        """See `twokey.gateway.protocol.port.Gateway.note`."""
         return await self._here().note(agent)
 
     def _service(self, store: Store) -> AgentService:

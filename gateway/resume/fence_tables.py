@@ -17,8 +17,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from gateway.errors import LeaseLost
-from gateway.store.fences import Lease
+from twokey.gateway.errors import LeaseLost
+from twokey.gateway.store.fences import Lease
 
 LEASE_KEY, FENCE_KEY = "twokey_lease", "twokey_fence"
 """Checkpoint metadata: the lease that a checkpoint was written under, and its fence."""
@@ -34,7 +34,7 @@ _TABLE = (
 POSTGRES = "langgraph.checkpoint.postgres.aio"
 _SQLITE = {
     ("langgraph.checkpoint.sqlite.aio", "AsyncSqliteSaver"),
-    ("gateway.resume.sqlite", "SqliteSaver"),
+    ("twokey.gateway.resume.sqlite", "SqliteSaver"),
 }
 _PAUSE_MS = 15_000
 """How long Postgres lets a writer that was paused in its transaction hold up others."""

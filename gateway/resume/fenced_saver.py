@@ -3,9 +3,9 @@
 Theory of operation. A process that was paused or cut off may go on in the middle of a
 write, long after another one took its thread over; no look at a clock or at the lease
 helps against a pause right after the look. So the database that keeps the checkpoints
-knows the newest fence of each lease (`gateway.store.fences`). A new holder writes its
-fence there before it reads the thread; from then on nothing of an older one is kept,
-and what the older one had kept before is read.
+knows the newest fence of each lease (`twokey.gateway.store.fences`). A new holder
+writes its fence there before it reads the thread; from then on nothing of an older one
+is kept, and what the older one had kept before is read.
 
 In Postgres and SQLite the fence is compared in the transaction of the write. Any other
 saver is asked for the thread's newest checkpoint before each write, and that one's
@@ -31,7 +31,7 @@ from langgraph.checkpoint.base import (
 from langgraph.pregel import Pregel
 from typing_extensions import override
 
-from gateway.resume.fence_tables import (
+from twokey.gateway.resume.fence_tables import (
     FENCE_KEY,
     LEASE_KEY,
     ComparedFence,
@@ -39,7 +39,7 @@ from gateway.resume.fence_tables import (
     NoFenceTable,
     fence_of,
 )
-from gateway.store.fences import Lease, current
+from twokey.gateway.store.fences import Lease, current
 
 logger = logging.getLogger(__name__)
 

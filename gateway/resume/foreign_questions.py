@@ -17,19 +17,24 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.tiers import Tier
-from gateway.policy.rules import Policy
-from gateway.policy.selection import Selection
-from gateway.resume.advancing import Advancer
-from gateway.resume.announcing import Announcer, Place
-from gateway.resume.answers import fits, question_of
-from gateway.resume.dialects import in_words, refusal
-from gateway.resume.runner import AnswerRefused, PendingInterrupt, Runner, ThreadState
-from gateway.service.agents import AgentService
-from gateway.store.jobs import Job, JobKind
-from gateway.store.questions import Question
-from gateway.store.store import Store
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.selection import Selection
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.resume.advancing import Advancer
+from twokey.gateway.resume.announcing import Announcer, Place
+from twokey.gateway.resume.answers import fits, question_of
+from twokey.gateway.resume.dialects import in_words, refusal
+from twokey.gateway.resume.runner import (
+    AnswerRefused,
+    PendingInterrupt,
+    Runner,
+    ThreadState,
+)
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.questions import Question
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

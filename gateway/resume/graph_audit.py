@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
-from gateway.approvals.tiers import Tier
-from gateway.errors import GraphError
-from gateway.gates.reachable import Reachable, ReachableTool, reachable
-from gateway.policy.evaluate import listed_tier
-from gateway.policy.rules import Policy
+from twokey.gateway.errors import GraphError
+from twokey.gateway.gates.reachable import Reachable, ReachableTool, reachable
+from twokey.gateway.policy.evaluate import listed_tier
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.tiers import Tier
 
 logger = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.graph import StateGraph
 from langgraph.pregel import Pregel
 
-from gateway.errors import GraphError
-from gateway.resume.graph_audit import check_gates
-from gateway.resume.imports import made_by, named
-from gateway.resume.strict_state import allowed_types
+from twokey.gateway.errors import GraphError
+from twokey.gateway.resume.graph_audit import check_gates
+from twokey.gateway.resume.imports import made_by, named
+from twokey.gateway.resume.strict_state import allowed_types
 
 Graph = Pregel[Any, Any, Any, Any]
 

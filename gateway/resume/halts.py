@@ -7,16 +7,16 @@ checkpoint, so it ends by itself when the thread moves on.
 
 from __future__ import annotations
 
-from gateway.resume.announcing import Place
-from gateway.resume.classification import (
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.classification import (
     AtBreakpoint,
     ThreadHalted,
     at_breakpoint,
     at_limit,
 )
-from gateway.store.connection import text
-from gateway.store.stalled import HALTED
-from gateway.store.store import Store
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.stalled import HALTED
+from twokey.gateway.store.store import Store
 
 
 class Halts:

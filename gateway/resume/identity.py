@@ -15,8 +15,8 @@ from urllib.parse import urlsplit
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from gateway.resume.identity_table import SELECT_IDENTITY
-from gateway.resume.sqlite import SqliteSaver
+from twokey.gateway.resume.identity_table import SELECT_IDENTITY
+from twokey.gateway.resume.sqlite import SqliteSaver
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
@@ -40,7 +40,7 @@ async def identity_of(saver: BaseCheckpointSaver[Any], place: str) -> Identity:
     """Return the identity of an open checkpointer.
 
     Args:
-        saver: from `gateway.resume.checkpoints.open_checkpoints`.
+        saver: from `twokey.gateway.resume.checkpoints.open_checkpoints`.
         place: the path or URL that it was opened with.
     """
     if isinstance(saver, SqliteSaver):

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
-from gateway.errors import GraphError
+from twokey.gateway.errors import GraphError
 
 
 def named(ref: str, base: Path, *, what: str = "graph") -> object:

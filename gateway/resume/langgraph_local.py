@@ -19,12 +19,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.errors import UnknownInterruptError, is_invalid_resume
 from langgraph.types import Command, Interrupt, PregelTask, StateSnapshot, StreamMode
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import GraphError
-from gateway.protocol.run_context import excepting
-from gateway.resume.fenced_saver import fenced_graph
-from gateway.resume.graphs import Graph, as_graph, attached
-from gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
+from twokey.gateway.errors import GraphError
+from twokey.gateway.protocol.run_context import excepting
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.resume.fenced_saver import fenced_graph
+from twokey.gateway.resume.graphs import Graph, as_graph, attached
+from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
 
 AGENT_KEY = "twokey_agent"
 """Checkpoint metadata: name of the agent whose thread it is."""
@@ -77,7 +77,7 @@ class _Sink:
 
 
 class LangGraphLocal:
-    """One agent's graph, with a checkpointer; see `gateway.resume.runner.Runner`.
+    """One agent's graph, with a checkpointer; see `Runner`.
 
     Args:
         graph: what is run.

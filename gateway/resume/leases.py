@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gateway.errors import LeaseLost
-from gateway.resume.announcing import Place
-from gateway.store.fences import holding
-from gateway.store.store import Store
+from twokey.gateway.errors import LeaseLost
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.store.fences import holding
+from twokey.gateway.store.store import Store
 
 T = TypeVar("T")
 
@@ -19,7 +19,7 @@ async def under_lease(store: Store, at: Place, work: Callable[[], Awaitable[T]])
 
     Two processes that resume one thread at a time lose its continuation: both are
     told "ok", and the model is never called again. What ``work`` writes is fenced
-    (`gateway.store.fences`): stopping it is not enough, since a process that was
+    (`twokey.gateway.store.fences`): stopping it is not enough, since a process that was
     paused may be in the middle of a write when it goes on.
 
     Raises:

@@ -22,16 +22,16 @@ import logging
 from collections.abc import Collection, Iterable, Sequence
 from datetime import timedelta
 
-from gateway.approvals.events import TROUBLED_RUN, Event
-from gateway.errors import NewerRecord, StoreUnavailable
-from gateway.failures import log_failure
-from gateway.resume.answers import answers_for
-from gateway.resume.runner import Runner
-from gateway.resume.runners import Runners
-from gateway.store.idle_readers import drop_idle_readers
-from gateway.store.jobs import Job, JobKind
-from gateway.store.outbox import Outbox
-from gateway.store.store import Store
+from twokey.gateway.approvals.events import TROUBLED_RUN, Event
+from twokey.gateway.errors import NewerRecord, StoreUnavailable
+from twokey.gateway.failures import log_failure
+from twokey.gateway.resume.answers import answers_for
+from twokey.gateway.resume.runner import Runner
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.store.idle_readers import drop_idle_readers
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.outbox import Outbox
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ _BATCH = 500
 _ROUNDS = 20
 _NO_WAIT_MS = 1
 _IGNORED = TROUBLED_RUN
-"""A run that failed is retried or parked; see `gateway.resume.retries`."""
+"""A run that failed is retried or parked; see `twokey.gateway.resume.retries`."""
 
 
 class OrphanFinder:

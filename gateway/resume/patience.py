@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gateway.resume.diagnosis import diagnose
+from twokey.gateway.resume.diagnosis import diagnose
 
 logger = logging.getLogger(__name__)
 

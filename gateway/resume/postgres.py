@@ -12,8 +12,8 @@ from urllib.parse import urlsplit
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from gateway.errors import SettingsError
-from gateway.resume.identity_table import identity_statements
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.resume.identity_table import identity_statements
 
 _CONNECT_S = 10.0
 _POOL_SIZE = 8

@@ -25,20 +25,21 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 from langgraph.types import Interrupt
 
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Home, Item
-from gateway.errors import GraphError, NewerRecord, ThreadUnavailable
-from gateway.failures import log_failure
-from gateway.resume.announcing import Place
-from gateway.resume.answers import answers_for, asked_items
-from gateway.resume.langgraph_local import AGENT_KEY, pending_of
-from gateway.resume.leases import under_lease
-from gateway.resume.runner import PendingInterrupt, ThreadState
-from gateway.resume.runners import Runners
-from gateway.resume.waiting_threads import INTERRUPT, CannotList, waiting_threads
-from gateway.service.recovering import RecoveryService
-from gateway.store.jobs import Job, JobKind
-from gateway.store.store import Store
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.errors import GraphError, NewerRecord, ThreadUnavailable
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.answers import answers_for, asked_items
+from twokey.gateway.resume.langgraph_local import AGENT_KEY, pending_of
+from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.resume.waiting_threads import INTERRUPT, CannotList, waiting_threads
+from twokey.gateway.service.recovering import RecoveryService
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class Recovery:
         except NewerRecord:
             has_failed = True
         if has_failed:
-            return  # `gateway.resume.retries` decides about it
+            return  # `twokey.gateway.resume.retries` decides about it
         job = Job(
             kind=JobKind.RESUME,
             tenant=self._tenant,
@@ -197,7 +198,7 @@ class Recovery:
         if state.is_finished:
             return THREAD_ENDED
         if state.is_cut_off:
-            return ""  # it runs now, or is found by `gateway.resume.orphans`
+            return ""  # it runs now, or is found by `twokey.gateway.resume.orphans`
         asked = asked_items(state.pending)
         dropped = [
             item

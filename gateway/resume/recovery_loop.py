@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 
-from gateway.errors import StoreUnavailable
-from gateway.resume.recovery import Recovery
-from gateway.resume.runners import Runners
-from gateway.resume.sides import ALIVE_MS, Fit, Sides
-from gateway.service.recovering import RecoveryService
-from gateway.store.store import Store
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.resume.recovery import Recovery
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.resume.sides import ALIVE_MS, Fit, Sides
+from twokey.gateway.service.recovering import RecoveryService
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

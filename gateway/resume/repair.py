@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.resume.recovery import Look, Recovery
-from gateway.resume.runners import Runners
-from gateway.resume.sides import Fit, Sides
-from gateway.service.recovering import Found, RecoveryService
-from gateway.store.store import Store
+from twokey.gateway.resume.recovery import Look, Recovery
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.resume.sides import Fit, Sides
+from twokey.gateway.service.recovering import Found, RecoveryService
+from twokey.gateway.store.store import Store
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,9 @@
 """Retry runs that fail, and park those that a retry cannot help.
 
 Whoever calls `failed` and `went_on` holds the thread's lease, so that what is kept of a
-run is what became of its last attempt. People change it too (`gateway.service.runs`),
-without the lease; each change is made only of what was read.
+run is what became of its last attempt. People change it too
+(`twokey.gateway.service.runs`), without the lease; each change is made only of what was
+read.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.errors import NewerRecord, StoreUnavailable
-from gateway.failures import described, log_failure
-from gateway.resume.announcing import Place
-from gateway.resume.classification import ThreadHalted
-from gateway.resume.diagnosis import diagnose, unserved
-from gateway.resume.retry_plan import failed_again, milliseconds, what_is_told
-from gateway.service.runs import run_event
-from gateway.store.jobs import Delivery, Job, JobKind
-from gateway.store.keys import RETENTION, Keys
-from gateway.store.stalled import RunState, StalledRun
-from gateway.store.store import Store
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.errors import NewerRecord, StoreUnavailable
+from twokey.gateway.failures import described, log_failure
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.classification import ThreadHalted
+from twokey.gateway.resume.diagnosis import diagnose, unserved
+from twokey.gateway.resume.retry_plan import failed_again, milliseconds, what_is_told
+from twokey.gateway.service.runs import run_event
+from twokey.gateway.store.jobs import Delivery, Job, JobKind
+from twokey.gateway.store.keys import RETENTION, Keys
+from twokey.gateway.store.stalled import RunState, StalledRun
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

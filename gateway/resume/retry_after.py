@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import cast
 
-from gateway.resume.known_errors import attribute
+from twokey.gateway.resume.known_errors import attribute
 
 LONGEST_S = 3600.0
 """A service that asks for more is asked again after this long all the same."""

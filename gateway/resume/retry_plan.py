@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from gateway.resume.diagnosis import Diagnosis
-from gateway.resume.known_errors import Trouble
-from gateway.retrying import RetrySettings
-from gateway.store.stalled import RunState, StalledRun
+from twokey.gateway.resume.diagnosis import Diagnosis
+from twokey.gateway.resume.known_errors import Trouble
+from twokey.gateway.retrying import RetrySettings
+from twokey.gateway.store.stalled import RunState, StalledRun
 
 _MOST_DOUBLINGS = 20
 _LONGEST_REASON = 500

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import TwokeyError
+from twokey.gateway.errors import TwokeyError
+from twokey.gateway.protocol.strict_json import JsonObject
 
 
 class AnswerRefused(TwokeyError):

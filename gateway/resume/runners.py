@@ -13,7 +13,7 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from gateway.resume.runner import Runner
+from twokey.gateway.resume.runner import Runner
 
 MAX_LEFT = 100_000
 """Threads that are remembered as ended, or as resumed by the program; the oldest are

@@ -22,8 +22,8 @@ from langgraph.checkpoint.base import (
     empty_checkpoint,
 )
 
-from gateway.store.marks import Marks
-from gateway.store.store import Store
+from twokey.gateway.store.marks import Marks
+from twokey.gateway.store.store import Store
 
 THREAD = "twokey:mark:"
 """Begin of the thread under which checkpoints keep their mark for one store."""

@@ -31,9 +31,9 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from gateway.errors import SettingsError
-from gateway.resume.identity_table import identity_statements
-from gateway.resume.strict_state import strict_serializer
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.resume.identity_table import identity_statements
+from twokey.gateway.resume.strict_state import strict_serializer
 
 _LOCK_WAIT_S = 30.0
 """How long one process waits for another's write; SQLite allows one at a time."""

@@ -20,7 +20,7 @@ from langgraph._internal._serde import build_serde_allowlist
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.pregel import Pregel
 
-OURS = frozenset({("gateway.agent.messages", "EditMessage")})
+OURS = frozenset({("twokey.agent.messages", "EditMessage")})
 """Our own record in an agent's state; an agent inside a tool shares the saver."""
 
 

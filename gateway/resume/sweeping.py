@@ -7,8 +7,8 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 
-from gateway.errors import StoreUnavailable
-from gateway.failures import log_failure
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.failures import log_failure
 
 logger = logging.getLogger(__name__)
 

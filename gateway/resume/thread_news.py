@@ -13,11 +13,11 @@ import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from gateway.errors import StoreUnavailable
-from gateway.resume.patience import patiently
-from gateway.resume.worker import Rested
-from gateway.store.keys import Keys
-from gateway.store.store import Store
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.resume.patience import patiently
+from twokey.gateway.resume.worker import Rested
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -18,29 +18,36 @@ from typing import Any, cast
 
 from langgraph.types import Interrupt
 
-from gateway.approvals.record import Origin, Person
-from gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
-from gateway.failures import log_failure
-from gateway.protocol.port import connected
-from gateway.resume.advancing import Advancer
-from gateway.resume.announcing import Place
-from gateway.resume.answers import answers_for, asked_items
-from gateway.resume.classification import ThreadHalted
-from gateway.resume.diagnosis import diagnose
-from gateway.resume.every_loop import EveryLoop
-from gateway.resume.langgraph_local import LangGraphLocal, pending_of
-from gateway.resume.leases import under_lease
-from gateway.resume.patience import NotBegun, Pauses, patiently, set_or_late
-from gateway.resume.retries import Retries
-from gateway.resume.runner import PendingInterrupt, ThreadState
-from gateway.resume.runners import Runners
-from gateway.resume.strict_state import strict_serializer
-from gateway.resume.thread_news import LOOK_S, SOON_S, News, ThreadNews, next_news
-from gateway.resume.worker import GRACE_S, Rested
-from gateway.store.jobs import Job, JobKind
-from gateway.store.stalled import RunState
-from gateway.store.store import Store
-from gateway.store.threads import ThreadFacts
+from twokey.gateway.approvals.record import Origin
+from twokey.gateway.errors import GraphError, StoreUnavailable, ThreadUnavailable
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.port import connected
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.resume.advancing import Advancer
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.answers import answers_for, asked_items
+from twokey.gateway.resume.classification import ThreadHalted
+from twokey.gateway.resume.diagnosis import diagnose
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.resume.langgraph_local import LangGraphLocal, pending_of
+from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.resume.patience import NotBegun, Pauses, patiently, set_or_late
+from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.resume.strict_state import strict_serializer
+from twokey.gateway.resume.thread_news import (
+    LOOK_S,
+    SOON_S,
+    News,
+    ThreadNews,
+    next_news,
+)
+from twokey.gateway.resume.worker import GRACE_S, Rested
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.stalled import RunState
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
 
 logger = logging.getLogger(__name__)
 
@@ -342,7 +349,7 @@ def _check_who_asked(requester: object, origin: object) -> None:
         if not (given is None or isinstance(given, kind)):
             raise TypeError(
                 f"{name}={given!r} is no {kind.__name__}; give "
-                f"gateway.approvals.record.{kind.__name__}."
+                f"twokey.gateway.approvals.record.{kind.__name__}."
             )
 
 

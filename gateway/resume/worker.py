@@ -8,23 +8,23 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gateway.errors import StoreUnavailable, ThreadUnavailable, ThreadUnknown
-from gateway.failures import log_failure
-from gateway.policy.rules import Policy
-from gateway.protocol.port import Gateway, connected
-from gateway.resume.advancing import Advancer
-from gateway.resume.announcing import Place
-from gateway.resume.foreign_questions import ForeignQuestions
-from gateway.resume.leases import under_lease
-from gateway.resume.patience import set_or_late
-from gateway.resume.retries import Retries
-from gateway.resume.runner import Runner
-from gateway.resume.runners import Runners
-from gateway.service.agents import AgentService
-from gateway.store.jobs import Delivery, Job, JobKind, JobQueue
-from gateway.store.keys import Keys
-from gateway.store.stalled import RunState
-from gateway.store.store import Store
+from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable, ThreadUnknown
+from twokey.gateway.failures import log_failure
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.port import Gateway, connected
+from twokey.gateway.resume.advancing import Advancer
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.foreign_questions import ForeignQuestions
+from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.resume.patience import set_or_late
+from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.runner import Runner
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.stalled import RunState
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

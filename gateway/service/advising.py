@@ -7,17 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Opinion, approval_of
-from gateway.approvals.tiers import Tier
-from gateway.policy.raising import Raise, is_strict
-from gateway.policy.triage_rules import TriageRule
-from gateway.service.proposals import Proposal, Ruled, Source
-from gateway.triage.advice import apply_advice
-from gateway.triage.asking import Reply, ask
-from gateway.triage.packet import packet_of
-from gateway.triage.port import Triage
-from gateway.wire import Turn
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Opinion, approval_of
+from twokey.gateway.policy.raising import Raise, is_strict
+from twokey.gateway.policy.triage_rules import TriageRule
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import Turn
+from twokey.gateway.service.proposals import Proposal, Ruled, Source
+from twokey.gateway.triage.advice import apply_advice
+from twokey.gateway.triage.asking import Reply, ask
+from twokey.gateway.triage.packet import packet_of
+from twokey.gateway.triage.port import Triage
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Serve agents: judge their turns, let them execute once, tell them what became.
 
-`AgentService` is the in-process implementation of `gateway.protocol.port.Gateway`.
+`AgentService` is the in-process implementation of
+`twokey.gateway.protocol.port.Gateway`.
 """
 
 from __future__ import annotations
@@ -10,35 +11,17 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal
 
-from gateway.approvals.ending import moved_on
-from gateway.approvals.lifecycle import ItemState, Move
-from gateway.approvals.record import (
-    Approval,
-    EditRecord,
-    Home,
-    Item,
-    Result,
-    approval_of,
-    is_inside,
-)
-from gateway.errors import NewerRecord, UnreadableRecord
-from gateway.failures import log_failure
-from gateway.outcomes import CallOutcome, EditsKnown, LateReport
-from gateway.policy.evaluate import listed_tier
-from gateway.policy.rules import Policy
-from gateway.service.claiming import (
-    ClaimService,
-    late_report,
-    outcome_of,
-)
-from gateway.service.edits_known import edits_known, is_of_run
-from gateway.service.noticing import NoticeService
-from gateway.service.submitting import Submitter
-from gateway.store.changing import Loaded, Write
-from gateway.store.opening import Listed
-from gateway.store.store import Store
-from gateway.triage.port import Triage
-from gateway.wire import (
+from twokey.gateway.approvals.ending import moved_on
+from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.record import Approval, Item, approval_of
+from twokey.gateway.errors import NewerRecord, UnreadableRecord
+from twokey.gateway.failures import log_failure
+from twokey.gateway.policy.evaluate import listed_tier
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
+from twokey.gateway.protocol.records import EditRecord, Home, Result, is_inside
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import (
     AgentNote,
     CallBegun,
     CallEnd,
@@ -49,6 +32,14 @@ from gateway.wire import (
     TurnRef,
     Verdict,
 )
+from twokey.gateway.service.claiming import ClaimService, late_report, outcome_of
+from twokey.gateway.service.edits_known import edits_known, is_of_run
+from twokey.gateway.service.noticing import NoticeService
+from twokey.gateway.service.submitting import Submitter
+from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.opening import Listed
+from twokey.gateway.store.store import Store
+from twokey.gateway.triage.port import Triage
 
 logger = logging.getLogger(__name__)
 
@@ -170,7 +161,7 @@ class AgentService:
             )
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
-        """Compare edits with our record; see `gateway.protocol.port.Gateway`."""
+        """Compare edits with our record; see `twokey.gateway.protocol.port.Gateway`."""
         return await edits_known(self._found, ref, edits)
 
     async def late_reports(

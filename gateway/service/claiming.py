@@ -6,23 +6,21 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gateway.approvals import digest, executing
-from gateway.approvals.business_state import state_in, stateless_hash
-from gateway.approvals.changes import Change, Judgement
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Item, Result, approval_of
-from gateway.approvals.revoking import in_another_state, revoked
-from gateway.errors import BadJson, UnreadableRecord
-from gateway.failures import log_failure
-from gateway.outcomes import CallOutcome, LateReport
-from gateway.policy.rules import Policy
-from gateway.service.judging import JudgedNow, judge_now
-from gateway.service.refusing import stopped
-from gateway.store.changing import Loaded, Write
-from gateway.store.freezes import names_of
-from gateway.store.store import Store
-from gateway.wire import (
-    UNASKED_ENDS,
+from twokey.gateway.approvals import executing
+from twokey.gateway.approvals.answering import UNASKED_ENDS, answer_for, ended
+from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.record import Item, approval_of
+from twokey.gateway.approvals.revoking import in_another_state, revoked
+from twokey.gateway.errors import BadJson, UnreadableRecord
+from twokey.gateway.failures import log_failure
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.business_state import state_in, stateless_hash
+from twokey.gateway.protocol.outcomes import CallOutcome, LateReport
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import (
     Busy,
     CheckState,
     Claimed,
@@ -35,9 +33,12 @@ from gateway.wire import (
     Refused,
     Reopened,
     StateNow,
-    answer_for,
-    ended,
 )
+from twokey.gateway.service.judging import JudgedNow, judge_now
+from twokey.gateway.service.refusing import stopped
+from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.freezes import names_of
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

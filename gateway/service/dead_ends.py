@@ -7,13 +7,13 @@ runs the gateway should know of it before.
 
 from __future__ import annotations
 
-from gateway.approvals.permission import is_dead_end
-from gateway.approvals.record import Approval, Item
-from gateway.approvals.tiers import Tier
-from gateway.policy.rules import Policy
-from gateway.service.judging import as_of_now
-from gateway.service.queue import ReviewQueue
-from gateway.store.store import Store
+from twokey.gateway.approvals.permission import is_dead_end
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.service.judging import as_of_now
+from twokey.gateway.service.queue import ReviewQueue
+from twokey.gateway.store.store import Store
 
 MOST = 1_000
 """How many approvals are looked at, those that are due soonest."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Person
-from gateway.store.delegations import Delegation
-from gateway.store.store import Store
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.store.delegations import Delegation
+from twokey.gateway.store.store import Store
 
 LONGEST = timedelta(days=30)
 """How long a queue can be in other hands without being handed over again."""

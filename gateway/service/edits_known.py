@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 
-from gateway.approvals.edits import edit_hash
-from gateway.approvals.record import Approval, Item
-from gateway.outcomes import EditsKnown
-from gateway.store.keys import shard_of_approval
-from gateway.wire import TurnRef
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.edits import edit_hash
+from twokey.gateway.protocol.outcomes import EditsKnown
+from twokey.gateway.protocol.wire import TurnRef
+from twokey.gateway.store.keys import shard_of_approval
 
 Find = Callable[[str], Awaitable[tuple[Approval, Item] | None]]
 

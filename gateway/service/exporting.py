@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from gateway.approvals.events import Event
-from gateway.approvals.evidence import redacted
-from gateway.approvals.record import Approval, approval_of
-from gateway.approvals.strict_json import JsonObject
-from gateway.store.outbox import audit_log
-from gateway.store.store import Store
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.evidence import redacted
+from twokey.gateway.approvals.record import Approval, approval_of
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.store.outbox import audit_log
+from twokey.gateway.store.store import Store
 
 _KEPT = 500
 

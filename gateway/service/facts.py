@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.approvals.events import BY_GATEWAY, EventName, approval_event
-from gateway.approvals.record import Approval, Item, Settlement
-from gateway.store.attention import Rejection, RejectionEffects, fingerprint
-from gateway.store.freezes import Freeze, Scope, ScopeKind
+from twokey.gateway.approvals.events import BY_GATEWAY, EventName, approval_event
+from twokey.gateway.approvals.record import Approval, Item, Settlement
+from twokey.gateway.store.attention import Rejection, RejectionEffects, fingerprint
+from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
 
 
 def rejection_effects(

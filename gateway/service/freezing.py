@@ -6,9 +6,9 @@ before does not start any more either. What runs already is not interrupted.
 
 from __future__ import annotations
 
-from gateway.approvals.events import Event, EventName
-from gateway.store.freezes import Freeze, Scope, ScopeKind
-from gateway.store.store import Store
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
+from twokey.gateway.store.store import Store
 
 
 class FreezeService:

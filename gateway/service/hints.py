@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.approvals.record import Verb
-from gateway.approvals.tiers import Tier
-from gateway.policy.evaluate import Ruling
-from gateway.policy.overrides import Override
-from gateway.wire import CallHint
+from twokey.gateway.policy.evaluate import Ruling
+from twokey.gateway.policy.overrides import Override
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import CallHint
 
 MAX_DESCRIPTION = 200
 """Longest description of an agent's that stands on a card; a longer one is cut."""

@@ -15,11 +15,11 @@ import socket
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
 
-from gateway.errors import SettingsError, StoreUnavailable
-from gateway.failures import log_failure
-from gateway.store.keys import Keys
-from gateway.store.members import Kept, Member, Members
-from gateway.store.store import Store
+from twokey.gateway.errors import SettingsError, StoreUnavailable
+from twokey.gateway.failures import log_failure
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.members import Kept, Member, Members
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gateway.approvals.changes import Judgement, shown_item
-from gateway.approvals.record import Approval, Item
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.evaluate import evaluate
-from gateway.policy.rules import Policy
-from gateway.service.measuring import facts_of, measure, totals_now
-from gateway.service.refusing import freeze_of, unstartable
-from gateway.store.changing import Judged
-from gateway.store.freezes import Freeze
-from gateway.store.store import Store
+from twokey.gateway.approvals.changes import Judgement, shown_item
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service.measuring import facts_of, measure, totals_now
+from twokey.gateway.service.refusing import freeze_of, unstartable
+from twokey.gateway.store.changing import Judged
+from twokey.gateway.store.freezes import Freeze
+from twokey.gateway.store.store import Store
 
 
 @dataclass(frozen=True)

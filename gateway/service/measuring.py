@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gateway.approvals import digest
-from gateway.approvals.record import Approval, Context, Item, Record
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.facts import Facts
-from gateway.policy.rules import Policy
-from gateway.policy.windows import window_uses
-from gateway.store.attention import Standing
-from gateway.store.keys import Keys
-from gateway.store.store import Store
-from gateway.store.windows import Use, use_of
+from twokey.gateway.approvals.record import Approval, Context, Item
+from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.windows import window_uses
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.store.attention import Standing
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.windows import Use, use_of
 
 USE_TAG = "twokey/v1/use"
 

@@ -8,9 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from gateway.approvals import digest
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.notice import (
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.notice import (
     CallState,
     Notice,
     NoticedCall,
@@ -18,14 +17,12 @@ from gateway.approvals.notice import (
     notice_of,
     row_id,
 )
-from gateway.approvals.record import Person
-from gateway.approvals.strict_json import accept_object
-from gateway.policy.evaluate import Ruling, is_idempotent
-from gateway.policy.rules import Policy
-from gateway.service.rejudging import KeptVerdicts
-from gateway.store.failures import count_failure
-from gateway.store.store import Store
-from gateway.wire import (
+from twokey.gateway.policy.evaluate import Ruling, is_idempotent
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.strict_json import accept_object
+from twokey.gateway.protocol.wire import (
     CallBegun,
     CallEnd,
     CallMark,
@@ -34,6 +31,9 @@ from gateway.wire import (
     TurnRef,
     VerdictKind,
 )
+from twokey.gateway.service.rejudging import KeptVerdicts
+from twokey.gateway.store.failures import count_failure
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

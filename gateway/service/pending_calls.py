@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from datetime import UTC, datetime
 
-from gateway.approvals.evidence import redacted
-from gateway.approvals.record import Approval, Home, Item, Record
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.service.agents import AgentService
-from gateway.store.jobs import Job, JobKind
-from gateway.store.store import Store
+from twokey.gateway.approvals.evidence import redacted
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Home, Record
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.store import Store
 
 
 class PendingCall(Record):

@@ -6,29 +6,35 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from gateway.approvals import digest
-from gateway.approvals.business_state import with_state
-from gateway.approvals.events import Event, EventName, approval_event
-from gateway.approvals.notice import Notice, notice_of
-from gateway.approvals.quorum import stricter
-from gateway.approvals.record import (
+from twokey.gateway.approvals.events import Event, EventName, approval_event
+from twokey.gateway.approvals.notice import Notice, notice_of
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.quorum import stricter
+from twokey.gateway.approvals.record import (
     Approval,
     Context,
-    Demand,
     Item,
     Opinion,
     Waiting,
     item_id,
 )
-from gateway.approvals.strict_json import accept_object
-from gateway.approvals.tiers import Tier
-from gateway.errors import BadJson
-from gateway.policy.evaluate import Ruling
-from gateway.policy.fields import is_channel
-from gateway.service import refusing
-from gateway.service.noticing import Notices
-from gateway.store.threads import ThreadFacts
-from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind, args_hash
+from twokey.gateway.errors import BadJson
+from twokey.gateway.policy.evaluate import Ruling
+from twokey.gateway.policy.fields import is_channel
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.business_state import with_state
+from twokey.gateway.protocol.strict_json import accept_object
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import (
+    ProposedCall,
+    Turn,
+    Verdict,
+    VerdictKind,
+    args_hash,
+)
+from twokey.gateway.service import refusing
+from twokey.gateway.service.noticing import Notices
+from twokey.gateway.store.threads import ThreadFacts
 
 MAX_ITEMS = 6
 """Items on one card: what fits Slack's 50 blocks and 9,000 characters with buttons."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 
-from gateway.approvals.lifecycle import ApprovalState
-from gateway.store.changing import Loaded
-from gateway.store.store import Store
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.store.changing import Loaded
+from twokey.gateway.store.store import Store
 
 MAX_QUEUE = 2000
 """How many waiting approvals one look at the queue reads at most."""

@@ -7,12 +7,13 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
-from gateway.approvals.changes import Change
-from gateway.approvals.record import Approval, Home, Item
-from gateway.approvals.recovering import restored, thread_lost
-from gateway.errors import NewerRecord, UnreadableRecord
-from gateway.store.changing import Loaded, Write
-from gateway.store.store import Store
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.recovering import restored, thread_lost
+from twokey.gateway.errors import NewerRecord, UnreadableRecord
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.rules import Protection
-from gateway.store.attention import Rejection, Standing, fingerprint
-from gateway.store.freezes import Freeze, names_of, paused
+from twokey.gateway.policy.rules import Protection
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.store.attention import Rejection, Standing, fingerprint
+from twokey.gateway.store.freezes import Freeze, names_of, paused
 
 NAMELESS = (
     "This call names no tool, so it did not run. If it is still needed, make it again "

@@ -10,15 +10,15 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from gateway.approvals.tiers import Tier
-from gateway.policy.rules import Policy
-from gateway.service import refusing
-from gateway.service.measuring import Measured
-from gateway.store.attention import Standing
-from gateway.store.freezes import names_of
-from gateway.store.store import Store
-from gateway.store.windows import Use, use_of
-from gateway.wire import Verdict, VerdictKind
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import Verdict, VerdictKind
+from twokey.gateway.service import refusing
+from twokey.gateway.service.measuring import Measured
+from twokey.gateway.store.attention import Standing
+from twokey.gateway.store.freezes import names_of
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.windows import Use, use_of
 
 NEEDS_A_PERSON = (
     "The policy changed after this call was cleared: it needs a person now, so it "

@@ -6,9 +6,9 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
-from gateway.approvals import deciding
-from gateway.approvals.changes import Change, Judgement
-from gateway.approvals.decisions import (
+from twokey.gateway.approvals import deciding
+from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.decisions import (
     Changed,
     Click,
     Decision,
@@ -20,32 +20,33 @@ from gateway.approvals.decisions import (
     Stale,
     Unknown,
 )
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Origin, Person
-from gateway.approvals.strict_json import JsonObject, accept_object
-from gateway.errors import BadJson
-from gateway.policy.rules import Policy
-from gateway.policy.selection import Selection
-from gateway.service.delegating import DelegationService
-from gateway.service.facts import rejection_effects
-from gateway.service.freezing import FreezeService
-from gateway.service.judging import (
+from twokey.gateway.approvals.record import Approval, Item, Origin
+from twokey.gateway.errors import BadJson
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.selection import Selection
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject, accept_object
+from twokey.gateway.service.delegating import DelegationService
+from twokey.gateway.service.facts import rejection_effects
+from twokey.gateway.service.freezing import FreezeService
+from twokey.gateway.service.judging import (
     JudgedNow,
     as_of_now,
     counts_in_windows,
     judge_now,
 )
-from gateway.service.noticing import NoticeService
-from gateway.service.queue import MAX_QUEUE, ReviewQueue
-from gateway.service.runs import RunService
-from gateway.service.stopping import StopService
-from gateway.service.sweep import Sweeper
-from gateway.service.timing import TimeService
-from gateway.store.attention import RejectionEffects
-from gateway.store.changing import Loaded, Write
-from gateway.store.jobs import Job, JobKind
-from gateway.store.store import Store
-from gateway.store.threads import ThreadFacts
+from twokey.gateway.service.noticing import NoticeService
+from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
+from twokey.gateway.service.runs import RunService
+from twokey.gateway.service.stopping import StopService
+from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.service.timing import TimeService
+from twokey.gateway.store.attention import RejectionEffects
+from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
 
 MAX_JUDGED_AGAIN = 50
 """Waiting approvals that are judged again at most when a window may have changed."""

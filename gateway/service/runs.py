@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.approvals.decisions import Forbidden, Reviewer
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.quorum import is_among, no_member
-from gateway.approvals.record import Home
-from gateway.policy.rules import Policy
-from gateway.service.agents import AgentService
-from gateway.service.stopping import StopService
-from gateway.store.freezes import Scope, ScopeKind
-from gateway.store.jobs import DeadLetter, Job, JobKind
-from gateway.store.keys import Keys
-from gateway.store.stalled import HALTED, RunState, StalledRun
-from gateway.store.store import Store
+from twokey.gateway.approvals.decisions import Forbidden, Reviewer
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.quorum import is_among, no_member
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.stopping import StopService
+from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.jobs import DeadLetter, Job, JobKind
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.stalled import HALTED, RunState, StalledRun
+from twokey.gateway.store.store import Store
 
 RETRIED = "retried"
 """What people were told last of a run that somebody tries again."""

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.approvals.changes import listed
-from gateway.approvals.decisions import Forbidden, Reviewer
-from gateway.approvals.quorum import objection, standing_in
-from gateway.approvals.record import Demand
-from gateway.policy.rules import Policy
-from gateway.policy.stopping import lifters, stoppers
-from gateway.service.freezing import FreezeService
-from gateway.store.freezes import Freeze, Scope, ScopeKind
-from gateway.store.store import Store
+from twokey.gateway.approvals.changes import listed
+from twokey.gateway.approvals.decisions import Forbidden, Reviewer
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.quorum import objection, standing_in
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.stopping import lifters, stoppers
+from twokey.gateway.service.freezing import FreezeService
+from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
+from twokey.gateway.store.store import Store
 
 MAX_REASON = 500
 """How many characters a reason may have; agents and people read it."""

@@ -10,31 +10,31 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from gateway.approvals import digest
-from gateway.approvals.record import Context
-from gateway.approvals.strict_json import MAX_BYTES, JsonObject, parse_object
-from gateway.approvals.tiers import Tier
-from gateway.errors import BadJson, StoreUnavailable
-from gateway.policy.evaluate import Ruling, evaluate
-from gateway.policy.facts import Facts
-from gateway.policy.overrides import Override
-from gateway.policy.raising import Raise
-from gateway.policy.rules import Policy
-from gateway.service import refusing
-from gateway.service.advising import Advised, Advising, triage_events
-from gateway.service.hints import apply_hint
-from gateway.service.measuring import Measured, facts_of, measure
-from gateway.service.proposals import Proposal, Ruled, Source, propose
-from gateway.service.rejudging import KeptVerdicts, judged_again, totals_with
-from gateway.service.well_formed import check_texts
-from gateway.store import keys as store_keys
-from gateway.store.attention import Standing
-from gateway.store.opening import Admission, Listed
-from gateway.store.store import Store
-from gateway.store.threads import ThreadFacts
-from gateway.store.windows import Use
-from gateway.triage.port import Triage
-from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind
+from twokey.gateway.approvals.record import Context
+from twokey.gateway.errors import BadJson, StoreUnavailable
+from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.overrides import Override
+from twokey.gateway.policy.raising import Raise
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.strict_json import MAX_BYTES, JsonObject, parse_object
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
+from twokey.gateway.service import refusing
+from twokey.gateway.service.advising import Advised, Advising, triage_events
+from twokey.gateway.service.hints import apply_hint
+from twokey.gateway.service.measuring import Measured, facts_of, measure
+from twokey.gateway.service.proposals import Proposal, Ruled, Source, propose
+from twokey.gateway.service.rejudging import KeptVerdicts, judged_again, totals_with
+from twokey.gateway.service.well_formed import check_texts
+from twokey.gateway.store import keys as store_keys
+from twokey.gateway.store.attention import Standing
+from twokey.gateway.store.opening import Admission, Listed
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
+from twokey.gateway.store.windows import Use
+from twokey.gateway.triage.port import Triage
 
 _ATTEMPTS = 64
 

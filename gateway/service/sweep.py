@@ -6,16 +6,16 @@ import logging
 import time
 from collections.abc import Callable
 
-from gateway.approvals import ending, retiming
-from gateway.approvals.changes import Change, following
-from gateway.errors import NewerRecord, UnreadableRecord
-from gateway.failures import log_failure
-from gateway.store.changing import Loaded, Write, quarantine
-from gateway.store.keys import RETENTION, Keys
-from gateway.store.outbox import trim_audit
-from gateway.store.readers import MANY, forget_dead_readers, trim_outbox
-from gateway.store.store import Store
-from gateway.store.timers import Timer
+from twokey.gateway.approvals import ending, retiming
+from twokey.gateway.approvals.changes import Change, following
+from twokey.gateway.errors import NewerRecord, UnreadableRecord
+from twokey.gateway.failures import log_failure
+from twokey.gateway.store.changing import Loaded, Write, quarantine
+from twokey.gateway.store.keys import RETENTION, Keys
+from twokey.gateway.store.outbox import trim_audit
+from twokey.gateway.store.readers import MANY, forget_dead_readers, trim_outbox
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.timers import Timer
 
 logger = logging.getLogger(__name__)
 

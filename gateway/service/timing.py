@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gateway.approvals import retiming
-from gateway.approvals.changes import Change
-from gateway.approvals.decisions import Refusal, Reviewer, Unknown
-from gateway.approvals.record import Approval
-from gateway.store.changing import Loaded, Write
-from gateway.store.store import Store
+from twokey.gateway.approvals import retiming
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Refusal, Reviewer, Unknown
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.store import Store
 
 
 class TimeService:
@@ -25,7 +25,7 @@ class TimeService:
         self._tenant = tenant
 
     async def extend(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
-        """Give an approval more time; see `gateway.approvals.retiming.extend`.
+        """Give an approval more time; see `twokey.gateway.approvals.retiming.extend`.
 
         Raises:
             StoreUnavailable: when it is not known to be written.
@@ -36,7 +36,7 @@ class TimeService:
         )
 
     async def take(self, approval_id: str, reviewer: Reviewer) -> Change | Refusal:
-        """Say who is on it; see `gateway.approvals.retiming.take`.
+        """Say who is on it; see `twokey.gateway.approvals.retiming.take`.
 
         Raises:
             StoreUnavailable: when it is not known to be written.

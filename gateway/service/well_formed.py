@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gateway.errors import NotAllowed
-from gateway.wire import Turn
+from twokey.gateway.errors import NotAllowed
+from twokey.gateway.protocol.wire import Turn
 
 
 def check_texts(turn: Turn) -> None:

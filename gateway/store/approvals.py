@@ -7,19 +7,20 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
-from gateway.approvals.events import Event
-from gateway.approvals.notice import Notice
-from gateway.approvals.record import Approval, Home
-from gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
-from gateway.failures import log_failure
-from gateway.store import codec, opening, scripts
-from gateway.store.attention import ASKED_MS
-from gateway.store.changing import Loaded, Write, milliseconds, texts, write
-from gateway.store.connection import Connection, Reply, fields, text
-from gateway.store.keys import LEASE, RETENTION, Keys, shard_of_approval
-from gateway.store.opening import Admission, Listed, Opened
-from gateway.store.pending import PendingIndex
-from gateway.store.windows import as_rows
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.notice import Notice
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.store import codec, opening, scripts
+from twokey.gateway.store.attention import ASKED_MS
+from twokey.gateway.store.changing import Loaded, Write, milliseconds, texts, write
+from twokey.gateway.store.connection import Connection, Reply, fields, text
+from twokey.gateway.store.keys import LEASE, RETENTION, Keys, shard_of_approval
+from twokey.gateway.store.opening import Admission, Listed, Opened
+from twokey.gateway.store.pending import PendingIndex
+from twokey.gateway.store.windows import as_rows
 
 logger = logging.getLogger(__name__)
 

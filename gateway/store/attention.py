@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from gateway.approvals import digest
-from gateway.approvals.events import Event
-from gateway.approvals.record import Home, Record
-from gateway.approvals.strict_json import JsonObject
-from gateway.store import scripts
-from gateway.store.connection import Connection, Reply, fields, number, text
-from gateway.store.freezes import Freeze
-from gateway.store.keys import Keys
-from gateway.store.threads import ThreadFacts, read_facts
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Home, Record
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.store import scripts
+from twokey.gateway.store.connection import Connection, Reply, fields, number, text
+from twokey.gateway.store.freezes import Freeze
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.threads import ThreadFacts, read_facts
 
 ASKED_MS = 10 * 60 * 1000
 """How long a request counts among the requests of its agent."""

@@ -6,16 +6,16 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
-from gateway.approvals.record import Record
-from gateway.store.connection import Connection, fields, number, text
-from gateway.store.keys import (
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.connection import Connection, fields, number, text
+from twokey.gateway.store.keys import (
     DRAFT_LIFETIME,
     NONCE_LIFETIME,
     RETENTION,
     VIEW_LIFETIME,
     Keys,
 )
-from gateway.store.script import Script
+from twokey.gateway.store.script import Script
 
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _VIEW_MS = int(VIEW_LIFETIME.total_seconds() * 1000)

@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
-from gateway.approvals import ending, timing
-from gateway.approvals.changes import Change
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Home
-from gateway.store import codec
-from gateway.store.attention import FAILED_MS, RejectionEffects
-from gateway.store.connection import Connection, fields, text
-from gateway.store.jobs import Job, JobKind
-from gateway.store.keys import RETENTION, Keys, shard_of_approval
-from gateway.store.script import Script
-from gateway.store.windows import Use, as_rows
+from twokey.gateway.approvals import ending, timing
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store import codec
+from twokey.gateway.store.attention import FAILED_MS, RejectionEffects
+from twokey.gateway.store.connection import Connection, fields, text
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.keys import RETENTION, Keys, shard_of_approval
+from twokey.gateway.store.script import Script
+from twokey.gateway.store.windows import Use, as_rows
 
 CHANGE = Script("change")
 FENCED_CHANGE = Script("change", is_fenced=True)

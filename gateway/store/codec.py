@@ -12,21 +12,14 @@ from typing import cast
 
 from pydantic import JsonValue
 
-from gateway.approvals import digest
-from gateway.approvals.business_state import is_same_but_state
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import (
-    Approval,
-    Context,
-    Home,
-    Item,
-    Result,
-    Taken,
-    item_id,
-)
-from gateway.approvals.strict_json import JsonObject, parse_object
-from gateway.errors import BadJson, NewerRecord, UnreadableRecord
-from gateway.store.connection import number
+from twokey.gateway.approvals.record import Approval, Context, Item, Taken, item_id
+from twokey.gateway.errors import BadJson, NewerRecord, UnreadableRecord
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.business_state import is_same_but_state
+from twokey.gateway.protocol.records import Home, Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject, parse_object
+from twokey.gateway.store.connection import number
 
 FORMAT = 1
 """Number of the format in which records are written; scripts write it beside them.

@@ -14,7 +14,7 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import NoScriptError, RedisError
 from redis.retry import Retry
 
-from gateway.errors import StoreUnavailable
+from twokey.gateway.errors import StoreUnavailable
 
 Argument = str | bytes | int
 Reply = object

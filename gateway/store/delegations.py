@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from typing import cast
 
-from gateway.approvals.events import Event
-from gateway.approvals.record import Record
-from gateway.store.connection import Connection, Reply, fields, number, text
-from gateway.store.keys import Keys
-from gateway.store.script import Script
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.connection import Connection, Reply, fields, number, text
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
 
 logger = logging.getLogger(__name__)
 

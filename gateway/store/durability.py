@@ -15,8 +15,8 @@ from typing import cast
 
 from redis.exceptions import ResponseError
 
-from gateway.errors import StoreUnavailable, UnsafeStore
-from gateway.store.connection import Connection, Reply, number
+from twokey.gateway.errors import StoreUnavailable, UnsafeStore
+from twokey.gateway.store.connection import Connection, Reply, number
 
 OLDEST = {"redis": 7, "valkey": 8}
 MAX_CLOCK_OFFSET_S = 5.0

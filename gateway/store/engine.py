@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Final, Self
 from urllib.parse import quote
 
-from gateway.errors import StoreUnavailable
-from gateway.store.folder_lock import FolderLock
-from gateway.store.server_process import (
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.folder_lock import FolderLock
+from twokey.gateway.store.server_process import (
     STOP_S,
     Health,
     ServerProcess,
@@ -61,7 +61,8 @@ class EmbeddedEngine:
         folder: where its data lives; created for this user only.
 
     Attributes:
-        url: the address for `gateway.store.store.Store`; valid inside the context.
+        url: the address for `twokey.gateway.store.store.Store`; valid inside the
+            context.
         is_adopted: it was already running when this context began.
     """
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
-from gateway.approvals.events import Event
-from gateway.store.attention import FAILED_MS
-from gateway.store.connection import Connection, text
-from gateway.store.keys import Keys
-from gateway.store.script import Script
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.store.attention import FAILED_MS
+from twokey.gateway.store.connection import Connection, text
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
 
 FAIL = Script("fail")
 

@@ -4,8 +4,8 @@ Theory of operation. A lease is held by one process at a time, but a process can
 paused or cut off for any time at any instruction, and be replaced meanwhile. So a
 lease has a fence: a number that rises with each holder. Whatever a holder writes is
 written under its fence, and the step that writes compares the fence with the newest
-one: the scripts of the store (`gateway.store.script.Script`), and the checkpoint
-database (`gateway.resume.fenced_saver`). Whoever comes late is refused there.
+one: the scripts of the store (`twokey.gateway.store.script.Script`), and the checkpoint
+database (`twokey.gateway.resume.fenced_saver`). Whoever comes late is refused there.
 
 The lease also ends by its holder's own clock, no later than in the store: a holder that
 is cut off from the store stops by itself.
@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Final
 
-from gateway.errors import LeaseLost
+from twokey.gateway.errors import LeaseLost
 
 # Not `time.monotonic`: on Linux it stands still while the machine is suspended, and a
 # lease would then still be held after another process took it. Both clocks run on

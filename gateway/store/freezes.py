@@ -8,11 +8,11 @@ from typing import cast
 
 from pydantic import model_validator
 
-from gateway.approvals.events import Event
-from gateway.approvals.record import Record
-from gateway.store import scripts
-from gateway.store.connection import Connection, fields, text
-from gateway.store.keys import Keys
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.store import scripts
+from twokey.gateway.store.connection import Connection, fields, text
+from twokey.gateway.store.keys import Keys
 
 
 class ScopeKind(StrEnum):

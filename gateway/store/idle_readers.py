@@ -10,9 +10,9 @@ from typing import cast
 
 from redis.exceptions import ResponseError
 
-from gateway.errors import StoreUnavailable
-from gateway.store.connection import Connection, Reply, number, text
-from gateway.store.keys import Keys
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.connection import Connection, Reply, number, text
+from twokey.gateway.store.keys import Keys
 
 
 async def drop_idle_readers(

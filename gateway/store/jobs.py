@@ -13,10 +13,10 @@ from typing import cast
 from pydantic import model_validator
 from redis.exceptions import ResponseError
 
-from gateway.approvals.record import Record
-from gateway.errors import StoreUnavailable
-from gateway.store import scripts
-from gateway.store.connection import (
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.store import scripts
+from twokey.gateway.store.connection import (
     Connection,
     Entry,
     claimed,
@@ -25,7 +25,7 @@ from gateway.store.connection import (
     number,
     text,
 )
-from gateway.store.keys import Keys
+from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 

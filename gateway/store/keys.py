@@ -18,8 +18,8 @@ import zlib
 from datetime import timedelta
 from functools import lru_cache
 
-from gateway.approvals import digest
-from gateway.approvals.record import Home
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Home
 
 RETENTION = timedelta(days=30)
 """How long an approval, its card and its thread are kept after they have ended."""

@@ -7,11 +7,11 @@ import secrets
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 
-from gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
-from gateway.store.connection import Connection, Reply, number, text
-from gateway.store.fences import Lease, now_s
-from gateway.store.keys import Keys
-from gateway.store.script import Script
+from twokey.gateway.errors import LeaseLost, StoreUnavailable, ThreadUnavailable
+from twokey.gateway.store.connection import Connection, Reply, number, text
+from twokey.gateway.store.fences import Lease, now_s
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
 
 TAKE_LEASE = Script("lease")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from gateway.store.connection import Connection, Reply, fields, number, text
-from gateway.store.keys import Keys
+from twokey.gateway.store.connection import Connection, Reply, fields, number, text
+from twokey.gateway.store.keys import Keys
 
 _AT = ":at"
 _STORE = "store"

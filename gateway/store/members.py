@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from gateway.approvals.record import Record
-from gateway.store.connection import Connection, fields, number, text
-from gateway.store.keys import Keys
-from gateway.store.script import Script
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.connection import Connection, fields, number, text
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
 
 LIFE_MS = 20_000
 """How long a process counts as alive after its last sign of life."""

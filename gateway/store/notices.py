@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from gateway.approvals.events import Event
-from gateway.approvals.notice import CallState, Notice, Remark, row_id
-from gateway.errors import UnreadableRecord
-from gateway.store import codec, scripts
-from gateway.store.attention import FAILED_MS
-from gateway.store.connection import Connection, fields, number, text
-from gateway.store.keys import RETENTION, Keys, shard_of_notice
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.approvals.notice import CallState, Notice, Remark, row_id
+from twokey.gateway.errors import UnreadableRecord
+from twokey.gateway.store import codec, scripts
+from twokey.gateway.store.attention import FAILED_MS
+from twokey.gateway.store.connection import Connection, fields, number, text
+from twokey.gateway.store.keys import RETENTION, Keys, shard_of_notice
 
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _REMARK = "by:"

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gateway.approvals import digest
-from gateway.approvals.record import Approval, Home
-from gateway.store import codec, timers
-from gateway.store.windows import Use, as_rows
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.store import codec, timers
+from twokey.gateway.store.windows import Use, as_rows
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from typing import cast
 
 from redis.exceptions import ResponseError
 
-from gateway.approvals.events import Event
-from gateway.errors import StoreUnavailable
-from gateway.store.connection import (
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.connection import (
     Connection,
     Entry,
     Reply,
@@ -22,8 +22,8 @@ from gateway.store.connection import (
     number,
     text,
 )
-from gateway.store.keys import Keys
-from gateway.store.readers import place_of, reader_groups
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.readers import place_of, reader_groups
 
 logger = logging.getLogger(__name__)
 _TRIMMED = 10_000

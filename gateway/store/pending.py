@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import cast
 
-from gateway.approvals.record import approval_of
-from gateway.store.connection import Argument, Connection, Reply, text
-from gateway.store.keys import Keys
+from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.store.connection import Argument, Connection, Reply, text
+from twokey.gateway.store.keys import Keys
 
 _WHOLE = ""
 """Stands in the list once the agents of before are in it; no agent has this name."""

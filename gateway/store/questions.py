@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from gateway.approvals.events import Event
-from gateway.store.connection import Argument, Connection, fields
-from gateway.store.jobs import Job
-from gateway.store.keys import RETENTION, Keys
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.store.connection import Argument, Connection, fields
+from twokey.gateway.store.jobs import Job
+from twokey.gateway.store.keys import RETENTION, Keys
 
 _ENDED = "ended"
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)

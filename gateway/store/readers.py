@@ -16,9 +16,9 @@ from typing import cast
 
 from redis.exceptions import ResponseError
 
-from gateway.errors import StoreUnavailable
-from gateway.store.connection import Connection, Reply, number, text
-from gateway.store.keys import RETENTION, Keys
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.connection import Connection, Reply, number, text
+from twokey.gateway.store.keys import RETENTION, Keys
 
 logger = logging.getLogger(__name__)
 

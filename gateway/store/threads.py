@@ -6,15 +6,16 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractAsyncContextManager
 from typing import Literal
 
-from gateway.approvals.record import Origin, Person, Record
-from gateway.errors import StoreUnavailable, TooManySpeakers
-from gateway.store import scripts
-from gateway.store.connection import Connection, fields, text
-from gateway.store.fences import Lease
-from gateway.store.jobs import Job
-from gateway.store.keys import LEASE, MESSAGE_LIFETIME, RETENTION, Keys
-from gateway.store.leases import LeaseStore
-from gateway.store.script import Script
+from twokey.gateway.approvals.record import Origin
+from twokey.gateway.errors import StoreUnavailable, TooManySpeakers
+from twokey.gateway.protocol.records import Person, Record
+from twokey.gateway.store import scripts
+from twokey.gateway.store.connection import Connection, fields, text
+from twokey.gateway.store.fences import Lease
+from twokey.gateway.store.jobs import Job
+from twokey.gateway.store.keys import LEASE, MESSAGE_LIFETIME, RETENTION, Keys
+from twokey.gateway.store.leases import LeaseStore
+from twokey.gateway.store.script import Script
 
 LEASE_MS = int(LEASE.total_seconds() * 1000)
 _KEEP_MS = int(RETENTION.total_seconds() * 1000)

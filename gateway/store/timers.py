@@ -10,11 +10,12 @@ from __future__ import annotations
 import logging
 from typing import cast
 
-from gateway.approvals.record import Record, Waiting
-from gateway.approvals.timing import TimerKind
-from gateway.store.changing import milliseconds
-from gateway.store.connection import Connection, text
-from gateway.store.keys import Keys
+from twokey.gateway.approvals.record import Waiting
+from twokey.gateway.approvals.timing import TimerKind
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.changing import milliseconds
+from twokey.gateway.store.connection import Connection, text
+from twokey.gateway.store.keys import Keys
 
 logger = logging.getLogger(__name__)
 

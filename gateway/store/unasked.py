@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, cast
 
-from gateway.approvals.record import Result
-from gateway.store.connection import Connection, Reply, text
-from gateway.store.fences import current
-from gateway.store.keys import RETENTION, Keys
-from gateway.store.script import Script
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.store.connection import Connection, Reply, text
+from twokey.gateway.store.fences import current
+from twokey.gateway.store.keys import RETENTION, Keys
+from twokey.gateway.store.script import Script
 
 UNASKED = Script("unasked", is_fenced=True)
 NOTED = Script("unasked")

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from gateway.store import scripts
-from gateway.store.connection import Connection, Reply, number, text
-from gateway.store.keys import Keys
+from twokey.gateway.store import scripts
+from twokey.gateway.store.connection import Connection, Reply, number, text
+from twokey.gateway.store.keys import Keys
 
 HOLD_MS = 60_000
 """How long a turn may be judged; its reservation is given back after that."""

@@ -9,8 +9,8 @@ from typing import cast
 
 from pydantic import BaseModel, Field
 
-from gateway.approvals.record import Record
-from gateway.approvals.tiers import Tier, join
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.tiers import Tier, join
 
 MAX_SCORE = 100
 """The score of what people should look at first."""

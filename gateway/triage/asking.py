@@ -8,10 +8,10 @@ import logging
 from datetime import timedelta
 from enum import StrEnum
 
-from gateway.approvals.record import Record
-from gateway.triage.advice import Advice, read_advice
-from gateway.triage.packet import Packet
-from gateway.triage.port import Triage
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.triage.advice import Advice, read_advice
+from twokey.gateway.triage.packet import Packet
+from twokey.gateway.triage.port import Triage
 
 logger = logging.getLogger(__name__)
 

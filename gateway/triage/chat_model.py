@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable
 from pydantic import BaseModel, Field
 
-from gateway.triage.advice import Advice, most_cautious, read_advice
-from gateway.triage.packet import Packet
+from twokey.gateway.triage.advice import Advice, most_cautious, read_advice
+from twokey.gateway.triage.packet import Packet
 
 PROMPT = """\
 You look at one tool call that an AI agent wants to make, before it runs. A written \
@@ -58,7 +58,7 @@ class ChatModelTriage:
         self._ask = _structured(model) or model
 
     async def advise(self, packet: Packet) -> Advice | None:
-        """See `gateway.triage.port.Triage.advise`; None when the model gives none."""
+        """See `Triage.advise`; None when the model gives none."""
         answer: object = await self._ask.ainvoke(
             [SystemMessage(PROMPT), HumanMessage(as_message(packet))]
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.approvals.evidence import Argument, arguments
-from gateway.approvals.record import Record
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.policy.evaluate import Ruling
+from twokey.gateway.approvals.evidence import Argument, arguments
+from twokey.gateway.policy.evaluate import Ruling
+from twokey.gateway.protocol.records import Record
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
 
 MAX_ARGUMENTS = 30
 """Arguments that are shown at most, in the order of their names."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from gateway.triage.packet import Packet
+from twokey.gateway.triage.packet import Packet
 
 
 class Triage(Protocol):
     """A second pair of eyes, usually a model, that can only ask for more.
 
-    Nothing relies on it. `gateway.triage.advice.read_advice` reads what it returns; an
-    error, a time-out or anything unreadable changes nothing.
+    Nothing relies on it. `twokey.gateway.triage.advice.read_advice` reads what it
+    returns; an error, a time-out or anything unreadable changes nothing.
     """
 
     async def advise(self, packet: Packet) -> object:

@@ -5,10 +5,10 @@ bot holds every outgoing payload to it, the sandbox answers with its error names
 imports nothing but the standard library.
 """
 
-from bot.blockkit.jsontypes import JSON, ReadOnlyJSON
-from bot.blockkit.messages import validate_message
-from bot.blockkit.problem import Problem
-from bot.blockkit.views import validate_home, validate_modal
+from twokey.sandbox.blockkit.jsontypes import JSON, ReadOnlyJSON
+from twokey.sandbox.blockkit.messages import validate_message
+from twokey.sandbox.blockkit.problem import Problem
+from twokey.sandbox.blockkit.views import validate_home, validate_modal
 
 __all__ = [
     "JSON",

@@ -3,9 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import assert_never
 
-from bot.blockkit.jsontypes import ReadOnlyJSON
-from bot.blockkit.problem import Flaw, Flaws, step
-from bot.blockkit.shape import (
+from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from twokey.sandbox.blockkit.problem import Flaw, Flaws, step
+from twokey.sandbox.blockkit.shape import (
     Choice,
     Flag,
     Many,

@@ -3,8 +3,8 @@
 Source: https://docs.slack.dev/reference/block-kit/block-elements
 """
 
-from bot.blockkit import forms, limits
-from bot.blockkit.objects import (
+from twokey.sandbox.blockkit import forms, limits
+from twokey.sandbox.blockkit.objects import (
     BOX_OPTION,
     CONFIRM,
     DISPATCH,
@@ -15,7 +15,7 @@ from bot.blockkit.objects import (
     SLACK_FILE,
     plain,
 )
-from bot.blockkit.rules import (
+from twokey.sandbox.blockkit.rules import (
     chosen_are_offered,
     exactly_one_of,
     not_more_than_allowed,
@@ -25,7 +25,16 @@ from bot.blockkit.rules import (
     whole_unless,
     within,
 )
-from bot.blockkit.shape import Choice, Flag, Many, Record, Shape, Str, Tagged, Whole
+from twokey.sandbox.blockkit.shape import (
+    Choice,
+    Flag,
+    Many,
+    Record,
+    Shape,
+    Str,
+    Tagged,
+    Whole,
+)
 
 _ACTION: dict[str, Shape] = {"action_id": ID}
 _PICKED: dict[str, Shape] = _ACTION | {"confirm": CONFIRM, "focus_on_load": Flag()}

@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from bot.blockkit import limits
-from bot.blockkit.check import flaws, is_encodable
-from bot.blockkit.jsontypes import ReadOnlyJSON
-from bot.blockkit.problem import Problem
-from bot.blockkit.surfaces import MESSAGE_BLOCKS
-from bot.blockkit.whole import (
+from twokey.sandbox.blockkit import limits
+from twokey.sandbox.blockkit.check import flaws, is_encodable
+from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from twokey.sandbox.blockkit.problem import Problem
+from twokey.sandbox.blockkit.surfaces import MESSAGE_BLOCKS
+from twokey.sandbox.blockkit.whole import (
     markdown_length,
     shared_flaws,
     table_flaws,

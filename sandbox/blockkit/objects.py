@@ -3,9 +3,9 @@
 Source: https://docs.slack.dev/reference/block-kit/composition-objects
 """
 
-from bot.blockkit import forms, limits
-from bot.blockkit.rules import exactly_one_of
-from bot.blockkit.shape import Choice, Flag, Many, Record, Str, Tagged
+from twokey.sandbox.blockkit import forms, limits
+from twokey.sandbox.blockkit.rules import exactly_one_of
+from twokey.sandbox.blockkit.shape import Choice, Flag, Many, Record, Str, Tagged
 
 ID = Str(limits.ID)
 

@@ -3,9 +3,9 @@
 Source: https://docs.slack.dev/reference/block-kit/blocks/rich-text-block
 """
 
-from bot.blockkit import forms, limits
-from bot.blockkit.objects import ID
-from bot.blockkit.shape import (
+from twokey.sandbox.blockkit import forms, limits
+from twokey.sandbox.blockkit.objects import ID
+from twokey.sandbox.blockkit.shape import (
     Choice,
     Flag,
     Form,

@@ -5,10 +5,10 @@ Each rule is handed an object whose fields already have their own shapes.
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from bot.blockkit.forms import to_decimal
-from bot.blockkit.jsontypes import ReadOnlyJSON
-from bot.blockkit.problem import Flaw, Flaws, step
-from bot.blockkit.shape import Node, Rule
+from twokey.sandbox.blockkit.forms import to_decimal
+from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from twokey.sandbox.blockkit.problem import Flaw, Flaws, step
+from twokey.sandbox.blockkit.shape import Node, Rule
 
 
 def at_least_one_of(*keys: str) -> Rule:

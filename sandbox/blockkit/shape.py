@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
-from bot.blockkit.jsontypes import ReadOnlyJSON
-from bot.blockkit.problem import Flaws
+from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from twokey.sandbox.blockkit.problem import Flaws
 
 Node: TypeAlias = Mapping[str, ReadOnlyJSON]
 Rule: TypeAlias = Callable[[Node], Flaws]

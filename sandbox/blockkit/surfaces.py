@@ -3,16 +3,16 @@
 Source: https://docs.slack.dev/reference/block-kit/blocks
 """
 
-from bot.blockkit import forms, limits
-from bot.blockkit.elements import IMAGE, IN_ACTIONS, IN_INPUT, IN_SECTION
-from bot.blockkit.objects import ID, SLACK_FILE, plain, text
-from bot.blockkit.rich_text import RICH_TEXT
-from bot.blockkit.rules import (
+from twokey.sandbox.blockkit import forms, limits
+from twokey.sandbox.blockkit.elements import IMAGE, IN_ACTIONS, IN_INPUT, IN_SECTION
+from twokey.sandbox.blockkit.objects import ID, SLACK_FILE, plain, text
+from twokey.sandbox.blockkit.rich_text import RICH_TEXT
+from twokey.sandbox.blockkit.rules import (
     action_ids_are_unique,
     at_least_one_of,
     exactly_one_of,
 )
-from bot.blockkit.shape import (
+from twokey.sandbox.blockkit.shape import (
     Choice,
     Flag,
     Many,

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from bot.blockkit import limits
-from bot.blockkit.jsontypes import ReadOnlyJSON
-from bot.blockkit.problem import Flaw, Flaws
-from bot.blockkit.rules import duplicates
-from bot.blockkit.shape import Node
+from twokey.sandbox.blockkit import limits
+from twokey.sandbox.blockkit.jsontypes import ReadOnlyJSON
+from twokey.sandbox.blockkit.problem import Flaw, Flaws
+from twokey.sandbox.blockkit.rules import duplicates
+from twokey.sandbox.blockkit.shape import Node
 
 _COUNTED = frozenset({"text", "url", "image_url", "alt_text", "fallback"})
 

@@ -11,7 +11,7 @@ _interrupted = signal.getsignal(signal.SIGINT)
 if _interrupted is signal.default_int_handler:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
-from gateway.cli import run  # noqa: E402 - the signal first
+from twokey.cli.main import run  # noqa: E402 - the signal first
 
 
 def main() -> None:

@@ -11,8 +11,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from gateway.agent import bridge
 from tests.agent.world import Effects, Runner
+from twokey.agent import bridge
 
 
 @pytest.fixture(autouse=True)

@@ -12,43 +12,23 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from gateway import wire
-from gateway.approvals import digest, edits, lifecycle
-from gateway.approvals.business_state import state_in, stateless_hash, with_state
-from gateway.approvals.edits import edit_hash
-from gateway.approvals.lifecycle import ItemState, Move
-from gateway.approvals.record import (
-    Context,
-    Demand,
-    EditRecord,
-    Finding,
-    Home,
-    Item,
-    Observation,
-    Person,
-    Result,
-    Revocation,
-    Settlement,
-    Verb,
-    Vote,
-    is_inside,
-)
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier, join
-from gateway.errors import NotAllowed, StoreUnavailable
-from gateway.outcomes import CallOutcome, EditsKnown, LateReport
-from gateway.policy.evaluate import Ruling
-from gateway.policy.overrides import Override
-from gateway.service.claiming import (
-    found_by_people,
-    late_report,
-    outcome_of,
-    reconcile_answer,
-    requested_before,
-    settled_by_people,
-)
-from gateway.service.hints import apply_hint
-from gateway.wire import (
+from twokey.gateway.approvals import answering, editing, lifecycle
+from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.people import Demand, Observation, Vote
+from twokey.gateway.approvals.record import Context, Item, Revocation, Settlement
+from twokey.gateway.errors import NotAllowed, StoreUnavailable
+from twokey.gateway.policy.evaluate import Ruling
+from twokey.gateway.policy.overrides import Override
+from twokey.gateway.protocol import digest, wire
+from twokey.gateway.protocol.business_state import state_in, stateless_hash, with_state
+from twokey.gateway.protocol.edits import edit_hash
+from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
+from twokey.gateway.protocol.records import EditRecord, Home, Person, Result, is_inside
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.protocol.verbs import Finding, Verb
+from twokey.gateway.protocol.wire import (
     AgentNote,
     Answer,
     Busy,
@@ -70,6 +50,15 @@ from gateway.wire import (
     Verdict,
     VerdictKind,
 )
+from twokey.gateway.service.claiming import (
+    found_by_people,
+    late_report,
+    outcome_of,
+    reconcile_answer,
+    requested_before,
+    settled_by_people,
+)
+from twokey.gateway.service.hints import apply_hint
 
 ANNA = Person(team="T1", user="U1", name="Anna")
 ALL = (Verb.APPROVE, Verb.EDIT, Verb.REJECT, Verb.RESPOND)
@@ -272,8 +261,8 @@ class FakeGateway:
 
     def edit(self, item_id: str, args: JsonObject, reason: str = "") -> None:
         item = self.items[item_id]
-        document = edits.edited_document(item, args)
-        record = edits.edit_record(item, document, by=ANNA, at_ms=1, reason=reason)
+        document = editing.edited_document(item, args)
+        record = editing.edit_record(item, document, by=ANNA, at_ms=1, reason=reason)
         self.items[item_id] = item.with_(action=document, edit=record)
         self._settle(item_id, Move.AUTHORIZE, Verb.EDIT, reason)
 
@@ -313,7 +302,7 @@ class FakeGateway:
         return reconcile_answer(self._move(item_id, moves[found]), found.value)
 
     def answer(self, item_id: str) -> Answer:
-        answer = wire.answer_for(self.items[item_id])
+        answer = answering.answer_for(self.items[item_id])
         assert answer is not None
         return answer
 

@@ -6,7 +6,9 @@ from typing import Protocol
 
 from typing_extensions import override
 
-from gateway.approvals.decisions import (
+from tests.agent.fake_gateway import FakeGateway
+from tests.service.desk import ANA, Desk
+from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
     Edit,
@@ -15,14 +17,13 @@ from gateway.approvals.decisions import (
     Respond,
     Settled,
 )
-from gateway.approvals.record import Finding, Item
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
-from gateway.protocol.port import Gateway
-from gateway.store.store import Store
-from tests.agent.fake_gateway import FakeGateway
-from tests.service.desk import ANA, Desk
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.store.store import Store
 
 TIERS = {"look_up": Tier.AUTO, "pay": Tier.APPROVE, "drop_table": Tier.DENY}
 POLICY = """

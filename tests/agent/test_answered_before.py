@@ -14,10 +14,10 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from gateway.agent.scripted_model import calling
-from gateway.errors import StoreUnavailable, ThreadUnavailable
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import STRICT, Runner, build, by_call, item_of
+from twokey.agent.scripted_model import calling
+from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
 
 
 async def test_a_call_cut_off_by_another_is_asked_about_and_not_stuck(

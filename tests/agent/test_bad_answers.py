@@ -11,12 +11,12 @@ from langgraph.errors import is_invalid_resume
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from gateway.agent import answers
-from gateway.agent.scripted_model import calling
-from gateway.approvals.record import Verb
-from gateway.wire import Verdict
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import FREE, STRICT, Effects, Runner, build, by_call, pay
+from twokey.agent import answers
+from twokey.agent.scripted_model import calling
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import Verdict
 
 JUNK: list[Any] = [
     None,

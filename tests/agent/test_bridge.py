@@ -7,12 +7,12 @@ import threading
 
 import pytest
 
-from gateway.agent import answers, bridge
-from gateway.agent.bridge import Awaiting, Blocking, drive, insistently, spawn
-from gateway.errors import NotAllowed, StoreUnavailable
-from gateway.wire import Turn
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import pay
+from twokey.agent import answers, bridge
+from twokey.agent.bridge import Awaiting, Blocking, drive, insistently, spawn
+from twokey.gateway.errors import NotAllowed, StoreUnavailable
+from twokey.gateway.protocol.wire import Turn
 
 
 async def _fail(error: Exception) -> None:

@@ -19,11 +19,11 @@ from pydantic import (
 )
 from pydantic import v1 as pydantic_v1
 
-from gateway.agent.canonical import Misfit, canonical_args, is_canonical
-from gateway.agent.tool_schemas import schema_of
-from gateway.approvals.edits import argument_errors
-from gateway.approvals.strict_json import JsonObject
 from tests.agent.shapes import SPELLINGS, shapes
+from twokey.agent.canonical import Misfit, canonical_args, is_canonical
+from twokey.agent.tool_schemas import schema_of
+from twokey.gateway.protocol.edits import argument_errors
+from twokey.gateway.protocol.strict_json import JsonObject
 
 SHAPES = shapes([])
 

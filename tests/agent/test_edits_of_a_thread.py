@@ -11,11 +11,11 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import StateSnapshot
 
-from gateway.agent import edit_messages
-from gateway.agent.scripted_model import ScriptedModel, scripted
-from gateway.approvals import edits
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import CONFIG, FREE, Effects, Runner, build, pay
+from twokey.agent import edit_messages
+from twokey.agent.scripted_model import ScriptedModel, scripted
+from twokey.gateway.protocol import edits
 
 OTHER: RunnableConfig = {"configurable": {"thread_id": "thread-2"}}
 DEFUSED = "[not-twokey:edited]"

@@ -10,13 +10,13 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from gateway.agent import guarded, results, turns
-from gateway.agent.scripted_model import ScriptedModel, calling, scripted
-from gateway.approvals import edits
-from gateway.approvals.record import EditRecord
-from gateway.errors import ThreadUnavailable
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import CONFIG, FREE, Effects, Runner, build, pay
+from twokey.agent import guarded, results, turns
+from twokey.agent.scripted_model import ScriptedModel, calling, scripted
+from twokey.gateway.errors import ThreadUnavailable
+from twokey.gateway.protocol import edits
+from twokey.gateway.protocol.records import EditRecord
 
 MARK = edits.NOTICE_MARK
 

@@ -9,11 +9,11 @@ import pytest
 from langchain_core.tools import BaseTool, StructuredTool, tool
 from langgraph.prebuilt import InjectedState
 
-from gateway import wire
-from gateway.agent import Grant, grant, guarded
-from gateway.agent.grants import granted
-from gateway.errors import NotAllowed
-from gateway.gates.marks import is_guarded
+from twokey.agent import Grant, grant, guarded
+from twokey.agent.grants import granted
+from twokey.gateway.errors import NotAllowed
+from twokey.gateway.gates.marks import is_guarded
+from twokey.gateway.protocol import wire
 
 
 def _grant(args: dict[str, Any], name: str = "pay") -> Grant:

@@ -7,9 +7,9 @@ from typing import Any, cast
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command
 
-from gateway.agent.cleaning import cleaned
-from gateway.agent.messages import EDIT_KEY
-from gateway.approvals import edits
+from twokey.agent.cleaning import cleaned
+from twokey.agent.messages import EDIT_KEY
+from twokey.gateway.protocol import edits
 
 TOLD = ToolMessage(
     f"{edits.NOTICE_MARK} A reviewer changed this call.",

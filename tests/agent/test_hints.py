@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals.record import Verb
-from gateway.approvals.tiers import Tier, join
-from gateway.policy.evaluate import Ruling, evaluate
-from gateway.policy.load import load_policy
-from gateway.policy.overrides import Override
-from gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
-from gateway.service.hints import MAX_DESCRIPTION, apply_hint
-from gateway.wire import CallHint
+from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.overrides import Override
+from twokey.gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import CallHint
+from twokey.gateway.service.hints import MAX_DESCRIPTION, apply_hint
 
 TIERED = load_policy(
     """\

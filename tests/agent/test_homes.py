@@ -11,18 +11,18 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from gateway.agent import (
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import CONFIG, Effects, Runner, agent_with, build, item_of, pay
+from twokey.agent import (
     ApprovalMiddleware,
     arequire_approval,
     connected,
     require_approval,
 )
-from gateway.agent.scripted_model import calling
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Home
-from gateway.approvals.tiers import Tier
-from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, Effects, Runner, agent_with, build, item_of, pay
+from twokey.agent.scripted_model import calling
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 TIERS = {"delegate": Tier.AUTO}
 DELEGATE = calling(("delegate", {"job": "pay ada"}, "d1"))

@@ -14,13 +14,13 @@ from langchain.agents.middleware import InterruptOnConfig
 from langchain.agents.middleware.types import ToolCallRequest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from gateway.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
-from gateway.agent.interrupt_on import Gates
-from gateway.agent.scripted_model import calling, scripted
-from gateway.approvals.record import Verb
-from gateway.approvals.tiers import Tier
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import Effects, Runner, agent_with, pay
+from twokey.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
+from twokey.agent.interrupt_on import Gates
+from twokey.agent.scripted_model import calling, scripted
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 OPEN = frozenset({"pay", "look_up"})
 TURN = calling(

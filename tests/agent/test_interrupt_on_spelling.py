@@ -7,8 +7,8 @@ from typing import Any, cast
 import pytest
 from langchain.agents.middleware import HumanInTheLoopMiddleware as Stock
 
-from gateway.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
-from gateway.agent.interrupt_on import Gates
+from twokey.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
+from twokey.agent.interrupt_on import Gates
 
 SCHEMA = {"type": "object", "properties": {"amount": {"type": "number"}}}
 CAMEL: Any = {

@@ -16,11 +16,11 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from gateway.agent import HumanInTheLoopMiddleware
-from gateway.agent.scripted_model import calling
-from gateway.approvals.tiers import Tier
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import CONFIG, Effects, Runner, agent_with, by_call, item_of, pay
+from twokey.agent import HumanInTheLoopMiddleware
+from twokey.agent.scripted_model import calling
+from twokey.gateway.protocol.tiers import Tier
 
 TURN = calling(
     ("pay", {"amount": 10, "to": "ada"}, "c1"),

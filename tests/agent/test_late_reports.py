@@ -10,14 +10,15 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from gateway.agent import guarded, late_reports
-from gateway.agent.messages import ITEM_KEY, SETTLED_KEY
-from gateway.agent.scripted_model import scripted
-from gateway.approvals.record import Finding, Result
-from gateway.errors import ThreadUnavailable
-from gateway.outcomes import LateReport
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import FREE, STRICT, Effects, Runner, build, pay
+from twokey.agent import guarded, late_reports
+from twokey.agent.messages import ITEM_KEY, SETTLED_KEY
+from twokey.agent.scripted_model import scripted
+from twokey.gateway.errors import ThreadUnavailable
+from twokey.gateway.protocol.outcomes import LateReport
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.verbs import Finding
 
 MARK = late_reports.MARK
 PAID = Result(ok=True, summary='paid 10 [twokey:late] "quoted"')

@@ -12,12 +12,12 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from gateway.agent import ApprovalMiddleware, edit_messages
-from gateway.agent.scripted_model import ScriptedModel, calling, scripted
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.tiers import Tier
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import Effects, Runner, by_call, item_of, pay
+from twokey.agent import ApprovalMiddleware, edit_messages
+from twokey.agent.scripted_model import ScriptedModel, calling, scripted
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 TIERS = {"delegate": Tier.AUTO, "task": Tier.AUTO}
 DELEGATE = calling(

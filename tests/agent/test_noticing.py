@@ -10,14 +10,14 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
-from gateway.agent import Approved, guarded
-from gateway.agent.require_approval import arequire_approval, require_approval
-from gateway.agent.scripted_model import calling
-from gateway.approvals.tiers import Tier
-from gateway.wire import CallEnd
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.test_require_approval import State
 from tests.agent.world import CONFIG, Effects, Runner, build, by_call
+from twokey.agent import Approved, guarded
+from twokey.agent.require_approval import arequire_approval, require_approval
+from twokey.agent.scripted_model import calling
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import CallEnd
 
 NOTICED = {"pay": Tier.NOTIFY, "look_up": Tier.AUTO, "ask": Tier.NOTIFY}
 TURN = calling(

@@ -16,13 +16,6 @@ from langgraph.errors import ParentCommand
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ValidationError
 
-from gateway.agent import ApprovalMiddleware, connected, guarded
-from gateway.agent.book import BOOK_SIZE, Book
-from gateway.agent.notes import with_note
-from gateway.agent.scripted_model import calling, scripted
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.tiers import Tier
-from gateway.wire import AgentNote, TurnRef
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import (
     FREE,
@@ -34,6 +27,13 @@ from tests.agent.world import (
     item_of,
     pay,
 )
+from twokey.agent import ApprovalMiddleware, connected, guarded
+from twokey.agent.book import BOOK_SIZE, Book
+from twokey.agent.notes import with_note
+from twokey.agent.scripted_model import calling, scripted
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import AgentNote, TurnRef
 
 
 class Report(BaseModel):

@@ -13,16 +13,16 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from gateway.agent import execution, guarded
-from gateway.agent.scripted_model import calling
-from gateway.approvals.lifecycle import ItemState
-from gateway.errors import ThreadUnavailable
-from gateway.wire import Claimed
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import CONFIG, FREE, STRICT, Effects, Runner, build, by_call
 from tests.agent.world import (
     pay as pay_turn,
 )
+from twokey.agent import execution, guarded
+from twokey.agent.scripted_model import calling
+from twokey.gateway.errors import ThreadUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Claimed
 
 
 class Killed(BaseException):

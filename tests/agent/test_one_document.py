@@ -25,18 +25,18 @@ from langgraph.types import Command
 from pydantic import ValidationError
 from pydantic import v1 as pydantic_v1
 
-from bot.cards.listing import boxes
-from gateway import wire
-from gateway.agent import ApprovalMiddleware
-from gateway.agent.scripted_model import ScriptedModel, calling
-from gateway.approvals import digest
-from gateway.approvals.decisions import Approve, Click, Settled
-from gateway.approvals.record import Item
-from gateway.policy.load import load_policy
-from gateway.service.measuring import measure
-from gateway.store.store import Store
 from tests.agent.shapes import SPELLINGS, Noted, shapes
 from tests.service.desk import ANA, CHLOE, POLICY, Desk, still_members
+from twokey.agent import ApprovalMiddleware
+from twokey.agent.scripted_model import ScriptedModel, calling
+from twokey.bot.cards.listing import boxes
+from twokey.gateway.approvals import answering
+from twokey.gateway.approvals.decisions import Approve, Click, Settled
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol import digest
+from twokey.gateway.service.measuring import measure
+from twokey.gateway.store.store import Store
 
 LISTED = "\n".join(f"  {name}: {{tier: approve}}" for name in shapes([]))
 COUNTED = f"""
@@ -113,7 +113,7 @@ async def _play(desk: Desk, call: _Call, opened: dict[str, int]) -> str:
     item = await desk.item(pauses[0].value["item_id"])
     await _one_document(desk, item, pauses[0].value["args"], opened)
     await _approve(desk, item)
-    answer = wire.answer_for(await desk.item(item.id))
+    answer = answering.answer_for(await desk.item(item.id))
     assert answer
     final = await agent.ainvoke(
         Command(resume={pauses[0].id: answer.model_dump(mode="json")}), config

@@ -15,14 +15,6 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from gateway.agent import ApprovalMiddleware
-from gateway.agent.overrides import joined
-from gateway.agent.repair import with_more
-from gateway.agent.scripted_model import calling, scripted
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Verb
-from gateway.approvals.tiers import Tier
-from gateway.wire import CallHint
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import (
     CONFIG,
@@ -34,6 +26,14 @@ from tests.agent.world import (
     item_of,
     pay,
 )
+from twokey.agent import ApprovalMiddleware
+from twokey.agent.overrides import joined
+from twokey.agent.repair import with_more
+from twokey.agent.scripted_model import calling, scripted
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import CallHint
 
 ASK = [("user", "pay")]
 HINTS = st.none() | st.builds(

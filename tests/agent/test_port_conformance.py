@@ -6,15 +6,15 @@ from dataclasses import dataclass
 
 import pytest
 
-from gateway import wire
-from gateway.approvals import digest
-from gateway.approvals.edits import edit_hash
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Home, Result
-from gateway.approvals.strict_json import JsonObject
-from gateway.protocol.port import Gateway
-from gateway.store.store import Store
-from gateway.wire import (
+from tests.agent.port_backends import Backend, Fake, Real
+from twokey.gateway.protocol import digest, wire
+from twokey.gateway.protocol.edits import edit_hash
+from twokey.gateway.protocol.port import Gateway
+from twokey.gateway.protocol.records import Home, Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import (
     Busy,
     Claimed,
     ClaimReply,
@@ -28,7 +28,7 @@ from gateway.wire import (
     Verdict,
     VerdictKind,
 )
-from tests.agent.port_backends import Backend, Fake, Real
+from twokey.gateway.store.store import Store
 
 Call = tuple[str, JsonObject, str]
 PAY: Call = ("pay", {"amount": 10, "to": "ada"}, "c1")

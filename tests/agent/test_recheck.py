@@ -14,7 +14,9 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
-from gateway.agent import (
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.world import STRICT, Runner, build, pay, results
+from twokey.agent import (
     Approved,
     NotApproved,
     arequire_approval,
@@ -23,14 +25,12 @@ from gateway.agent import (
     rechecks,
     require_approval,
 )
-from gateway.agent.grants import recheck_of
-from gateway.agent.scripted_model import calling
-from gateway.approvals.business_state import BusinessState, state_in
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.tiers import Tier
-from gateway.errors import StateUnknown
-from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import STRICT, Runner, build, pay, results
+from twokey.agent.grants import recheck_of
+from twokey.agent.scripted_model import calling
+from twokey.gateway.errors import StateUnknown
+from twokey.gateway.protocol.business_state import BusinessState, state_in
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 ASKED = {"amount": 10.0, "to": "ada"}
 

@@ -13,10 +13,6 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from gateway.agent import edit_messages, guarded
-from gateway.agent.scripted_model import ScriptedModel, calling, scripted
-from gateway.approvals.lifecycle import ItemState, Move
-from gateway.approvals.tiers import Tier
 from tests.agent import providers
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import (
@@ -29,6 +25,11 @@ from tests.agent.world import (
     item_of,
     pay,
 )
+from twokey.agent import edit_messages, guarded
+from twokey.agent.scripted_model import ScriptedModel, calling, scripted
+from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 TURN = calling(
     ("pay", {"amount": 1, "to": "ada"}, "edited"),

@@ -9,7 +9,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send
 
-from gateway.agent import (
+from tests.agent.fake_gateway import ANNA, FakeGateway
+from tests.agent.world import STRICT, Effects, Runner
+from twokey.agent import (
     Approved,
     NotApproved,
     Unsure,
@@ -18,12 +20,11 @@ from gateway.agent import (
     grant,
     require_approval,
 )
-from gateway.approvals.lifecycle import ItemState, Move
-from gateway.approvals.record import Vote
-from gateway.approvals.tiers import Tier
-from gateway.errors import BadJson, NotAllowed, ThreadUnavailable
-from tests.agent.fake_gateway import ANNA, FakeGateway
-from tests.agent.world import STRICT, Effects, Runner
+from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.people import Vote
+from twokey.gateway.errors import BadJson, NotAllowed, ThreadUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 SCHEMA: Any = {
     "type": "object",

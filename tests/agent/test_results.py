@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.types import Command, Send
 
-from gateway.agent import results
-from gateway.agent.results import ToolResult
+from twokey.agent import results
+from twokey.agent.results import ToolResult
 
 TOLD = ToolMessage("hello", tool_call_id="c1", name="pay", artifact={"a": [1]})
 PLAIN = st.recursive(

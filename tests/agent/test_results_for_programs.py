@@ -10,11 +10,11 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from gateway.agent import edit_messages, edited_view
-from gateway.agent.scripted_model import calling
-from gateway.approvals.record import EditRecord
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import FREE, Effects, Runner, build, by_call, pay
+from twokey.agent import edit_messages, edited_view
+from twokey.agent.scripted_model import calling
+from twokey.gateway.protocol.records import EditRecord
 
 
 async def _edited(

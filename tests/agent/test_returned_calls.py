@@ -15,16 +15,6 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
-from gateway.agent import ApprovalMiddleware
-from gateway.agent.scripted_model import ScriptedModel, calling, scripted
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
-from gateway.service.refusing import MISFIT
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
-from gateway.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.shapes import Noted, shapes
 from tests.agent.world import (
@@ -38,6 +28,16 @@ from tests.agent.world import (
     results,
 )
 from tests.service.desk import POLICY, Desk
+from twokey.agent import ApprovalMiddleware
+from twokey.agent.scripted_model import ScriptedModel, calling, scripted
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from twokey.gateway.service.refusing import MISFIT
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

@@ -12,10 +12,10 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
 from typing_extensions import TypedDict
 
-from gateway.agent import Approved, Unsure, arequire_approval, connected
-from gateway.approvals.lifecycle import ItemState
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import CONFIG, Runner
+from twokey.agent import Approved, Unsure, arequire_approval, connected
+from twokey.gateway.protocol.states import ItemState
 
 FLAKY = 3
 

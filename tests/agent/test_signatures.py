@@ -9,13 +9,13 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
-from gateway.agent import Approved, NotApproved, arequire_approval, require_approval
-from gateway.agent.signatures import misfit
-from gateway.approvals.lifecycle import ItemState
-from gateway.errors import BadStep
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.test_require_approval import State
 from tests.agent.world import Effects, Runner
+from twokey.agent import Approved, NotApproved, arequire_approval, require_approval
+from twokey.agent.signatures import misfit
+from twokey.gateway.errors import BadStep
+from twokey.gateway.protocol.states import ItemState
 
 
 def _graph(runner: Runner, saver: InMemorySaver, run: Any, gateway: Any) -> Any:

@@ -12,13 +12,13 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import Field
 from typing_extensions import TypedDict
 
-from gateway.agent import Approved, NotApproved, arequire_approval, require_approval
-from gateway.agent.step_arguments import canonical_step, problem, values
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.errors import BadStep
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import Runner
+from twokey.agent import Approved, NotApproved, arequire_approval, require_approval
+from twokey.agent.step_arguments import canonical_step, problem, values
+from twokey.gateway.errors import BadStep
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
 
 
 class State(TypedDict):

@@ -14,11 +14,11 @@ import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
-from gateway.agent import connected
-from gateway.approvals.lifecycle import Move
-from gateway.approvals.tiers import Tier
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import Runner
+from twokey.agent import connected
+from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.protocol.tiers import Tier
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "support_agent.py"
 Act = Callable[[FakeGateway, str], None]

@@ -9,13 +9,14 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from gateway.agent import book
-from gateway.agent.scripted_model import calling
-from gateway.approvals.lifecycle import ItemState, Move
-from gateway.approvals.tiers import Tier
-from gateway.wire import VerdictKind
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import CONFIG, STRICT, Effects, Runner, build, pay, results
+from twokey.agent import book
+from twokey.agent.scripted_model import calling
+from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import VerdictKind
 
 
 async def went_back(

@@ -15,13 +15,13 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMe
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from gateway.agent import EditMessage, edit_messages
-from gateway.agent.scripted_model import ScriptedModel, calling, scripted
-from gateway.approvals import edits
-from gateway.approvals.tiers import Tier
 from tests.agent import providers
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import FREE, Effects, Runner, build, by_call, pay
+from twokey.agent import EditMessage, edit_messages
+from twokey.agent.scripted_model import ScriptedModel, calling, scripted
+from twokey.gateway.protocol import edits
+from twokey.gateway.protocol.tiers import Tier
 
 MARK = edits.NOTICE_MARK
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, ToolMessage
 
-from gateway.agent.messages import (
+from twokey.agent.messages import (
     MAX_EDITS,
     EditMessage,
     add_edits,
@@ -20,8 +20,8 @@ from gateway.agent.messages import (
     restated,
     with_records,
 )
-from gateway.approvals.edits import NOTICE_MARK
-from gateway.approvals.record import EditRecord, Person
+from twokey.gateway.protocol.edits import NOTICE_MARK
+from twokey.gateway.protocol.records import EditRecord, Person
 
 
 def _record(number: int, to: str = "ada") -> EditRecord:

@@ -20,14 +20,14 @@ from langgraph.config import get_config
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 
-from gateway.agent import ApprovalMiddleware, require_approval
-from gateway.agent.scripted_model import ScriptedModel, calling, scripted
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.tiers import Tier
-from gateway.errors import UngatedTool
-from gateway.protocol import run_context
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import CONFIG, Effects, Runner, by_call, item_of, pay
+from twokey.agent import ApprovalMiddleware, require_approval
+from twokey.agent.scripted_model import ScriptedModel, calling, scripted
+from twokey.gateway.errors import UngatedTool
+from twokey.gateway.protocol import run_context
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 TIERS = {"delegate": Tier.AUTO, "task": Tier.AUTO, "look_up": Tier.AUTO}
 DELEGATE = calling(("delegate", {"job": "pay ada"}, "d1"))

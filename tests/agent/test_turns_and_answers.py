@@ -10,12 +10,6 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from gateway.agent import ApprovalMiddleware, connected
-from gateway.agent.scripted_model import calling, scripted
-from gateway.approvals.lifecycle import ItemState, Move
-from gateway.approvals.record import Item, Verb, Vote
-from gateway.approvals.tiers import Tier
-from gateway.wire import APPROVAL_INTERRUPT, Verdict
 from tests.agent.fake_gateway import ANNA, FakeGateway
 from tests.agent.world import (
     CONFIG,
@@ -28,6 +22,15 @@ from tests.agent.world import (
     pay,
     results,
 )
+from twokey.agent import ApprovalMiddleware, connected
+from twokey.agent.scripted_model import calling, scripted
+from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.people import Vote
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
 
 TURN = calling(
     ("pay", {"amount": 10, "to": "ada"}, "c1"),

@@ -14,11 +14,11 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, StateSnapshot
 
-from gateway.agent import ApprovalMiddleware, grant, guarded
-from gateway.agent.scripted_model import ScriptedModel, calling, scripted
-from gateway.approvals.record import Item
-from gateway.approvals.tiers import Tier
 from tests.agent.fake_gateway import FakeGateway
+from twokey.agent import ApprovalMiddleware, grant, guarded
+from twokey.agent.scripted_model import ScriptedModel, calling, scripted
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.tiers import Tier
 
 FREE = {"look_up": Tier.AUTO}
 CONFIG: RunnableConfig = {"configurable": {"thread_id": "thread-1"}}

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from gateway.approvals import digest
-from gateway.approvals.decisions import Click, Reviewer, Standing
-from gateway.approvals.record import (
-    Approval,
-    Context,
-    Demand,
-    Item,
-    Person,
-    Role,
-    Verb,
-    item_id,
-)
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
+from twokey.gateway.approvals.decisions import Click, Reviewer, Standing
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.record import Approval, Context, Item, item_id
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 NOW_MS = 1_800_000_000_000
 HOUR_MS = 3_600_000

@@ -4,29 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.changes import Change, Judgement
-from gateway.approvals.deciding import decide
-from gateway.approvals.decisions import (
-    Approve,
-    Changed,
-    Click,
-    Decision,
-    Edit,
-    Expired,
-    Forbidden,
-    Invalid,
-    Outcome,
-    Reject,
-    Respond,
-    Reviewer,
-    Stale,
-    Standing,
-)
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Demand, Role, Verb
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -43,6 +20,31 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
+from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Click,
+    Decision,
+    Edit,
+    Expired,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Reject,
+    Respond,
+    Reviewer,
+    Stale,
+    Standing,
+)
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 HALF: JsonObject = {"order_id": "78291", "amount": 449.5}
 

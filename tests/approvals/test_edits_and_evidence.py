@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals import edits, evidence
-from gateway.approvals.record import EditRecord
-from gateway.approvals.strict_json import JsonObject
 from tests.approvals.builders import ANA, NOW_MS, an_item
+from twokey.gateway.approvals import editing, evidence
+from twokey.gateway.protocol import edits
+from twokey.gateway.protocol.records import EditRecord
+from twokey.gateway.protocol.strict_json import JsonObject
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=5)
 ARGS = st.dictionaries(
@@ -20,8 +21,8 @@ ARGS = st.dictionaries(
 
 def a_record(executed: JsonObject, reason: str = "") -> EditRecord:
     item = an_item()
-    document = edits.edited_document(item, executed)
-    record = edits.edit_record(item, document, by=ANA, at_ms=NOW_MS, reason=reason)
+    document = editing.edited_document(item, executed)
+    record = editing.edit_record(item, document, by=ANA, at_ms=NOW_MS, reason=reason)
     assert record
     return record
 
@@ -68,7 +69,7 @@ def test_other_words_in_a_tools_output_stay_as_they_are() -> None:
 def test_the_patch_turns_requested_into_executed(
     before: JsonObject, after: JsonObject
 ) -> None:
-    patch = edits.json_patch(before, after)
+    patch = editing.json_patch(before, after)
 
     assert jsonpatch.apply_patch(before, list(patch)) == after
 

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.deciding import decide
-from gateway.approvals.decisions import Approve, Changed, Expired, Stale, explain_state
-from gateway.approvals.lifecycle import ItemState
 from tests.approvals.builders import (
     ANA,
     NOW_MS,
@@ -15,6 +12,15 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Changed,
+    Expired,
+    Stale,
+    explain_state,
+)
+from twokey.gateway.protocol.states import ItemState
 
 
 @pytest.mark.parametrize("state", ItemState)

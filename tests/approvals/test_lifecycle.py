@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.lifecycle import (
+from twokey.gateway.approvals.lifecycle import (
     FINAL,
     TRANSITIONS,
     UNEXECUTED,
     ApprovalState,
-    ItemState,
     Move,
     advance,
     approval_state,
     diagram,
 )
-from gateway.errors import IllegalMove
+from twokey.gateway.errors import IllegalMove
+from twokey.gateway.protocol.states import ItemState
 
 README = Path(__file__).parents[2] / "README.md"
 

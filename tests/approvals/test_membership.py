@@ -4,21 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.changes import Change
-from gateway.approvals.deciding import decide
-from gateway.approvals.decisions import (
-    Approve,
-    Decision,
-    Edit,
-    Forbidden,
-    Reject,
-    Reviewer,
-    Standing,
-)
-from gateway.approvals.membership import open_roles
-from gateway.approvals.record import Approval, Demand, Person, Role
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -28,6 +13,23 @@ from tests.approvals.builders import (
     an_item,
     click_on,
 )
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Edit,
+    Forbidden,
+    Reject,
+    Reviewer,
+    Standing,
+)
+from twokey.gateway.approvals.membership import open_roles
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
 
 SUPPORT = Role(name="support", users=("U0ANA",), usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))

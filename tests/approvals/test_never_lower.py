@@ -5,12 +5,6 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.approvals.changes import Change, Judgement
-from gateway.approvals.deciding import decide
-from gateway.approvals.decisions import Approve, Decision, Edit, Reject
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Demand, Person
-from gateway.approvals.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -28,6 +22,14 @@ from tests.approvals.builders import (
     reviewer,
 )
 from tests.levels import examples
+from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 DEMANDS = {
     **dict.fromkeys(Tier, Demand(approvals=1, of=(SUPPORT, SENIOR))),

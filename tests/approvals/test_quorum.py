@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals.quorum import roles_of, stricter, tally
-from gateway.approvals.record import Demand, Person, Role, Vote
 from tests.approvals.builders import ANA, BEN, CHLOE, SENIOR, SUPPORT, TWO, reviewer
+from twokey.gateway.approvals.people import Demand, Role, Vote
+from twokey.gateway.approvals.quorum import roles_of, stricter, tally
+from twokey.gateway.protocol.records import Person
 
 HASH = "sha256:" + "a" * 64
 OTHER = "sha256:" + "b" * 64

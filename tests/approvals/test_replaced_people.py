@@ -4,21 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.changes import Change, Judgement
-from gateway.approvals.deciding import decide
-from gateway.approvals.decisions import (
-    Approve,
-    Decision,
-    Forbidden,
-    Outcome,
-    Reject,
-    Reviewer,
-)
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.permission import NOBODY
-from gateway.approvals.quorum import is_possible
-from gateway.approvals.record import Demand, Person, Role
-from gateway.approvals.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -30,6 +15,22 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
+from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Forbidden,
+    Outcome,
+    Reject,
+    Reviewer,
+)
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.permission import NOBODY
+from twokey.gateway.approvals.quorum import is_possible
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 THEN = Demand(approvals=1, of=(Role(name="reviewers", users=(ANA.user,)),))
 NOW = Demand(approvals=1, of=(Role(name="reviewers", users=(BEN.user,)),))

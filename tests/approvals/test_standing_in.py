@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from gateway.approvals.changes import Change
-from gateway.approvals.deciding import decide
-from gateway.approvals.decisions import (
+from tests.bot.samples import KIM, NOW, TEAM, a_refund, an_approval
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
     Forbidden,
@@ -12,9 +13,9 @@ from gateway.approvals.decisions import (
     Reviewer,
     Standing,
 )
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Demand, Role
-from tests.bot.samples import KIM, NOW, TEAM, a_refund, an_approval
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.states import ItemState
 
 SUPPORT = Role(name="support", users=("U0ANA", "U0CHLOE"))
 SENIOR = Role(name="senior", users=("U0CHLOE",))

@@ -4,26 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.changes import Change, Judgement
-from gateway.approvals.deciding import decide
-from gateway.approvals.decisions import (
-    Approve,
-    Decision,
-    Edit,
-    Forbidden,
-    Invalid,
-    Outcome,
-    Reject,
-    Respond,
-    Reviewer,
-    Standing,
-    Voted,
-)
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Demand, Person, Verb
-from gateway.approvals.tiers import Tier
-from gateway.wire import AnswerKind, answer_for
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -38,6 +18,30 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
+from twokey.gateway.approvals.answering import answer_for
+from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Edit,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Reject,
+    Respond,
+    Reviewer,
+    Standing,
+    Voted,
+)
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import AnswerKind
 
 HALF = Edit(args={"order_id": "78291", "amount": 449.5})
 SENIOR_ONLY = Demand(approvals=1, of=(SENIOR,))

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals.changes import Change
-from gateway.approvals.decisions import Refusal, Reviewer, Standing
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Waiting
-from gateway.approvals.retiming import extend, take
-from gateway.approvals.timing import LONGEST, is_extendable, is_pressing, timers
 from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, settled
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Refusal, Reviewer, Standing
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Approval, Waiting
+from twokey.gateway.approvals.retiming import extend, take
+from twokey.gateway.approvals.timing import LONGEST, is_extendable, is_pressing, timers
+from twokey.gateway.protocol.states import ItemState
 
 ANA = Reviewer(
     team=TEAM,

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.approvals.changes import Change, Judgement
-from gateway.approvals.deciding import decide
-from gateway.approvals.decisions import (
+from tests.approvals.builders import DAN, NOW_MS, an_approval, an_item, click_on
+from tests.levels import examples
+from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
     Decision,
@@ -19,10 +21,9 @@ from gateway.approvals.decisions import (
     Reviewer,
     Standing,
 )
-from gateway.approvals.record import Approval, Demand, Role
-from gateway.approvals.tiers import Tier
-from tests.approvals.builders import DAN, NOW_MS, an_approval, an_item, click_on
-from tests.levels import examples
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.tiers import Tier
 
 SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))

@@ -6,12 +6,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bot import limits
-from bot.limits import POST, UPDATE, Rate
-from bot.sandbox.server import Sandbox
-from gateway.config import SlackMode
-from gateway.store.store import Store
 from tests.bot.bot_house import House
+from twokey.bot import limits
+from twokey.bot.limits import POST, UPDATE, Rate
+from twokey.gateway.config import SlackMode
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
 
 
 @pytest.fixture

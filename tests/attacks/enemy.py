@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from bot.ids import seal
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.record import Approval
-from gateway.store.connection import number
-from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, TEAM, House
 from tests.bot.signed import FORM, interaction, post, signed_headers
+from twokey.bot.ids import seal
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.store.connection import number
+from twokey.sandbox.json_types import JsonObject
 
 Payload = dict[str, Any]
 

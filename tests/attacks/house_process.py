@@ -14,21 +14,21 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from bot.app import SlackBot, StoreNonces
-from bot.config import BotConfig
-from gateway.config import SlackMode
-from gateway.policy.load import load_policy
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.every_loop import EveryLoop
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.running import running
-from gateway.service.reviews import ReviewService
-from gateway.store.approvals import ApprovalStore
-from gateway.store.cards import CardStore
-from gateway.store.outbox import Outbox
-from gateway.store.store import Store
 from tests.resume import shop
+from twokey.bot.app import SlackBot, StoreNonces
+from twokey.bot.config import BotConfig
+from twokey.gateway.config import SlackMode
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.running import running
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.approvals import ApprovalStore
+from twokey.gateway.store.cards import CardStore
+from twokey.gateway.store.outbox import Outbox
+from twokey.gateway.store.store import Store
 
 LEASE_MS = 1000
 POLICY = """

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from gateway.approvals.edits import argument_errors
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.evaluate import evaluate
-from gateway.policy.load import load_policy
-from gateway.policy.schemas import unusable
+from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.schemas import unusable
+from twokey.gateway.protocol.edits import argument_errors
+from twokey.gateway.protocol.strict_json import JsonObject
 
 SHORT_S = 2.0
 """Far more than any of it takes, far less than it takes without its limit."""

@@ -15,21 +15,21 @@ from pathlib import Path
 
 import pytest
 
-from bot.ids import Action
-from bot.sandbox.client import GestureFailed
-from bot.sandbox.client import Person as Actor
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.server import Sandbox
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval
-from gateway.store.connection import text
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
 from tests.bot.bot_house import CHANNEL, has_button, is_card_of
 from tests.conftest import eventually
 from tests.lifetimes import listed
 from tests.resume import shop
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
+from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.client import Person as Actor
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.server import Sandbox
 
 pytestmark = pytest.mark.slow
 

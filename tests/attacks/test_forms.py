@@ -6,10 +6,6 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from bot.ids import VALUE, Action, Input, View
-from bot.sandbox.json_types import JsonObject, as_object
-from gateway.approvals.decisions import Edit, Reject
-from gateway.wire import Verdict
 from tests.attacks.enemy import (
     Payload,
     Trace,
@@ -21,6 +17,10 @@ from tests.attacks.enemy import (
 from tests.attacks.test_wrong_people import click_on, member
 from tests.bot.bot_house import CHANNEL, House
 from tests.bot.tampering import expire
+from twokey.bot.ids import VALUE, Action, Input, View
+from twokey.gateway.approvals.decisions import Edit, Reject
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.json_types import JsonObject, as_object
 
 FORMS = {
     View.EDIT: Action.EDIT,

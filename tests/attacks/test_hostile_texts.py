@@ -13,15 +13,6 @@ from typing import Any, cast
 
 import pytest
 
-from bot.cards.listing import boxes
-from bot.ids import COMMAND, Action, View
-from bot.sandbox.json_types import JsonObject, as_object, as_objects
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Result
-from gateway.approvals.strict_json import JsonObject as Args
-from gateway.policy.load import load_policy
-from gateway.wire import ProposedCall, Turn, TurnRef, Verdict
 from tests.attacks.enemy import (
     click_payload,
     deliver,
@@ -31,6 +22,15 @@ from tests.attacks.enemy import (
 from tests.attacks.test_tampered_store import claim_of
 from tests.bot.bot_house import CHANNEL, POLICY, House, has_button
 from tests.conftest import eventually
+from twokey.bot.cards.listing import boxes
+from twokey.bot.ids import COMMAND, Action, View
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject as Args
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 BEGIN, END = "EVIL", "LIVE"
 MARKUP = [

@@ -12,13 +12,6 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from bot.ids import Action, Input
-from bot.sandbox.json_types import as_object, as_objects
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Result
-from gateway.policy.load import load_policy
-from gateway.store.jobs import Job
-from gateway.store.store import Store
 from tests.attacks.enemy import deliver_bytes
 from tests.attacks.test_hostile_texts import nothing_is_left
 from tests.attacks.test_tampered_store import claim_of
@@ -27,6 +20,13 @@ from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import House as Shop
 from tests.resume.house import open_house
+from twokey.bot.ids import Action, Input
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.jobs import Job
+from twokey.gateway.store.store import Store
+from twokey.sandbox.json_types import as_object, as_objects
 
 CANARY = "CANARY4111111111111111"
 HIDDEN = "HIDDEN5500005555555559"
@@ -186,7 +186,7 @@ async def test_an_error_that_quotes_arguments_is_logged_without_them(
         await shop_house.decide(item)
         await eventually(lambda: is_logged(caplog, "run.parked"))
 
-    mine = [r for r in caplog.records if r.name.startswith(("gateway", "bot"))]
+    mine = [r for r in caplog.records if r.name.startswith("twokey")]
     caplog.records[:] = mine
     assert CANARY not in logged(caplog)
 

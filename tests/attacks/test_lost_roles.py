@@ -4,13 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.changes import Change, Judgement
-from gateway.approvals.deciding import decide
-from gateway.approvals.decisions import Approve, Decision, Edit, Reviewer
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Demand, Role
-from gateway.approvals.revoking import revoked
-from gateway.approvals.tiers import Tier
 from tests.approvals.builders import (
     ANA,
     BEN,
@@ -23,6 +16,14 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
+from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reviewer
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.revoking import revoked
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 NIGHT = Role(name="night", users=(BEN.user,), usergroups=("S0NIGHT",))
 

@@ -8,8 +8,6 @@ from urllib.parse import urlencode
 
 import pytest
 
-from bot.ids import Action, Input
-from bot.sandbox.json_types import as_object
 from tests.attacks.enemy import (
     Payload,
     changed,
@@ -21,6 +19,8 @@ from tests.attacks.enemy import (
     value_of,
 )
 from tests.bot.bot_house import CHANNEL, TEAM, House
+from twokey.bot.ids import Action, Input
+from twokey.sandbox.json_types import as_object
 
 JSON = "application/json"
 SERVER_ERROR = 500

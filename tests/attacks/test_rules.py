@@ -6,13 +6,6 @@ import json
 
 import pytest
 
-from bot.ids import Action
-from gateway.approvals.decisions import Approve, Edit, Reconcile
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding
-from gateway.errors import StoreUnavailable
-from gateway.policy.load import load_policy
-from gateway.service.reviews import ReviewService
 from tests.attacks.enemy import (
     changed,
     click_payload,
@@ -24,6 +17,13 @@ from tests.attacks.enemy import (
 from tests.attacks.test_wrong_people import click_on, has_votes, member, set_state
 from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
 from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.decisions import Approve, Edit, Reconcile
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.service.reviews import ReviewService
 
 RULE = "process_refund:\n    tier: approve"
 NARROW = "no_edits: {tier: approve, allow: [approve, reject]}"

@@ -5,15 +5,16 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from gateway.approvals.decisions import Approve, Click, Edit, Reconcile
-from gateway.approvals.edits import edit_hash
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Home
-from gateway.policy.load import load_policy
-from gateway.policy.resources import resource_key
-from gateway.store.store import Store
-from gateway.wire import ProposedCall, Turn, TurnRef
 from tests.service.desk import ANA, BEN, POLICY, Desk
+from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reconcile
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.protocol.edits import edit_hash
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.store.store import Store
 
 REFUND = "process_refund: {tier: approve}"
 

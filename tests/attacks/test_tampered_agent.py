@@ -15,20 +15,21 @@ from langchain_core.messages import ToolMessage
 from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.types import Command
 
-from gateway.agent import connected, guarded
-from gateway.approvals.decisions import Edit
-from gateway.approvals.edits import NOTICE_MARK
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import EditRecord, Item, Person
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.resume.runner import AnswerRefused
-from gateway.store.jobs import UNREADABLE
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import House, open_house
+from twokey.agent import connected, guarded
+from twokey.gateway.approvals.decisions import Edit
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.edits import NOTICE_MARK
+from twokey.gateway.protocol.records import EditRecord, Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.resume.runner import AnswerRefused
+from twokey.gateway.store.jobs import UNREADABLE
+from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 CONFIG: Any = {"configurable": {"thread_id": "t1", "checkpoint_ns": ""}}

@@ -14,21 +14,21 @@ from typing import Any, cast
 
 import pytest
 
-from bot.ids import Action
-from gateway.approvals import digest
-from gateway.approvals.decisions import Approve
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval
-from gateway.errors import UnreadableRecord
-from gateway.store.connection import text
-from gateway.store.outbox import audit_entries
-from gateway.wire import ClaimRequest, TurnRef, Verdict
 from tests.attacks.enemy import click_payload, deliver, value_of
 from tests.attacks.test_wrong_people import click_on, member
 from tests.bot.bot_house import House
 from tests.bot.tampering import expire
 from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import UnreadableRecord
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.outbox import audit_entries
 
 Tamper = Callable[[House, Approval], Awaitable[None]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli import USAGE, run
+from twokey.cli.main import USAGE, run
 
 HOSTILE = "x\x1b]0;owned\x07\x9b2J\u202e\u2066\r"
 

@@ -11,20 +11,21 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 
-from gateway.agent import guarded
-from gateway.approvals.decisions import Forbidden, Reviewer, Settled, Standing
-from gateway.approvals.record import Approval, Person
-from gateway.embed import Twokey
-from gateway.errors import TooManySpeakers
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.store.store import Store
-from gateway.store.threads import MAX_PRINCIPALS
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import ANA, DAN, RULES, House
 from tests.service.desk import Desk
+from twokey.agent import guarded
+from twokey.gateway.approvals.decisions import Forbidden, Reviewer, Settled, Standing
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import TooManySpeakers
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import MAX_PRINCIPALS
 
 REFUND = [["refund", {"order": "1", "amount": 5}]]
 RUNNING: list[Twokey] = []

@@ -7,23 +7,6 @@ import itertools
 
 import pytest
 
-from bot.app import SlackBot
-from bot.ids import Action, Input, View
-from bot.membership import FRESH_S
-from bot.sandbox.json_types import as_object
-from gateway.approvals.decisions import (
-    Approve,
-    Click,
-    Edit,
-    Reconcile,
-    Reviewer,
-    Standing,
-)
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Person
-from gateway.config import SlackMode
-from gateway.policy.load import load_policy
-from gateway.wire import ProposedCall, Turn, TurnRef, Verdict
 from tests.attacks.enemy import (
     Payload,
     changed,
@@ -35,6 +18,24 @@ from tests.attacks.enemy import (
 )
 from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
 from tests.conftest import eventually
+from twokey.bot.app import SlackBot
+from twokey.bot.ids import Action, Input, View
+from twokey.bot.membership import FRESH_S
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Edit,
+    Reconcile,
+    Reviewer,
+    Standing,
+)
+from twokey.gateway.config import SlackMode
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from twokey.sandbox.json_types import as_object
 
 DECIDING = [
     *(Action.APPROVE, Action.EDIT, Action.REJECT, Action.RESPOND),

@@ -12,8 +12,8 @@ from bench import __main__ as command
 from bench import click_to_ack, decision_to_tool, load
 from bench.clicks import ensure_settled, prepare
 from bench.stats import Figure, Measured, NotMeasured, percentile, ratio, table
-from bot.sandbox.server import Sandbox
-from gateway.store.store import Store
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
 
 # Both start real servers: some seconds each, more when the machine is busy.
 smoke = pytest.mark.timeout(60)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from bench.expiry_herd import measure, told
-from gateway.approvals.events import EventName
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 
 async def test_a_herd_ends_within_its_time_while_people_click(store: Store) -> None:

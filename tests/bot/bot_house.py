@@ -9,24 +9,31 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from bot.app import SlackBot
-from bot.config import BotConfig
-from bot.ids import Action
-from bot.sandbox.client import Person as Actor
-from bot.sandbox.json_types import JsonObject, as_objects
-from bot.sandbox.server import Sandbox
-from gateway.approvals.record import Approval, Origin, Person, Result, approval_of
-from gateway.approvals.strict_json import JsonObject as Args
-from gateway.config import SlackMode
-from gateway.policy.load import load_policy
-from gateway.policy.rules import Policy
-from gateway.service.agents import AgentService
-from gateway.service.reviews import ReviewService
-from gateway.service.sweep import Sweeper
-from gateway.store.keys import Keys
-from gateway.store.store import Store
-from gateway.store.threads import ThreadFacts
-from gateway.wire import ClaimRequest, ProposedCall, Turn, TurnRef, Verdict
+from twokey.bot.app import SlackBot
+from twokey.bot.config import BotConfig
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.record import Approval, Origin, approval_of
+from twokey.gateway.config import SlackMode
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.records import Person, Result
+from twokey.gateway.protocol.strict_json import JsonObject as Args
+from twokey.gateway.protocol.wire import (
+    ClaimRequest,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+)
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
+from twokey.sandbox.client import Person as Actor
+from twokey.sandbox.json_types import JsonObject, as_objects
+from twokey.sandbox.server import Sandbox
 
 CHANNEL = "C0APPROVALS"
 TEAM = "T0SANDBOX"

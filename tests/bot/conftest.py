@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bot.sandbox.server import Sandbox
-from gateway.config import SlackMode
-from gateway.store.store import Store
 from tests.bot.bot_house import House
+from twokey.gateway.config import SlackMode
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
 
 
 @pytest.fixture

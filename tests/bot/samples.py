@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.approvals import digest, edits
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import (
-    Approval,
-    Context,
-    Demand,
-    EditRecord,
-    Item,
-    Person,
-    Result,
-    Role,
-    Settlement,
-    Verb,
-    Vote,
-)
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
+from twokey.gateway.approvals import editing
+from twokey.gateway.approvals.people import Demand, Role, Vote
+from twokey.gateway.approvals.record import Approval, Context, Item, Settlement
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import EditRecord, Person, Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 KEY = b"k" * 32
 TEAM = "T0TWOKEY"
@@ -132,8 +124,8 @@ def a_vote(item: Item, by: Person, *roles: str) -> Vote:
 
 def edited(item: Item, args: JsonObject, *, by: Person = ANA, reason: str = "") -> Item:
     """Return the item as if this person had edited it."""
-    document = edits.edited_document(item, args)
-    record = edits.edit_record(item, document, by=by, at_ms=NOW, reason=reason)
+    document = editing.edited_document(item, args)
+    record = editing.edit_record(item, document, by=by, at_ms=NOW, reason=reason)
     assert isinstance(record, EditRecord)
     return item.with_(action=document, edit=record, votes=())
 

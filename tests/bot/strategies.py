@@ -6,11 +6,6 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gateway.approvals import digest
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Opinion, Result, Verb
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
 from tests.bot.samples import (
     ANA,
     BEN,
@@ -25,6 +20,13 @@ from tests.bot.samples import (
     edited,
     settled,
 )
+from twokey.gateway.approvals.record import Approval, Item, Opinion
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 CANARY = "zQxCANARYxQz"
 """Stands in every hostile text; where it shows up, a stranger's bytes do."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bot.ids import seal
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.record import Approval
 from tests.bot.bot_house import CHANNEL, TEAM, House
+from twokey.bot.ids import seal
+from twokey.gateway.approvals.record import Approval
+from twokey.sandbox.json_types import JsonObject
 
 FORGED = "forged"
 

@@ -11,16 +11,16 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot.config import BotConfig
-from bot.ids import Action
-from bot.tasks import Tasks
-from gateway.approvals.lifecycle import ItemState
-from gateway.config import SlackMode
-from gateway.errors import SettingsError, StoreUnavailable
-from gateway.service.reviews import ReviewService
 from tests.bot.bot_house import CHANNEL, House
 from tests.bot.signed import interaction, post_signed
 from tests.conftest import eventually
+from twokey.bot.config import BotConfig
+from twokey.bot.ids import Action
+from twokey.bot.tasks import Tasks
+from twokey.gateway.config import SlackMode
+from twokey.gateway.errors import SettingsError, StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.service.reviews import ReviewService
 
 
 @pytest.mark.parametrize(

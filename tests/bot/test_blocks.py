@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot import blocks as b
-from bot.blockkit import JSON
-from bot.text import EMPTY, excerpt, has_hidden, reveal
+from twokey.bot import blocks as b
+from twokey.bot.text import EMPTY, excerpt, has_hidden, reveal
+from twokey.sandbox.blockkit import JSON
 
 CANARY = "zqCANARYzq"
 NASTY = [

@@ -7,12 +7,12 @@ import logging
 import aiohttp
 import pytest
 
-from bot.bot_token import CHECKED_S, REJECTED_S
-from bot.ids import Action
-from gateway.approvals.lifecycle import ItemState
-from gateway.config import SlackMode
 from tests.bot.bot_house import CHANNEL, House
 from tests.conftest import eventually
+from twokey.bot.bot_token import CHECKED_S, REJECTED_S
+from twokey.bot.ids import Action
+from twokey.gateway.config import SlackMode
+from twokey.gateway.protocol.states import ItemState
 
 
 async def readiness(house: House) -> tuple[int, list[str]]:
@@ -95,7 +95,7 @@ async def test_a_slack_that_is_away_is_no_lost_token(house: House) -> None:
 async def test_what_happens_without_a_token_is_told_when_it_works_again(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.drawing.BROKEN_S", 0.1)
+    monkeypatch.setattr("twokey.bot.drawing.BROKEN_S", 0.1)
     async with house.running():
         verdict = await house.refund()
         card = await house.card(verdict)

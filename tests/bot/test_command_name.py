@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from bot.sandbox.client import GestureFailed
-from bot.sandbox.json_types import as_objects
 from tests.bot.bot_house import CHANNEL, House
 from tests.conftest import eventually
+from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.json_types import as_objects
 
 NAME = "/refund-approvals"
 

@@ -14,22 +14,22 @@ import aiohttp
 import pytest
 from slack_bolt.app.async_app import AsyncApp
 
-from bot import publisher
-from bot.cards.message import Message
-from bot.ids import Action
-from bot.ingress import Answer
-from bot.limits import Limits
-from bot.membership import Membership
-from bot.posting import Wall
-from bot.reviewers import Reviewers
-from bot.sandbox.server import Sandbox
-from bot.sockets import Envelope, Sockets
-from bot.web import Slack
-from gateway.approvals.decisions import Standing
-from gateway.approvals.record import Origin
-from gateway.config import SlackMode
 from tests.bot.bot_house import CHANNEL, TEAM, House, says
 from tests.conftest import eventually
+from twokey.bot import publisher
+from twokey.bot.cards.message import Message
+from twokey.bot.ids import Action
+from twokey.bot.ingress import Answer
+from twokey.bot.limits import Limits
+from twokey.bot.membership import Membership
+from twokey.bot.posting import Wall
+from twokey.bot.reviewers import Reviewers
+from twokey.bot.sockets import Envelope, Sockets
+from twokey.bot.web import Slack
+from twokey.gateway.approvals.decisions import Standing
+from twokey.gateway.approvals.record import Origin
+from twokey.gateway.config import SlackMode
+from twokey.sandbox.server import Sandbox
 
 
 @asynccontextmanager

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from bot import feed
-from bot.board import Board
-from bot.feed import Feed
-from gateway.approvals.events import Event, EventName
-from gateway.store.keys import Keys
-from gateway.store.outbox import Outbox
-from gateway.store.store import Store
 from tests.bot.bot_house import House, says
 from tests.bot.test_publisher import nothing_is_left, put
 from tests.conftest import eventually
+from twokey.bot import feed
+from twokey.bot.board import Board
+from twokey.bot.feed import Feed
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.outbox import Outbox
+from twokey.gateway.store.store import Store
 
 HISTORY, CARD, VOTE = (
     EventName.ITEM_EXECUTED,

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot import ids
-from bot.ids import Action, BadSeal, Sealed, View, seal, unseal, verify
-from gateway.approvals.record import Approval
 from tests.bot.samples import KEY, REFUND, TEAM, a_refund, an_approval, an_item, edited
+from twokey.bot import ids
+from twokey.bot.ids import Action, BadSeal, Sealed, View, seal, unseal, verify
+from twokey.gateway.approvals.record import Approval
 
 BATCH = an_approval(a_refund(), an_item({"n": 1}, index=1), an_item({}, index=2))
 

@@ -16,20 +16,20 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot import ingress
-from bot.ids import Action
-from bot.ingress import (
+from tests.bot.bot_house import CHANNEL, House
+from tests.bot.signed import FORM, post, signed_headers
+from twokey.bot import ingress
+from twokey.bot.ids import Action
+from twokey.bot.ingress import (
     RETRY_NUM,
     Answer,
     Ingress,
     SignedRequest,
     signature_problem,
 )
-from bot.sandbox.signed_http import Forgery
-from gateway.approvals.lifecycle import ItemState
-from gateway.errors import StoreUnavailable
-from tests.bot.bot_house import CHANNEL, House
-from tests.bot.signed import FORM, post, signed_headers
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.signed_http import Forgery
 
 SECRET = "8f742231b10e8888abcd99yyyzzz85a5"
 BODY = b"payload=%7B%7D"
@@ -454,7 +454,7 @@ async def test_no_body_and_no_token_reaches_a_log(
     ours = [
         record.getMessage()
         for record in caplog.records
-        if record.name.startswith(("bot.", "slack_bolt", "slack_sdk"))
+        if record.name.startswith(("twokey.", "slack_bolt", "slack_sdk"))
     ]
     assert ours
     secrets = (canary, house.sandbox.bot_token, house.sandbox.signing_secret)

@@ -7,18 +7,18 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import pytest
 
-from bot import app
-from bot.ids import Action
-from bot.sandbox.json_types import JsonObject
-from bot.web import Slack
-from gateway.approvals.decisions import Click, Reject, Reviewer, Standing
-from gateway.approvals.lifecycle import ItemState
-from gateway.policy.load import load_policy
-from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
 from tests.conftest import eventually
+from twokey.bot import app
+from twokey.bot.ids import Action
+from twokey.bot.web import Slack
+from twokey.gateway.approvals.decisions import Click, Reject, Reviewer, Standing
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.json_types import JsonObject
 
 PLAIN = """  process_refund:
     tier: approve

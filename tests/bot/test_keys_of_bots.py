@@ -5,14 +5,14 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from bot.app import SlackBot
-from bot.ids import Action, seal
-from gateway.approvals.lifecycle import ItemState
-from gateway.errors import SettingsError
-from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, House
 from tests.bot.tampering import click_with
 from tests.conftest import eventually
+from twokey.bot.app import SlackBot
+from twokey.bot.ids import Action, seal
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict
 
 ONE, TWO, THREE = (bytes([number]) * 32 for number in (1, 2, 3))
 

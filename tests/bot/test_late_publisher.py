@@ -7,12 +7,12 @@ import time
 import aiohttp
 import pytest
 
-from bot.limits import Limits
-from bot.posting import Wall
-from bot.web import Slack
-from gateway.errors import LeaseLost
-from gateway.store.fences import holding
 from tests.bot.bot_house import CHANNEL, TEAM, House
+from twokey.bot.limits import Limits
+from twokey.bot.posting import Wall
+from twokey.bot.web import Slack
+from twokey.gateway.errors import LeaseLost
+from twokey.gateway.store.fences import holding
 
 
 async def test_a_late_publisher_changes_no_card_and_posts_none(house: House) -> None:

@@ -6,11 +6,11 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bot.board import Board
-from bot.limits import POST, UPDATE, Limits
-from bot.sandbox.clock import Clock
-from bot.sandbox.rates import Rates
-from gateway.approvals.events import Event, EventName
+from twokey.bot.board import Board
+from twokey.bot.limits import POST, UPDATE, Limits
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.rates import Rates
 
 
 @dataclass

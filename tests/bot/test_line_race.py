@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from bot.drawing import Drawing
-from gateway.approvals.decisions import Approve
-from gateway.approvals.events import EventName
 from tests.bot.bot_house import House, says
 from tests.bot.test_notified import ana, click_on
 from tests.conftest import eventually
+from twokey.bot.drawing import Drawing
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.events import EventName
 
 
 async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(

@@ -8,18 +8,18 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from bot import membership
-from bot.ids import Action
-from bot.membership import FRESH_S
-from bot.sandbox.faults import Fault
-from bot.sandbox.server import Sandbox
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Item
-from gateway.config import SlackMode
-from gateway.store.store import Store
-from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, House
 from tests.conftest import eventually
+from twokey.bot import membership
+from twokey.bot.ids import Action
+from twokey.bot.membership import FRESH_S
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.config import SlackMode
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.store.store import Store
+from twokey.sandbox.faults import Fault
+from twokey.sandbox.server import Sandbox
 
 GROUPS = "usergroups.users.list"
 USERS = "users.info"

@@ -11,8 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 import yaml
 
-from bot import ingress
-from bot.manifest import (
+from twokey.bot import ingress
+from twokey.bot.manifest import (
     EVENTS,
     EVENTS_PATH,
     SCOPES,
@@ -21,7 +21,7 @@ from bot.manifest import (
     install_link,
     render,
 )
-from gateway.errors import SettingsError
+from twokey.gateway.errors import SettingsError
 
 ROOT = Path(__file__).parents[2]
 HTTP = "https://bot.example.com"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.decisions import Approve, Click, Edit, Reviewer, Standing
-from gateway.approvals.record import Approval
-from gateway.policy.load import load_policy
-from gateway.wire import ClaimRequest, TurnRef, Verdict
 from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House, says
 from tests.bot.test_publisher import calls, nothing_is_left
 from tests.conftest import eventually
+from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reviewer, Standing
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
+from twokey.sandbox.json_types import JsonObject
 
 PLAIN = """  process_refund:
     tier: approve

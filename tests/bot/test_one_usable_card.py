@@ -7,17 +7,17 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot.ids import Action
-from bot.posting import Wall
-from bot.web import Slack
-from gateway.approvals.decisions import Approve, Click
-from gateway.approvals.lifecycle import ItemState
-from gateway.errors import StoreUnavailable
-from gateway.store.cards import CardPlace, CardStore
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left
 from tests.conftest import eventually
 from tests.service.desk import ANA
+from twokey.bot.ids import Action
+from twokey.bot.posting import Wall
+from twokey.bot.web import Slack
+from twokey.gateway.approvals.decisions import Approve, Click
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.cards import CardPlace, CardStore
 
 BOT, GENERAL = "U0TWOKEY", "C0GENERAL"
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot import message_events, payload
-from bot.payload import BadPayload
+from twokey.bot import message_events, payload
+from twokey.bot.payload import BadPayload
 
 CLICK: Any = {
     "type": "block_actions",

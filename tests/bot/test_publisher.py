@@ -12,19 +12,19 @@ from typing import cast
 import aiohttp
 import pytest
 
-from bot import posting, saying
-from bot.cards.message import Message
-from bot.ids import Action
-from bot.limits import Limits
-from bot.posting import Wall
-from bot.publisher import Publisher
-from bot.sandbox.json_types import JsonObject
-from bot.web import Slack
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
+from twokey.bot import posting, saying
+from twokey.bot.cards.message import Message
+from twokey.bot.ids import Action
+from twokey.bot.limits import Limits
+from twokey.bot.posting import Wall
+from twokey.bot.publisher import Publisher
+from twokey.bot.web import Slack
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.protocol.states import ItemState
+from twokey.sandbox.json_types import JsonObject
 
 POST, UPDATE = "chat.postMessage", "chat.update"
 
@@ -368,7 +368,7 @@ async def test_when_the_leading_bot_stops_the_other_takes_over(
             publishers.append(self)
             await super().run(stop)
 
-    monkeypatch.setattr("bot.app.Publisher", Noted)
+    monkeypatch.setattr("twokey.bot.app.Publisher", Noted)
 
     async def leads(place: int) -> bool:
         return len(publishers) > place and publishers[place].is_leading

@@ -11,22 +11,22 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot import drawing, feed, publisher, saying
-from bot.board import Topic
-from bot.drawing import Drawing
-from bot.ids import Action
-from bot.limits import Limits
-from bot.posting import Wall
-from bot.saying import Saying
-from bot.web import Slack, SlackSilent
-from gateway.approvals.decisions import Click, Reject
-from gateway.approvals.record import Approval
-from gateway.errors import StoreUnavailable
-from gateway.store.outbox import Outbox
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.service.desk import ANA
+from twokey.bot import drawing, feed, publisher, saying
+from twokey.bot.board import Topic
+from twokey.bot.drawing import Drawing
+from twokey.bot.ids import Action
+from twokey.bot.limits import Limits
+from twokey.bot.posting import Wall
+from twokey.bot.saying import Saying
+from twokey.bot.web import Slack, SlackSilent
+from twokey.gateway.approvals.decisions import Click, Reject
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.outbox import Outbox
 
 
 async def test_who_lost_the_lease_asks_for_it_again(

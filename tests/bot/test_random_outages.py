@@ -24,28 +24,29 @@ import httpx
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
-from bot.cards.outcome import agent_words
-from bot.cards.run_state import RUN_TEXTS
-from bot.ids import Action
-from bot.limits import POST
-from bot.web import Slack, SlackSilent
-from gateway.approvals.decisions import Approve, Click, Decision, Reconcile
-from gateway.approvals.events import TROUBLED_RUN, Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Origin
-from gateway.errors import StoreUnavailable
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.retrying import RetrySettings
-from gateway.running import running
-from gateway.store.connection import Connection
-from gateway.store.outbox import announced
-from gateway.store.store import Store
 from tests.bot.bot_house import House
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import ANA, DAN, RULES
+from twokey.bot.cards.outcome import agent_words
+from twokey.bot.cards.run_state import RUN_TEXTS
+from twokey.bot.ids import Action
+from twokey.bot.limits import POST
+from twokey.bot.web import Slack, SlackSilent
+from twokey.gateway.approvals.decisions import Approve, Click, Decision, Reconcile
+from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
+from twokey.gateway.approvals.record import Origin
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.retrying import RetrySettings
+from twokey.gateway.running import running
+from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.store import Store
 
 CHANNEL = "C0GENERAL"
 SCALED = RetrySettings(

@@ -11,13 +11,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot import membership as membership_module
-from bot.membership import FRESH_S, Membership
-from bot.reviewers import Reviewers
-from bot.sandbox.server import Sandbox
-from bot.web import Slack
-from gateway.approvals.decisions import Standing
 from tests.bot.bot_house import REFUND, TEAM, House
+from twokey.bot import membership as membership_module
+from twokey.bot.membership import FRESH_S, Membership
+from twokey.bot.reviewers import Reviewers
+from twokey.bot.web import Slack
+from twokey.gateway.approvals.decisions import Standing
+from twokey.sandbox.server import Sandbox
 
 SUPPORT, SENIOR = "S0SUPPORT", "S0SENIOR"
 MINE: frozenset[str] = frozenset({SUPPORT})

@@ -10,26 +10,27 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot.cards.run_state import ANNOUNCED, RUN_TEXTS
-from bot.ids import Action, seal_outage
-from bot.sandbox.json_types import JsonObject, as_objects
-from gateway.approvals.events import EventName
-from gateway.approvals.record import Origin, Person
-from gateway.errors import GraphError, StoreUnavailable
-from gateway.resume.announcing import Place
-from gateway.resume.retries import Retries
-from gateway.retrying import RetrySettings
-from gateway.store.cards import CardPlace, CardStore
-from gateway.store.jobs import Job, JobKind
-from gateway.store.outbox import announced
-from gateway.store.stalled import RunState
-from gateway.store.threads import ThreadFacts
 from tests.bot.bot_house import CHANNEL as CARDS
 from tests.bot.bot_house import DAN, TEAM, House, has_button
 from tests.bot.strategies import CANARY
 from tests.bot.tame import assert_tame
 from tests.bot.tampering import FORGED
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
+from twokey.bot.cards.run_state import ANNOUNCED, RUN_TEXTS
+from twokey.bot.ids import Action, seal_outage
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Origin
+from twokey.gateway.errors import GraphError, StoreUnavailable
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.retries import Retries
+from twokey.gateway.retrying import RetrySettings
+from twokey.gateway.store.cards import CardPlace, CardStore
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.stalled import RunState
+from twokey.gateway.store.threads import ThreadFacts
+from twokey.sandbox.json_types import JsonObject, as_objects
 
 CHANNEL = "C0GENERAL"
 AT_ONCE = RetrySettings(told_after=timedelta())

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from bot.board import Board, Call, Topic
-from bot.limits import POST, UPDATE, Limits
-from bot.scheduler import AT_ONCE, Scheduler
-from gateway.approvals.events import Event, EventName
+from twokey.bot.board import Board, Call, Topic
+from twokey.bot.limits import POST, UPDATE, Limits
+from twokey.bot.scheduler import AT_ONCE, Scheduler
+from twokey.gateway.approvals.events import Event, EventName
 
 CARD, WORDS, VOTE, HISTORY = (
     EventName.APPROVAL_OPENED,
@@ -199,7 +199,7 @@ async def test_words_leave_a_place_at_work_to_a_new_card(stand: Stand) -> None:
 async def test_work_that_takes_too_long_is_ended_and_tried_again(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("bot.scheduler.STEP_S", 0.01)
+    monkeypatch.setattr("twokey.bot.scheduler.STEP_S", 0.01)
     stand.is_gated = True
     stand.add(CARD, "card")
     stand.scheduler.start_what_may()

@@ -11,13 +11,13 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from bot.ids import Action
-from bot.sandbox.client import GestureFailed
-from bot.sandbox.server import Sandbox
-from gateway.approvals.lifecycle import ItemState
-from gateway.store.store import Store
 from tests.bot.bot_house import CHANNEL, House
 from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.store import Store
+from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.server import Sandbox
 
 CLICKS = 20
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bot.text import (
+from twokey.bot.text import (
     EMPTY,
     escape_mrkdwn,
     excerpt,
@@ -18,7 +18,7 @@ from bot.text import (
     mixed_script_warnings,
     reveal,
 )
-from gateway.approvals.hidden import DEFAULT_IGNORABLE
+from twokey.gateway.approvals.hidden import DEFAULT_IGNORABLE
 
 EVERY = [chr(point) for point in range(0x110000)]
 IGNORABLE = {

@@ -6,22 +6,22 @@ from collections.abc import Callable
 
 import pytest
 
-from bot.cards.undelivered import undelivered
-from bot.ids import Action
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.decisions import Approve, Click, Reject
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Origin
-from gateway.commands.house import bot_config
-from gateway.config import Settings
-from gateway.errors import SettingsError
-from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, REFUND, TEAM, House, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import POST, calls, nothing_is_left
 from tests.conftest import eventually
 from tests.service.desk import ANA
+from twokey.bot.cards.undelivered import undelivered
+from twokey.bot.ids import Action
+from twokey.cli.house import bot_config
+from twokey.gateway.approvals.decisions import Approve, Click, Reject
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Origin
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.json_types import JsonObject
 
 BOT = "U0TWOKEY"
 GENERAL = "C0GENERAL"

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gateway.approvals.events import EventName
 from tests.bot.bot_house import CHANNEL, House, says
 from tests.bot.test_publisher import calls, nothing_is_left, put
+from twokey.gateway.approvals.events import EventName
 
 POST = "chat.postMessage"
 

@@ -8,11 +8,11 @@ import logging
 import aiohttp
 import pytest
 
-from bot import publisher
-from bot.feed import Feed
-from bot.scheduler import Scheduler
 from tests.bot.bot_house import House
 from tests.conftest import eventually
+from twokey.bot import publisher
+from twokey.bot.feed import Feed
+from twokey.bot.scheduler import Scheduler
 
 
 async def problems_of(url: str) -> tuple[int, str]:

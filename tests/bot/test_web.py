@@ -10,11 +10,18 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from bot import web as bot_web
-from bot.config import BotConfig
-from bot.identity import identify
-from bot.web import RateLimited, Slack, SlackError, SlackRefused, SlackSilent, text_at
-from gateway.errors import SettingsError
+from twokey.bot import web as bot_web
+from twokey.bot.config import BotConfig
+from twokey.bot.identity import identify
+from twokey.bot.web import (
+    RateLimited,
+    Slack,
+    SlackError,
+    SlackRefused,
+    SlackSilent,
+    text_at,
+)
+from twokey.gateway.errors import SettingsError
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 CONFIG = BotConfig(bot_token="xoxb-1", app_token="xapp-1")

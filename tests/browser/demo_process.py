@@ -30,7 +30,7 @@ class Demo:
 
     def start(self) -> None:
         """Start it and wait for the link that it prints."""
-        words = [sys.executable, "-m", "gateway", "--config", str(ROOT / "twokey.yml")]
+        words = [sys.executable, "-m", "twokey", "--config", str(ROOT / "twokey.yml")]
         words += ["demo", "--port", str(self.port), "--mode", self._mode]
         self._process = subprocess.Popen(
             words,

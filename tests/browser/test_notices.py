@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
-from bot.sandbox.server import Sandbox
-from gateway.policy.load import load_policy
-from gateway.store.store import Store
 from tests.bot.bot_house import CHANNEL, POLICY, House
 from tests.bot.listeners.test_notices import end
 from tests.browser.test_stories import words_on
 from tests.sandbox.page.screen import Screen
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 

@@ -9,19 +9,21 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from bot.ids import Action, Input
-from bot.sandbox.client import GestureFailed
-from bot.sandbox.json_types import JsonObject, as_objects
-from gateway.approvals.decisions import Click, Reconcile, Reviewer, Standing
-from gateway.approvals.lifecycle import ApprovalState, ItemState
-from gateway.approvals.record import Approval, Finding, Item
-from gateway.errors import StoreUnavailable, TwokeyError
-from gateway.policy.load import load_policy
-from gateway.service.reviews import ReviewService
-from gateway.store.connection import text
 from tests.bot.bot_house import has_button
 from tests.chaos.stack import Stack
 from tests.lifetimes import listed
+from twokey.bot.ids import Action, Input
+from twokey.gateway.approvals.decisions import Click, Reconcile, Reviewer, Standing
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.errors import StoreUnavailable, TwokeyError
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.connection import text
+from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.json_types import JsonObject, as_objects
 
 CHANNEL = "C0APPROVALS"
 ASKER = "U0DAN"

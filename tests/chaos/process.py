@@ -9,18 +9,18 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
-from bot.app import SlackBot
-from bot.config import BotConfig
-from gateway.config import SlackMode
-from gateway.policy_file import PolicyFile, followed
-from gateway.policy_source import PolicySource
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.running import running
-from gateway.service.reviews import ReviewService
-from gateway.store.store import Store
 from tests.chaos.agent import AGENT, EFFECTS, graph
+from twokey.bot.app import SlackBot
+from twokey.bot.config import BotConfig
+from twokey.gateway.config import SlackMode
+from twokey.gateway.policy_file import PolicyFile, followed
+from twokey.gateway.policy_source import PolicySource
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.running import running
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.store import Store
 
 
 @dataclass(frozen=True)

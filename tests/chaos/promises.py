@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.states import ItemState
 
 DECIDED = {
     EventName.ITEM_AUTHORIZED: {ItemState.EXECUTED, ItemState.IN_DOUBT},

@@ -14,18 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from bot.ingress import EVENTS_PATH
-from bot.sandbox.delivery import Ack, Answer, Parcel, Retry, Transport
-from bot.sandbox.json_types import as_object
-from bot.sandbox.server import Sandbox
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.store import Store
 from tests.chaos import process
 from tests.chaos.agent import POLICY
 from tests.chaos.balancer import Balancer
 from tests.chaos.process import Settings
 from tests.cut import Cut
 from tests.resume import postgres_server
+from twokey.bot.ingress import EVENTS_PATH
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.store import Store
+from twokey.sandbox.delivery import Ack, Answer, Parcel, Retry, Transport
+from twokey.sandbox.json_types import as_object
+from twokey.sandbox.server import Sandbox
 
 LEASE_MS = 1500
 _POLITE_S = 10.0

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval
 from tests.approvals.builders import an_approval, an_item
 from tests.chaos.promises import Account, broken
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.states import ItemState
 
 THREAD = "slack:T0:C0APPROVALS:1.5"
 RAN = an_item(args={"order": "o1.0"}).with_(tool="refund", state=ItemState.EXECUTED)

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli import run
-from gateway.config import Settings
-from gateway.embed import Twokey
-from gateway.errors import SettingsError
-from gateway.store.store import Store
 from tests.resume import shop
 from tests.resume.house import DAN, ORIGIN
 from tests.resume.test_embed import asked
+from twokey.cli.main import run
+from twokey.gateway.config import Settings
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.store.store import Store
 
 SETTINGS = """
 agents: {shop: {graph: "tests.resume.shop:graph"}}

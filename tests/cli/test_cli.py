@@ -17,15 +17,15 @@ import typer
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from bot.manifest import SCOPES, as_yaml, render
-from bot.sandbox.server import Sandbox
-from gateway.cli import NAMES, UNEXPECTED, USAGE, run
-from gateway.commands import version
-from gateway.commands.checks import State
-from gateway.config import Settings
-from gateway.policy.load import load_policy
+from twokey.bot.manifest import SCOPES, as_yaml, render
+from twokey.cli import version
+from twokey.cli.checks import State
+from twokey.cli.main import NAMES, UNEXPECTED, USAGE, run
+from twokey.gateway.config import Settings
+from twokey.gateway.policy.load import load_policy
+from twokey.sandbox.server import Sandbox
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 POLICY = """\
 version: 1
 defaults: {reviewers: support, channel: "#agent-approvals"}
@@ -62,11 +62,11 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Any:
 
 def test_the_installed_command_starts(home: Path) -> None:
     shown = subprocess.run(
-        [sys.executable, "-m", "gateway", "version"],
+        [sys.executable, "-m", "twokey", "version"],
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(ROOT / "src")},
     )
 
     assert shown.stdout.startswith("twokey 0.")
@@ -80,14 +80,14 @@ def test_every_command_stands_where_the_command_line_looks_for_it() -> None:
     for module, names in NAMES.items():
         app = typer.Typer()
         app.callback()(lambda: None)
-        import_module(f"gateway.commands.{module}").add_to(app)
+        import_module(f"twokey.cli.{module}").add_to(app)
 
         found = typer.main.get_group(app).commands
         assert tuple(found) == names
 
 
 def test_who_freezes_a_tool_does_not_wait_for_what_runs_agents() -> None:
-    words = "import sys, gateway.cli as c; c.run([sys.argv[1], '--help']); "
+    words = "import sys, twokey.cli.main as c; c.run([sys.argv[1], '--help']); "
     words += "sys.exit('langgraph' in sys.modules)"
     for command in ("freeze", "policy", "audit"):
         subprocess.run(

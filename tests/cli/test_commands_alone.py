@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli import NAMES, USAGE
+from twokey.cli.main import NAMES, USAGE
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 WITHOUT = """
 import sys
 for name in sys.argv[1].split(","):
     sys.modules[name] = None
-import gateway.cli
-sys.exit(gateway.cli.run(sys.argv[2:]))
+import twokey.cli.main
+sys.exit(twokey.cli.main.run(sys.argv[2:]))
 """
 
 
@@ -39,7 +39,7 @@ def test_what_a_command_needs_is_said_and_hides_no_other_one(
             capture_output=True,
             text=True,
             check=False,
-            env={"PYTHONPATH": str(ROOT)},
+            env={"PYTHONPATH": str(ROOT / "src")},
         )
 
     alone, shown = run_without(command, "--some", "words"), run_without("--help")
@@ -58,7 +58,7 @@ def test_the_gateway_starts_without_slack() -> None:
         capture_output=True,
         text=True,
         check=True,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(ROOT / "src")},
     )
 
     assert "--insecure-dev" in shown.stdout

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from bot.sandbox.server import Sandbox
-from gateway.cli import run
-from gateway.commands import people
-from gateway.policy.load import load_policy
-from gateway.policy.reachable import reachable_demands
-from gateway.store.store import Store
+from twokey.cli import people
+from twokey.cli.main import run
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.reachable import reachable_demands
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
 
 POLICY = """\
 version: 1

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli import run
+from twokey.cli.main import run
 
 NOWHERE = {"TWOKEY_REDIS_URL": "redis://127.0.0.1:1/0"}
 POLICY = "policy: {version: 1, defaults: {reviewers: U0ANA}}\n"

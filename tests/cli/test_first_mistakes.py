@@ -15,21 +15,21 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot.bolt import bolt_app
-from bot.config import BotConfig
-from bot.identity import Identity
-from gateway.cli import USAGE, run
+from twokey.bot.bolt import bolt_app
+from twokey.bot.config import BotConfig
+from twokey.bot.identity import Identity
+from twokey.cli.main import USAGE, run
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SLOW = """\
 import sys, time
 class Slow:
     def find_spec(name, *_):
-        if name == "gateway.cli":
+        if name == "twokey.cli.main":
             print("loading", flush=True)
             time.sleep(60)
 sys.meta_path.insert(0, Slow)
-import gateway.__main__
+import twokey.__main__
 """
 POLICY = "policy: {version: 1, defaults: {reviewers: [U0ANA]}}\n"
 
@@ -139,7 +139,7 @@ def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": str(ROOT)},
+        env={"PYTHONPATH": str(ROOT / "src")},
         preexec_fn=lambda: signal.signal(  # noqa: PLW1509 - one thread is here
             signal.SIGINT, signal.default_int_handler
         ),

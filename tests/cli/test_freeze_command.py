@@ -10,10 +10,10 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gateway.commands import freeze
-from gateway.commands.session import Session
-from gateway.errors import SettingsError
-from gateway.store.engine import EmbeddedEngine
+from twokey.cli import freeze
+from twokey.cli.session import Session
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.store.engine import EmbeddedEngine
 
 Tell = Callable[..., str]
 

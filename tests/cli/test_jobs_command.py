@@ -12,17 +12,17 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gateway.approvals.events import EventName
-from gateway.commands import jobs
-from gateway.commands.session import Session
-from gateway.errors import SettingsError
-from gateway.resume.announcing import Place
-from gateway.resume.retries import Retries
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.jobs import Job, JobKind
-from gateway.store.outbox import announced
-from gateway.store.store import Store
 from tests.bot.strategies import CANARY
+from twokey.cli import jobs
+from twokey.cli.session import Session
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.retries import Retries
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.store import Store
 
 RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli import USAGE, run
+from twokey.cli.main import USAGE, run
 
 POLICY = """\
 version: 1
@@ -275,9 +275,9 @@ def in_a_terminal(home: Path, *words: str, **env: str) -> str:
     """Run the command with a terminal as its output; return what it wrote."""
     terminal, end = pty.openpty()
     subprocess.run(
-        [sys.executable, "-m", "gateway", "policy", *words],
+        [sys.executable, "-m", "twokey", "policy", *words],
         cwd=home,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2]), **env},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src"), **env},
         stdout=end,
         stderr=end,
         check=False,

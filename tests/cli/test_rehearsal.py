@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bot.sandbox.samples import sample_workspace
-from gateway.commands.rehearsal import furnish, holders
-from gateway.policy.load import load_policy
+from twokey.cli.rehearsal import furnish, holders
+from twokey.gateway.policy.load import load_policy
+from twokey.sandbox.samples import sample_workspace
 
-EXAMPLE = Path(__file__).parents[1] / "policy.example.yml"
+EXAMPLE = Path(__file__).parents[2] / "policy.example.yml"
 ROLES = """\
 version: 1
 defaults: {reviewers: [first, S0DIRECT], channel: "#new-place"}

@@ -16,7 +16,7 @@ from tests.conftest import eventually
 WAITING = """
 import asyncio, fcntl, signal, sys, termios
 from pathlib import Path
-from gateway.commands.stopping import until_stopped
+from twokey.cli.stopping import until_stopped
 
 def note(name):
     Path(name).write_text("yes")
@@ -43,7 +43,7 @@ async def waiting(
         sys.executable,
         *("-c", WAITING, *words),
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2] / "src")},
         stdin=stdin,
         start_new_session=True,
     )

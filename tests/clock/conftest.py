@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.server_process import server_command
-from gateway.store.store import Store
 from tests.clock import faketime
 from tests.lifetimes import wrong_lifetimes
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.server_process import server_command
+from twokey.gateway.store.store import Store
 
 
 class Clock:
@@ -64,7 +64,7 @@ def moved_server() -> Generator[tuple[str, Clock]]:
         return [*words[:5], "/usr/bin/env", *surroundings, *words[5:]]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.store.engine.server_command", command)
+        patch.setattr("twokey.gateway.store.engine.server_command", command)
         with EmbeddedEngine(folder / "valkey") as opened:
             yield opened.url, clock
     shutil.rmtree(folder, ignore_errors=True)

@@ -9,16 +9,17 @@ import random
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Edit, Reconcile, Reject
-from gateway.approvals.record import Finding, Result
-from gateway.policy.load import load_policy
-from gateway.store.store import Store
-from gateway.wire import Claimed, ClaimRequest
 from tests.clock.conftest import Clock
 from tests.clock.test_kept_while_needed import JUMPS, OPEN
 from tests.lifetimes import wrong_lifetimes
 from tests.service.desk import ANA, BEN, Desk, claim_of
 from tests.service.windowed import WINDOWED, refund
+from twokey.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import Claimed, ClaimRequest
+from twokey.gateway.store.store import Store
 
 POLICY = load_policy(
     WINDOWED.replace("expires_in: 1h", "expires_in: 30d"), "policy.yml"

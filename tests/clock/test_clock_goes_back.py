@@ -6,15 +6,16 @@ import secrets
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Click, Reconcile
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Result
-from gateway.errors import ThreadUnavailable
-from gateway.store.store import Store
-from gateway.wire import Busy, Claimed, ClaimRequest, Done, InDoubt
 from tests.clock.conftest import Clock
 from tests.lifetimes import wrong_lifetimes
 from tests.service.desk import ANA, BEN, Desk
+from twokey.gateway.approvals.decisions import Approve, Click, Reconcile
+from twokey.gateway.errors import ThreadUnavailable
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import Busy, Claimed, ClaimRequest, Done, InDoubt
+from twokey.gateway.store.store import Store
 
 STEPS = [(2, -2), (-2, 2), (-2,), (-26,)]
 

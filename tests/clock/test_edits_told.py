@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
-from gateway.approvals.decisions import Edit
-from gateway.approvals.edits import NOTICE_MARK, UNCONFIRMED_MARK
-from gateway.approvals.strict_json import JsonObject
-from gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.lifetimes import lose_records
 from tests.resume import shop
 from tests.resume.house import House, open_house
+from twokey.gateway.approvals.decisions import Edit
+from twokey.gateway.protocol.edits import NOTICE_MARK, UNCONFIRMED_MARK
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 HALF: JsonObject = {"order": "78291", "amount": 449.5}

@@ -7,12 +7,6 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Reconcile
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding
-from gateway.approvals.tiers import Tier
-from gateway.store.store import Store
-from gateway.wire import Claimed, ClaimRequest
 from tests.clock.conftest import Clock
 from tests.clock.test_kept_while_needed import (
     JUMPS,
@@ -28,6 +22,12 @@ from tests.clock.test_kept_while_needed import (
 )
 from tests.lifetimes import wrong_lifetimes
 from tests.service.desk import ANA, BEN, EVE, Desk, person
+from twokey.gateway.approvals.decisions import Approve, Reconcile
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import Claimed, ClaimRequest
+from twokey.gateway.store.store import Store
 
 DAN = person("U0DAN")
 """Who asked for it."""

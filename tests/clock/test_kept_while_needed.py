@@ -6,20 +6,21 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.approvals.changes import Change
-from gateway.approvals.decisions import Approve, Click, Edit, Reconcile, Reject
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Result
-from gateway.policy.load import load_policy
-from gateway.store.keys import is_permanent
-from gateway.store.outbox import announced
-from gateway.store.store import Store
-from gateway.wire import Claimed, ClaimRequest, Done, InDoubt
 from tests.clock.conftest import Clock
 from tests.lifetimes import listed, wrong_lifetimes
 from tests.service.desk import ANA, BEN, Desk, claim_of
 from tests.service.windowed import WINDOWED, refund, refunded
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reconcile, Reject
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import Claimed, ClaimRequest, Done, InDoubt
+from twokey.gateway.store.keys import is_permanent
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.store import Store
 
 JUMPS = (1, 25, 35, 130)
 AT = ("C0APPROVALS", "1700000000.000001")

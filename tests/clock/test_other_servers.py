@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.store import Store
 from tests.clock.conftest import Clock
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.store import Store
 
 
 async def test_a_server_that_starts_meanwhile_shows_the_real_time(

@@ -7,16 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Click, Reviewer, Standing
-from gateway.approvals.record import Item, Person
-from gateway.policy.load import load_policy
-from gateway.service.proposals import FORGOTTEN
-from gateway.service.reviews import ReviewService
-from gateway.store.store import Store
 from tests.clock.conftest import Clock
 from tests.lifetimes import lose_records, wrong_lifetimes
 from tests.resume import shop
 from tests.resume.house import ANA, ORIGIN, House, open_house
+from twokey.gateway.approvals.decisions import Approve, Click, Reviewer, Standing
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.service.proposals import FORGOTTEN
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.store import Store
 
 REFUND = '[["refund", {"order": "78291", "amount": 899}]]'
 POLICY = load_policy(

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
 
-from gateway.approvals import edits
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Item
 from tests.conformance.scenes import Choice, Failure, Scene
 from tests.conformance.topologies import TOPOLOGIES
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol import edits
+from twokey.gateway.protocol.states import ItemState
 
 PAID = {ItemState.EXECUTED, ItemState.FAILED}
 ENDS = {

@@ -13,7 +13,11 @@ from typing import Any
 import pytest
 from langgraph.errors import NodeCancelledError
 
-from gateway.approvals.decisions import (
+from tests.conformance.oracle import PAID, differences
+from tests.conformance.scenes import Cell, Choice, Failure, Scene
+from tests.conformance.topologies import TOPOLOGIES
+from tests.resume.house import ANA, DAN
+from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
     Decision,
@@ -22,16 +26,14 @@ from gateway.approvals.decisions import (
     Reject,
     Respond,
 )
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Home, Item, approval_of
-from gateway.embed import Twokey
-from gateway.policy.load import load_policy
-from gateway.retrying import RetrySettings
-from gateway.store.store import Store
-from tests.conformance.oracle import PAID, differences
-from tests.conformance.scenes import Cell, Choice, Failure, Scene
-from tests.conformance.topologies import TOPOLOGIES
-from tests.resume.house import ANA, DAN
+from twokey.gateway.approvals.record import Item, approval_of
+from twokey.gateway.embed import Twokey
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.retrying import RetrySettings
+from twokey.gateway.store.store import Store
 
 POLICY = load_policy(
     """
@@ -194,8 +196,8 @@ async def play(cells: Sequence[Cell], url: str, folder: Path) -> dict[Cell, list
     again = [scene for scene in scenes if scene.cell.failure is Failure.RESTART]
     found: dict[Cell, list[str]] = {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gateway.resume.thread_runs.BUSY_S", 0.2)
-        patch.setattr("gateway.embed.open_store", quick_store)
+        patch.setattr("twokey.gateway.resume.thread_runs.BUSY_S", 0.2)
+        patch.setattr("twokey.gateway.embed.open_store", quick_store)
         if again:
             async with Twokey(policy=POLICY, url=url, data_dir=folder) as tk:
                 player = Player(tk)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store.store import Store
 from tests.conformance.playing import play
 from tests.conformance.scenes import Cell, Choice, Failure
 from tests.conformance.topologies import TOPOLOGIES
+from twokey.gateway.store.store import Store
 
 CELLS = [Cell(*one) for one in product(TOPOLOGIES, Choice, Failure)]
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from gateway.approvals.decisions import Approve, Click, Reviewer, Settled, Standing
-from gateway.approvals.record import Home
-from gateway.embed import Twokey
 from tests.conftest import eventually
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Reviewer,
+    Settled,
+    Standing,
+)
+from twokey.gateway.embed import Twokey
+from twokey.gateway.protocol.records import Home
 
 HEAD = """
 version: 1

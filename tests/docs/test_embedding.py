@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from gateway.agent.scripted_model import calling
-from gateway.approvals.record import Home
-from gateway.embed import Twokey
-from gateway.policy.load import load_policy
-from gateway.store.store import Store
 from tests.agent.world import build
 from tests.conftest import eventually
 from tests.docs.reviewing import HEAD, approve_all
 from tests.docs.test_readme import ROOT, blocks
+from twokey.agent.scripted_model import calling
+from twokey.gateway.embed import Twokey
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.store.store import Store
 
 SAY = {"messages": [("user", "cancel order 78291")]}
 PAGE = (ROOT / "docs" / "embedding.md").read_text(encoding="utf-8")

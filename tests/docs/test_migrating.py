@@ -11,18 +11,18 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from gateway.agent import ApprovalMiddleware, connected, guarded
-from gateway.agent.scripted_model import calling, scripted
-from gateway.approvals.record import Verb
-from gateway.approvals.tiers import Tier
-from gateway.policy.evaluate import Ruling, evaluate
-from gateway.policy.load import load_policy
-from gateway.policy.overrides import Override
-from gateway.policy.rules import Policy
-from gateway.service.hints import apply_hint
-from gateway.wire import ProposedCall
 from tests.agent.fake_gateway import FakeGateway
 from tests.docs.test_readme import ROOT, blocks
+from twokey.agent import ApprovalMiddleware, connected, guarded
+from twokey.agent.scripted_model import calling, scripted
+from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.overrides import Override
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import ProposedCall
+from twokey.gateway.service.hints import apply_hint
 
 PAGE = (ROOT / "docs" / "migrating.md").read_text(encoding="utf-8")
 CODE = blocks("python", PAGE)

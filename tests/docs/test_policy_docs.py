@@ -9,10 +9,10 @@ from typing import NamedTuple
 import pytest
 from pydantic import BaseModel
 
-from gateway.cli import run
-from gateway.policy.load import BadPolicy, load_policy
-from gateway.policy.requirement_rules import PartRule, RequirementRule
-from gateway.policy.rules import (
+from twokey.cli.main import run
+from twokey.gateway.policy.load import BadPolicy, load_policy
+from twokey.gateway.policy.requirement_rules import PartRule, RequirementRule
+from twokey.gateway.policy.rules import (
     Defaults,
     Policy,
     Protection,
@@ -21,9 +21,9 @@ from gateway.policy.rules import (
     ToolRule,
     WindowRule,
 )
-from gateway.policy.tier_rules import ApproveRule, EscalateRule, NotifyRule
-from gateway.policy.triage_rules import TriageRule
-from gateway.policy.wording import CALL, MACROS, RECENT
+from twokey.gateway.policy.tier_rules import ApproveRule, EscalateRule, NotifyRule
+from twokey.gateway.policy.triage_rules import TriageRule
+from twokey.gateway.policy.wording import CALL, MACROS, RECENT
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "policy.md").read_text("utf-8")

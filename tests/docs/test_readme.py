@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gateway.agent import ApprovalMiddleware
-from gateway.approvals.record import Home
-from gateway.embed import Twokey
-from gateway.policy.load import load_policy
-from gateway.store.store import Store
 from tests.docs.chat_server import calls, chat_server, says
 from tests.docs.reviewing import HEAD, approve_all
+from twokey.agent import ApprovalMiddleware
+from twokey.gateway.embed import Twokey
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.store.store import Store
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")

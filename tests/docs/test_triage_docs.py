@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 
-from gateway.approvals.evidence import Argument
-from gateway.approvals.tiers import Tier
-from gateway.config import Settings
-from gateway.policy.evaluate import evaluate
-from gateway.policy.load import load_policy
-from gateway.policy.triage_rules import TriageRule
-from gateway.running import load_triage
-from gateway.triage.asking import Silence, ask
-from gateway.triage.chat_model import ChatModelTriage
-from gateway.triage.packet import MAX_ARGUMENTS, MAX_VALUE, Packet
 from tests.docs.chat_server import chat_server, says
 from tests.docs.test_readme import ROOT, blocks
+from twokey.gateway.approvals.evidence import Argument
+from twokey.gateway.config import Settings
+from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.triage_rules import TriageRule
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.running import load_triage
+from twokey.gateway.triage.asking import Silence, ask
+from twokey.gateway.triage.chat_model import ChatModelTriage
+from twokey.gateway.triage.packet import MAX_ARGUMENTS, MAX_VALUE, Packet
 
 PAGE = (ROOT / "docs" / "triage.md").read_text(encoding="utf-8")
 PACKET = Packet(

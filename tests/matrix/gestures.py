@@ -9,20 +9,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bot.ids import Action, Input, View, unseal
-from bot.sandbox import inputs, payloads, view_answers
-from bot.sandbox.delivery import Ack, Parcel
-from bot.sandbox.elements import find
-from bot.sandbox.entries import entered
-from bot.sandbox.json_types import JsonObject, as_object, as_objects
-from bot.sandbox.payloads import Gesture
-from bot.sandbox.records import User
-from bot.sandbox.records import View as Shown
-from bot.sandbox.samples import OTHER_TEAM
-from bot.sandbox.server import Sandbox
-from gateway.approvals.record import Verb
 from tests.matrix.hall import Hall, Table
 from tests.matrix.people import Kind
+from twokey.bot.ids import Action, Input, View, unseal
+from twokey.gateway.protocol.verbs import Verb
+from twokey.sandbox import inputs, payloads, view_answers
+from twokey.sandbox.delivery import Ack, Parcel
+from twokey.sandbox.elements import find
+from twokey.sandbox.entries import entered
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
+from twokey.sandbox.payloads import Gesture
+from twokey.sandbox.records import User
+from twokey.sandbox.records import View as Shown
+from twokey.sandbox.samples import OTHER_TEAM
+from twokey.sandbox.server import Sandbox
 
 BUTTONS = {
     Verb.APPROVE: Action.APPROVE,

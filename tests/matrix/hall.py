@@ -17,14 +17,6 @@ from typing import cast
 
 import pytest
 
-from bot import limits
-from bot.sandbox.records import Message
-from bot.sandbox.samples import TEAM
-from gateway.approvals.record import Approval, Item, Person, approval_of
-from gateway.commands.demo_world import World, open_world
-from gateway.config import SlackMode
-from gateway.store.threads import ThreadFacts
-from gateway.wire import ProposedCall, Turn, TurnRef
 from tests.conftest import eventually
 from tests.matrix.model import Cell, Demand
 from tests.matrix.people import (
@@ -37,6 +29,15 @@ from tests.matrix.people import (
     Kind,
     populate,
 )
+from twokey.bot import limits
+from twokey.cli.demo_world import World, open_world
+from twokey.gateway.approvals.record import Approval, Item, approval_of
+from twokey.gateway.config import SlackMode
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
+from twokey.gateway.store.threads import ThreadFacts
+from twokey.sandbox.records import Message
+from twokey.sandbox.samples import TEAM
 
 PATIENCE_S = 60.0
 _BIG, _MAYBE_BIG = "wire_money", "refund"

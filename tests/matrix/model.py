@@ -10,8 +10,8 @@ import itertools
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gateway.approvals.record import Verb
 from tests.matrix.people import Kind
+from twokey.gateway.protocol.verbs import Verb
 
 
 class Demand(StrEnum):

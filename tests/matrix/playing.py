@@ -11,12 +11,6 @@ from enum import StrEnum
 
 import pytest
 
-from bot import membership
-from bot.sandbox.client import GestureFailed
-from bot.sandbox.faults import Fault
-from bot.sandbox.records import Message
-from bot.sandbox.workspace import Workspace
-from gateway.approvals.record import Approval, Verb
 from tests.conftest import eventually
 from tests.matrix.gestures import (
     click,
@@ -43,6 +37,13 @@ from tests.matrix.people import (
     join_group,
     leave_group,
 )
+from twokey.bot import membership
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.verbs import Verb
+from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.faults import Fault
+from twokey.sandbox.records import Message
+from twokey.sandbox.workspace import Workspace
 
 FOR_EVER_S = 1e9
 AT_ONCE = 16

@@ -44,7 +44,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="tk-mutants-") as folder:
         tree = Path(folder) / "tree"
         ignore = shutil.ignore_patterns(".venv", ".git", "__pycache__", ".*_cache")
-        shutil.copytree(ROOT, tree, ignore=ignore)
+        shutil.copytree(ROOT, tree, symlinks=True, ignore=ignore)
         missed = [mutant for mutant in chosen if report(mutant, tree)]
     sys.stdout.write(f"{len(chosen) - len(missed)} of {len(chosen)} noticed\n")
     return len(missed)

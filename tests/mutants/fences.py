@@ -34,7 +34,7 @@ FENCES_TABLE = (
     ),
     Mutant(
         "an agent inside an unasked call goes on where it was cut off",
-        "gateway/agent/middleware.py",
+        "agent/middleware.py",
         "        await unasked.entered()\n",
         "",
         ONCE,

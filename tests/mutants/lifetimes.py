@@ -45,7 +45,7 @@ LIFETIMES_TABLE = (
     ),
     Mutant(
         "an edit without a record is not told as made",
-        "gateway/agent/run_edits.py",
+        "agent/run_edits.py",
         "refuted = asked.keys() - known.made\n",
         "refuted = asked.keys() - known.made - known.unknown\n",
         "tests/agent/test_forged_edits.py",

@@ -32,7 +32,7 @@ ATTENTION = "tests/service/test_attention.py"
 TABLE = (
     Mutant(
         "an answer answers one question",
-        "gateway/agent/answers.py",
+        "agent/answers.py",
         "    return _latest(answer, model)\n",
         "    return answer\n",
         "tests/agent/test_answered_before.py",
@@ -154,13 +154,13 @@ TABLE = (
     ),
     Mutant(
         "undeclared arguments are refused in an edit",
-        "gateway/approvals/edits.py",
+        "gateway/protocol/edits.py",
         "[*problems(schema, args), *problems(closed(schema), args)]",
         "problems(schema, args)",
     ),
     Mutant(
         "closing a schema lets nothing through that it refuses",
-        "gateway/approvals/edits.py",
+        "gateway/protocol/edits.py",
         "[*problems(schema, args), *problems(closed(schema), args)]",
         "problems(closed(schema), args)",
     ),
@@ -210,13 +210,13 @@ TABLE = (
     ),
     Mutant(
         "a batch is bound to its order and ids",
-        "gateway/approvals/digest.py",
+        "gateway/protocol/digest.py",
         '{"i": index, "id": item, "hash": digest}',
         '{"i": 0, "id": "", "hash": digest}',
     ),
     Mutant(
         "duplicate keys are refused",
-        "gateway/approvals/strict_json.py",
+        "gateway/protocol/strict_json.py",
         "    if len(members) != len(pairs):",
         "    if not members and pairs:",
     ),

@@ -76,7 +76,7 @@ TOTALS_TABLE = (
     ),
     Mutant(
         "failures: one of an unasked call is told",
-        "gateway/agent/unasked.py",
+        "agent/unasked.py",
         "            await call.end(failure, is_over=False)\n",
         "            await call.give_back()\n",
         "tests/agent/test_noticing.py",

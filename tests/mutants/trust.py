@@ -86,14 +86,14 @@ TRUST_TABLE = (
     ),
     Mutant(
         "a tool writes nothing of ours",
-        "gateway/agent/cleaning.py",
+        "agent/cleaning.py",
         "results.without_updates(result, turns.OUR_STATE)",
         "result",
         FORGED,
     ),
     Mutant(
         "only an edit of the record is told",
-        "gateway/agent/run_edits.py",
+        "agent/run_edits.py",
         "refuted = asked.keys() - known.made\n",
         "refuted = set[str]()\n",
         FORGED,
@@ -114,7 +114,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what a process heard of one thread it tells in no other",
-        "gateway/agent/book.py",
+        "agent/book.py",
         "return (home, edit_hash) in self._edits",
         "return edit_hash in {each for _, each in self._edits}",
         "tests/agent/test_edits_of_a_thread.py",
@@ -128,7 +128,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what runs beside an agent does not end with its turn",
-        "gateway/approvals/record.py",
+        "gateway/protocol/records.py",
         'not inner.partition("|")[0].isdecimal()',
         "bool(inner)",
         "tests/service/test_inside.py tests/resume/test_cut_off_inside.py",
@@ -149,7 +149,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an outermost agent believes no run that was left over",
-        "gateway/agent/homes.py",
+        "agent/homes.py",
         "return home if ns and not is_own else None",
         "return None if is_own else home",
         "tests/agent/test_homes.py",
@@ -259,7 +259,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what was said of an edit survives a handoff",
-        "gateway/agent/cleaning.py",
+        "agent/cleaning.py",
         "if message == known.get(message.tool_call_id):",
         "if False:",
         "tests/agent/test_handed_over.py",

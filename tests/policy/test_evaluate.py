@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from gateway.approvals.decisions import Reviewer, Standing
-from gateway.approvals.quorum import objection
-from gateway.approvals.record import Verb
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.policy.evaluate import Ruling, evaluate
-from gateway.policy.load import load_policy
-from gateway.policy.rules import Policy, ToolRule
+from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.quorum import objection
+from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy, ToolRule
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 POLICY = load_policy(
     """\

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.expressions import (
+from twokey.gateway.policy.expressions import (
     MAX_SOURCE,
     Answer,
     BadExpression,
@@ -19,8 +18,9 @@ from gateway.policy.expressions import (
     compiled,
     scope,
 )
-from gateway.policy.hours import instant
-from gateway.policy.tokens import chains, tokens
+from twokey.gateway.policy.hours import instant
+from twokey.gateway.policy.tokens import chains, tokens
+from twokey.gateway.protocol.strict_json import JsonObject
 
 NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday
 VALUES: dict[str, object] = {

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.policy.hours import (
+from twokey.gateway.policy.hours import (
     holiday,
     hour,
     instant,

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gateway.errors import PolicyError
-from gateway.policy.load import BadPolicy, load_policy
-from gateway.policy.rules import Policy
+from twokey.gateway.errors import PolicyError
+from twokey.gateway.policy.load import BadPolicy, load_policy
+from twokey.gateway.policy.rules import Policy
 
 GOOD = """\
 version: 1

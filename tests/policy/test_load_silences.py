@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gateway.policy.load import BadPolicy, load_policy
+from twokey.gateway.policy.load import BadPolicy, load_policy
 
 SCHEMA = (
     "args_schema: {type: object, properties: {amount: {type: number}, name: "

@@ -6,11 +6,11 @@ from itertools import product
 
 import pytest
 
-from gateway.approvals.quorum import stricter
-from gateway.approvals.record import Demand, Notify, Role
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import BadPolicy, load_policy
-from gateway.policy.selection import Selection
+from twokey.gateway.approvals.people import Demand, Notify, Role
+from twokey.gateway.approvals.quorum import stricter
+from twokey.gateway.policy.load import BadPolicy, load_policy
+from twokey.gateway.policy.selection import Selection
+from twokey.gateway.protocol.tiers import Tier
 
 POLICY = """\
 version: 1

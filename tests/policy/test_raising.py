@@ -7,14 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from gateway.approvals.record import Verb
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.policy.evaluate import Ruling, evaluate, listed_tier
-from gateway.policy.facts import Facts
-from gateway.policy.load import load_policy
-from gateway.policy.overrides import Override
-from gateway.policy.rules import Policy
+from twokey.gateway.policy.evaluate import Ruling, evaluate, listed_tier
+from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.overrides import Override
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday
 POLICY = load_policy(

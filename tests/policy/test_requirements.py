@@ -10,18 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals.quorum import stricter, tally
-from gateway.approvals.record import Demand, Person, Vote
-from gateway.approvals.tiers import Tier
-from gateway.cli import run
-from gateway.commands.policy_words import explained, idle_requirements, replayed
-from gateway.policy.evaluate import Ruling, evaluate
-from gateway.policy.facts import Facts
-from gateway.policy.load import BadPolicy, load_policy
-from gateway.policy.replay import Row, replay
-from gateway.policy.requirements import required
-from gateway.policy.rules import Policy
-from gateway.policy.selection import Selection
+from twokey.cli.main import run
+from twokey.cli.policy_words import explained, idle_requirements, replayed
+from twokey.gateway.approvals.people import Demand, Vote
+from twokey.gateway.approvals.quorum import stricter, tally
+from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.load import BadPolicy, load_policy
+from twokey.gateway.policy.replay import Row, replay
+from twokey.gateway.policy.requirements import required
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.selection import Selection
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.tiers import Tier
 
 HEAD = """\
 version: 1

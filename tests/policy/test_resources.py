@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue, TypeAdapter, ValidationError
 
-from gateway.approvals.hidden import is_hidden
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.load import load_policy
-from gateway.policy.resources import resource_key
-from gateway.policy.windows import window_uses
 from tests.levels import examples
+from twokey.gateway.approvals.hidden import is_hidden
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.policy.windows import window_uses
+from twokey.gateway.protocol.strict_json import JsonObject
 
 SCHEMA: JsonObject = {
     "type": "object",

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals.tiers import Tier, join
-from gateway.policy.evaluate import evaluate
-from gateway.policy.load import BadPolicy, load_policy
-from gateway.policy.overrides import Override
-from gateway.policy.raising import Raise
-from gateway.policy.triage_rules import TriageRule
+from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.load import BadPolicy, load_policy
+from twokey.gateway.policy.overrides import Override
+from twokey.gateway.policy.raising import Raise
+from twokey.gateway.policy.triage_rules import TriageRule
+from twokey.gateway.protocol.tiers import Tier, join
 
 POLICY = load_policy(
     """\

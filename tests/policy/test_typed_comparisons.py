@@ -12,14 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.errors import PolicyError
-from gateway.policy.evaluate import Ruling, evaluate
-from gateway.policy.expressions import Answer, BadExpression, ask, compiled, scope
-from gateway.policy.facts import Facts
-from gateway.policy.load import load_policy
 from tests.levels import examples
+from twokey.gateway.errors import PolicyError
+from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.expressions import (
+    Answer,
+    BadExpression,
+    ask,
+    compiled,
+    scope,
+)
+from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
 
 MIXED = "mixed"
 SPELLINGS = {

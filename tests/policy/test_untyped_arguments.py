@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli import run
-from gateway.policy.load import load_with_lines
-from gateway.policy.untyped import untyped_arguments
+from twokey.cli.main import run
+from twokey.gateway.policy.load import load_with_lines
+from twokey.gateway.policy.untyped import untyped_arguments
 
 ROOT = Path(__file__).parents[2]
 _YAML = re.compile(

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from gateway.approvals.tiers import Tier
-from gateway.policy.evaluate import Ruling, evaluate
-from gateway.policy.facts import Facts
-from gateway.policy.load import load_policy
-from gateway.policy.windows import window_uses
+from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.windows import window_uses
+from twokey.gateway.protocol.tiers import Tier
 
 FILE = Path(__file__).parents[2] / "examples" / "weekend_policy.yml"
 POLICY = load_policy(FILE.read_text("utf-8"), str(FILE))

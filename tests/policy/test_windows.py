@@ -10,14 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from gateway.policy.load import load_policy
-from gateway.policy.resources import resource_key
-from gateway.policy.windows import (
-    MAX_MICRO,
-    WindowUse,
-    micro,
-    window_uses,
-)
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.policy.windows import MAX_MICRO, WindowUse, micro, window_uses
 
 POLICY = load_policy(
     """\

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals import digest
-from gateway.errors import BadJson
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol import digest
 
 CTX = {"tenant": "d", "agent": "a", "thread": "t", "ns": "", "message_id": "m"}
 HASHES = st.integers(0, 2**32).map(

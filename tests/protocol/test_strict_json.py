@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals.strict_json import (
+from twokey.gateway.errors import BadJson
+from twokey.gateway.protocol.strict_json import (
     MAX_DEPTH,
     MAX_INTEGER,
     accept,
@@ -16,7 +17,6 @@ from gateway.approvals.strict_json import (
     parse,
     parse_object,
 )
-from gateway.errors import BadJson
 
 JSON = st.recursive(
     st.none()

@@ -19,20 +19,6 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gateway.approvals.decisions import (
-    Approve,
-    Click,
-    Decision,
-    Edit,
-    Reconcile,
-    Reject,
-    Respond,
-    Reviewer,
-)
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Result
-from gateway.store.store import Store
-from gateway.wire import Claimed, ClaimRequest
 from tests.levels import examples
 from tests.service.desk import (
     ANA,
@@ -44,6 +30,21 @@ from tests.service.desk import (
     person,
     still_members,
 )
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Click,
+    Decision,
+    Edit,
+    Reconcile,
+    Reject,
+    Respond,
+    Reviewer,
+)
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import Claimed, ClaimRequest
+from twokey.gateway.store.store import Store
 
 DAN_CLICKS = person("U0DAN")
 PEOPLE = st.sampled_from([ANA, BEN, CHLOE, EVE, DAN_CLICKS])

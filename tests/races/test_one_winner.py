@@ -8,7 +8,8 @@ from collections import Counter
 
 import pytest
 
-from gateway.approvals.decisions import (
+from tests.service.desk import ANA, BEN, Desk
+from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
     Edit,
@@ -16,10 +17,9 @@ from gateway.approvals.decisions import (
     Reject,
     Respond,
 )
-from gateway.approvals.events import EventName
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
-from tests.service.desk import ANA, BEN, Desk
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 APPROVALS = int(os.environ.get("TWOKEY_RACE_APPROVALS", "2000"))
 DECIDERS = 8

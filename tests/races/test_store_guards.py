@@ -6,17 +6,18 @@ from dataclasses import replace
 
 import pytest
 
-from gateway.approvals.changes import Change
-from gateway.approvals.deciding import decide
-from gateway.approvals.decisions import Approve, Reject
-from gateway.approvals.ending import overdue
-from gateway.approvals.lifecycle import UNEXECUTED, ItemState
-from gateway.store.changing import Write, write
-from gateway.store.opening import Admission
-from gateway.store.store import Store
-from gateway.wire import Claimed, Refused
 from tests.lifetimes import lose_records
 from tests.service.desk import ANA, BEN, Desk
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.approvals.ending import overdue
+from twokey.gateway.approvals.lifecycle import UNEXECUTED
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Claimed, Refused
+from twokey.gateway.store.changing import Write, write
+from twokey.gateway.store.opening import Admission
+from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Click, Settled, Stale
-from gateway.approvals.lifecycle import ItemState
-from gateway.errors import StoreUnavailable
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
 from tests.service.desk import ANA, Desk
+from twokey.gateway.approvals.decisions import Approve, Click, Settled, Stale
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 APPROVALS = 150
 KILLS = 3

@@ -15,16 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.approvals.decisions import Approve, Click, Edit, Reject
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Item
-from gateway.approvals.tiers import Tier
-from gateway.store.store import Store
-from gateway.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from tests.levels import examples
 from tests.races.turnstile import Choose, Turnstile, every_order
 from tests.service.desk import ANA, BEN, Desk
 from tests.service.windowed import refund, refunded, windowed
+from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reject
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from twokey.gateway.store.store import Store
 
 LIMIT = 1000
 """More than this in a day takes two people."""

@@ -11,11 +11,11 @@ from typing import cast
 
 import pytest
 
-from gateway.approvals.tiers import Tier
-from gateway.store.store import Store
-from gateway.wire import VerdictKind
 from tests.races.window_process import AMOUNT
 from tests.service.windowed import refunded, windowed
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import VerdictKind
+from twokey.gateway.store.store import Store
 
 PROCESSES, CALLS, ROUNDS = 4, 2, 60
 

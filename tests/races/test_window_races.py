@@ -7,13 +7,19 @@ import itertools
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Edit, Outcome
-from gateway.approvals.tiers import Tier
-from gateway.service.agents import AgentService
-from gateway.store.store import Store
-from gateway.wire import ProposedCall, Turn, TurnRef, Verdict, VerdictKind
 from tests.service.desk import ANA, BEN, Desk
 from tests.service.windowed import refund, refunded, windowed, windowed_policy
+from twokey.gateway.approvals.decisions import Approve, Edit, Outcome
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import (
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
 
 ROUNDS = 20
 AT_ONCE = 10

@@ -14,7 +14,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from gateway.store.connection import Connection
+from twokey.gateway.store.connection import Connection
 
 Choose = Callable[[int], int]
 """Given how many wait, say which of them goes next."""

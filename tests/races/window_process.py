@@ -13,10 +13,10 @@ import asyncio
 import json
 import sys
 
-from gateway.service.agents import AgentService
-from gateway.store.store import Store
-from gateway.wire import ProposedCall, Turn, TurnRef, Verdict
 from tests.service.windowed import refund, windowed_policy
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
 
 AMOUNT = 900
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.store.store import Store
 from tests.resume import postgres_server, shop
 from tests.resume.house import House, open_house
+from twokey.gateway.store.store import Store
 
 
 @pytest.fixture(autouse=True)

@@ -11,7 +11,9 @@ from typing import Any
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from gateway.approvals.decisions import (
+from tests.conftest import eventually
+from tests.resume import shop
+from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
     Decision,
@@ -19,23 +21,22 @@ from gateway.approvals.decisions import (
     Reviewer,
     Standing,
 )
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Home, Item, Origin, Person
-from gateway.policy.load import load_policy
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.every_loop import EveryLoop
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.resume.runner import Runner
-from gateway.resume.runners import Runners
-from gateway.retrying import RetrySettings
-from gateway.running import running
-from gateway.service.reviews import ReviewService
-from gateway.store.outbox import announced
-from gateway.store.store import Store
-from tests.conftest import eventually
-from tests.resume import shop
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval, Item, Origin
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Home, Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.resume.runner import Runner
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.retrying import RetrySettings
+from twokey.gateway.running import running
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.store import Store
 
 POLICY = """
 version: 1

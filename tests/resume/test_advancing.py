@@ -10,17 +10,17 @@ from langchain.agents.middleware.model_call_limit import ModelCallLimitExceededE
 from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langgraph.errors import GraphRecursionError
 
-from gateway.approvals.decisions import Approve
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.strict_json import JsonObject
-from gateway.resume.advancing import MAX_STALE, Advancer, ThreadStuck
-from gateway.resume.announcing import MAX_WORDS, Announcer, Place
-from gateway.resume.classification import AtBreakpoint, ThreadHalted
-from gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
-from gateway.store.outbox import announced, audit_entries
-from gateway.store.store import Store
-from gateway.wire import APPROVAL_INTERRUPT, Verdict
 from tests.service.desk import ANA, Desk
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import APPROVAL_INTERRUPT, Verdict
+from twokey.gateway.resume.advancing import MAX_STALE, Advancer, ThreadStuck
+from twokey.gateway.resume.announcing import MAX_WORDS, Announcer, Place
+from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted
+from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
+from twokey.gateway.store.outbox import announced, audit_entries
+from twokey.gateway.store.store import Store
 
 FINISHED = ThreadState(exists=True, checkpoint="c1", last_words="done")
 CUT_OFF = ThreadState(exists=True, has_tasks=True, is_cut_off=True, checkpoint="c0")

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from langchain_core.tools import tool
 
-from gateway.agent import guarded
-from gateway.approvals.lifecycle import ItemState
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.store.store import Store
 from tests.resume import shop
 from tests.resume.house import House
+from twokey.agent import guarded
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.store.store import Store
 
 TWO = [["refund", {"order": "1", "amount": 5}], ["refund", {"order": "2", "amount": 6}]]
 

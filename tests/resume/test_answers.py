@@ -6,19 +6,21 @@ from typing import cast
 
 import pytest
 
-from gateway.agent import words
-from gateway.approvals import digest
-from gateway.approvals.decisions import Edit
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import UNEXECUTED, ItemState
-from gateway.approvals.record import Item, Result
-from gateway.approvals.strict_json import JsonObject
-from gateway.resume.answers import Answers, answers_for
-from gateway.resume.runner import PendingInterrupt
-from gateway.wire import RECONCILE_INTERRUPT, ReconcileAnswer
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.resume.house import House
+from twokey.agent import words
+from twokey.gateway.approvals.decisions import Edit
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.lifecycle import UNEXECUTED
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import RECONCILE_INTERRUPT, ReconcileAnswer
+from twokey.gateway.resume.answers import Answers, answers_for
+from twokey.gateway.resume.runner import PendingInterrupt
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

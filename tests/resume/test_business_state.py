@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 from langchain_core.tools import tool
 
-from gateway.agent import guarded
-from gateway.approvals.business_state import BusinessState, state_in
-from gateway.approvals.decisions import Edit, Reject
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Item
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import AT_ONCE, House
+from twokey.agent import guarded
+from twokey.gateway.approvals.decisions import Edit, Reject
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.business_state import BusinessState, state_in
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.store.store import Store
 
 CANCEL = ("cancel", {"order": "78291"})
 

@@ -10,15 +10,15 @@ import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain_core.tools import BaseTool, tool
 
-from bot.cards.fallbacks import of_card
-from gateway.agent import ApprovalMiddleware, guarded
-from gateway.approvals.lifecycle import ItemState
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.store.store import Store
 from tests.resume import shop
 from tests.resume.house import House, open_house
+from twokey.agent import ApprovalMiddleware, guarded
+from twokey.bot.cards.fallbacks import of_card
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

@@ -10,14 +10,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from gateway.errors import SettingsError
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.store.store import Store
 from tests.resume import shop
 from tests.resume.house import House
 from tests.resume.postgres_server import fresh_database
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.store.store import Store
 
 
 async def test_sqlite_is_made_ready_for_several_processes_of_one_user(
@@ -51,7 +51,9 @@ async def test_postgres_without_its_packages_names_the_extra(
     def missing(name: str) -> None:
         raise ImportError(name)
 
-    monkeypatch.setattr("gateway.resume.postgres.importlib.import_module", missing)
+    monkeypatch.setattr(
+        "twokey.gateway.resume.postgres.importlib.import_module", missing
+    )
 
     with pytest.raises(SettingsError, match=r"pip install 'twokey\[postgres\]'"):
         async with open_checkpoints("postgresql://user:hunter2@db.example/twokey"):
@@ -96,7 +98,7 @@ async def test_gateways_that_start_together_on_a_fresh_postgres_all_start(
 async def test_a_postgres_that_does_not_answer_is_named_without_its_password(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("gateway.resume.postgres._CONNECT_S", 0.2)
+    monkeypatch.setattr("twokey.gateway.resume.postgres._CONNECT_S", 0.2)
     with pytest.raises(SettingsError, match=r"at '127\.0\.0\.1'") as caught:
         async with open_checkpoints("postgresql://user:hunter2@127.0.0.1:1/twokey"):
             pass

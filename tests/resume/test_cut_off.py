@@ -12,16 +12,16 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.memory import InMemorySaver
 
-from gateway.agent.calls import Caller
-from gateway.agent.exact_runs import Handler
-from gateway.agent.results import ToolResult
-from gateway.approvals.lifecycle import ItemState
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.wire import TurnRef, Verdict
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import AT_ONCE, House
+from twokey.agent.calls import Caller
+from twokey.agent.exact_runs import Handler
+from twokey.agent.results import ToolResult
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import TurnRef, Verdict
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
 
 
 class Dying(InMemorySaver):

@@ -15,22 +15,23 @@ from langchain_core.tools import tool
 from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.pregel import Pregel
 
-from gateway.agent import ApprovalMiddleware, guarded
-from gateway.approvals.decisions import Forbidden, Settled, Stale
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import UNEXECUTED, ItemState
-from gateway.approvals.record import Item
-from gateway.policy.load import load_policy
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.running import running
-from gateway.service.reviews import ReviewService
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import DAN, POLICY, House
 from tests.service.desk import person
+from twokey.agent import ApprovalMiddleware, guarded
+from twokey.gateway.approvals.decisions import Forbidden, Settled, Stale
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.lifecycle import UNEXECUTED
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.running import running
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.store import Store
 
 FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")
 LOOK = json.dumps([["look_up", {"order": "1"}]])

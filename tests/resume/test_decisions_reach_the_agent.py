@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gateway.approvals.decisions import Edit, Reject, Respond, Settled
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
 from tests.resume import shop
 from tests.resume.house import House
+from twokey.gateway.approvals.decisions import Edit, Reject, Respond, Settled
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.states import ItemState
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

@@ -10,18 +10,19 @@ from typing import Any
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Click, Outcome, Settled, Stale
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Home
-from gateway.embed import Twokey
-from gateway.errors import ThreadUnavailable
-from gateway.policy.load import load_policy
-from gateway.resume.announcing import Place
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import ANA, POLICY
 from tests.resume.test_cut_off_inside import ONE, delegate
+from twokey.gateway.approvals.decisions import Approve, Click, Outcome, Settled, Stale
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import ThreadUnavailable
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.store.store import Store
 
 FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")
 HOME = Home(agent="shop", thread="t1")

@@ -16,11 +16,11 @@ import pytest
 from langgraph.errors import GraphRecursionError
 from pydantic import BaseModel, ValidationError
 
-from gateway.errors import GraphError, StateUnknown, StoreUnavailable
-from gateway.resume.classification import at_breakpoint, at_limit
-from gateway.resume.diagnosis import diagnose
-from gateway.resume.known_errors import Trouble
 from tests.bot.strategies import CANARY
+from twokey.gateway.errors import GraphError, StateUnknown, StoreUnavailable
+from twokey.gateway.resume.classification import at_breakpoint, at_limit
+from twokey.gateway.resume.diagnosis import diagnose
+from twokey.gateway.resume.known_errors import Trouble
 
 REQUEST = httpx.Request("POST", "https://model.example/v1")
 

@@ -15,16 +15,17 @@ from langgraph.graph import StateGraph
 from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
-from gateway.approvals.decisions import Approve, Click, Edit, Forbidden, Settled
-from gateway.approvals.record import Home, Item, approval_of
-from gateway.config import Settings
-from gateway.embed import Twokey
-from gateway.errors import GraphError, SettingsError, ThreadUnavailable
-from gateway.resume.graphs import attached
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import ANA, DAN, GIVING_UP, ORIGIN, POLICY, RULES
+from twokey.gateway.approvals.decisions import Approve, Click, Edit, Forbidden, Settled
+from twokey.gateway.approvals.record import Item, approval_of
+from twokey.gateway.config import Settings
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import GraphError, SettingsError, ThreadUnavailable
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.store.store import Store
 
 
 class Name(TypedDict):
@@ -265,7 +266,7 @@ async def test_without_an_address_the_store_is_in_the_data_folder(
 async def test_a_thread_that_another_process_runs_is_waited_for(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.resume.thread_runs.BUSY_S", 0.02)
+    monkeypatch.setattr("twokey.gateway.resume.thread_runs.BUSY_S", 0.02)
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     async with opened() as tk:
         keys = tk.store.keys_of_tenant("default")

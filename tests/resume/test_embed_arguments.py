@@ -9,12 +9,12 @@ import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads name generics without parameters
 from langchain_core.tools import tool
 
-from gateway.agent import ApprovalMiddleware
-from gateway.agent.scripted_model import calling, scripted
-from gateway.embed import Twokey
-from gateway.store.store import Store
 from tests.agent.world import results
 from tests.conftest import eventually
+from twokey.agent import ApprovalMiddleware
+from twokey.agent.scripted_model import calling, scripted
+from twokey.gateway.embed import Twokey
+from twokey.gateway.store.store import Store
 
 POLICY = """
 version: 1

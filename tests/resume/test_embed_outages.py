@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
-from gateway.embed import Twokey
-from gateway.errors import GraphError
-from gateway.resume.orphans import OrphanFinder
-from gateway.resume.runners import Runners
-from gateway.store.stalled import RunState, StalledRun
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import AT_ONCE, RULES
 from tests.resume.test_run_outages import Provider
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import GraphError
+from twokey.gateway.resume.orphans import OrphanFinder
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.store.stalled import RunState, StalledRun
+from twokey.gateway.store.store import Store
 
 PLACE: dict[str, Any] = {"thread_id": "t1", "agent": "shop"}
 LOOK_UP = {"messages": [{"role": "user", "content": '[["look_up", {"order": "1"}]]'}]}
@@ -30,7 +30,7 @@ async def tk(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Twokey]:
     """Give a Twokey that tries again at once."""
-    monkeypatch.setattr("gateway.resume.patience.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("twokey.gateway.resume.patience.FIRST_PAUSE_S", 0.01)
     url = store.conn.url
     async with Twokey(policy=RULES, url=url, data_dir=tmp_path, retries=AT_ONCE) as one:
         yield one

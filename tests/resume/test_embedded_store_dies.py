@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.decisions import Settled
-from gateway.commands.stopping import until_stopped
-from gateway.embed import Twokey
-from gateway.errors import StoreUnavailable
-from gateway.store import engine
-from gateway.store.serving import ENGINE_FOLDER
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import RULES
 from tests.resume.test_embed import asked, decide, refund
+from twokey.cli.stopping import until_stopped
+from twokey.gateway.approvals.decisions import Settled
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store import engine
+from twokey.gateway.store.serving import ENGINE_FOLDER
 
 
 async def test_a_program_goes_on_after_its_embedded_store_was_killed(

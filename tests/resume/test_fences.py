@@ -13,22 +13,22 @@ import pytest
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
-from gateway.approvals.lifecycle import ItemState
-from gateway.errors import LeaseLost, StoreUnavailable
-from gateway.resume import fence_tables
-from gateway.resume.announcing import Place
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.fenced_saver import FencedSaver
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.resume.leases import under_lease
-from gateway.store import fences
-from gateway.store.fences import Lease
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.cut import Cut
 from tests.resume import postgres_server, shop
 from tests.resume.house import House, open_house
+from twokey.gateway.errors import LeaseLost, StoreUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume import fence_tables
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.fenced_saver import FencedSaver
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.store import fences
+from twokey.gateway.store.fences import Lease
+from twokey.gateway.store.store import Store
 
 Saver = BaseCheckpointSaver[Any]
 KINDS = ["sqlite", "postgres", "memory"]

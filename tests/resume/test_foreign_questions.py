@@ -13,20 +13,20 @@ from langchain_core.tools import tool
 from langgraph.pregel import Pregel
 from langgraph.types import Command, interrupt
 
-from gateway.agent import ApprovalMiddleware, guarded
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.policy.load import load_policy
-from gateway.protocol.port import connected
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.store.jobs import Job, JobKind
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import POLICY, House
+from twokey.agent import ApprovalMiddleware, guarded
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.port import connected
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 ASKING = """
   wire: {tier: approve}

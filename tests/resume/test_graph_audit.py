@@ -18,16 +18,16 @@ from langgraph.prebuilt import ToolNode
 from langgraph_supervisor import create_supervisor  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType] - no types
 from langgraph_swarm import create_handoff_tool, create_swarm  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType] - no types
 
-from gateway.agent import ApprovalMiddleware, gated_subagents, guarded
-from gateway.agent.scripted_model import calling, scripted
-from gateway.cli import run
-from gateway.config import Settings
-from gateway.embed import Twokey
-from gateway.errors import GraphError
-from gateway.policy.load import load_policy
-from gateway.resume.graph_audit import described
-from gateway.resume.graphs import as_graph
-from gateway.store.store import Store
+from twokey.agent import ApprovalMiddleware, gated_subagents, guarded
+from twokey.agent.scripted_model import calling, scripted
+from twokey.cli.main import run
+from twokey.gateway.config import Settings
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import GraphError
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.resume.graph_audit import described
+from twokey.gateway.resume.graphs import as_graph
+from twokey.gateway.store.store import Store
 
 ASK = cast("Any", create_agent)
 RAN: list[str] = []

@@ -11,11 +11,11 @@ from langgraph.graph import StateGraph
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from gateway.errors import GraphError
-from gateway.resume.graphs import attached, load_graph
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.resume.strict_state import allowed_types, strict_serializer
 from tests.resume import shop
+from twokey.gateway.errors import GraphError
+from twokey.gateway.resume.graphs import attached, load_graph
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.resume.strict_state import allowed_types, strict_serializer
 
 FILE = """
 from typing import TypedDict
@@ -156,7 +156,7 @@ async def test_a_file_that_does_not_import_says_why_and_can_be_mended(
 
 def test_only_types_that_the_state_declares_are_built_from_a_checkpoint() -> None:
     allowed = allowed_types(shop.graph())
-    assert ("gateway.agent.messages", "EditMessage") in allowed
+    assert ("twokey.agent.messages", "EditMessage") in allowed
 
     strict = strict_serializer().with_msgpack_allowlist(allowed)
     record = strict.dumps_typed(Undeclared(name="x"))

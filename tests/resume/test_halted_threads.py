@@ -15,19 +15,20 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel import Pregel
 
-from gateway.agent import ApprovalMiddleware, guarded
-from gateway.agent.scripted_model import ScriptedModel, calling
-from gateway.approvals.decisions import Approve, Click
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Home, Item, approval_of
-from gateway.embed import Twokey
-from gateway.errors import GraphError
-from gateway.resume.orphans import OrphanFinder
-from gateway.resume.runners import Runners
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import ANA, AT_ONCE, RULES
+from twokey.agent import ApprovalMiddleware, guarded
+from twokey.agent.scripted_model import ScriptedModel, calling
+from twokey.gateway.approvals.decisions import Approve, Click
+from twokey.gateway.approvals.record import Item, approval_of
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import GraphError
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.orphans import OrphanFinder
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.store.store import Store
 
 Graph = Pregel[Any, Any, Any, Any]
 REFUND = [("refund", {"order": "1", "amount": 5})]

@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.decisions import Reconcile
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import House, open_house
 from tests.resume.processes import LEASE_MS, killed, worker
+from twokey.gateway.approvals.decisions import Reconcile
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.store.store import Store
 
 pytestmark = pytest.mark.slow
 

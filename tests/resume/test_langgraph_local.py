@@ -10,15 +10,15 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
 
-from gateway.agent import connected
-from gateway.approvals.strict_json import JsonObject
-from gateway.resume.every_loop import EveryLoop
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.resume.runner import AnswerRefused
-from gateway.wire import answer_for
 from tests.resume import shop
 from tests.resume.house import RULES, House
+from twokey.agent import connected
+from twokey.gateway.approvals.answering import answer_for
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.resume.runner import AnswerRefused
 
 
 @pytest.fixture

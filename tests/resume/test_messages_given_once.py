@@ -6,12 +6,12 @@ import json
 
 import pytest
 
-from gateway.approvals.events import EventName
-from gateway.protocol.port import connected
-from gateway.resume.every_loop import EveryLoop
-from gateway.store.jobs import Delivery, Job, JobKind
 from tests.resume import shop
 from tests.resume.house import RULES, House
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.port import connected
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.store.jobs import Delivery, Job, JobKind
 
 
 def look_up(order: str) -> str:

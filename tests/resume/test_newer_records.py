@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.errors import NewerRecord
-from gateway.resume.diagnosis import diagnose
-from gateway.resume.orphans import OrphanFinder
-from gateway.resume.recovery import Recovery
-from gateway.resume.runner import ThreadState
-from gateway.resume.runners import Runners
-from gateway.store.jobs import Job, JobKind
 from tests.conftest import eventually
 from tests.resume.house import House
+from twokey.gateway.errors import NewerRecord
+from twokey.gateway.resume.diagnosis import diagnose
+from twokey.gateway.resume.orphans import OrphanFinder
+from twokey.gateway.resume.recovery import Recovery
+from twokey.gateway.resume.runner import ThreadState
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.store.jobs import Job, JobKind
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from gateway.approvals.events import EventName
-from gateway.resume.announcing import Place
-from gateway.resume.retries import Retries
-from gateway.store.connection import text
-from gateway.store.jobs import Job, JobKind
-from gateway.store.keys import RETENTION
-from gateway.store.stalled import StalledRun
 from tests.resume.house import House
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.retries import Retries
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.keys import RETENTION
+from twokey.gateway.store.stalled import StalledRun
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")

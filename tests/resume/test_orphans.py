@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from gateway.approvals.events import Event, EventName
-from gateway.errors import StoreUnavailable
-from gateway.resume.orphans import OrphanFinder
-from gateway.resume.runner import ThreadState
-from gateway.resume.runners import Runners
-from gateway.store.jobs import JobKind
 from tests.resume import shop
 from tests.resume.house import House
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.resume.orphans import OrphanFinder
+from twokey.gateway.resume.runner import ThreadState
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.store.jobs import JobKind
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

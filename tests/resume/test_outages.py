@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.decisions import Reconcile
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import House, open_house
+from twokey.gateway.approvals.decisions import Reconcile
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

@@ -16,15 +16,15 @@ from langchain.agents.middleware import (
 )
 from langchain_core.messages import AIMessage, ToolMessage
 
-from gateway.agent import ApprovalMiddleware
-from gateway.approvals.lifecycle import ItemState
-from gateway.embed import Twokey
-from gateway.errors import NotAllowed
-from gateway.gates.marks import is_guarded
-from gateway.store.store import Store
 from tests.resume import shop
 from tests.resume.house import RULES
 from tests.resume.test_halted_threads import agent, items, saying
+from twokey.agent import ApprovalMiddleware
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import NotAllowed
+from twokey.gateway.gates.marks import is_guarded
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.store import Store
 
 SLOW = [("slow", {"order": "1", "seconds": 0})]
 REFUNDS = [("refund", {"order": order, "amount": 5}) for order in ("1", "2")]

@@ -22,17 +22,18 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.config import get_config
 from langgraph.pregel import Pregel
 
-from gateway.agent import ApprovalMiddleware, guarded
-from gateway.approvals.decisions import Approve, Click
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Home, Item, approval_of
-from gateway.embed import Twokey
-from gateway.errors import GraphError
-from gateway.store.jobs import Job, JobKind
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import ANA, RULES
+from twokey.agent import ApprovalMiddleware, guarded
+from twokey.gateway.approvals.decisions import Approve, Click
+from twokey.gateway.approvals.record import Item, approval_of
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import GraphError
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.store import Store
 
 TWICE = 2
 Open = Callable[[], AbstractAsyncContextManager[Twokey]]
@@ -49,7 +50,7 @@ class User:
 @pytest.fixture
 def opened(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Open:
     """Open a Twokey on the test's store, again and again on the same data."""
-    monkeypatch.setattr("gateway.resume.retries.UNSERVED_MS", 20)
+    monkeypatch.setattr("twokey.gateway.resume.retries.UNSERVED_MS", 20)
 
     @asynccontextmanager
     async def one() -> AsyncGenerator[Twokey]:

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.decisions import Settled, Stale
-from gateway.approvals.events import EventName
-from gateway.errors import ThreadUnavailable
-from gateway.resume.announcing import Place
-from gateway.resume.leases import under_lease
-from gateway.store.jobs import Job, JobKind
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import House, open_house
+from twokey.gateway.approvals.decisions import Settled, Stale
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.errors import ThreadUnavailable
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.store import Store
 
 EMAIL = ("email", {"to": "ana@example.org"})
 

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.recovering import THREAD_LOST
-from gateway.resume import recovery
-from gateway.resume.recovery import Recovery
-from gateway.resume.runner import ThreadState
-from gateway.resume.runners import Runners
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import House, open_house
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.recovering import THREAD_LOST
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume import recovery
+from twokey.gateway.resume.recovery import Recovery
+from twokey.gateway.resume.runner import ThreadState
+from twokey.gateway.resume.runners import Runners
+from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

@@ -9,12 +9,6 @@ from typing import Any
 
 import pytest
 
-from gateway import cli
-from gateway.approvals.decisions import Reconcile
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding
-from gateway.approvals.recovering import THREAD_LOST
-from gateway.store.outbox import audit_entries
 from tests.resume import shop
 from tests.resume.test_restored import (
     RAN,
@@ -25,6 +19,12 @@ from tests.resume.test_restored import (
     until,
     waits,
 )
+from twokey.cli import main as cli
+from twokey.gateway.approvals.decisions import Reconcile
+from twokey.gateway.approvals.recovering import THREAD_LOST
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.store.outbox import audit_entries
 
 SETTINGS = """
 agents: {shop: {graph: "tests.resume.shop:graph"}}

@@ -12,12 +12,12 @@ from langchain.agents.structured_output import ToolStrategy
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from gateway.agent import ApprovalMiddleware
-from gateway.agent.scripted_model import calling, scripted
-from gateway.embed import Twokey
-from gateway.policy.load import load_policy
-from gateway.resume.strict_state import allowed_types
-from gateway.store.store import Store
+from twokey.agent import ApprovalMiddleware
+from twokey.agent.scripted_model import calling, scripted
+from twokey.gateway.embed import Twokey
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.resume.strict_state import allowed_types
+from twokey.gateway.store.store import Store
 
 POLICY = load_policy("version: 1\ndefaults: {reviewers: U0ANA}\n", "policy.yml")
 

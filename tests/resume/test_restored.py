@@ -11,18 +11,18 @@ import pytest
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
-from gateway.approvals.decisions import Reconcile
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding
-from gateway.approvals.recovering import RESTORED
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.sides import Fit, Sides
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import House, open_house
+from twokey.gateway.approvals.decisions import Reconcile
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.recovering import RESTORED
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.sides import Fit, Sides
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 RAN = "refunded 78291 899"

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import Edit, Reconcile
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Item
-from gateway.policy.load import load_policy
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import POLICY, House
+from twokey.gateway.approvals.decisions import Edit, Reconcile
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
 
 CHARGE = ("charge", {"order": "78291"})
 EMAIL = ("email", {"to": "ana@example.org"})

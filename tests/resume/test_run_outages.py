@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from gateway.approvals.decisions import Reject
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.resume.announcing import Place
-from gateway.resume.retries import Retries
-from gateway.retrying import RetrySettings
-from gateway.store.jobs import Delivery, Job, JobKind
-from gateway.store.outbox import announced
-from gateway.store.stalled import RunState, StalledRun
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import AT_ONCE, GIVING_UP, ORIGIN, House
+from twokey.gateway.approvals.decisions import Reject
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.retries import Retries
+from twokey.gateway.retrying import RetrySettings
+from twokey.gateway.store.jobs import Delivery, Job, JobKind
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.stalled import RunState, StalledRun
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 SECRET = "sk-live-78291"
@@ -368,7 +368,7 @@ async def lapse(house: House, item_id: str) -> None:
 async def test_a_job_that_no_process_serves_backs_off_and_is_listed(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.resume.retries.UNSERVED_S", 0.0)
+    monkeypatch.setattr("twokey.gateway.resume.retries.UNSERVED_S", 0.0)
     await house.say("hello")
     house.runners.clear()
     async with house.working():

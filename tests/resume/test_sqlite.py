@@ -19,16 +19,16 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, empty_checkpoint
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as SyncSqliteSaver
 
-from gateway.embed import Twokey
-from gateway.errors import GraphError, SettingsError
-from gateway.resume import sqlite
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop, web_program
 from tests.resume.checkpoint_process import keep_step, keep_steps
 from tests.resume.house import RULES
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import GraphError, SettingsError
+from twokey.gateway.resume import sqlite
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.store.store import Store
 
 OTHERS, THREADS = 2, 10
 REQUESTS, TOGETHER = 6, 4

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Reject, Reviewer, Standing
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Item
-from gateway.policy.load import load_policy
-from gateway.policy.rules import Policy
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import ANA, POLICY, House
+from twokey.gateway.approvals.decisions import Approve, Reject, Reviewer, Standing
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.states import ItemState
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 EMAIL = ("email", {"to": "ana@example.org"})

@@ -6,15 +6,15 @@ import json
 
 import pytest
 
-from gateway.agent import connected
-from gateway.approvals.decisions import Reject
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.resume.every_loop import EveryLoop
-from gateway.store.jobs import Job, JobKind
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import DAN, RULES, House
+from twokey.agent import connected
+from twokey.gateway.approvals.decisions import Reject
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.store.jobs import Job, JobKind
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 EMAIL = ("email", {"to": "ana@example.org"})

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.events import EventName
-from gateway.errors import LeaseLost
-from gateway.resume.announcing import Announcer, Place
-from gateway.resume.leases import under_lease
-from gateway.store.store import Store
 from tests.resume.house import House
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.errors import LeaseLost
+from twokey.gateway.resume.announcing import Announcer, Place
+from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.store.store import Store
 
 
 def place(store: Store) -> Place:

@@ -9,16 +9,16 @@ from typing import Any
 
 import pytest
 
-from gateway.approvals.tiers import Tier
-from gateway.config import Settings
-from gateway.embed import Twokey
-from gateway.errors import SettingsError
-from gateway.policy.load import load_policy
-from gateway.store.store import Store
-from gateway.triage.packet import Packet
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import POLICY
+from twokey.gateway.config import Settings
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.store.store import Store
+from twokey.gateway.triage.packet import Packet
 
 TRIAGED = POLICY.replace("reviewers: [U0ANA]", "reviewers: [U0ANA], triage: {}")
 FILE = """

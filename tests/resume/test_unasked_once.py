@@ -13,18 +13,18 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
-from gateway.agent import grant, words
-from gateway.errors import LeaseLost
-from gateway.policy.load import load_policy
-from gateway.protocol.port import connected
-from gateway.resume.announcing import Place
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.every_loop import EveryLoop
-from gateway.resume.graphs import attached
-from gateway.resume.langgraph_local import LangGraphLocal
-from gateway.resume.leases import under_lease
-from gateway.store.store import Store
 from tests.resume import shop
+from twokey.agent import grant, words
+from twokey.gateway.errors import LeaseLost
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.port import connected
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.store.store import Store
 
 POLICY = load_policy(
     """

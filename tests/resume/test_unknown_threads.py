@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.decisions import Reject
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import House, open_house
+from twokey.gateway.approvals.decisions import Reject
+from twokey.gateway.store.store import Store
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 

@@ -6,16 +6,16 @@ import json
 
 import pytest
 
-from gateway.errors import NewerRecord
-from gateway.policy.load import load_policy
-from gateway.resume.announcing import Place
-from gateway.resume.retries import Retries
-from gateway.service.runs import RunService
-from gateway.store.connection import text
-from gateway.store.jobs import Job, JobKind
-from gateway.store.stalled import RunState
 from tests.resume import shop
 from tests.resume.house import House
+from twokey.gateway.errors import NewerRecord
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.retries import Retries
+from twokey.gateway.service.runs import RunService
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.stalled import RunState
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t2")

@@ -13,10 +13,10 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, StateGraph
 from langgraph.types import Command, interrupt
 
-from gateway.resume import waiting_threads as listing
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.resume.waiting_threads import CannotList, waiting_threads
 from tests.resume.postgres_server import fresh_database
+from twokey.gateway.resume import waiting_threads as listing
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.waiting_threads import CannotList, waiting_threads
 
 Saver = BaseCheckpointSaver[Any]
 

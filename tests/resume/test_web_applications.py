@@ -11,17 +11,17 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from gateway.approvals.decisions import Edit, Reject, Respond
-from gateway.embed import Twokey
-from gateway.errors import GraphError, ThreadUnavailable
-from gateway.policy.load import load_policy
-from gateway.resume.graphs import attached
-from gateway.service.pending_calls import PendingCall
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.resume import shop
 from tests.resume.house import POLICY
 from tests.resume.test_embed import Open, asked, decide, opened, refund
+from twokey.gateway.approvals.decisions import Edit, Reject, Respond
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import GraphError, ThreadUnavailable
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.service.pending_calls import PendingCall
+from twokey.gateway.store.store import Store
 
 __all__ = ["opened"]
 HELLO: Any = {"messages": [{"role": "user", "content": "hello"}]}

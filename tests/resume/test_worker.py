@@ -6,20 +6,20 @@ import asyncio
 
 import pytest
 
-from gateway.errors import StoreUnavailable
-from gateway.resume.announcing import Place
-from gateway.resume.retries import Retries
-from gateway.resume.runner import ThreadState
-from gateway.resume.sweeping import repeat
-from gateway.store.jobs import Delivery, JobQueue
 from tests.conftest import eventually
 from tests.resume.house import House
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.resume.announcing import Place
+from twokey.gateway.resume.retries import Retries
+from twokey.gateway.resume.runner import ThreadState
+from twokey.gateway.resume.sweeping import repeat
+from twokey.gateway.store.jobs import Delivery, JobQueue
 
 
 async def test_reading_jobs_goes_on_after_anything(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.resume.worker.FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("twokey.gateway.resume.worker.FIRST_PAUSE_S", 0.01)
     troubles: list[Exception] = [
         StoreUnavailable("gone"),
         RuntimeError("never seen before"),

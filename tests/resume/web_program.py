@@ -12,10 +12,10 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from gateway.embed import Twokey
-from gateway.policy.load import load_policy
 from tests.resume import shop
 from tests.resume.house import POLICY
+from twokey.gateway.embed import Twokey
+from twokey.gateway.policy.load import load_policy
 
 DATA, STORE = "WEB_DATA", "WEB_STORE"
 RULES = load_policy(POLICY, "policy.yml")

@@ -15,16 +15,22 @@ from pathlib import Path
 
 from langchain.agents.middleware.types import ToolCallRequest
 
-from gateway.agent.calls import Caller
-from gateway.agent.exact_runs import Handler
-from gateway.agent.results import ToolResult
-from gateway.approvals.record import Result
-from gateway.resume.every_loop import EveryLoop
-from gateway.store.store import Store
-from gateway.wire import Claimed, ClaimReply, ClaimRequest, TurnRef, Verdict
 from tests.conftest import eventually
 from tests.resume.house import House, open_house
 from tests.resume.shop import DIE, die_at
+from twokey.agent.calls import Caller
+from twokey.agent.exact_runs import Handler
+from twokey.agent.results import ToolResult
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.wire import (
+    Claimed,
+    ClaimReply,
+    ClaimRequest,
+    TurnRef,
+    Verdict,
+)
+from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.store.store import Store
 
 _claim, _finish, _held = EveryLoop.claim, EveryLoop.finish, Caller._held  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
 

@@ -6,13 +6,13 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot.sandbox.client import GestureFailed, People, Person
-from bot.sandbox.clock import Clock
-from bot.sandbox.refusals import Refused
-from bot.sandbox.response_urls import ResponseUrls
-from bot.sandbox.server import Sandbox
-from bot.sandbox.triggers import Triggers
 from tests.sandbox.bolt_app import error
+from twokey.sandbox.client import GestureFailed, People, Person
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.refusals import Refused
+from twokey.sandbox.response_urls import ResponseUrls
+from twokey.sandbox.server import Sandbox
+from twokey.sandbox.triggers import Triggers
 
 APPROVALS = "C0APPROVALS"
 

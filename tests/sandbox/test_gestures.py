@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from bot.sandbox.client import GestureFailed, Person
-from bot.sandbox.json_types import JsonObject
-from bot.sandbox.server import Sandbox
 from tests.sandbox.blocks import button, card, field, home, modal, options, plain
 from tests.sandbox.bolt_app import RunningApp
+from twokey.sandbox.client import GestureFailed, Person
+from twokey.sandbox.json_types import JsonObject
+from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from bot.sandbox.elements import HOLDINGS, initial_values, named
-from bot.sandbox.entries import entered
-from bot.sandbox.inputs import REQUIRED, errors_in, merged
-from bot.sandbox.refusals import Refused
 from tests.sandbox.blocks import field, options, section
+from twokey.sandbox.elements import HOLDINGS, initial_values, named
+from twokey.sandbox.entries import entered
+from twokey.sandbox.inputs import REQUIRED, errors_in, merged
+from twokey.sandbox.refusals import Refused
 
 
 def errors(element: dict[str, Any], value: object, **more: Any) -> dict[str, str]:

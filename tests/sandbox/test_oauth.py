@@ -6,8 +6,8 @@ from urllib.parse import parse_qs, urlsplit
 import aiohttp
 import pytest
 
-from bot.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import error, new_client
+from twokey.sandbox.server import Sandbox
 
 # The SDK itself uses aiohttp's BasicAuth, which aiohttp 4 will drop.
 pytestmark = pytest.mark.filterwarnings("ignore:BasicAuth:DeprecationWarning")

@@ -8,10 +8,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot.sandbox import page_api
-from bot.sandbox.client import Person
-from bot.sandbox.records import Suggestion
-from bot.sandbox.server import Sandbox
+from twokey.sandbox import page_api
+from twokey.sandbox.client import Person
+from twokey.sandbox.records import Suggestion
+from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from bot.sandbox.pytest_fixtures import fail_on_problems
-from bot.sandbox.server import Sandbox
+from twokey.sandbox.pytest_fixtures import fail_on_problems
+from twokey.sandbox.server import Sandbox
 
 
 async def test_the_fixture_is_there_without_any_import(

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from bot.sandbox.client import Person
-from bot.sandbox.server import Sandbox
 from tests.sandbox.blocks import modal
 from tests.sandbox.bolt_app import error, refusal
+from twokey.sandbox.client import Person
+from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 METHOD_UNSUPPORTED = "method_not_supported_for_channel_type"

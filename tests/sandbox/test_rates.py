@@ -5,11 +5,11 @@ from typing import Any, cast
 import pytest
 from slack_sdk.errors import SlackApiError
 
-from bot.sandbox.clock import Clock
-from bot.sandbox.rates import LIMITS, UNLIMITED, Rates
-from bot.sandbox.server import Sandbox
-from bot.sandbox.web_api import APP_METHODS, METHODS
 from tests.sandbox.bolt_app import error
+from twokey.sandbox.clock import Clock
+from twokey.sandbox.rates import LIMITS, UNLIMITED, Rates
+from twokey.sandbox.server import Sandbox
+from twokey.sandbox.web_api import APP_METHODS, METHODS
 
 
 def taken(rates: Rates, method: str, calls: int, channel: str = "") -> int:

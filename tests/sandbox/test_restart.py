@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from bot.sandbox.samples import sample_workspace
-from bot.sandbox.serve import serve
-from bot.sandbox.server import Sandbox
 from tests.sandbox.blocks import card, home, modal
 from tests.sandbox.bolt_app import error, new_client, until
+from twokey.sandbox.samples import sample_workspace
+from twokey.sandbox.serve import serve
+from twokey.sandbox.server import Sandbox
 
 APPROVALS = "C0APPROVALS"
 

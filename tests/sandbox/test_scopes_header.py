@@ -7,11 +7,11 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from bot.sandbox.server import Sandbox
-from gateway.commands.demo_world import environment
-from gateway.commands.house import open_house
-from gateway.config import Settings, SlackMode
-from gateway.errors import SettingsError
+from twokey.cli.demo_world import environment
+from twokey.cli.house import open_house
+from twokey.gateway.config import Settings, SlackMode
+from twokey.gateway.errors import SettingsError
+from twokey.sandbox.server import Sandbox
 
 ROOT = Path(__file__).parents[2]
 

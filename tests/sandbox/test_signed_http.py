@@ -12,12 +12,12 @@ from aiohttp import web
 from slack_sdk.signature import Clock as SignatureClock
 from slack_sdk.signature import SignatureVerifier
 
-from bot.sandbox.client import GestureFailed, Person
-from bot.sandbox.delivery import ACK_WITHIN_S
-from bot.sandbox.server import Sandbox
-from bot.sandbox.signed_http import Forgery
 from tests.sandbox.blocks import card
 from tests.sandbox.bolt_app import RunningApp, until
+from twokey.sandbox.client import GestureFailed, Person
+from twokey.sandbox.delivery import ACK_WITHIN_S
+from twokey.sandbox.server import Sandbox
+from twokey.sandbox.signed_http import Forgery
 
 APPROVALS = "C0APPROVALS"
 

@@ -7,11 +7,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot.sandbox.client import GestureFailed, Person
-from bot.sandbox.server import Sandbox
-from bot.sandbox.socket_mode import CONNECTIONS
 from tests.sandbox.blocks import card
 from tests.sandbox.bolt_app import RunningApp, new_client, until
+from twokey.sandbox.client import GestureFailed, Person
+from twokey.sandbox.server import Sandbox
+from twokey.sandbox.socket_mode import CONNECTIONS
 
 APPROVALS = "C0APPROVALS"
 

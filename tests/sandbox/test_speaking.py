@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from bot.sandbox.client import Person
-from bot.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import RunningApp, error
 from tests.sandbox.test_gestures import APPROVALS, failure, posted
+from twokey.sandbox.client import Person
+from twokey.sandbox.server import Sandbox
 
 __all__ = ["posted"]
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from bot.sandbox.client import GestureFailed, Person
-from bot.sandbox.server import Sandbox
 from tests.sandbox.blocks import button, card, field, home, modal
 from tests.sandbox.bolt_app import error, refusal
+from twokey.sandbox.client import GestureFailed, Person
+from twokey.sandbox.server import Sandbox
 
 
 def trigger(sandbox: Sandbox, *, from_modal: bool = False) -> str:

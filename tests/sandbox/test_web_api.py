@@ -5,11 +5,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from bot.sandbox.client import Person
-from bot.sandbox.server import Sandbox
-from bot.sandbox.tokens import Kind
 from tests.sandbox.blocks import card, section
 from tests.sandbox.bolt_app import error, new_client, refusal
+from twokey.sandbox.client import Person
+from twokey.sandbox.server import Sandbox
+from twokey.sandbox.tokens import Kind
 
 APPROVALS = "C0APPROVALS"
 

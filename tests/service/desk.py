@@ -5,18 +5,25 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from gateway.approvals.decisions import Click, Reviewer, Standing
-from gateway.approvals.record import Approval, Home, Item, Person, approval_of
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.load import load_policy
-from gateway.policy.rules import Policy
-from gateway.service.agents import AgentService
-from gateway.service.reviews import ReviewService
-from gateway.service.sweep import Sweeper
-from gateway.store.store import Store
-from gateway.store.threads import ThreadFacts
-from gateway.store.windows import use_of
-from gateway.wire import ClaimRequest, ProposedCall, Turn, TurnRef, Verdict
+from twokey.gateway.approvals.decisions import Click, Reviewer, Standing
+from twokey.gateway.approvals.record import Approval, Item, approval_of
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.records import Home, Person
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import (
+    ClaimRequest,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+)
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
+from twokey.gateway.store.windows import use_of
 
 POLICY = """
 version: 1

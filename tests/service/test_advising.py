@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.approvals.tiers import Tier, join
-from gateway.policy.evaluate import Ruling, evaluate
-from gateway.policy.load import load_policy
-from gateway.policy.overrides import Override
-from gateway.policy.rules import Policy
-from gateway.service.advising import Advising
-from gateway.service.hints import apply_hint
-from gateway.service.proposals import Ruled
-from gateway.triage.packet import Packet
-from gateway.wire import CallHint, ProposedCall, Turn, TurnRef
+from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.overrides import Override
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
+from twokey.gateway.service.advising import Advising
+from twokey.gateway.service.hints import apply_hint
+from twokey.gateway.service.proposals import Ruled
+from twokey.gateway.triage.packet import Packet
 
 EVERY = "[auto, notify, approve, escalate]"
 REF = TurnRef(agent="support", thread="t1", message_id="m1")

@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
-from gateway.approvals.events import EventName
-from gateway.approvals.record import Home, Result
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.load import load_policy
-from gateway.store.attention import FAILED_MS, Standing
-from gateway.store.freezes import Scope, ScopeKind
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
-from gateway.wire import CallEnd, Claimed, Verdict, VerdictKind
 from tests.service.desk import ANA, BEN, POLICY, Desk, claim_of
+from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Home, Result
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import CallEnd, Claimed, Verdict, VerdictKind
+from twokey.gateway.store.attention import FAILED_MS, Standing
+from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 AGENT = Scope(kind=ScopeKind.AGENT, name="support")
 

@@ -7,19 +7,18 @@ import json
 import pytest
 from pydantic import JsonValue
 
-from bot.cards.approval import card
-from bot.cards.batch import needs_full_view
-from bot.modals.pages import pages
-from gateway.approvals import digest
-from gateway.approvals.business_state import BusinessState, state_in
-from gateway.approvals.decisions import Approve, Changed, Click, Edit
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.revoking import FORBIDDEN, STATE_CHANGED
-from gateway.policy.load import load_policy
-from gateway.store.outbox import announced
-from gateway.store.store import Store
-from gateway.wire import (
+from tests.service.desk import ANA, BEN, POLICY, Desk, claim_of
+from twokey.bot.cards.approval import card
+from twokey.bot.cards.batch import needs_full_view
+from twokey.bot.modals.pages import pages
+from twokey.gateway.approvals.decisions import Approve, Changed, Click, Edit
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.revoking import FORBIDDEN, STATE_CHANGED
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.business_state import BusinessState, state_in
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import (
     CheckState,
     Claimed,
     ClaimReply,
@@ -31,7 +30,8 @@ from gateway.wire import (
     Turn,
     TurnRef,
 )
-from tests.service.desk import ANA, BEN, POLICY, Desk, claim_of
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.store import Store
 
 REFUND: dict[str, JsonValue] = {"order_id": "78291", "amount": 899.0}
 OPEN: JsonValue = {"status": "open", "version": 3}

@@ -6,22 +6,22 @@ from typing import Any
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Changed, Edit, Reject
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE, NOBODY, TOO_OLD
-from gateway.policy.load import load_policy
-from gateway.store.outbox import announced
-from gateway.store.store import Store
-from gateway.wire import (
+from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, still_members
+from twokey.gateway.approvals.answering import answer_for
+from twokey.gateway.approvals.decisions import Approve, Changed, Edit, Reject
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.revoking import FORBIDDEN, NEEDS_MORE, NOBODY, TOO_OLD
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import (
     AnswerKind,
     Claimed,
     ClaimRequest,
     Refused,
     Reopened,
-    answer_for,
 )
-from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, still_members
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.store import Store
 
 REFUND = "process_refund: {tier: approve}"
 SUPPORT = "support: {users: [U0ANA, U0BEN, U0DAN]}"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.load import load_policy
-from gateway.service.rejudging import FORBIDDEN, NEEDS_A_PERSON
-from gateway.store.store import Store
-from gateway.wire import ProposedCall, Turn, Verdict, VerdictKind
 from tests.service.desk import POLICY, Desk
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
+from twokey.gateway.service.rejudging import FORBIDDEN, NEEDS_A_PERSON
+from twokey.gateway.store.store import Store
 
 AUTO = "look_up_order: {tier: auto}"
 WINDOWS = """

@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from bot.cards.states import sentence
-from gateway.approvals.events import Event, EventName
-from gateway.policy.load import load_policy
-from gateway.policy.rules import Policy
-from gateway.policy_file import PolicyFile, followed
-from gateway.policy_source import PolicySource
-from gateway.service.dead_ends import dead_ends
-from gateway.store.outbox import announced
-from gateway.store.store import Store
 from tests.conftest import eventually
 from tests.service.desk import POLICY, Desk
+from twokey.bot.cards.states import sentence
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy_file import PolicyFile, followed
+from twokey.gateway.policy_source import PolicySource
+from twokey.gateway.service.dead_ends import dead_ends
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.store import Store
 
 REPLACED = POLICY.replace("users: [U0ANA, U0BEN, U0DAN]", "users: [U0EVE]")
 FORBIDDEN = POLICY.replace(

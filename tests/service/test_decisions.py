@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.approvals.decisions import (
+from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, still_members
+from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
     Edit,
@@ -19,14 +20,13 @@ from gateway.approvals.decisions import (
     Unknown,
     Voted,
 )
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.load import load_policy
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
-from gateway.wire import ProposedCall, Turn, VerdictKind
-from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, still_members
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import ProposedCall, Turn, VerdictKind
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

@@ -7,11 +7,11 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.approvals.events import EventName
-from gateway.service.delegating import DelegationService
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
 from tests.service.desk import ANA, BEN, CHLOE
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.service.delegating import DelegationService
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 FOUR_HOURS = timedelta(hours=4)
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import (
+from tests.service.desk import ANA, BEN, CHLOE, Desk, claim_of, still_members
+from twokey.gateway.approvals.decisions import (
     Approve,
     Forbidden,
     Outcome,
@@ -12,15 +13,20 @@ from gateway.approvals.decisions import (
     Reviewer,
     Voted,
 )
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Result
-from gateway.resume.answers import answers_for
-from gateway.resume.runner import PendingInterrupt
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
-from gateway.wire import RECONCILE_INTERRUPT, Claimed, ClaimRequest, Done
-from tests.service.desk import ANA, BEN, CHLOE, Desk, claim_of, still_members
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import (
+    RECONCILE_INTERRUPT,
+    Claimed,
+    ClaimRequest,
+    Done,
+)
+from twokey.gateway.resume.answers import answers_for
+from twokey.gateway.resume.runner import PendingInterrupt
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 PAID = Result(ok=True, summary="paid 899")
 BROKE = Result(ok=False, summary="refused by the bank")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import Edit
-from gateway.approvals.edits import edit_hash
-from gateway.service.agents import AgentService
-from gateway.store.store import Store
-from gateway.wire import TurnRef
 from tests.service.desk import ANA, Desk
+from twokey.gateway.approvals.decisions import Edit
+from twokey.gateway.protocol.edits import edit_hash
+from twokey.gateway.protocol.wire import TurnRef
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.store import Store
 
 
 def at(thread: str) -> TurnRef:

@@ -6,20 +6,15 @@ import asyncio
 
 import pytest
 
-from gateway.approvals.decisions import (
-    Approve,
-    Edit,
-    Reconcile,
-    Reject,
-    Settled,
-)
-from gateway.approvals.digest import action_args, action_hash
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Result
-from gateway.errors import UnreadableRecord
-from gateway.store.store import Store
-from gateway.wire import Busy, Claimed, Done, InDoubt, Refused
 from tests.service.desk import ANA, EVE, Desk, claim_of
+from twokey.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject, Settled
+from twokey.gateway.errors import UnreadableRecord
+from twokey.gateway.protocol.digest import action_args, action_hash
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import Busy, Claimed, Done, InDoubt, Refused
+from twokey.gateway.store.store import Store
 
 RAN = Result(ok=True, summary="refunded", payload="{}")
 

@@ -9,18 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Reject
-from gateway.approvals.evidence import HIDDEN
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.cli import run
-from gateway.policy.load import load_policy
-from gateway.policy.replay import read_rows, replay
-from gateway.service.exporting import Exporter
-from gateway.store import outbox
-from gateway.store.store import Store
 from tests.lifetimes import lose_records
 from tests.service.desk import ANA, POLICY, Desk
+from twokey.cli.main import run
+from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.approvals.evidence import HIDDEN
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.replay import read_rows, replay
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.service.exporting import Exporter
+from twokey.gateway.store import outbox
+from twokey.gateway.store.store import Store
 
 STRICTER = POLICY.replace(
     "process_refund: {tier: approve}",

@@ -8,7 +8,8 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from gateway.approvals.decisions import (
+from tests.service.desk import ANA, BEN, Desk
+from twokey.gateway.approvals.decisions import (
     Approve,
     Edit,
     Forbidden,
@@ -16,15 +17,21 @@ from gateway.approvals.decisions import (
     Reject,
     Settled,
 )
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Finding, Result
-from gateway.service.freezing import FreezeService
-from gateway.store.freezes import Scope, ScopeKind
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
-from gateway.wire import Claimed, ClaimRequest, Done, Refused, VerdictKind
-from tests.service.desk import ANA, BEN, Desk
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import (
+    Claimed,
+    ClaimRequest,
+    Done,
+    Refused,
+    VerdictKind,
+)
+from twokey.gateway.service.freezing import FreezeService
+from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 TENANT = Scope(kind=ScopeKind.TENANT)
 AGENT = Scope(kind=ScopeKind.AGENT, name="support")

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Edit, Settled
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
-from gateway.store.store import Store
-from gateway.wire import CallHint, Claimed, ProposedCall, Turn, TurnRef, VerdictKind
 from tests.service.desk import ANA, POLICY, Desk, claim_of
+from twokey.gateway.approvals.decisions import Approve, Edit, Settled
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import (
+    CallHint,
+    Claimed,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    VerdictKind,
+)
+from twokey.gateway.store.store import Store
 
 OPEN = "{tier: approve, overridable: true, exp"
 LISTED = "  process_refund: {tier: approve}\n"

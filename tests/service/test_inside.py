@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Forbidden, Settled, Stale
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Home
-from gateway.service.agents import AgentService
-from gateway.store.outbox import announced
-from gateway.store.store import Store
-from gateway.store.threads import ThreadFacts
-from gateway.wire import ProposedCall, Turn, TurnRef, Verdict
 from tests.service.desk import ANA, DAN, Desk, claim_of, person
+from twokey.gateway.approvals.decisions import Approve, Forbidden, Settled, Stale
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.threads import ThreadFacts
 
 BOSS = Home(agent="boss", thread="t1")
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import SettingsError
-from gateway.resume.checkpoints import open_checkpoints
-from gateway.running import gateway_member
-from gateway.service.joining import joined, told, unserved
-from gateway.store.members import Kept, Member
-from gateway.store.store import Store
 from tests.conftest import eventually
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.running import gateway_member
+from twokey.gateway.service.joining import joined, told, unserved
+from twokey.gateway.store.members import Kept, Member
+from twokey.gateway.store.store import Store
 
 LIFE_MS = 400
 """Short, so that a process which shows no sign of life is soon forgotten."""

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Edit, Reject
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Item
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
-from gateway.service.reviews import MAX_JUDGED_AGAIN
-from gateway.store.store import Store
 from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, still_members
 from tests.service.windowed import refund, windowed
+from twokey.gateway.approvals.decisions import Approve, Edit, Reject
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.service.reviews import MAX_JUDGED_AGAIN
+from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

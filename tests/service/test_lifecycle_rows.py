@@ -6,15 +6,23 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Decision, Reconcile, Reject, Respond
-from gateway.approvals.lifecycle import TRANSITIONS, ItemState, Move
-from gateway.approvals.record import Finding, Home, Result
-from gateway.errors import IllegalMove
-from gateway.policy.load import load_policy
-from gateway.service.recovering import RecoveryService
-from gateway.store.store import Store
-from gateway.wire import Claimed
 from tests.service.desk import ANA, POLICY, Desk, claim_of
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Decision,
+    Reconcile,
+    Reject,
+    Respond,
+)
+from twokey.gateway.approvals.lifecycle import TRANSITIONS, Move
+from twokey.gateway.errors import IllegalMove
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Home, Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import Claimed
+from twokey.gateway.service.recovering import RecoveryService
+from twokey.gateway.store.store import Store
 
 S, M = ItemState, Move
 OK, BAD = Result(ok=True), Result(ok=False)

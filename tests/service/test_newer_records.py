@@ -6,20 +6,20 @@ import json
 
 import pytest
 
-from gateway.approvals.decisions import Approve
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.notice import notice_of
-from gateway.approvals.timing import TimerKind
-from gateway.errors import NewerRecord, UnreadableRecord
-from gateway.policy.load import load_policy
-from gateway.service import sweep
-from gateway.store import codec
-from gateway.store.connection import text
-from gateway.store.outbox import announced
-from gateway.store.store import Store
-from gateway.wire import Claimed
 from tests.service.desk import ANA, POLICY, Desk
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.notice import notice_of
+from twokey.gateway.approvals.timing import TimerKind
+from twokey.gateway.errors import NewerRecord, UnreadableRecord
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Claimed
+from twokey.gateway.service import sweep
+from twokey.gateway.store import codec
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.outbox import announced
+from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

@@ -6,18 +6,18 @@ import asyncio
 
 import pytest
 
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.notice import CallState, Notice, notice_of
-from gateway.approvals.record import Person, Result
-from gateway.approvals.strict_json import JsonObject
-from gateway.errors import UnreadableRecord
-from gateway.policy.load import load_policy
-from gateway.store.keys import RETENTION
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
-from gateway.wire import CallEnd, TurnRef, Verdict
 from tests.lifetimes import listed
 from tests.service.desk import DAN, POLICY, Desk
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.notice import CallState, Notice, notice_of
+from twokey.gateway.errors import UnreadableRecord
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Person, Result
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import CallEnd, TurnRef, Verdict
+from twokey.gateway.store.keys import RETENTION
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 NOTIFYING = (
     POLICY

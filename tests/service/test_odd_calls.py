@@ -9,13 +9,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gateway.approvals.record import Home
-from gateway.errors import NotAllowed, TwokeyError
-from gateway.policy.load import load_policy
-from gateway.store.store import Store
-from gateway.wire import CallHint, ProposedCall, Turn, TurnRef, Verdict, VerdictKind
 from tests.levels import examples
 from tests.service.desk import POLICY, Desk
+from twokey.gateway.errors import NotAllowed, TwokeyError
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.wire import (
+    CallHint,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+from twokey.gateway.store.store import Store
 
 TEXTS = st.text(st.characters(), max_size=20) | st.sampled_from(
     ["", " ", "\x00", "\ud800", "a:b", "look_up_order", "process_refund", "odd"]

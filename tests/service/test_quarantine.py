@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.store.store import Store
 from tests.service.desk import Desk
 from tests.service.windowed import refund, refunded, windowed
+from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Reject
-from gateway.approvals.strict_json import JsonObject
-from gateway.service.agents import AgentService
-from gateway.service.queue import ReviewQueue
-from gateway.store.store import Store
-from gateway.wire import Claimed, ProposedCall, Turn, TurnRef
 from tests.service.desk import ANA, Desk, claim_of
+from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import Claimed, ProposedCall, Turn, TurnRef
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.queue import ReviewQueue
+from twokey.gateway.store.store import Store
 
 REFUND: tuple[str, JsonObject] = ("process_refund", {"amount": 5.0})
 CROWD = 120

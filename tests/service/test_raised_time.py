@@ -6,14 +6,14 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.approvals.changes import Change
-from gateway.approvals.decisions import Approve, Edit, Forbidden
-from gateway.approvals.record import Approval
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
-from gateway.store.connection import text
-from gateway.store.store import Store
 from tests.service.desk import ANA, BEN, POLICY, Desk, still_members
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Approve, Edit, Forbidden
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.store import Store
 
 HOUR = int(timedelta(hours=1).total_seconds() * 1000)
 TEN = int(timedelta(minutes=10).total_seconds() * 1000)

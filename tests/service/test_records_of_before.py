@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import Approve
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Home, approval_of
-from gateway.store.connection import text
-from gateway.store.store import Store
 from tests.service.desk import ANA, Desk
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.store import Store
 
 HOUR_MS = 3_600_000
 

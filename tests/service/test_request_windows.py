@@ -8,7 +8,9 @@ from typing import cast
 
 import pytest
 
-from gateway.approvals.decisions import (
+from tests.races.turnstile import Choose, Turnstile, every_order
+from tests.service.desk import ANA, POLICY, Desk, claim_of
+from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
     Edit,
@@ -17,15 +19,13 @@ from gateway.approvals.decisions import (
     Settled,
     Voted,
 )
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
-from gateway.policy.resources import resource_key
-from gateway.policy.windows import MICRO
-from gateway.store.store import Store
-from gateway.wire import TurnRef, Verdict, VerdictKind
-from tests.races.turnstile import Choose, Turnstile, every_order
-from tests.service.desk import ANA, POLICY, Desk, claim_of
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.policy.windows import MICRO
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import TurnRef, Verdict, VerdictKind
+from twokey.gateway.store.store import Store
 
 RULES = """process_refund:
     tier: approve

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import Forbidden, Reviewer, Standing
-from gateway.policy.load import load_policy
-from gateway.service.stopping import StopService
-from gateway.store.freezes import Scope, ScopeKind
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
 from tests.service.desk import ANA, BEN, CHLOE, EVE
+from twokey.gateway.approvals.decisions import Forbidden, Reviewer, Standing
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.service.stopping import StopService
+from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 POLICY = """
 version: 1

@@ -6,12 +6,12 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Edit, Forbidden, Invalid, Reject
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.load import load_policy
-from gateway.store.store import Store
 from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, still_members
+from twokey.gateway.approvals.decisions import Approve, Edit, Forbidden, Invalid, Reject
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.store.store import Store
 
 REFUND = "process_refund: {tier: approve}"
 MINUTE = int(timedelta(minutes=1).total_seconds() * 1000)

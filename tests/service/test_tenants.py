@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import Approve
-from gateway.approvals.record import Person
-from gateway.approvals.strict_json import JsonObject
-from gateway.service.agents import AgentService
-from gateway.service.reviews import ReviewService
-from gateway.store.store import Store
-from gateway.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from tests.service.desk import ANA, Desk
+from twokey.gateway.approvals.decisions import Approve
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.store import Store
 
 KIM = Person(team="T9", user="U9", name="Kim")
 REFUND: JsonObject = {"amount": 1, "order_id": "1"}

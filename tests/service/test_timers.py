@@ -7,20 +7,20 @@ import secrets
 
 import pytest
 
-from gateway.approvals.changes import Change
-from gateway.approvals.decisions import Approve, Edit, Settled, Unknown
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Approval
-from gateway.approvals.timing import TimerKind
-from gateway.policy.load import load_policy
-from gateway.service.sweep import Sweeper
-from gateway.service.timing import TimeService
-from gateway.store.connection import text
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
-from gateway.store.timers import Timer
 from tests.lifetimes import listed, lose_records
 from tests.service.desk import ANA, BEN, POLICY, Desk, person
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Approve, Edit, Settled, Unknown
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.approvals.timing import TimerKind
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.service.timing import TimeService
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.timers import Timer
 
 WAITING = """tiers:
   approve: {remind_at: 50%, escalate_at: 80%, escalate_to: senior}

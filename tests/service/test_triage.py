@@ -9,21 +9,28 @@ from typing import Any
 
 import pytest
 
-from gateway.approvals.decisions import Approve, Settled, Voted
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Opinion
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
-from gateway.service.agents import AgentService
-from gateway.store.freezes import Scope, ScopeKind
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
-from gateway.triage.packet import Packet
-from gateway.wire import CallHint, ProposedCall, Turn, TurnRef, Verdict, VerdictKind
 from tests.service.desk import ANA, CHLOE, POLICY, Desk, still_members
 from tests.service.windowed import LIMIT, WINDOWS, refunded
 from tests.service.windowed import refund as refund_of
+from twokey.gateway.approvals.decisions import Approve, Settled, Voted
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Opinion
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import (
+    CallHint,
+    ProposedCall,
+    Turn,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
+from twokey.gateway.triage.packet import Packet
 
 ON = POLICY.replace(
     "reviewers: support}", "reviewers: support, triage: {timeout: 20s}}", 1

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from gateway.approvals.decisions import Reject
-from gateway.policy import schemas
-from gateway.store.store import Store
-from gateway.wire import VerdictKind
 from tests.service.desk import ANA, Desk
+from twokey.gateway.approvals.decisions import Reject
+from twokey.gateway.policy import schemas
+from twokey.gateway.protocol.wire import VerdictKind
+from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

@@ -6,14 +6,14 @@ import asyncio
 
 import pytest
 
-from gateway.approvals.events import EventName
-from gateway.approvals.record import Result
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
-from gateway.wire import CallEnd, TurnRef
 from tests.service.desk import POLICY, Desk
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import CallEnd, TurnRef
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 RULE = """look_up_order:
     tier: auto

@@ -7,7 +7,9 @@ from typing import cast
 
 import pytest
 
-from gateway.approvals.decisions import (
+from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, claim_of, still_members
+from tests.service.windowed import refund, refunded, windowed
+from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
     Edit,
@@ -17,14 +19,13 @@ from gateway.approvals.decisions import (
     Settled,
     Voted,
 )
-from gateway.approvals.record import Finding, Result
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
-from gateway.policy.resources import resource_key
-from gateway.store.store import Store
-from gateway.wire import Claimed, VerdictKind
-from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, claim_of, still_members
-from tests.service.windowed import refund, refunded, windowed
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import Claimed, VerdictKind
+from twokey.gateway.store.store import Store
 
 
 @pytest.fixture

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.load import load_policy
-from gateway.policy.resources import resource_key
-from gateway.policy.rules import Policy
-from gateway.policy.windows import MICRO
-from gateway.store.store import Store
 from tests.service.desk import POLICY, Desk
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.resources import resource_key
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.policy.windows import MICRO
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.store.store import Store
 
 WINDOWS = """
 windows:

@@ -8,11 +8,11 @@ from typing import cast
 
 import pytest
 
-from gateway.config import Settings
-from gateway.errors import SettingsError
-from gateway.service.sweep import Sweeper
-from gateway.store.outbox import audit_entries
-from gateway.store.store import Store
+from twokey.gateway.config import Settings
+from twokey.gateway.errors import SettingsError
+from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
 
 DAY_MS = 86_400_000
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from gateway.errors import StoreUnavailable, UnsafeStore
-from gateway.store.connection import Connection
-from gateway.store.durability import (
+from twokey.gateway.errors import StoreUnavailable, UnsafeStore
+from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.durability import (
     EngineFacts,
     durability_problems,
     ensure_durable,
     read_facts,
 )
-from gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.engine import EmbeddedEngine
 
 SAFE = EngineFacts(
     software="valkey",

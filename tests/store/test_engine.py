@@ -18,12 +18,12 @@ from typing import Any, cast
 import pytest
 import redis
 
-from gateway.errors import StoreUnavailable
-from gateway.store import engine as engine_module
-from gateway.store import server_process
-from gateway.store.engine import EmbeddedEngine
-from gateway.store.folder_lock import FolderLock
-from gateway.store.server_process import (
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store import engine as engine_module
+from twokey.gateway.store import server_process
+from twokey.gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.folder_lock import FolderLock
+from twokey.gateway.store.server_process import (
     MAX_SOCKET_PATH,
     ServerProcess,
     socket_path,
@@ -33,7 +33,7 @@ OWNER = """\
 import sys, threading
 from pathlib import Path
 from typing import Any, cast
-from gateway.store.engine import EmbeddedEngine
+from twokey.gateway.store.engine import EmbeddedEngine
 with EmbeddedEngine(Path(sys.argv[1])) as engine:
     print(engine.pid, engine.is_adopted, flush=True)
     sys.stdin.read()

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from gateway.store.jobs import Delivery, Job, JobKind, JobQueue
-from gateway.store.store import Store
+from twokey.gateway.store.jobs import Delivery, Job, JobKind, JobQueue
+from twokey.gateway.store.store import Store
 
 JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi")
 

@@ -7,14 +7,14 @@ from datetime import timedelta
 
 import pytest
 
-from gateway.approvals.events import Event, EventName
-from gateway.service.sweep import Sweeper
-from gateway.store import readers
-from gateway.store.connection import Argument, number
-from gateway.store.keys import Keys
-from gateway.store.outbox import Outbox
-from gateway.store.readers import forget_dead_readers, trim_outbox
-from gateway.store.store import Store
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.store import readers
+from twokey.gateway.store.connection import Argument, number
+from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.outbox import Outbox
+from twokey.gateway.store.readers import forget_dead_readers, trim_outbox
+from twokey.gateway.store.store import Store
 
 EVENT = Event(name=EventName.RUN_FINISHED, tenant="other").model_dump_json()
 

@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from gateway.store import script
-from gateway.store.connection import Reply
-from gateway.store.leases import TAKE_LEASE
-from gateway.store.script import Script
-from gateway.store.store import Store
+from twokey.gateway.store import script
+from twokey.gateway.store.connection import Reply
+from twokey.gateway.store.leases import TAKE_LEASE
+from twokey.gateway.store.script import Script
+from twokey.gateway.store.store import Store
 
 LUA = script.FOLDER
 SHARED = {"prelude", "fence"}

@@ -17,11 +17,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gateway.store import windows
-from gateway.store.opening import Admission
-from gateway.store.store import Store
-from gateway.store.windows import MAX_MICRO, Use, use_of
 from tests.levels import examples
+from twokey.gateway.store import windows
+from twokey.gateway.store.opening import Admission
+from twokey.gateway.store.store import Store
+from twokey.gateway.store.windows import MAX_MICRO, Use, use_of
 
 LENGTHS = {"minute": 60_000, "hour": 3_600_000}
 KEY = "w"

@@ -35,7 +35,7 @@ STORIES = {
 def play(*words: str) -> tuple[int, list[dict[str, Any]]]:
     """Run the command and return its exit code and its lines."""
     run = subprocess.run(
-        [sys.executable, "-m", "gateway", "demo", *words, "--json"],
+        [sys.executable, "-m", "twokey", "demo", *words, "--json"],
         cwd=ROOT, check=False, capture_output=True, text=True, timeout=90,
     )  # fmt: skip
     lines = [json.loads(line) for line in run.stdout.splitlines()]

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from bot.ids import Action
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.commands.demo_scripts import Stage
-from gateway.commands.demo_world import World, open_world
-from gateway.store.outbox import audit_entries
 from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.cli.demo_scripts import Stage
+from twokey.cli.demo_world import World, open_world
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.store.outbox import audit_entries
 
 AGENT = Path(__file__).parents[2] / "examples" / "support_agent.py"
 CHLOE_ONLY: Mapping[str, object] = {

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bot.ids import Action
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.tiers import Tier
 from tests.stories.weekend import ANA, BEN, CHANNEL, LEAD, open_weekend
+from twokey.bot.ids import Action
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 NOON, NIGHT, EVENING = 12, 4, 22
 

@@ -11,13 +11,13 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from bot.ids import Action
-from bot.sandbox.server import Sandbox
-from gateway.agent import ApprovalMiddleware, guarded
-from gateway.agent.scripted_model import calling, scripted
-from gateway.store.store import Store
 from tests.agent.world import by_call
 from tests.bot.bot_house import CHANNEL, House, says
+from twokey.agent import ApprovalMiddleware, guarded
+from twokey.agent.scripted_model import calling, scripted
+from twokey.bot.ids import Action
+from twokey.gateway.store.store import Store
+from twokey.sandbox.server import Sandbox
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 
-from bot.ids import Action
-from bot.sandbox.client import People
-from bot.sandbox.json_types import JsonObject
 from tests.docs.test_readme import ROOT, blocks
+from twokey.bot.ids import Action
+from twokey.sandbox.client import People
+from twokey.sandbox.json_types import JsonObject
 
 MODEL = """
 from langchain_core.messages import AIMessage
 
-from gateway.agent.scripted_model import calling, scripted
+from twokey.agent.scripted_model import calling, scripted
 
 CALL = ("wire_money", {"to": "ACME", "amount": 12.5}, "c1")
 model = scripted([calling(CALL), AIMessage("It is paid.")])
@@ -37,7 +37,7 @@ def page(tmp_path: Path) -> Iterator[str]:
     agent = f"from model import model\n{code}"
     (tmp_path / "billing.py").write_text(agent, encoding="utf-8")
     (tmp_path / "twokey.yml").write_text(blocks("yaml")[0], encoding="utf-8")
-    words = [sys.executable, "-m", "gateway", "run", "--sandbox", "--port", "0"]
+    words = [sys.executable, "-m", "twokey", "run", "--sandbox", "--port", "0"]
     paths = {"PYTHONPATH": f"{ROOT}:{tmp_path}", "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(
         words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

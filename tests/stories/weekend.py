@@ -15,18 +15,18 @@ from pathlib import Path
 
 import pytest
 
-from bot import limits
-from bot.cards.outcome import agent_words
-from bot.ids import CARD_EVENT, Action, Input
-from bot.sandbox.json_types import JsonObject, as_object, as_objects
-from bot.sandbox.records import Channel, User
-from bot.sandbox.samples import TEAM
-from bot.sandbox.workspace import Workspace
-from gateway.approvals.record import Item
-from gateway.commands.demo_world import World, open_world
-from gateway.config import SlackMode
-from gateway.store.connection import text
 from tests.lifetimes import listed
+from twokey.bot import limits
+from twokey.bot.cards.outcome import agent_words
+from twokey.bot.ids import CARD_EVENT, Action, Input
+from twokey.cli.demo_world import World, open_world
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.config import SlackMode
+from twokey.gateway.store.connection import text
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
+from twokey.sandbox.records import Channel, User
+from twokey.sandbox.samples import TEAM
+from twokey.sandbox.workspace import Workspace
 
 ROOT = Path(__file__).parents[2]
 POLICY = ROOT / "examples" / "weekend_policy.yml"

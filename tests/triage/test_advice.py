@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from gateway.approvals.tiers import Tier, join
-from gateway.triage.advice import (
+from twokey.gateway.protocol.tiers import Tier, join
+from twokey.gateway.triage.advice import (
     MAX_RATIONALE,
     MAX_TEXT,
     Advice,

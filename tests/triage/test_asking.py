@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gateway.approvals.tiers import Tier
-from gateway.triage.advice import Advice
-from gateway.triage.asking import Silence, ask
-from gateway.triage.packet import Packet
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.triage.advice import Advice
+from twokey.gateway.triage.asking import Silence, ask
+from twokey.gateway.triage.packet import Packet
 
 PACKET = Packet(agent="a", tool="t", tier=Tier.APPROVE, hour_utc=0)
 SOON = timedelta(milliseconds=50)

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.approvals.strict_json import JsonObject
-from gateway.approvals.tiers import Tier
-from gateway.policy.evaluate import evaluate
-from gateway.policy.load import load_policy
-from gateway.triage.chat_model import as_message
-from gateway.triage.packet import MAX_ARGUMENTS, MAX_VALUE, Packet, packet_of
+from twokey.gateway.policy.evaluate import evaluate
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.triage.chat_model import as_message
+from twokey.gateway.triage.packet import MAX_ARGUMENTS, MAX_VALUE, Packet, packet_of
 
 POLICY = load_policy(
     """\

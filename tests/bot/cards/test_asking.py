@@ -4,24 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bot.cards.approval import card
-from bot.cards.asking import MOST, asked
-from bot.cards.calling import needed_too, unsettled, with_reviewers
-from bot.cards.message import Message
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import (
-    Approval,
-    Demand,
-    Finding,
-    Item,
-    Notify,
-    Observation,
-    Person,
-    Role,
-    Vote,
-    Waiting,
-)
-from gateway.approvals.tiers import Tier
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
@@ -40,6 +22,16 @@ from tests.bot.samples import (
     an_item,
     edited,
 )
+from twokey.bot.cards.approval import card
+from twokey.bot.cards.asking import MOST, asked
+from twokey.bot.cards.calling import needed_too, unsettled, with_reviewers
+from twokey.bot.cards.message import Message
+from twokey.gateway.approvals.people import Demand, Notify, Observation, Role, Vote
+from twokey.gateway.approvals.record import Approval, Item, Waiting
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding
 
 LEAD = Role(name="lead", users=("U0LEAD",))
 FOUR = Role(name="four", users=("U0ANA", "U0BEN", "U0KIM", "U0LEAD"))

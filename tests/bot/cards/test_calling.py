@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from bot.cards.approval import card
-from bot.cards.calling import escalation, reminder, told_elsewhere
-from gateway.approvals.record import Demand, Role, Waiting
-from gateway.approvals.tiers import Tier
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
@@ -22,6 +18,11 @@ from tests.bot.samples import (
 )
 from tests.bot.strategies import CANARY
 from tests.bot.tame import assert_tame
+from twokey.bot.cards.approval import card
+from twokey.bot.cards.calling import escalation, reminder, told_elsewhere
+from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.record import Waiting
+from twokey.gateway.protocol.tiers import Tier
 
 PEOPLE = Role(name="support", users=("U0ANA", "U0BEN", "U0KIM"))
 CALLED = Waiting(roles=(Role(name="senior", users=("U0BEN",)),), channels=("#leads",))

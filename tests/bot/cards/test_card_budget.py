@@ -4,23 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bot.blockkit import validate_message
-from bot.cards.approval import card
-from bot.cards.frame import MAX_ROWS, room, rows_of
-from gateway.approvals.business_state import BusinessState, with_state
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import (
-    Approval,
-    Item,
-    Opened,
-    Opinion,
-    Person,
-    Result,
-    Role,
-    Taken,
-    Waiting,
-)
-from gateway.approvals.tiers import Tier
 from tests.bot.samples import (
     KEY,
     LATER,
@@ -33,6 +16,22 @@ from tests.bot.samples import (
     edited,
     settled,
 )
+from twokey.bot.cards.approval import card
+from twokey.bot.cards.frame import MAX_ROWS, room, rows_of
+from twokey.gateway.approvals.people import Role
+from twokey.gateway.approvals.record import (
+    Approval,
+    Item,
+    Opened,
+    Opinion,
+    Taken,
+    Waiting,
+)
+from twokey.gateway.protocol.business_state import BusinessState, with_state
+from twokey.gateway.protocol.records import Person, Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.sandbox.blockkit import validate_message
 
 ODD = "\u0430b\u200b c\u0430 " * 6
 VOTERS = [Person(team=TEAM, user=f"U{'0' * 20}{n}") for n in range(8)]

@@ -6,21 +6,21 @@ import re
 
 from hypothesis import HealthCheck, given, settings
 
-from bot.blockkit import validate_home, validate_message
-from bot.cards.approval import card
-from bot.cards.batch import needs_full_view
-from bot.cards.history import thread_note
-from bot.cards.home import home
-from bot.cards.message import Message
-from bot.cards.outcome import agent_words
-from bot.ids import Action
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.record import Approval
-from gateway.approvals.tiers import Tier
 from tests.bot.samples import KEY, TEAM
 from tests.bot.strategies import CANARY, approvals, hostile, moments
 from tests.bot.tame import assert_tame, objects
 from tests.levels import examples
+from twokey.bot.cards.approval import card
+from twokey.bot.cards.batch import needs_full_view
+from twokey.bot.cards.history import thread_note
+from twokey.bot.cards.home import home
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.outcome import agent_words
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.tiers import Tier
+from twokey.sandbox.blockkit import validate_home, validate_message
 
 _quick = settings(
     max_examples=examples(40),

@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from bot.cards.approval import card
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Opinion, Result, Verb
-from gateway.approvals.tiers import Tier
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
@@ -28,6 +24,12 @@ from tests.bot.samples import (
     settled,
 )
 from tests.bot.snapshots import assert_same
+from twokey.bot.cards.approval import card
+from twokey.gateway.approvals.record import Approval, Opinion
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 FOLDER = Path(__file__).parent / "snapshots"
 HALF = REFUND | {"amount": 449.5}

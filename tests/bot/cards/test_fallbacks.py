@@ -6,17 +6,6 @@ import re
 
 import pytest
 
-from bot.cards import calling, outcome
-from bot.cards.approval import card
-from bot.cards.fallbacks import of_card
-from bot.cards.history import thread_note
-from bot.cards.message import Message
-from bot.cards.notice import many_ran, notice_card, plain_notice, report_line
-from bot.cards.stops import STOPS, stop_message
-from bot.posting import plain_card
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Finding
 from tests.bot.cards.test_notice import NOTICES
 from tests.bot.samples import (
     ANA,
@@ -32,6 +21,18 @@ from tests.bot.samples import (
     an_item,
     edited,
 )
+from twokey.bot.cards import calling, outcome
+from twokey.bot.cards.approval import card
+from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.history import thread_note
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.notice import many_ran, notice_card, plain_notice, report_line
+from twokey.bot.cards.stops import STOPS, stop_message
+from twokey.bot.posting import plain_card
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
 
 SENTENCE = re.compile(r"(?=[A-Z0-9])[^\n]{8,240}[.]")
 NO_PERSONS_WORD = re.compile(

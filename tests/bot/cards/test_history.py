@@ -6,11 +6,6 @@ from typing import Any
 
 import pytest
 
-from bot.cards.history import thread_note
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Item, Result
-from gateway.approvals.tiers import Tier
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
@@ -24,6 +19,12 @@ from tests.bot.samples import (
     edited,
     settled,
 )
+from twokey.bot.cards.history import thread_note
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 N = EventName
 ESCALATED = a_refund(tier=Tier.ESCALATE, demand=TWO)

@@ -7,10 +7,6 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.cards.home import home
-from bot.ids import Action, unseal, verify
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Opinion
 from tests.bot.readable import readable
 from tests.bot.samples import (
     KEY,
@@ -23,6 +19,10 @@ from tests.bot.samples import (
     settled,
 )
 from tests.bot.tame import objects
+from twokey.bot.cards.home import home
+from twokey.bot.ids import Action, unseal, verify
+from twokey.gateway.approvals.record import Approval, Opinion
+from twokey.gateway.protocol.states import ItemState
 
 
 def _view(*queue: Any, now_ms: int = NOW) -> Any:

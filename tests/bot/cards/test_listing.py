@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bot.cards.chunks import chunks
-from bot.cards.diff import changes
-from bot.cards.listing import boxes, listing
-from bot.text import reveal
 from tests.bot.strategies import hostile
+from twokey.bot.cards.chunks import chunks
+from twokey.bot.cards.diff import changes
+from twokey.bot.cards.listing import boxes, listing
+from twokey.bot.text import reveal
 
 TEXTS = st.lists(
     st.sampled_from(

@@ -8,18 +8,24 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from bot.blockkit import validate_message
-from bot.cards.notice import MAX_ROWS, many_ran, notice_card, plain_notice, report_line
-from bot.ids import NOTICE_EVENT
-from gateway.approvals.events import Event, EventName
-from gateway.approvals.notice import CallState, Notice, NoticedCall, Remark
-from gateway.approvals.record import Person
 from tests.bot.readable import readable
 from tests.bot.samples import ANA, BEN, KEY, KIM, NOW, TEAM
 from tests.bot.snapshots import assert_same
 from tests.bot.strategies import hostile
 from tests.bot.tame import assert_tame
 from tests.levels import examples
+from twokey.bot.cards.notice import (
+    MAX_ROWS,
+    many_ran,
+    notice_card,
+    plain_notice,
+    report_line,
+)
+from twokey.bot.ids import NOTICE_EVENT
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.notice import CallState, Notice, NoticedCall, Remark
+from twokey.gateway.protocol.records import Person
+from twokey.sandbox.blockkit import validate_message
 
 FOLDER = Path(__file__).parent / "snapshots"
 LISTED = "The policy lists this tool as notify."

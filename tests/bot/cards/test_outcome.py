@@ -5,21 +5,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 
-from bot.blocks import Label
-from bot.cards.outcome import agent_words, explained, refusal, run_failed
-from gateway.approvals.decisions import (
-    Changed,
-    Expired,
-    Forbidden,
-    Invalid,
-    Outcome,
-    Settled,
-    Stale,
-    Unknown,
-    Voted,
-)
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Settlement, Verb
 from tests.bot.samples import (
     ANA,
     BEN,
@@ -31,6 +16,22 @@ from tests.bot.samples import (
     an_approval,
 )
 from tests.bot.strategies import CANARY, hostile
+from twokey.bot.blocks import Label
+from twokey.bot.cards.outcome import agent_words, explained, refusal, run_failed
+from twokey.gateway.approvals.decisions import (
+    Changed,
+    Expired,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Settled,
+    Stale,
+    Unknown,
+    Voted,
+)
+from twokey.gateway.approvals.record import Settlement
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Verb
 
 BY_ANA = Settlement(verb=Verb.APPROVE, by=ANA, at_ms=NOW, text=CANARY)
 ESCALATED = a_refund(demand=TWO)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from bot.blockkit.messages import validate_message
-from bot.cards.message import Message
-from bot.lines import words
-from gateway.approvals.events import Event, EventName
 from tests.bot.readable import readable
 from tests.bot.samples import NOW
+from twokey.bot.cards.message import Message
+from twokey.bot.lines import words
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.sandbox.blockkit.messages import validate_message
 
 
 def said(name: EventName, **data: str) -> Message:

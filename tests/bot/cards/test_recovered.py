@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from bot.cards.fallbacks import of_card
-from bot.cards.history import thread_note
-from bot.cards.outcome import refusal
-from bot.cards.states import headline, sentence
-from gateway.approvals.decisions import Stale
-from gateway.approvals.events import Event, named_after
-from gateway.approvals.lifecycle import UNEXECUTED, ItemState
-from gateway.approvals.record import Item
-from gateway.approvals.recovering import RESTORED, THREAD_LOST, restored, thread_lost
 from tests.bot.readable import readable
 from tests.bot.samples import NOW, a_refund, an_approval
+from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.history import thread_note
+from twokey.bot.cards.outcome import refusal
+from twokey.bot.cards.states import headline, sentence
+from twokey.gateway.approvals.decisions import Stale
+from twokey.gateway.approvals.events import Event, named_after
+from twokey.gateway.approvals.lifecycle import UNEXECUTED
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.approvals.recovering import (
+    RESTORED,
+    THREAD_LOST,
+    restored,
+    thread_lost,
+)
+from twokey.gateway.protocol.states import ItemState
 
 ENDS = sorted(UNEXECUTED)
 

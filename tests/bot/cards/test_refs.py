@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from bot.cards.refs import people, when, who
-from gateway.approvals.record import Person
 from tests.bot.samples import ANA, BEN, KIM
+from twokey.bot.cards.refs import people, when, who
+from twokey.gateway.protocol.records import Person
 
 
 def _person(user: str) -> Person:

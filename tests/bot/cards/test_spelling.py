@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from bot.cards.approval import card
-from gateway.approvals.evidence import spelling
-from gateway.approvals.record import Item
-from gateway.approvals.strict_json import JsonObject
 from tests.bot.samples import KEY, NOW, TEAM, an_approval, an_item
+from twokey.bot.cards.approval import card
+from twokey.gateway.approvals.evidence import spelling
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.strict_json import JsonObject
 
 
 def shown(item: Item) -> str:

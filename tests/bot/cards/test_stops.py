@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bot.cards.stops import actor_ref, stop_message
-from gateway.approvals.events import Event, EventName
 from tests.bot.readable import readable
+from twokey.bot.cards.stops import actor_ref, stop_message
+from twokey.gateway.approvals.events import Event, EventName
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,15 @@ import json
 
 import pytest
 
-from bot.listeners.mention import Asked, asked
-from gateway.approvals.record import Person, approval_of
-from gateway.errors import StoreUnavailable
-from gateway.policy.load import load_policy
-from gateway.store.jobs import Job, JobKind
 from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
 from tests.bot.signed import post_signed
 from tests.conftest import eventually
+from twokey.bot.listeners.mention import Asked, asked
+from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.store.jobs import Job, JobKind
 
 
 async def next_job(house: House) -> Job:

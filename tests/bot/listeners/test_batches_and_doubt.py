@@ -4,13 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bot.ids import Action, seal
-from bot.membership import FRESH_S
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import approval_of
-from gateway.approvals.strict_json import JsonObject
-from gateway.policy.load import load_policy
-from gateway.wire import ClaimRequest, TurnRef, Verdict
 from tests.bot.bot_house import (
     CHANNEL,
     POLICY,
@@ -21,6 +14,13 @@ from tests.bot.bot_house import (
     says,
 )
 from tests.bot.tampering import click_with
+from twokey.bot.ids import Action, seal
+from twokey.bot.membership import FRESH_S
+from twokey.gateway.approvals.record import approval_of
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 
 MAIL: JsonObject = {"to": "a@example.com", "body": "hello"}
 

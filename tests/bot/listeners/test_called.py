@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.timing import TimerKind
 from tests.bot.bot_house import CHANNEL, House, says
 from tests.bot.listeners.test_time import PATIENT, has_note, ring
 from tests.bot.test_publisher import nothing_is_left
 from tests.conftest import eventually
+from twokey.gateway.approvals.timing import TimerKind
+from twokey.sandbox.json_types import JsonObject
 
 BOT, GENERAL = "U0TWOKEY", "C0GENERAL"
 

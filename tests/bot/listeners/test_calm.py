@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from bot.ids import Action, Input, View
-from bot.listeners import approve_all
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Verb
 from tests.bot.bot_house import CHANNEL, REFUND, TEAM, House, has_button, says
 from tests.bot.signed import interaction, post, post_signed, signed_headers
 from tests.bot.tampering import button_value, click_with
 from tests.conftest import eventually
+from twokey.bot.ids import Action, Input, View
+from twokey.bot.listeners import approve_all
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Verb
+from twokey.sandbox.json_types import JsonObject
 
 LONG = "x" * 30_000
 

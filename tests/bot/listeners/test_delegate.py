@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from bot.ids import COMMAND, Action
-from gateway.policy.load import load_policy
 from tests.bot.bot_house import CHANNEL, POLICY, House, says
+from twokey.bot.ids import COMMAND, Action
+from twokey.gateway.policy.load import load_policy
 
 # Ben is in the group of the others' policy; here only Ana may decide.
 ANA_ONLY = load_policy(

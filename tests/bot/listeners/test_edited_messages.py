@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bot.sandbox import payloads
-from bot.sandbox.json_types import JsonObject
-from gateway.store.keys import MESSAGE_LIFETIME
 from tests.bot.bot_house import House, says
 from tests.bot.listeners.test_asking import next_job
 from tests.conftest import eventually
+from twokey.gateway.store.keys import MESSAGE_LIFETIME
+from twokey.sandbox import payloads
+from twokey.sandbox.json_types import JsonObject
 
 GENERAL, DIRECT = "C0GENERAL", "D0DAN"
 BEFORE = "has your message as it was before"

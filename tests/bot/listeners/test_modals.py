@@ -6,14 +6,14 @@ from typing import cast
 
 import pytest
 
-from bot.ids import Action, Input, View
-from bot.sandbox.client import Person as Actor
-from bot.sandbox.json_types import JsonObject, as_object, as_objects
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Verb
-from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, TEAM, House, says
 from tests.bot.signed import interaction, post, signed_headers
+from twokey.bot.ids import Action, Input, View
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.client import Person as Actor
+from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 LONG = "x" * 30_000 + "THE END"
 

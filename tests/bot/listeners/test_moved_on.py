@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bot.ids import Action
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Home
-from gateway.store.threads import ThreadFacts
-from gateway.wire import ProposedCall, Turn, TurnRef, Verdict
 from tests.bot.bot_house import CHANNEL, DAN, REFUND, House, has_button, says
 from tests.bot.tampering import button_value, click_with
+from twokey.bot.ids import Action
+from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
+from twokey.gateway.store.threads import ThreadFacts
 
 OUTSIDE = Home(agent="support", thread="t1")
 INSIDE = TurnRef(

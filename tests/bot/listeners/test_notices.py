@@ -7,20 +7,20 @@ from collections.abc import Callable
 
 import pytest
 
-from bot.ids import Action, Input, View, seal_notice
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.events import EventName
-from gateway.approvals.notice import Notice, notice_of
-from gateway.approvals.record import Result
-from gateway.approvals.strict_json import JsonObject as Args
-from gateway.policy.load import load_policy
-from gateway.store.outbox import audit_entries
-from gateway.wire import CallEnd, TurnRef, Verdict
 from tests.bot.bot_house import CHANNEL, DAN, POLICY, TEAM, House, has_button, says
 from tests.bot.strategies import CANARY
 from tests.bot.tame import assert_tame
 from tests.bot.tampering import click_with, copied
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
+from twokey.bot.ids import Action, Input, View, seal_notice
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.notice import Notice, notice_of
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.strict_json import JsonObject as Args
+from twokey.gateway.protocol.wire import CallEnd, TurnRef, Verdict
+from twokey.gateway.store.outbox import audit_entries
+from twokey.sandbox.json_types import JsonObject
 
 POST_NOTICE: tuple[str, Args] = ("post_notice", {"text": "we are open"})
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 
-from bot.ids import Action, Input, View
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
 from tests.bot.bot_house import CHANNEL, POLICY, House, says
 from tests.bot.listeners.test_modals import block_of, opened
+from twokey.bot.ids import Action, Input, View
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.sandbox.json_types import JsonObject
 
 RISING = POLICY.replace(
     "  send_email:",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.record import Person
-from gateway.policy.load import load_policy
-from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
 from tests.bot.listeners.test_queue_and_preview import home_of
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.json_types import JsonObject
 
 GENERAL, PRIVATE = "C0GENERAL", "C0PRIVATE"
 SECRET = POLICY.replace(

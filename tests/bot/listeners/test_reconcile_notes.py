@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from bot.ids import Action, Input, View
-from bot.sandbox.client import Person as Actor
-from bot.sandbox.json_types import JsonObject, as_objects
-from gateway.approvals.events import EventName
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.reconciling import MAX_NOTE
-from gateway.approvals.record import Finding
-from gateway.policy.load import load_policy
-from gateway.store.outbox import audit_entries
-from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, POLICY, House, has_button, says
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
+from twokey.bot.ids import Action, Input, View
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.reconciling import MAX_NOTE
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import Verdict
+from twokey.gateway.store.outbox import audit_entries
+from twokey.sandbox.client import Person as Actor
+from twokey.sandbox.json_types import JsonObject, as_objects
 
 NOTE = "the bank has it <!channel> under *4711*"
 

@@ -6,16 +6,16 @@ import asyncio
 
 import pytest
 
-from bot.ids import Action, seal
-from bot.sandbox.client import GestureFailed
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.decisions import Click, Edit, Reviewer, Standing
-from gateway.approvals.lifecycle import ItemState
-from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
 from tests.bot.signed import interaction, post_signed
 from tests.bot.tampering import button_value, click_with, copied, expire
 from tests.lifetimes import lose_records
+from twokey.bot.ids import Action, seal
+from twokey.gateway.approvals.decisions import Click, Edit, Reviewer, Standing
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.client import GestureFailed
+from twokey.sandbox.json_types import JsonObject
 
 
 async def is_untouched(house: House, verdict: Verdict) -> bool:

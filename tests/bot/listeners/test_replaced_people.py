@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from bot.ids import Action, Input
-from gateway.approvals.lifecycle import ItemState
-from gateway.policy.load import load_policy
-from gateway.policy.rules import Policy
 from tests.bot.bot_house import CHANNEL, POLICY, House, says
+from twokey.bot.ids import Action, Input
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.states import ItemState
 
 
 def reviewed_by(user: str) -> Policy:

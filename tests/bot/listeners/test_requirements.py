@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from bot.ids import Action, Input
-from gateway.approvals.lifecycle import ItemState
-from gateway.policy.load import load_policy
-from gateway.wire import AnswerKind, Verdict, answer_for
 from tests.bot.bot_house import CHANNEL, POLICY, House, says
+from twokey.bot.ids import Action, Input
+from twokey.gateway.approvals.answering import answer_for
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import AnswerKind, Verdict
 
 RULES = """
 requirements:

@@ -6,18 +6,18 @@ import json
 
 import pytest
 
-from bot.ids import COMMAND
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.decisions import Click, Reject, Reviewer, Standing
-from gateway.approvals.events import EventName
-from gateway.policy.load import load_policy
-from gateway.store.freezes import Scope, ScopeKind
-from gateway.store.outbox import audit_entries
-from gateway.wire import VerdictKind
 from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
 from tests.bot.strategies import CANARY
 from tests.bot.tame import assert_tame
 from tests.bot.test_publisher import nothing_is_left
+from twokey.bot.ids import COMMAND
+from twokey.gateway.approvals.decisions import Click, Reject, Reviewer, Standing
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.wire import VerdictKind
+from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.outbox import audit_entries
+from twokey.sandbox.json_types import JsonObject
 
 HOSTILE = f"<!channel> *bold* {CANARY} <https://evil.example|click>"
 ANA = Reviewer(

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from bot.ids import Action
-from bot.sandbox.json_types import JsonObject
-from gateway.approvals.timing import TimerKind
-from gateway.policy.load import load_policy
-from gateway.store.timers import Timer
 from tests.bot.bot_house import CHANNEL, POLICY, House, has_button, says
 from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.timing import TimerKind
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.store.timers import Timer
+from twokey.sandbox.json_types import JsonObject
 
 WAITING = """tiers:
   approve: {remind_at: 50%, escalate_at: 80%, escalate_to: senior}

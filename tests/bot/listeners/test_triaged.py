@@ -6,15 +6,15 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from bot.ids import Action
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval
-from gateway.approvals.tiers import Tier
-from gateway.policy.load import load_policy
-from gateway.service.agents import AgentService
-from gateway.triage.packet import Packet
 from tests.bot.bot_house import CHANNEL, POLICY, House
 from tests.conftest import eventually
+from twokey.bot.ids import Action
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.service.agents import AgentService
+from twokey.gateway.triage.packet import Packet
 
 ON = POLICY.replace(
     "reviewers: support}", "reviewers: support, triage: {timeout: 20s}}", 1

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from bot.ids import Action, Input, seal
-from bot.sandbox.json_types import JsonObject, as_objects
-from gateway.approvals.lifecycle import ItemState
-from gateway.wire import Verdict
 from tests.bot.bot_house import CHANNEL, TEAM, House, says
 from tests.bot.listeners.test_refusals import edit_by_somebody_else
+from twokey.bot.ids import Action, Input, seal
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.wire import Verdict
+from twokey.sandbox.json_types import JsonObject, as_objects
 
 WORDS = "Only half of it: <b> & *99*"
 

@@ -6,16 +6,16 @@ from typing import Any
 
 import pytest
 
-from bot.blockkit import validate_modal
-from bot.ids import Input
-from bot.modals import edit
-from bot.modals.form import errors_by_block, form, read
-from bot.modals.schema import Kind
-from bot.modals.texts import path_label
-from gateway.approvals.edits import argument_errors
-from gateway.approvals.record import Item
 from tests.bot.samples import KEY, REFUND_SCHEMA, TEAM, a_refund, an_approval, an_item
 from tests.bot.slack_state import chosen, typed, untouched
+from twokey.bot.ids import Input
+from twokey.bot.modals import edit
+from twokey.bot.modals.form import errors_by_block, form, read
+from twokey.bot.modals.schema import Kind
+from twokey.bot.modals.texts import path_label
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol.edits import argument_errors
+from twokey.sandbox.blockkit import validate_modal
 
 ALL: Any = {
     "type": "object",

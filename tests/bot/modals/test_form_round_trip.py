@@ -7,16 +7,16 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bot.blockkit import validate_modal
-from bot.modals import edit
-from bot.modals.form import form, read
-from gateway.approvals import digest
-from gateway.approvals.strict_json import JsonObject
 from tests.bot.samples import KEY, TEAM, an_approval, an_item
 from tests.bot.slack_state import untouched
 from tests.bot.strategies import arguments, hostile, json_values, numbers
 from tests.bot.tame import assert_tame
 from tests.levels import examples
+from twokey.bot.modals import edit
+from twokey.bot.modals.form import form, read
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.sandbox.blockkit import validate_modal
 
 _quick = settings(
     max_examples=examples(100),

@@ -8,17 +8,18 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from bot.blockkit import validate_modal
-from bot.cards.listing import boxes
-from bot.ids import PAGE, View, unseal, verify
-from bot.modals import details, edit, reject, respond
-from bot.text import reveal
-from gateway.approvals.record import Approval, Verb
-from gateway.approvals.tiers import Tier
 from tests.bot.samples import KEY, TEAM, TWO, an_approval, an_item
 from tests.bot.strategies import approvals, arguments, moments
 from tests.bot.tame import assert_tame, objects
 from tests.levels import examples
+from twokey.bot.cards.listing import boxes
+from twokey.bot.ids import PAGE, View, unseal, verify
+from twokey.bot.modals import details, edit, reject, respond
+from twokey.bot.text import reveal
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
+from twokey.sandbox.blockkit import validate_modal
 
 _quick = settings(
     max_examples=examples(30),

@@ -7,13 +7,6 @@ from typing import Any
 
 import pytest
 
-from bot.blocks import label, template
-from bot.ids import PAGE, Action, Input, View, unseal, verify
-from bot.modals import details, edit, reject, respond
-from bot.modals.message import notice
-from gateway.approvals.lifecycle import ItemState
-from gateway.approvals.record import Approval, Opinion, Result, Verb
-from gateway.approvals.tiers import Tier
 from tests.bot.readable import view as as_text
 from tests.bot.samples import (
     KEY,
@@ -31,6 +24,15 @@ from tests.bot.samples import (
 from tests.bot.slack_state import chosen, typed, untouched
 from tests.bot.snapshots import assert_same
 from tests.bot.tame import objects
+from twokey.bot.blocks import label, template
+from twokey.bot.ids import PAGE, Action, Input, View, unseal, verify
+from twokey.bot.modals import details, edit, reject, respond
+from twokey.bot.modals.message import notice
+from twokey.gateway.approvals.record import Approval, Opinion
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Verb
 
 FOLDER = Path(__file__).parent / "snapshots"
 REFUNDS = an_approval()

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from bot.modals.reading import Unreadable, seen
-from bot.modals.schema import ABSENT, Kind, is_same, plan, required, resolved
+from twokey.bot.modals.reading import Unreadable, seen
+from twokey.bot.modals.schema import ABSENT, Kind, is_same, plan, required, resolved
 
 ROOT: Any = {
     "$defs": {

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from bot.blockkit import JSON, Problem, validate_message, validate_modal
+from twokey.sandbox.blockkit import JSON, Problem, validate_message, validate_modal
 
 DROP = object()
 

@@ -11,7 +11,7 @@ from slack_sdk.models.blocks import basic_components, block_elements
 from slack_sdk.models.blocks import blocks as sdk
 from slack_sdk.models.views import View
 
-from bot.blockkit import (
+from twokey.sandbox.blockkit import (
     JSON,
     Problem,
     limits,

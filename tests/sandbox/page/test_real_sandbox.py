@@ -6,7 +6,6 @@ from typing import Any
 import pytest
 from selenium.webdriver import Chrome
 
-from bot.sandbox.server import Sandbox
 from tests.sandbox.bolt_app import RunningApp
 from tests.sandbox.page.scenes import (
     approval_card,
@@ -16,6 +15,7 @@ from tests.sandbox.page.scenes import (
     plain,
 )
 from tests.sandbox.page.screen import Screen
+from twokey.sandbox.server import Sandbox
 
 pytestmark = pytest.mark.browser
 

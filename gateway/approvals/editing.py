@@ -1,0 +1,67 @@
+"""Build the record of an edit: what a person changed in a call."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import jsonpatch
+
+from twokey.gateway.approvals.record import Item
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.business_state import (
+    is_same_but_state,
+    state_in,
+    with_state,
+)
+from twokey.gateway.protocol.records import EditRecord, Person
+from twokey.gateway.protocol.strict_json import JsonObject, parse_object
+
+
+def edited_document(item: Item, args: JsonObject) -> str:
+    """Return the action document of an item with other arguments.
+
+    The tool, the context and the salt are taken from the request, and the business
+    state from what would run now, so an edit can change nothing but the arguments.
+
+    Raises:
+        BadJson: when the arguments are not strict JSON or too large.
+    """
+    requested = parse_object(item.requested)
+    document = digest.action_document(
+        tool=item.tool,
+        args=args,
+        ctx=item.ctx.as_dict(),
+        salt=str(requested["salt"]),
+    )
+    state = state_in(item.action)
+    return document if state is None else with_state(document, state)
+
+
+def edit_record(
+    item: Item, document: str, *, by: Person, at_ms: int, reason: str = ""
+) -> EditRecord | None:
+    """Return what changed from the request to this document; None for no change."""
+    requested_hash = digest.action_hash(item.requested)
+    executed_hash = digest.action_hash(document)
+    if is_same_but_state(item.requested, document):
+        return None
+    requested, executed = item.requested_args, digest.action_args(document)
+    return EditRecord(
+        item_id=item.id,
+        tool=item.tool,
+        tool_call_id=item.ctx.tool_call_id,
+        requested=requested,
+        executed=executed,
+        patch=json_patch(requested, executed),
+        requested_hash=requested_hash,
+        executed_hash=executed_hash,
+        by=by,
+        at_ms=at_ms,
+        reason=reason,
+    )
+
+
+def json_patch(before: JsonObject, after: JsonObject) -> tuple[JsonObject, ...]:
+    """Return the RFC 6902 patch that turns one object into the other."""
+    patch = jsonpatch.make_patch(before, after)
+    return tuple(cast("list[JsonObject]", patch.patch))

@@ -1,0 +1,89 @@
+"""Frozen records of the wire: a person, a run, an edit, a result."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from pydantic import BaseModel, ConfigDict
+
+from twokey.gateway.protocol.strict_json import JsonObject
+
+
+class Record(BaseModel):
+    """A frozen record that refuses fields it does not know.
+
+    What does not fit is named without what it holds: that may be an argument.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+    def with_(self, **changes: object) -> Self:
+        """Return a copy with these fields replaced; values are trusted, not parsed."""
+        return self.model_copy(update=changes)
+
+
+class Person(Record):
+    """A Slack person. Only ``team`` and ``user`` identify; ``name`` is for reading."""
+
+    team: str
+    user: str
+    name: str = ""
+
+    def is_same(self, other: Person) -> bool:
+        """Say whether both are one person, by ids and never by name."""
+        return (self.team, self.user) == (other.team, other.user)
+
+
+class Home(Record):
+    """The run that calls belong to: the outermost agent, and its thread.
+
+    People speak to it, a worker brings it forward, and what waits inside it ends with
+    it. An agent that runs in no tool of another one is at home in its own thread.
+    """
+
+    agent: str
+    thread: str
+
+
+class EditRecord(Record):
+    """What a person changed in a call; the agent is told exactly this.
+
+    ``requested`` and ``executed`` are arguments, ``patch`` is RFC 6902 from the first
+    to the second, the two hashes are those of the two action documents.
+    """
+
+    v: int = 1
+    item_id: str
+    tool: str
+    tool_call_id: str
+    requested: JsonObject
+    executed: JsonObject
+    patch: tuple[JsonObject, ...]
+    requested_hash: str
+    executed_hash: str
+    by: Person
+    at_ms: int
+    reason: str = ""
+
+
+class Result(Record):
+    """What the executor reported.
+
+    ``payload`` is the tool's answer in the executor's own encoding; the gateway keeps
+    it to hand it back and never reads it. ``summary`` is untrusted text for the card.
+    """
+
+    ok: bool
+    summary: str = ""
+    payload: str = ""
+
+
+def is_inside(ns: str, outer: str) -> bool:
+    """Say whether one agent's namespace lies inside that of another.
+
+    LangGraph names what runs inside a task ``|node:task``. The second and the third
+    graph that one task runs are ``|1`` and ``|2``: they run beside the first.
+    """
+    inner = ns.removeprefix(f"{outer}|") if outer else ns
+    is_longer = inner != ns or not outer
+    return is_longer and ns != outer and not inner.partition("|")[0].isdecimal()

@@ -72,7 +72,7 @@ test-store: $(VENV)/.dev
 # What has to be covered is listed in pyproject.toml; these tests suffice for it.
 coverage: $(VENV)/.dev
 	$(call timed,$(BIN)/python -m pytest $(PARALLEL) \
-		tests/approvals tests/policy tests/store tests/service --cov)
+		tests/approvals tests/protocol tests/policy tests/store tests/service --cov)
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .
@@ -80,7 +80,7 @@ check: $(VENV)/.dev
 	@$(BIN)/lint-imports
 	@$(BIN)/loq check
 	@$(BIN)/codespell
-	@$(BIN)/interrogate --quiet bot gateway
+	@$(BIN)/interrogate --quiet agent bot cli gateway sandbox src
 	@$(BIN)/mypy
 	@$(BIN)/pyright
 	@$(BIN)/zizmor --offline --quiet --no-progress .github

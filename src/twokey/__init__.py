@@ -1,0 +1,36 @@
+"""Hold an AI agent's tool calls until a person agrees.
+
+    from twokey import Twokey
+    from twokey.agent import ApprovalMiddleware, guarded, require_approval
+
+Names load when they are asked for, so that importing `twokey.agent` starts no server.
+The folders beside this file are links to those at the top of the repository; an
+installation has the files themselves.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # a checker reads the names; a program that needs none loads none
+    from twokey.gateway.embed import Twokey
+    from twokey.gateway.errors import TwokeyError
+
+__all__ = ["Twokey", "TwokeyError"]
+
+_MODULES = {"Twokey": "twokey.gateway.embed", "TwokeyError": "twokey.gateway.errors"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return getattr(import_module(_MODULES[name]), name)
+    except ModuleNotFoundError as error:
+        error.add_note(f"{name} needs more packages: pip install 'twokey[server]'")
+        raise
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,77 @@
+"""One import name, which loads no more than it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+import twokey
+from twokey.gateway.embed import Twokey
+from twokey.gateway.errors import TwokeyError
+
+ROOT = Path(__file__).parents[2]
+LINKS = ("agent", "bot", "cli", "gateway", "sandbox")
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the modules that a new process holds after one statement."""
+    code = f"import json, sys; {statement}; print(json.dumps(sorted(sys.modules)))"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return {*json.loads(shown.stdout.splitlines()[-1])}
+
+
+def test_what_a_program_imports_from_the_top_is_the_public_api() -> None:
+    assert twokey.Twokey is Twokey
+    assert twokey.TwokeyError is TwokeyError
+    assert {*twokey.__all__} <= {*dir(twokey)}
+    with pytest.raises(AttributeError, match="has no attribute 'Towkey'"):
+        getattr(twokey, "Towkey")  # noqa: B009 - a checker would refuse the name
+
+
+def test_an_import_alone_loads_nothing_else_of_ours() -> None:
+    loaded = loaded_by("import twokey")
+
+    assert {name for name in loaded if name.startswith("twokey")} == {"twokey"}
+
+
+def test_the_agents_side_loads_no_server_no_redis_and_no_slack() -> None:
+    loaded = loaded_by("import twokey.agent")
+
+    foreign = ("aiohttp", "redis", "slack_bolt", "slack_sdk", "typer")
+    assert not loaded & {*foreign}
+    gateway = {
+        name.split(".")[2] for name in loaded if name.startswith("twokey.gateway.")
+    }
+    assert gateway <= {"errors", "failures", "gates", "protocol"}
+    assert not {
+        name for name in loaded if name.startswith(("twokey.bot", "twokey.cli"))
+    }
+
+
+def test_the_sandbox_loads_nothing_else_of_ours() -> None:
+    loaded = loaded_by("import twokey.sandbox.serve")
+
+    others = tuple(f"twokey.{name}" for name in LINKS if name != "sandbox")
+    assert not {name for name in loaded if name.startswith(others)}
+
+
+@pytest.mark.parametrize("name", LINKS)
+def test_each_package_is_the_folder_at_the_top_of_the_repository(name: str) -> None:
+    module = importlib.import_module(f"twokey.{name}")
+
+    assert module.__file__ is not None
+    assert Path(module.__file__).resolve() == ROOT / name / "__init__.py"
+
+
+def test_the_plugin_of_pytest_belongs_to_the_namespace() -> None:
+    points = distribution("twokey").entry_points
+
+    assert {point.value.split(".")[0].split(":")[0] for point in points} == {"twokey"}

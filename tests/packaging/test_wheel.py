@@ -1,0 +1,183 @@
+"""What pip installs: one top-level name, and extras that each start alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+POLICY = "version: 1\ndefaults: {reviewers: [U0ANA]}\ntools: {pay: {tier: approve}}\n"
+SETTINGS = "policy: policy.yml\n"
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def run(
+    words: Sequence[str | Path], folder: Path, *, code: int = 0
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end in a folder, without what this process's Python sees."""
+    env = {key: value for key, value in os.environ.items() if "PYTHON" not in key}
+    shown = subprocess.run(
+        [str(word) for word in words],
+        cwd=folder,
+        env=env,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert shown.returncode == code, shown.stdout + shown.stderr
+    return shown
+
+
+def installed(what: str, place: Path, *others: str) -> Path:
+    """Install into a new environment; return the folder of its programs."""
+    run([sys.executable, "-m", "venv", place], ROOT)
+    pip = place / "bin/pip"
+    run([pip, "install", "--quiet", what, *others], ROOT)
+    return place / "bin"
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build an sdist of the tree, and a wheel of the sdist."""
+    folder = tmp_path_factory.mktemp("dist")
+    programs = installed("hatchling", folder / "venv")
+    run([programs / "hatchling", "build", "-t", "sdist", "-d", folder], ROOT)
+    (sdist,) = folder.glob("*.tar.gz")
+    run([programs / "pip", "wheel", "-q", "--no-deps", "-w", folder, sdist], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def wheel(built: Path) -> Path:
+    (file,) = built.glob("*.whl")
+    return file
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A folder of somebody who uses Twokey."""
+    (tmp_path / "policy.yml").write_text(POLICY, encoding="utf-8")
+    (tmp_path / "twokey.yml").write_text(SETTINGS, encoding="utf-8")
+    return tmp_path
+
+
+def test_the_wheel_has_one_top_level_name_and_all_our_files(wheel: Path) -> None:
+    listed = zipfile.ZipFile(wheel).namelist()
+
+    tops = {name.split("/")[0] for name in listed}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {"twokey"}
+    tracked = run(
+        ["git", "ls-files", "agent", "bot", "cli", "gateway", "sandbox"], ROOT
+    ).stdout.split()
+    assert {f"twokey/{name}" for name in tracked} <= {*listed}
+    assert "twokey/py.typed" in listed
+
+
+def test_the_sdist_holds_files_and_no_links(built: Path) -> None:
+    (file,) = built.glob("*.tar.gz")
+    with tarfile.open(file) as archive:
+        members = archive.getmembers()
+
+    assert not [one.name for one in members if one.issym() or one.islnk()]
+    assert [one.name for one in members if one.name.endswith("/lua/open.lua")]
+
+
+def test_the_base_package_checks_a_policy(
+    wheel: Path, tmp_path: Path, home: Path
+) -> None:
+    programs = installed(str(wheel), tmp_path / "venv")
+
+    told = run([programs / "twokey", "policy", "check", "policy.yml"], home)
+    refused = run([programs / "twokey", "gateway"], home, code=2)
+    shown = run([programs / "python", "-m", "twokey", "--help"], home)
+
+    assert "The policy is good" in told.stdout
+    assert "pip install 'twokey[server]'" in refused.stderr
+    assert "policy" in shown.stdout
+
+
+def test_the_agents_extra_gates_an_agent(wheel: Path, tmp_path: Path) -> None:
+    programs = installed(f"{wheel}[agent]", tmp_path / "venv")
+
+    names = "ApprovalMiddleware, guarded, require_approval"
+    run([programs / "python", "-c", f"from twokey.agent import {names}"], tmp_path)
+    run([programs / "python", "-c", "import redis"], tmp_path, code=1)
+
+
+@pytest.fixture
+def serving(wheel: Path, tmp_path: Path) -> Path:
+    place = tmp_path / "venv"
+    return installed(f"{wheel}[server,embedded]", place, "pytest", "pytest-asyncio")
+
+
+def test_the_gateway_runs_without_slack(serving: Path, home: Path) -> None:
+    run([serving / "python", "-c", "import slack_sdk"], home, code=1)
+    shown = run([serving / "twokey", "--help"], home)
+    assert "pip install 'twokey[slack]'" in shown.stdout
+    with subprocess.Popen(
+        [serving / "twokey", "gateway"],
+        cwd=home,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as gateway:
+        assert gateway.stdout is not None
+        told = _until("The gateway runs", gateway.stdout)
+        gateway.send_signal(signal.SIGINT)
+        rest = gateway.stdout.read()
+
+    assert gateway.returncode in {0, 130}, told + rest
+
+
+def _until(words: str, lines: Iterator[str]) -> str:
+    told = ""
+    for line in lines:
+        told += line
+        if words in line:
+            return told
+    raise AssertionError(told)
+
+
+def test_a_users_own_bot_and_gateway_are_theirs(serving: Path, home: Path) -> None:
+    (home / "bot.py").write_text("MINE = True\n", encoding="utf-8")
+    (home / "gateway").mkdir()
+    (home / "gateway/__init__.py").write_text("MINE = True\n", encoding="utf-8")
+    (home / "test_mine.py").write_text(
+        "import bot, gateway\n"
+        "from twokey import Twokey\n"
+        "from twokey.agent import ApprovalMiddleware\n"
+        "def test_mine():\n"
+        "    assert bot.MINE and gateway.MINE\n"
+        "    assert Twokey.__module__.startswith('twokey.')\n"
+        "async def test_the_sandbox(twokey_sandbox):\n"
+        "    assert twokey_sandbox.url\n",
+        encoding="utf-8",
+    )
+
+    told = run([serving / "python", "-m", "pytest", "-q", "--asyncio-mode=auto"], home)
+    shown = run([serving / "python", "-m", "twokey", "policy", "check"], home)
+
+    assert "2 passed" in told.stdout
+    assert "The policy is good" in shown.stdout
+
+
+@pytest.mark.parametrize("extra", ["slack", "all"])
+def test_everything_can_be_started(
+    wheel: Path, tmp_path: Path, home: Path, extra: str
+) -> None:
+    programs = installed(f"{wheel}[{extra}]", tmp_path / "venv")
+
+    shown = run([programs / "twokey", "--help"], home)
+    told = run([programs / "twokey", "manifest"], home)
+
+    assert "Not installed" not in shown.stdout
+    assert "oauth_config" in told.stdout

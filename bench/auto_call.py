@@ -28,8 +28,8 @@ from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.tools import tool
 
+from bench.payments_stub import Graph
 from bench.stats import Figure, Measured, NotMeasured, ratio
-from bench.till import Graph
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import ScriptedModel, calling
 from twokey.gateway.policy.load import load_policy

@@ -27,8 +27,8 @@ from langchain_core.messages import HumanMessage
 from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command
 
+from bench.payments_stub import Graph, PaymentsStub, agent
 from bench.stats import P95, Figure, Measured, ratio
-from bench.till import Graph, Till, agent
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -88,11 +88,11 @@ async def measure(*, is_quick: bool = False) -> Figure:
 
 async def measured(plan: Plan) -> Figure:
     """Run all three as often as the plan says."""
-    async with _subjects() as (till, subjects):
+    async with _subjects() as (stub, subjects):
         for subject in subjects:
-            await _once(subject, till, f"{subject.name} warms up")
+            await _once(subject, stub, f"{subject.name} warms up")
         rounds = [
-            await _round(subjects, till, plan.approvals, turn)
+            await _round(subjects, stub, plan.approvals, turn)
             for turn in range(plan.rounds)
         ]
     twokey, bare, poller = (
@@ -238,18 +238,18 @@ class Poller:
 
 
 @asynccontextmanager
-async def _subjects() -> AsyncGenerator[tuple[Till, list[Subject]]]:
+async def _subjects() -> AsyncGenerator[tuple[PaymentsStub, list[Subject]]]:
     """Start everything, with a worker that waits for jobs throughout."""
-    till = Till()
+    stub = PaymentsStub()
     with TemporaryDirectory(prefix="tk-bench-") as folder:
         data_dir = Path(folder)
         async with (
             open_store(None, data_dir) as store,
             open_checkpoints(str(data_dir / "checkpoints.db")) as saver,
         ):
-            ours = agent(till, ApprovalMiddleware(_AGENT), guarded)
+            ours = agent(stub, ApprovalMiddleware(_AGENT), guarded)
             theirs = agent(
-                till,
+                stub,
                 HumanInTheLoopMiddleware({"refund": True}, interrupt_mode="per_call"),
                 lambda tool: tool,
             )
@@ -257,26 +257,26 @@ async def _subjects() -> AsyncGenerator[tuple[Till, list[Subject]]]:
             bare = Bare(attached(theirs, saver))
             runners = {_AGENT: LangGraphLocal(attached(ours, saver))}
             async with running(store, lambda: _POLICY, runners, at_rest=twokey.at_rest):
-                yield till, [twokey, bare, Poller(bare, store)]
+                yield stub, [twokey, bare, Poller(bare, store)]
 
 
 async def _round(
-    subjects: Sequence[Subject], till: Till, approvals: int, turn: int
+    subjects: Sequence[Subject], stub: PaymentsStub, approvals: int, turn: int
 ) -> list[tuple[float, ...]]:
     """Let the subjects take turns; return what each took, in their order."""
     taken: list[list[float]] = [[] for _ in subjects]
     for number in range(approvals):
         for row, subject in zip(taken, subjects, strict=True):
             order = f"{subject.name} {turn}.{number}"
-            row.append(await _once(subject, till, order))
+            row.append(await _once(subject, stub, order))
     return [tuple(row) for row in taken]
 
 
-async def _once(subject: Subject, till: Till, order: str) -> float:
+async def _once(subject: Subject, stub: PaymentsStub, order: str) -> float:
     """Return how long one approval took from decision to tool start, in ms."""
     async with asyncio.timeout(_PATIENCE_S):
         await subject.propose(order)
-        begun = till.expect(order)
+        begun = stub.expect(order)
         decided = await subject.decide(order)
         taken = await begun - decided
         await subject.rest(order)

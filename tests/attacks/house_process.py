@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from twokey.bot.app import SlackBot, StoreNonces
 from twokey.bot.config import BotConfig
 from twokey.gateway.config import SlackMode
@@ -50,11 +50,11 @@ def dying(point: str, *, after: bool) -> Callable[[Method[P, R]], Method[P, R]]:
         @functools.wraps(method)
         async def wrapped(*args: P.args, **kwargs: P.kwargs) -> R:
             if not after:
-                shop.die_at(point)
+                sample_tools.die_at(point)
             result = await method(*args, **kwargs)
             # Acknowledging nothing is no step: it has no more arguments than `self`.
             if after and (len(args) > 1 or kwargs):
-                shop.die_at(point)
+                sample_tools.die_at(point)
             return result
 
         return wrapped
@@ -94,7 +94,7 @@ async def main(
         default_agent="shop",
     )
     async with open_checkpoints(str(Path(checkpoints))) as saver:
-        runner = LangGraphLocal(attached(shop.graph(), saver))
+        runner = LangGraphLocal(attached(sample_tools.graph(), saver))
         async with (
             running(store, lambda: rules, {"shop": runner}),
             SlackBot(config, ReviewService(store, lambda: rules)) as bot,

@@ -18,7 +18,7 @@ import pytest
 from tests.bot.bot_house import CHANNEL, has_button, is_card_of
 from tests.conftest import eventually
 from tests.lifetimes import listed
-from tests.resume import shop
+from tests.resume import sample_tools
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
@@ -60,7 +60,7 @@ class Scene:
             self.sandbox.api_url, self.sandbox.bot_token, self.sandbox.signing_secret,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={**os.environ, shop.DIE: die_at},
+            env={**os.environ, sample_tools.DIE: die_at},
         )  # fmt: skip
         try:
             assert process.stdout
@@ -137,7 +137,7 @@ class Scene:
 async def scene(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Scene]:
-    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
     async with Sandbox() as sandbox:
         yield Scene(sandbox, store, tmp_path / "checkpoints.db")
 
@@ -167,7 +167,7 @@ async def test_a_bot_that_dies_beside_the_posting_leaves_one_card_that_counts(
             if copy["ts"] != usable["ts"]:
                 await scene.ana.click(CHANNEL, str(copy["ts"]), Action.APPROVE)
     assert len(copies) == (2 if point == "posted" else 1)
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert await scene.count(EventName.ITEM_AUTHORIZED) == 1
 
 
@@ -195,7 +195,7 @@ async def test_a_bot_that_dies_beside_the_decision_loses_none_and_counts_it_once
             lambda m: m["ts"] == card["ts"] and "done" in str(m["blocks"]),
             20,
         )
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert await scene.count(EventName.ITEM_AUTHORIZED) == 1
 
 
@@ -207,7 +207,7 @@ async def test_a_worker_that_dies_inside_leaves_a_doubt_that_a_person_sees(
         await scene.ask(REFUND)
         await scene.approve()
         await killed(first)
-    assert len(shop.ledger()) == effects
+    assert len(sample_tools.ledger()) == effects
 
     async with scene.house():
         assert await scene.ended() is ItemState.IN_DOUBT
@@ -220,14 +220,14 @@ async def test_a_worker_that_dies_inside_leaves_a_doubt_that_a_person_sees(
             20,
         )
         assert "In doubt" in str(doubtful["blocks"])
-        assert len(shop.ledger()) == effects, "nothing ran again by itself"
+        assert len(sample_tools.ledger()) == effects, "nothing ran again by itself"
 
         found = Action.RECONCILE_EXECUTED if effects else Action.RECONCILE_RERUN
         await scene.ana.click(CHANNEL, str(card["ts"]), found)
 
         assert await scene.ended() is ItemState.EXECUTED
         await eventually(lambda: is_told(scene))
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_publisher_that_dies_beside_an_acknowledgement_loses_no_card(
@@ -242,7 +242,7 @@ async def test_a_publisher_that_dies_beside_an_acknowledgement_loses_no_card(
 
         assert await scene.ended() is ItemState.EXECUTED
         await eventually(lambda: is_told(scene))
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def is_told(scene: Scene) -> bool:

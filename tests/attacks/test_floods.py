@@ -12,7 +12,7 @@ from contextlib import AsyncExitStack
 import aiohttp
 import pytest
 
-from tests.attacks.enemy import click_payload, trace, value_of
+from tests.attacks.attacker import click_payload, trace, value_of
 from tests.bot.bot_house import House
 from tests.bot.signed import interaction, signed_headers
 from twokey.bot import ingress

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.attacks.enemy import (
+from tests.attacks.attacker import (
     Payload,
     Trace,
     changed,

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.attacks.enemy import (
+from tests.attacks.attacker import (
     click_payload,
     deliver,
     submission_payload,

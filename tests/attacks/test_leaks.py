@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from tests.attacks.enemy import deliver_bytes
+from tests.attacks.attacker import deliver_bytes
 from tests.attacks.test_hostile_texts import nothing_is_left
 from tests.attacks.test_tampered_store import claim_of
 from tests.bot.bot_house import CHANNEL, POLICY, House
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House as Shop
 from tests.resume.house import open_house
 from twokey.bot.ids import Action, Input
@@ -144,7 +144,7 @@ async def shop_house(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Shop]:
     """Give a gateway with the shop's agent; nobody works yet."""
-    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
     async with open_house(store, tmp_path / "checkpoints.db") as opened:
         yield opened
 
@@ -179,7 +179,7 @@ async def test_an_error_that_quotes_arguments_is_logged_without_them(
     def refuse(results: list[str]) -> str:
         raise ValueError(f"400: cannot use {results}")
 
-    monkeypatch.setattr(shop, "after_tools", refuse)
+    monkeypatch.setattr(sample_tools, "after_tools", refuse)
     async with shop_house.working():
         await shop_house.ask(REFUND)
         [item] = await shop_house.asked()

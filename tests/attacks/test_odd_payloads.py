@@ -8,7 +8,7 @@ from urllib.parse import urlencode
 
 import pytest
 
-from tests.attacks.enemy import (
+from tests.attacks.attacker import (
     Payload,
     changed,
     click_payload,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import aiohttp
 import pytest
 
-from tests.attacks.enemy import Payload, click_payload, deliver, trace, value_of
+from tests.attacks.attacker import Payload, click_payload, deliver, trace, value_of
 from tests.bot.bot_house import CHANNEL, House
 from tests.bot.signed import FORM, interaction, post, signed_headers
 from tests.lifetimes import listed

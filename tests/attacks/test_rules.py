@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.attacks.enemy import (
+from tests.attacks.attacker import (
     changed,
     click_payload,
     deliver,

@@ -16,7 +16,7 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.types import Command
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House, open_house
 from twokey.agent import connected, guarded
 from twokey.gateway.approvals.decisions import Edit
@@ -50,7 +50,7 @@ DEAF: list[Any] = [
 @pytest.fixture(autouse=True)
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give every test a ledger of its own."""
-    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ async def test_an_answer_that_nobody_gave_runs_nothing(house: House) -> None:
         await house.decide(item)
         await eventually(lambda: has(house, ItemState.LAPSED))
 
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_answers_of_every_wrong_shape_run_nothing_and_brick_nothing(
@@ -118,12 +118,15 @@ async def test_answers_of_every_wrong_shape_run_nothing_and_brick_nothing(
                     await house.runner.resume("t1", answers, key="k")
                 except (AnswerRefused, UnicodeEncodeError):
                     continue
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []
         for item in await house.items():
             await house.decide(item)
         await house.words()
 
-    assert sorted(line.split()[0] for line in shop.ledger()) == ["email", "refund"]
+    assert sorted(line.split()[0] for line in sample_tools.ledger()) == [
+        "email",
+        "refund",
+    ]
 
 
 async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
@@ -145,7 +148,7 @@ async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
         await house.decide(other)
         await house.words(2)
 
-    assert [line.split()[0] for line in shop.ledger()] == ["email"]
+    assert [line.split()[0] for line in sample_tools.ledger()] == ["email"]
 
 
 async def test_arguments_swapped_in_the_checkpoint_do_not_run(house: House) -> None:
@@ -164,7 +167,7 @@ async def test_arguments_swapped_in_the_checkpoint_do_not_run(house: House) -> N
         await house.decide(item)
         await house.idle()
 
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 @pytest.mark.parametrize("kind", ["run", "hold"])
@@ -186,7 +189,7 @@ async def test_a_verdict_forged_into_the_checkpoint_clears_nothing(
         await house.decide(item)
         await house.idle()
 
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_an_agent_without_its_middleware_runs_no_guarded_tool(
@@ -194,14 +197,14 @@ async def test_an_agent_without_its_middleware_runs_no_guarded_tool(
 ) -> None:
     [item] = await paused(house)
     make = cast("Any", create_agent)
-    bare = make(shop.obedient(), tools=[guarded(shop.refund)])
+    bare = make(sample_tools.obedient(), tools=[guarded(sample_tools.refund)])
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         runner = LangGraphLocal(attached(bare, saver))
         with pytest.raises(Exception, match="nobody cleared this call"):
             await cast("Any", runner)._graph.ainvoke(Command(goto="tools"), CONFIG)
     await house.decide(item)
 
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_an_old_checkpoint_that_is_run_again_executes_nothing_again(
@@ -217,7 +220,7 @@ async def test_an_old_checkpoint_that_is_run_again_executes_nothing_again(
         with connected(gateway):
             end = await graph.ainvoke(Command(resume=answers), before.config)
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert "refunded 78291 899" in str(end["messages"][-1].text)
 
 
@@ -238,7 +241,7 @@ async def test_a_thread_that_was_copied_under_another_name_executes_nothing(
             answers = {pause.id: approving(item)}
             end = await graph.ainvoke(Command(resume=answers), copy)
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert "must not run" in str(end["messages"][-1].text)
 
 
@@ -277,7 +280,7 @@ def forged_edit() -> dict[str, Any]:
     return record.model_dump(mode="json")
 
 
-class Listening(shop.Obedient):
+class Listening(sample_tools.Obedient):
     """The shop's model, which also remembers everything that it was given to read."""
 
     def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> Any:
@@ -293,10 +296,10 @@ async def listener(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[House]:
     """Give a house whose model remembers what it read, with tools that lie."""
-    monkeypatch.setattr(shop, "Obedient", Listening)
+    monkeypatch.setattr(sample_tools, "Obedient", Listening)
     HEARD.clear()
     async with open_checkpoints(str(tmp_path / "c.db")) as saver:
-        graph = shop.graph(guarded(lying), guarded(forging))
+        graph = sample_tools.graph(guarded(lying), guarded(forging))
         yield House(store, LangGraphLocal(attached(graph, saver)))
 
 
@@ -371,7 +374,7 @@ async def test_a_job_that_nobody_can_read_keeps_no_other_from_being_done(
             await house.decide(item)
             await house.words()
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_job_that_nobody_can_read_is_put_aside(store: Store) -> None:

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.attacks.enemy import click_payload, deliver, value_of
+from tests.attacks.attacker import click_payload, deliver, value_of
 from tests.attacks.test_wrong_people import click_on, member
 from tests.bot.bot_house import House
 from tests.bot.tampering import expire

@@ -12,7 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langchain_core.tools import tool
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import ANA, DAN, RULES, House
 from tests.service.desk import Desk
 from twokey.agent import guarded
@@ -36,7 +36,7 @@ OWN: RunnableConfig = {"configurable": {"thread_id": "own"}}
 async def hand_on(task: str) -> str:
     """Let another agent do something in a thread of its own."""
     given = {"messages": [{"role": "user", "content": task}]}
-    await shop.graph().ainvoke(given, OWN)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
+    await sample_tools.graph().ainvoke(given, OWN)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
     return "handed on"
 
 
@@ -45,9 +45,9 @@ async def house(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[House]:
     """Give a house whose agent hands tasks on."""
-    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        graph = shop.graph(guarded(hand_on))
+        graph = sample_tools.graph(guarded(hand_on))
         yield House(store, LangGraphLocal(attached(graph, saver)))
 
 
@@ -111,15 +111,15 @@ async def hand_on_by_run(task: str) -> str:
     """Let another agent do something by a run of its own."""
     given = {"messages": [{"role": "user", "content": task}]}
     twokey = RUNNING[0]
-    await twokey.run(shop.graph, given, thread_id="own", agent="shop")
+    await twokey.run(sample_tools.graph, given, thread_id="own", agent="shop")
     return "handed on"
 
 
 async def test_a_run_that_a_tool_starts_knows_them_too(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
-    graph = shop.graph(guarded(hand_on_by_run))
+    monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
+    graph = sample_tools.graph(guarded(hand_on_by_run))
     given = {
         "messages": [
             ("user", json.dumps([("hand_on_by_run", {"task": json.dumps(REFUND)})]))

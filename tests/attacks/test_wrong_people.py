@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from tests.attacks.enemy import (
+from tests.attacks.attacker import (
     Payload,
     changed,
     click_payload,

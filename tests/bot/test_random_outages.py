@@ -26,7 +26,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from tests.bot.bot_house import House
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import ANA, DAN, RULES
 from twokey.bot.cards.outcome import agent_words
 from twokey.bot.cards.run_state import RUN_TEXTS
@@ -110,12 +110,12 @@ class Outages:
 
 @pytest.fixture(autouse=True)
 def _ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
 
 
 def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the model, the store and Slack be away when they are to be."""
-    answer, call = shop.answer, Slack.call
+    answer, call = sample_tools.answer, Slack.call
     command, together = Connection.command, Connection.together
     evalsha = Connection.evalsha
 
@@ -147,7 +147,7 @@ def break_things(outages: Outages, monkeypatch: pytest.MonkeyPatch) -> None:
         outages.check("store", unavailable)
         return await evalsha(self, *given)
 
-    monkeypatch.setattr(shop, "answer", answered)
+    monkeypatch.setattr(sample_tools, "answer", answered)
     monkeypatch.setattr(Slack, "call", called)
     monkeypatch.setattr(Connection, "command", commanded)
     monkeypatch.setattr(Connection, "together", done_together)
@@ -227,7 +227,9 @@ class Shop:
                 decision: Decision = Approve()
                 if item.state is ItemState.IN_DOUBT:
                     order = str(item.args["order"])
-                    has_run = any(order in line.split() for line in shop.ledger())
+                    has_run = any(
+                        order in line.split() for line in sample_tools.ledger()
+                    )
                     finding = Finding.EXECUTED if has_run else Finding.RERUN
                     decision = Reconcile(finding=finding)
                 click = Click(
@@ -287,7 +289,7 @@ async def play(
     store.retries = SCALED
     shop_ = Shop(house, outages)
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        graph: Any = attached(shop.graph(), saver)
+        graph: Any = attached(sample_tools.graph(), saver)
         runner = LangGraphLocal(graph)
         break_things(outages, patch)
         async with (
@@ -342,7 +344,7 @@ async def check(shop_: Shop, ended: dict[str, str]) -> None:
         assert set(texts) <= {went_on, stopped}, (thread, texts)
         for _, text, blocks in of_runs:
             assert (Action.TRY_AGAIN.value in blocks) == (text == stopped)
-    orders = [line.split()[1] for line in shop.ledger()]
+    orders = [line.split()[1] for line in sample_tools.ledger()]
     assert sorted(orders) == sorted(set(orders)), "a refund ran twice"
     for thread, order in shop_.orders.items():
         if order not in orders:

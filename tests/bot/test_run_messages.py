@@ -12,8 +12,8 @@ import pytest
 
 from tests.bot.bot_house import CHANNEL as CARDS
 from tests.bot.bot_house import DAN, TEAM, House, has_button
+from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
-from tests.bot.tame import assert_tame
 from tests.bot.tampering import FORGED
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
 from twokey.bot.cards.run_state import ANNOUNCED, RUN_TEXTS

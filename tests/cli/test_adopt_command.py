@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import DAN, ORIGIN
 from tests.resume.test_embed import asked
 from twokey.cli.main import run
@@ -17,7 +17,7 @@ from twokey.gateway.errors import SettingsError
 from twokey.gateway.store.store import Store
 
 SETTINGS = """
-agents: {shop: {graph: "tests.resume.shop:graph"}}
+agents: {shop: {graph: "tests.resume.sample_tools:graph"}}
 checkpoints: CHECKPOINTS
 redis_url: STORE
 policy:
@@ -32,7 +32,7 @@ async def test_lost_checkpoints_are_refused_until_an_operator_accepts_new_ones(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger"))
+    monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger"))
 
     def settings(checkpoints: str) -> Path:
         file = tmp_path / "twokey.yml"

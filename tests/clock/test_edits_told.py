@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from tests.clock.conftest import Clock
 from tests.lifetimes import lose_records
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House, open_house
 from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.protocol.edits import NOTICE_MARK, UNCONFIRMED_MARK
@@ -24,16 +24,16 @@ HALF: JsonObject = {"order": "78291", "amount": 449.5}
 @pytest.fixture
 def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Give what the model reads beside its own words, as one text a call."""
-    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
     texts: list[str] = []
-    answer = shop.answer
+    answer = sample_tools.answer
 
     def listening(messages: list[BaseMessage]) -> AIMessage:
         said = (one for one in messages if not isinstance(one, AIMessage))
         texts.append("\n".join(str(one.text) for one in said))
         return answer(messages)
 
-    monkeypatch.setattr(shop, "answer", listening)
+    monkeypatch.setattr(sample_tools, "answer", listening)
     return texts
 
 

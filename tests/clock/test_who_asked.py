@@ -9,7 +9,7 @@ import pytest
 
 from tests.clock.conftest import Clock
 from tests.lifetimes import lose_records, wrong_lifetimes
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import ANA, ORIGIN, House, open_house
 from twokey.gateway.approvals.decisions import Approve, Click, Reviewer, Standing
 from twokey.gateway.approvals.record import Item
@@ -40,7 +40,7 @@ def reviewer(person: Person) -> Reviewer:
 
 @pytest.fixture(autouse=True)
 def _ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(shop.LEDGER, str(tmp_path / "ledger.txt"))
+    monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
 
 
 @pytest.fixture

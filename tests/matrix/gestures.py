@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tests.matrix.hall import Hall, Table
+from tests.matrix.matrix_stack import MatrixStack, Table
 from tests.matrix.people import Kind
 from twokey.bot.ids import Action, Input, View, unseal
 from twokey.gateway.protocol.verbs import Verb
@@ -33,9 +33,9 @@ BUTTONS = {
 _ODD = {Kind.OTHER_WORKSPACE, Kind.OTHER_TEAM}
 
 
-async def click(hall: Hall, table: Table, verb: Verb, user_id: str) -> None:
+async def click(stack: MatrixStack, table: Table, verb: Verb, user_id: str) -> None:
     """Click the button of a decision on a card; a form of it may be open then."""
-    sandbox, card = hall.world.sandbox, hall.card(table)
+    sandbox, card = stack.world.sandbox, stack.card(table)
     user = sandbox.workspace.user(user_id)
     is_odd = user_id == table.person and table.cell.kind in _ODD
     if not (user.deleted or user.is_bot or is_odd):
@@ -71,26 +71,28 @@ def _make_odd(payload: JsonObject, kind: Kind) -> None:
         del payload["user"]["team_id"]
 
 
-def version_shown(hall: Hall, table: Table) -> int:
+def version_shown(stack: MatrixStack, table: Table) -> int:
     """Return the version that the buttons of a card are for."""
-    placed = find(list(hall.card(table).blocks or ()), Action.APPROVE)
+    placed = find(list(stack.card(table).blocks or ()), Action.APPROVE)
     return unseal(str(placed.element["value"])).version if placed else 0
 
 
-def form(hall: Hall, user_id: str) -> Shown | None:
+def form(stack: MatrixStack, user_id: str) -> Shown | None:
     """Return the form before somebody, None when there is none."""
-    stack = hall.world.sandbox.workspace.modals[user_id]
-    return stack[-1] if stack else None
+    modals = stack.world.sandbox.workspace.modals[user_id]
+    return modals[-1] if modals else None
 
 
-def close_forms(hall: Hall, user_id: str) -> None:
+def close_forms(stack: MatrixStack, user_id: str) -> None:
     """Close whatever is open before somebody."""
-    hall.world.sandbox.workspace.modals[user_id].clear()
+    stack.world.sandbox.workspace.modals[user_id].clear()
 
 
-async def submit(hall: Hall, verb: Verb, user_id: str, *, amount: int = 13) -> None:
+async def submit(
+    stack: MatrixStack, verb: Verb, user_id: str, *, amount: int = 13
+) -> None:
     """Fill in the form that is open, validly, and submit it."""
-    sandbox, view = hall.world.sandbox, form(hall, user_id)
+    sandbox, view = stack.world.sandbox, form(stack, user_id)
     assert view is not None
     values = entered(view.blocks, _filled(view, verb, amount))
     user = sandbox.workspace.user(user_id)

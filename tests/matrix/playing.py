@@ -21,7 +21,7 @@ from tests.matrix.gestures import (
     submit,
     version_shown,
 )
-from tests.matrix.hall import PATIENCE_S, Hall, Table, open_hall
+from tests.matrix.matrix_stack import PATIENCE_S, MatrixStack, Table, open_hall
 from tests.matrix.model import Cell, Demand, End, Voter, Word
 from tests.matrix.people import (
     DEACTIVATED_BEFORE,
@@ -128,16 +128,16 @@ async def play(cells: Sequence[Cell]) -> Results:
     Each kind of person decides one cell after another, all kinds at the same time.
     """
     shown: dict[Table, _Shown] = {}
-    async with open_hall(cells) as hall:
-        sandbox = hall.world.sandbox
-        tables = await hall.lay(cells)
-        await _vote_first(hall, tables)
-        await _raise(hall, tables)
-        await _introduce(hall, tables)
+    async with open_hall(cells) as stack:
+        sandbox = stack.world.sandbox
+        tables = await stack.lay(cells)
+        await _vote_first(stack, tables)
+        await _raise(stack, tables)
+        await _introduce(stack, tables)
         for hour in Hour:
-            with _during(hall, hour):
+            with _during(stack, hour):
                 now = [table for table in tables if hour_of(table.cell) is hour]
-                shown |= await _play_together(hall, now)
+                shown |= await _play_together(stack, now)
     workspace = sandbox.workspace
     notices = (one.text for each in workspace.notices.values() for one in each)
     return Results(
@@ -146,7 +146,7 @@ async def play(cells: Sequence[Cell]) -> Results:
     )
 
 
-async def _vote_first(hall: Hall, tables: Sequence[Table]) -> None:
+async def _vote_first(stack: MatrixStack, tables: Sequence[Table]) -> None:
     """Let those vote who vote before; each of them is told that it counts."""
     voters = {
         table: _first(table) for table in tables if "second vote" in table.cell.demand
@@ -155,35 +155,35 @@ async def _vote_first(hall: Hall, tables: Sequence[Table]) -> None:
 
     async def vote(table: Table, user: str) -> None:
         async with room:
-            await click(hall, table, Verb.APPROVE, user)
+            await click(stack, table, Verb.APPROVE, user)
 
     await asyncio.gather(*(vote(table, user) for table, user in voters.items()))
 
     async def all_told() -> bool:
-        workspace = hall.world.sandbox.workspace
+        workspace = stack.world.sandbox.workspace
         return len(workspace.ephemerals) == len(voters)
 
     await eventually(all_told, within_s=PATIENCE_S)
 
 
-async def _raise(hall: Hall, tables: Sequence[Table]) -> None:
+async def _raise(stack: MatrixStack, tables: Sequence[Table]) -> None:
     """Let those edit who edit before: each edit asks for more, on the same card."""
     raised = [table for table in tables if table.cell.demand in _RAISED]
     for table in raised:
         user = _first(table)
-        await click(hall, table, Verb.EDIT, user)
-        await submit(hall, Verb.EDIT, user, amount=900)
-        assert is_warned(form(hall, user))
-        await submit(hall, Verb.EDIT, user, amount=900)
-        close_forms(hall, user)
+        await click(stack, table, Verb.EDIT, user)
+        await submit(stack, Verb.EDIT, user, amount=900)
+        assert is_warned(form(stack, user))
+        await submit(stack, Verb.EDIT, user, amount=900)
+        close_forms(stack, user)
 
     async def all_shown() -> bool:
-        return all(version_shown(hall, table) == 2 for table in raised)
+        return all(version_shown(stack, table) == 2 for table in raised)
 
     await eventually(all_shown, within_s=PATIENCE_S)
 
 
-async def _introduce(hall: Hall, tables: Sequence[Table]) -> None:
+async def _introduce(stack: MatrixStack, tables: Sequence[Table]) -> None:
     """Let the bot hear of those who are gone later, while they are still there."""
     known = {
         Cell(Kind.REVOKED_NOW, Demand.BY_GROUP, Verb.APPROVE),
@@ -191,15 +191,15 @@ async def _introduce(hall: Hall, tables: Sequence[Table]) -> None:
     }
     for table in tables:
         if table.cell in known:
-            await click(hall, table, Verb.RESPOND, table.person)
-            assert form(hall, table.person) is not None
-            close_forms(hall, table.person)
+            await click(stack, table, Verb.RESPOND, table.person)
+            assert form(stack, table.person) is not None
+            close_forms(stack, table.person)
 
 
 @contextmanager
-def _during(hall: Hall, hour: Hour) -> Generator[None]:
+def _during(stack: MatrixStack, hour: Hour) -> Generator[None]:
     """Let it be this hour."""
-    sandbox = hall.world.sandbox
+    sandbox = stack.world.sandbox
     if hour is Hour.ESCALATING:
         for place in (REVOKED_BEFORE, DEMOTED_BEFORE):
             leave_group(sandbox.workspace, SENIOR, place.user.id)
@@ -216,9 +216,11 @@ def _during(hall: Hall, hour: Hour) -> Generator[None]:
     sandbox.faults.clear()
 
 
-async def _play_together(hall: Hall, tables: Sequence[Table]) -> dict[Table, _Shown]:
+async def _play_together(
+    stack: MatrixStack, tables: Sequence[Table]
+) -> dict[Table, _Shown]:
     async def in_turn(own: Sequence[Table]) -> list[_Shown]:
-        return [await _play_one(hall, table) for table in own]
+        return [await _play_one(stack, table) for table in own]
 
     ordered = sorted(tables, key=_kind)
     rows = [list(own) for _, own in itertools.groupby(ordered, _kind)]
@@ -228,38 +230,38 @@ async def _play_together(hall: Hall, tables: Sequence[Table]) -> dict[Table, _Sh
     )
 
 
-async def _play_one(hall: Hall, table: Table) -> _Shown:
-    workspace = hall.world.sandbox.workspace
-    before = await hall.approval(table)
+async def _play_one(stack: MatrixStack, table: Table) -> _Shown:
+    workspace = stack.world.sandbox.workspace
+    before = await stack.approval(table)
     earlier = frozenset(one.ts for one in _private(workspace, table))
     trouble = ""
     try:
-        await _decide(hall, table)
+        await _decide(stack, table)
     except GestureFailed as error:
         trouble = str(error)
-    said = notice(form(hall, table.person))
-    close_forms(hall, table.person)
-    end = None if trouble else _end(table, before, await hall.approval(table))
+    said = notice(form(stack, table.person))
+    close_forms(stack, table.person)
+    end = None if trouble else _end(table, before, await stack.approval(table))
     return _Shown(end, trouble, said, earlier)
 
 
-async def _decide(hall: Hall, table: Table) -> None:
+async def _decide(stack: MatrixStack, table: Table) -> None:
     """Click and, in a form that opens, submit; some are gone just before that."""
     verb, user = table.cell.verb, table.person
     if verb is Verb.APPROVE:
-        with _gone(hall, table):
-            await click(hall, table, verb, user)
+        with _gone(stack, table):
+            await click(stack, table, verb, user)
         return
-    await click(hall, table, verb, user)
-    if form(hall, user) is not None:
-        with _gone(hall, table):
-            await submit(hall, verb, user)
+    await click(stack, table, verb, user)
+    if form(stack, user) is not None:
+        with _gone(stack, table):
+            await submit(stack, verb, user)
 
 
 @contextmanager
-def _gone(hall: Hall, table: Table) -> Generator[None]:
+def _gone(stack: MatrixStack, table: Table) -> Generator[None]:
     """Let those who are gone just now be gone meanwhile."""
-    workspace, user = hall.world.sandbox.workspace, table.person
+    workspace, user = stack.world.sandbox.workspace, table.person
     kind = table.cell.kind
     if kind is Kind.REVOKED_NOW:
         leave_group(workspace, SUPPORT, user)

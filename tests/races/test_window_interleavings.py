@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.levels import examples
-from tests.races.turnstile import Choose, Turnstile, every_order
+from tests.races.interleaver import Choose, Interleaver, every_order
 from tests.service.desk import ANA, BEN, Desk
 from tests.service.windowed import refund, refunded, windowed
 from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reject
@@ -136,10 +136,10 @@ async def play(
         await scene.submit(amount)
     clicks = await scene.clicks()
     with pytest.MonkeyPatch.context() as patch:
-        turnstile = Turnstile(store.conn, patch)
-        await turnstile.run([scene.do(deed, clicks) for deed in deeds], choose)
+        interleaver = Interleaver(store.conn, patch)
+        await interleaver.run([scene.do(deed, clicks) for deed in deeds], choose)
     await scene.ensure_as_the_model_says()
-    return turnstile.steps
+    return interleaver.steps
 
 
 PAIRS: list[tuple[list[int], Deed, Deed]] = [

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.resume import postgres_server, shop
+from tests.resume import postgres_server, sample_tools
 from tests.resume.house import House, open_house
 from twokey.gateway.store.store import Store
 
@@ -17,7 +17,7 @@ from twokey.gateway.store.store import Store
 def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Give every test a ledger of its own."""
     path = tmp_path / "ledger.txt"
-    monkeypatch.setenv(shop.LEDGER, str(path))
+    monkeypatch.setenv(sample_tools.LEDGER, str(path))
     return path
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from twokey.gateway.approvals.decisions import (
     Approve,
     Click,
@@ -176,5 +176,5 @@ class House:
 async def open_house(store: Store, checkpoints: Path) -> AsyncGenerator[House]:
     """Set up the shop's agent on a store."""
     async with open_checkpoints(str(checkpoints)) as saver:
-        runner = LangGraphLocal(attached(shop.graph(), saver), agent="shop")
+        runner = LangGraphLocal(attached(sample_tools.graph(), saver), agent="shop")
         yield House(store, runner, saver)

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from tests.resume import shop
+from tests.resume import sample_tools
 
 LEASE_MS = 1000
 _MODULE = "tests.resume.worker_process"
@@ -24,7 +24,7 @@ async def worker(
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", _MODULE, url, str(checkpoints), str(LEASE_MS),
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, shop.DIE: die_at},
+        env={**os.environ, sample_tools.DIE: die_at},
     )  # fmt: skip
     try:
         assert process.stdout

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from langchain_core.tools import tool
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House
 from twokey.agent import guarded
 from twokey.gateway.protocol.states import ItemState
@@ -24,8 +24,8 @@ TWO = [["refund", {"order": "1", "amount": 5}], ["refund", {"order": "2", "amoun
 @tool
 async def delegate(task: str) -> str:
     """Let another agent do something."""
-    shop.note(f"delegate {len(task)}")
-    inner = shop.graph()
+    sample_tools.note(f"delegate {len(task)}")
+    inner = sample_tools.graph()
     given = {"messages": [{"role": "user", "content": task}]}
     state = await inner.ainvoke(given)  # pyright: ignore[reportUnknownMemberType] - its overloads are partial
     return str(state["messages"][-1].text)
@@ -35,7 +35,7 @@ async def delegate(task: str) -> str:
 async def house(store: Store, tmp_path: Path) -> AsyncGenerator[House]:
     """Give a house whose agent can delegate."""
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        graph = shop.graph(guarded(delegate))
+        graph = sample_tools.graph(guarded(delegate))
         yield House(store, LangGraphLocal(attached(graph, saver)))
 
 
@@ -60,5 +60,7 @@ async def test_the_tool_outside_keeps_its_authorization_while_the_inside_asks(
         await house.idle()
 
     assert await house.states() == [ItemState.EXECUTED] * 3
-    refunds = sorted(line.split()[1] for line in shop.ledger() if line[0] == "r")
+    refunds = sorted(
+        line.split()[1] for line in sample_tools.ledger() if line[0] == "r"
+    )
     assert refunds == ["1", "2"]

@@ -10,7 +10,7 @@ import pytest
 from langchain_core.tools import tool
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import AT_ONCE, House
 from twokey.agent import guarded
 from twokey.gateway.approvals.decisions import Edit, Reject
@@ -44,7 +44,7 @@ class Orders:
 @tool
 def cancel(order: str) -> str:
     """Cancel an order."""
-    shop.note(f"cancel {order}")
+    sample_tools.note(f"cancel {order}")
     return f"cancelled {order}"
 
 
@@ -58,7 +58,7 @@ async def house(store: Store, tmp_path: Path, orders: Orders) -> AsyncGenerator[
     """Give a shop that also cancels orders, in the state that people approved."""
     more = guarded(cancel, recheck=orders.now)
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        yield House(store, LangGraphLocal(attached(shop.graph(more), saver)))
+        yield House(store, LangGraphLocal(attached(sample_tools.graph(more), saver)))
 
 
 async def asked(house: House) -> Item:
@@ -81,7 +81,7 @@ async def waits_again(house: House) -> Item:
     await house.idle()
     [item] = await house.items()
     assert item.is_pending
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
     return item
 
 
@@ -92,7 +92,7 @@ async def test_a_call_runs_in_the_state_that_was_approved(house: House) -> None:
         words = await house.words()
 
     assert words == "cancelled 78291"
-    assert shop.ledger() == ["cancel 78291"]
+    assert sample_tools.ledger() == ["cancel 78291"]
 
 
 async def test_a_call_in_another_state_waits_and_runs_once_when_it_is_approved(
@@ -108,7 +108,7 @@ async def test_a_call_in_another_state_waits_and_runs_once_when_it_is_approved(
         words = await house.words()
 
     assert words == "cancelled 78291"
-    assert shop.ledger() == ["cancel 78291"]
+    assert sample_tools.ledger() == ["cancel 78291"]
 
 
 async def test_a_call_in_another_state_is_rejected_like_any_other(
@@ -122,7 +122,7 @@ async def test_a_call_in_another_state_is_rejected_like_any_other(
         words = await house.words()
 
     assert "it was shipped" in words
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_an_edit_to_another_order_is_approved_in_the_state_of_that_order(
@@ -138,7 +138,7 @@ async def test_an_edit_to_another_order_is_approved_in_the_state_of_that_order(
         words = await house.words()
 
     assert "cancelled 78292" in words
-    assert shop.ledger() == ["cancel 78292"]
+    assert sample_tools.ledger() == ["cancel 78292"]
 
 
 async def test_a_state_that_cannot_be_read_is_read_again_until_it_can(
@@ -154,12 +154,12 @@ async def test_a_state_that_cannot_be_read_is_read_again_until_it_can(
 
         await eventually(was_tried)
         assert await house.states() == [ItemState.AUTHORIZED]
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []
         orders.is_down = False
         words = await house.words()
 
     assert words == "cancelled 78291"
-    assert shop.ledger() == ["cancel 78291"]
+    assert sample_tools.ledger() == ["cancel 78291"]
     assert await house.events(EventName.RUN_PARKED) == []
 
 
@@ -175,4 +175,4 @@ async def test_a_state_that_cannot_be_read_keeps_out_no_message(
 
     assert words == "You said never mind"
     assert await house.states() == [ItemState.LAPSED]
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []

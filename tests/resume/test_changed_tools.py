@@ -10,7 +10,7 @@ import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads are partial
 from langchain_core.tools import BaseTool, tool
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House, open_house
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.bot.cards.fallbacks import of_card
@@ -26,7 +26,7 @@ REFUND = ("refund", {"order": "78291", "amount": 899.0})
 @tool("refund")
 def renamed(order: str, value: float) -> str:
     """Give money back."""
-    shop.note(f"refund {order} {value}")
+    sample_tools.note(f"refund {order} {value}")
     return "refunded"
 
 
@@ -41,7 +41,7 @@ async def changed(store: Store, path: Path, given: BaseTool) -> AsyncGenerator[H
     """Run the shop's agent with another tool, as after a deployment."""
     async with open_checkpoints(str(path)) as saver:
         graph = create_agent(
-            shop.obedient(), [given], middleware=[ApprovalMiddleware("shop")]
+            sample_tools.obedient(), [given], middleware=[ApprovalMiddleware("shop")]
         )
         yield House(store, LangGraphLocal(attached(graph, saver), agent="shop"), saver)
 
@@ -80,4 +80,4 @@ async def test_a_call_whose_tool_changed_fails_and_the_agent_is_told_why(
 
     assert [one.state for one in approval.items] == [ItemState.FAILED]
     assert " ran" not in of_card(approval)
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []

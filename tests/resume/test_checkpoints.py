@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House
 from tests.resume.postgres_server import fresh_database
 from twokey.gateway.errors import SettingsError
@@ -64,13 +64,13 @@ async def test_postgres_keeps_threads(store: Store, postgres: str) -> None:
     for amount in (1, 2):  # the second time the tables are there
         thread = f"pg-{os.getpid()}-{amount}"
         async with open_checkpoints(postgres) as saver:
-            house = House(store, LangGraphLocal(attached(shop.graph(), saver)))
+            house = House(store, LangGraphLocal(attached(sample_tools.graph(), saver)))
             async with house.working():
                 call = ("refund", {"order": "1", "amount": amount})
                 await house.ask(call, thread=thread)
                 [item] = await house.asked(thread=thread)
         async with open_checkpoints(postgres) as saver:
-            house = House(store, LangGraphLocal(attached(shop.graph(), saver)))
+            house = House(store, LangGraphLocal(attached(sample_tools.graph(), saver)))
             async with house.working():
                 await house.decide(item)
                 words = await house.words(thread=thread)

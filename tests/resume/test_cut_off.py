@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import AT_ONCE, House
 from twokey.agent.calls import Caller
 from twokey.agent.exact_runs import Handler
@@ -93,7 +93,7 @@ async def test_results_without_their_checkpoint_are_work_that_was_cut_off(
     checkpoints: int,
 ) -> None:
     saver = Dying(after=checkpoints)
-    runner = LangGraphLocal(attached(shop.graph(), saver))
+    runner = LangGraphLocal(attached(sample_tools.graph(), saver))
     with pytest.raises(SystemError):
         await runner.start("t1", "hello", key="k")
 

@@ -16,7 +16,7 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from langgraph.pregel import Pregel
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import DAN, POLICY, House
 from tests.service.desk import person
 from twokey.agent import ApprovalMiddleware, guarded
@@ -42,8 +42,8 @@ def payer() -> Pregel[Any, Any, Any, Any]:
     """Make an agent that pays, under a name that no settings know."""
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
-        shop.obedient(),
-        tools=[guarded(shop.refund)],
+        sample_tools.obedient(),
+        tools=[guarded(sample_tools.refund)],
         middleware=[ApprovalMiddleware("payer")],
     )
 
@@ -59,7 +59,7 @@ async def delegate(task: str) -> str:
 @tool("delegate")
 async def delegate_twice(task: str) -> str:
     """Let an agent look first, and then another one pay."""
-    looking = cast("Any", shop.graph())
+    looking = cast("Any", sample_tools.graph())
     await looking.ainvoke({"messages": [HumanMessage(LOOK)]})
     paying = cast("Any", payer())
     state = await paying.ainvoke({"messages": [HumanMessage(task)]})
@@ -122,7 +122,7 @@ async def _are_both_pending(house: House) -> bool:
 @pytest.fixture
 async def house(store: Store, tmp_path: Path) -> AsyncGenerator[Nested]:
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        graph = shop.graph(delegate)
+        graph = sample_tools.graph(delegate)
         yield Nested(store, LangGraphLocal(attached(graph, saver)))
 
 
@@ -157,7 +157,7 @@ async def test_an_agent_that_is_a_node_of_a_graph_is_answered(house: Nested) -> 
 async def test_a_second_agent_in_one_tool_is_not_ended_by_the_first(
     house: Nested,
 ) -> None:
-    house.with_graph(shop.graph(delegate_twice))
+    house.with_graph(sample_tools.graph(delegate_twice))
     async with house.working():
         await house.ask(("delegate", {"task": ONE}))
         [item] = await house.asked()
@@ -172,7 +172,7 @@ async def test_a_second_agent_in_one_tool_is_not_ended_by_the_first(
 async def test_of_two_agents_at_once_in_one_tool_each_is_answered(
     house: Nested,
 ) -> None:
-    house.with_graph(shop.graph(delegate_both))
+    house.with_graph(sample_tools.graph(delegate_both))
     async with house.working():
         await house.ask(("delegate", {"task": ONE}))
         await eventually(lambda: _are_both_pending(house))
@@ -184,7 +184,7 @@ async def test_of_two_agents_at_once_in_one_tool_each_is_answered(
 
         assert await house.words() == "refunded 1 5, refunded 1 5"
     assert await house.states() == [ItemState.EXECUTED] * 2
-    assert len(shop.ledger()) == 2
+    assert len(sample_tools.ledger()) == 2
 
 
 @pytest.mark.parametrize("words", ["never mind", LOOK])
@@ -203,7 +203,7 @@ async def test_a_new_message_ends_what_waits_inside_and_a_late_click_is_refused(
     assert late.state is ItemState.SUPERSEDED
     [told] = await house.events(EventName.ITEM_SUPERSEDED)
     assert (told.item, told.home.agent) == (item.id, "shop")
-    assert not [line for line in shop.ledger() if line.startswith("refund")]
+    assert not [line for line in sample_tools.ledger() if line.startswith("refund")]
 
 
 async def test_it_ends_before_the_new_message_has_been_worked_on(
@@ -235,7 +235,7 @@ async def test_a_click_while_a_new_message_comes_has_one_end(
         await house.idle()
 
     [ended] = await house.states()
-    refunds = [line for line in shop.ledger() if line.startswith("refund")]
+    refunds = [line for line in sample_tools.ledger() if line.startswith("refund")]
     if isinstance(outcome, Settled):
         # Decided first: it was carried out before the message, or came to nothing.
         assert ended in {ItemState.EXECUTED, ItemState.LAPSED}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House
 from twokey.gateway.approvals.decisions import Edit, Reject, Respond, Settled
 from twokey.gateway.approvals.events import EventName
@@ -15,12 +15,12 @@ async def test_an_approved_call_runs_once_and_the_agent_says_so(house: House) ->
     async with house.working():
         await house.ask(REFUND)
         [item] = await house.asked()
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []
 
         assert isinstance(await house.decide(item), Settled)
 
         assert await house.words() == "refunded 78291 899"
-        assert len(shop.ledger()) == 1
+        assert len(sample_tools.ledger()) == 1
         assert await house.states() == [ItemState.EXECUTED]
         [told] = await house.events(EventName.RUN_FINISHED)
         assert (told.data["channel"], told.data["thread_ts"]) == ("C0SHOP", "1.0")
@@ -40,7 +40,7 @@ async def test_an_edited_call_runs_as_edited_and_the_agent_is_told(
         words = await house.words()
         assert "refunded 78291 449.5" in words
         assert "half is fair" in words
-        assert [line.split()[2] for line in shop.ledger()] == ["449.5"]
+        assert [line.split()[2] for line in sample_tools.ledger()] == ["449.5"]
 
 
 async def test_a_rejected_call_does_not_run(house: House) -> None:
@@ -51,7 +51,7 @@ async def test_a_rejected_call_does_not_run(house: House) -> None:
         await house.decide(item, Reject(reason="not this one"))
 
         assert "not this one" in await house.words()
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []
 
 
 async def test_a_response_is_read_as_the_tools_answer(house: House) -> None:
@@ -62,4 +62,4 @@ async def test_a_response_is_read_as_the_tools_answer(house: House) -> None:
         await house.decide(item, Respond(message="it was refunded yesterday"))
 
         assert "it was refunded yesterday" in await house.words()
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import ANA, POLICY
 from tests.resume.test_cut_off_inside import ONE, delegate
 from twokey.gateway.approvals.decisions import Approve, Click, Outcome, Settled, Stale
@@ -26,7 +26,7 @@ from twokey.gateway.store.store import Store
 
 FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")
 HOME = Home(agent="shop", thread="t1")
-GRAPH = shop.graph(delegate)
+GRAPH = sample_tools.graph(delegate)
 
 
 @pytest.fixture
@@ -95,7 +95,7 @@ async def test_what_waits_in_it_is_superseded_and_a_late_click_refused(
         await run
     with pytest.raises(ThreadUnavailable, match="There is no thread"):
         await tk.run(GRAPH, thread_id="t1", agent="shop")
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_a_thread_that_is_not_there_is_deleted_without_complaint(
@@ -137,7 +137,7 @@ async def test_a_click_at_the_moment_of_the_deletion_has_one_end(
     ends = await asyncio.gather(run, return_exceptions=True)
 
     [ended] = await states(tk)
-    assert len(shop.ledger()) == (ended is ItemState.EXECUTED)
+    assert len(sample_tools.ledger()) == (ended is ItemState.EXECUTED)
     if ended is ItemState.EXECUTED:
         assert isinstance(outcome, Settled)
     else:

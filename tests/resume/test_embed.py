@@ -16,7 +16,7 @@ from langgraph.types import interrupt
 from typing_extensions import TypedDict
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import ANA, DAN, GIVING_UP, ORIGIN, POLICY, RULES
 from twokey.gateway.approvals.decisions import Approve, Click, Edit, Forbidden, Settled
 from twokey.gateway.approvals.record import Item, approval_of
@@ -68,7 +68,7 @@ async def test_a_run_waits_for_the_approval_and_returns_the_final_state(
 ) -> None:
     async with opened() as tk:
         run = asyncio.create_task(
-            tk.run(shop.graph, refund(), thread_id="t1", agent="shop")
+            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
         )
         item = await asked(tk)
         assert not run.done()
@@ -78,7 +78,7 @@ async def test_a_run_waits_for_the_approval_and_returns_the_final_state(
 
         final = await run
         assert "refunded 78291 449.5" in final["messages"][-1].text
-        assert len(shop.ledger()) == 1
+        assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
@@ -86,7 +86,7 @@ async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
 ) -> None:
     async with opened() as tk:
         run = asyncio.create_task(
-            tk.run(shop.graph, refund(), thread_id="t1", agent="shop")
+            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
         )
         item = await asked(tk)
         run.cancel()
@@ -96,28 +96,28 @@ async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
 
     async with opened() as tk:
         final = await tk.run(
-            shop.graph, refund(), thread_id="t1", agent="shop", timeout_s=20
+            sample_tools.graph, refund(), thread_id="t1", agent="shop", timeout_s=20
         )
         assert final["messages"][-1].text == "refunded 78291 899"
-        same = await tk.run(shop.graph, thread_id="t1", agent="shop")
+        same = await tk.run(sample_tools.graph, thread_id="t1", agent="shop")
 
     assert same["messages"] == final["messages"]
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_another_input_supersedes_what_waits(opened: Open) -> None:
     async with opened() as tk:
         first = asyncio.create_task(
-            tk.run(shop.graph, refund(), thread_id="t1", agent="shop")
+            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
         )
         await asked(tk)
 
         hello = {"messages": [{"role": "user", "content": "hello"}]}
-        final = await tk.run(shop.graph, hello, thread_id="t1", agent="shop")
+        final = await tk.run(sample_tools.graph, hello, thread_id="t1", agent="shop")
 
         assert final["messages"][-1].text == "You said hello"
         assert (await first)["messages"][-1].text == "You said hello"
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []
 
 
 async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
@@ -128,9 +128,13 @@ async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
 
     async with opened() as tk:
         for given in (hello(), hello()):
-            final = await tk.run(shop.graph, given, thread_id="t1", agent="shop")
+            final = await tk.run(
+                sample_tools.graph, given, thread_id="t1", agent="shop"
+            )
             assert len(final["messages"]) == 2
-        final = await tk.run(shop.graph, hello(id="2"), thread_id="t1", agent="shop")
+        final = await tk.run(
+            sample_tools.graph, hello(id="2"), thread_id="t1", agent="shop"
+        )
 
     assert [one.text for one in final["messages"]] == ["hello", "You said hello"] * 2
 
@@ -139,10 +143,14 @@ async def test_a_wait_can_be_bounded_and_taken_up_again(opened: Open) -> None:
     async with opened() as tk:
         with pytest.raises(TimeoutError, match=r"'t1' was not finished within 0.5 s"):
             await tk.run(
-                shop.graph, refund(), thread_id="t1", agent="shop", timeout_s=0.5
+                sample_tools.graph,
+                refund(),
+                thread_id="t1",
+                agent="shop",
+                timeout_s=0.5,
             )
         await decide(tk, await asked(tk))
-        final = await tk.run(shop.graph, thread_id="t1", agent="shop")
+        final = await tk.run(sample_tools.graph, thread_id="t1", agent="shop")
 
     assert final["messages"][-1].text == "refunded 78291 899"
 
@@ -151,14 +159,18 @@ async def test_who_asked_has_to_be_a_person(opened: Open) -> None:
     who: Any = "U0ANA"
     async with opened() as tk:
         with pytest.raises(TypeError, match="requester='U0ANA' is no Person"):
-            await tk.run(shop.graph, refund(), thread_id="t1", requester=who)
+            await tk.run(sample_tools.graph, refund(), thread_id="t1", requester=who)
 
 
 async def test_who_asked_cannot_approve(opened: Open) -> None:
     async with opened() as tk:
         run = asyncio.create_task(
             tk.run(
-                shop.graph, refund(), thread_id="t1", agent="shop", requester=ANA.person
+                sample_tools.graph,
+                refund(),
+                thread_id="t1",
+                agent="shop",
+                requester=ANA.person,
             )
         )
         outcome = await decide(tk, await asked(tk))
@@ -172,28 +184,28 @@ async def test_an_error_of_the_graph_reaches_the_caller(opened: Open) -> None:
     broken = {"messages": [{"role": "user", "content": "break"}]}
     async with opened() as tk:
         with pytest.raises(RuntimeError, match="the model is down"):
-            await tk.run(shop.graph, broken, thread_id="t1", agent="shop")
+            await tk.run(sample_tools.graph, broken, thread_id="t1", agent="shop")
 
 
 async def test_a_thread_that_is_given_up_ends_the_wait(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shop, "after_tools", _down)
+    monkeypatch.setattr(sample_tools, "after_tools", _down)
     async with opened() as tk:
         run = asyncio.create_task(
-            tk.run(shop.graph, refund(), thread_id="t1", agent="shop")
+            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
         )
         await decide(tk, await asked(tk))
 
         with pytest.raises(GraphError, match="was given up"):
             await run
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_an_agent_that_calls_itself_otherwise_is_named(opened: Open) -> None:
     async with opened() as tk:
         with pytest.raises(GraphError, match=r"ApprovalMiddleware\('store'\)"):
-            await tk.run(shop.graph, refund(), thread_id="t1", agent="store")
+            await tk.run(sample_tools.graph, refund(), thread_id="t1", agent="store")
         for name in ("store", "shop"):
             assert await tk.pending(thread_id="t1", agent=name) == ()
 
@@ -203,7 +215,7 @@ async def test_without_thread_and_input_there_is_nothing_to_wait_for(
 ) -> None:
     async with opened() as tk:
         with pytest.raises(ThreadUnavailable, match="no thread 'new'"):
-            await tk.run(shop.graph, thread_id="new", agent="shop")
+            await tk.run(sample_tools.graph, thread_id="new", agent="shop")
 
 
 async def test_a_question_that_is_not_ours_is_handed_to_the_caller(
@@ -219,7 +231,7 @@ async def test_a_question_that_is_not_ours_is_handed_to_the_caller(
 
 
 async def test_a_synchronous_agent_asks_the_same_gateway(opened: Open) -> None:
-    graph = cast("Any", attached(shop.graph(), InMemorySaver()))
+    graph = cast("Any", attached(sample_tools.graph(), InMemorySaver()))
     config: Any = {"configurable": {"thread_id": "t1"}}
 
     async with opened() as tk:
@@ -234,7 +246,7 @@ async def test_settings_bring_their_policy_and_their_agents(
     store: Store, tmp_path: Path
 ) -> None:
     (tmp_path / "agent.py").write_text(
-        "from tests.resume.shop import graph\n", encoding="utf-8"
+        "from tests.resume.sample_tools import graph\n", encoding="utf-8"
     )
     (tmp_path / "policy.yml").write_text(POLICY, encoding="utf-8")
     file = tmp_path / "twokey.yml"
@@ -246,7 +258,7 @@ workers: 2
     async with Twokey(Settings.load(file, {})) as tk:
         await tk.reviews.ask_agent("shop", "t1", CALL, requester=DAN, origin=None)
         await decide(tk, await asked(tk))
-        final = await tk.run(shop.graph, thread_id="t1", agent="shop")
+        final = await tk.run(sample_tools.graph, thread_id="t1", agent="shop")
 
     assert final["messages"][-1].text == "refunded 78291 1"
     assert (tmp_path / ".twokey" / "checkpoints.sqlite").exists()
@@ -257,7 +269,7 @@ async def test_without_an_address_the_store_is_in_the_data_folder(
 ) -> None:
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     async with Twokey(policy=RULES, data_dir=tmp_path) as tk:
-        final = await tk.run(shop.graph, hello, thread_id="t1", agent="shop")
+        final = await tk.run(sample_tools.graph, hello, thread_id="t1", agent="shop")
 
     assert final["messages"][-1].text == "You said hello"
     assert (tmp_path / "valkey").is_dir()
@@ -273,19 +285,23 @@ async def test_a_thread_that_another_process_runs_is_waited_for(
         async with tk.store.threads.lease(keys, "default", "shop", "t1"):
             with pytest.raises(TimeoutError):
                 await tk.run(
-                    shop.graph, hello, thread_id="t1", agent="shop", timeout_s=0.2
+                    sample_tools.graph,
+                    hello,
+                    thread_id="t1",
+                    agent="shop",
+                    timeout_s=0.2,
                 )
             with pytest.raises(ThreadUnavailable):
-                await tk.run(shop.graph, thread_id="t1", agent="shop")
+                await tk.run(sample_tools.graph, thread_id="t1", agent="shop")
 
-        final = await tk.run(shop.graph, hello, thread_id="t1", agent="shop")
+        final = await tk.run(sample_tools.graph, hello, thread_id="t1", agent="shop")
 
     assert len(final["messages"]) == 2
 
 
 async def test_a_graph_may_keep_its_own_checkpointer(opened: Open) -> None:
     mine = InMemorySaver()
-    graph = attached(shop.graph(), mine)
+    graph = attached(sample_tools.graph(), mine)
     hello = {"messages": [{"role": "user", "content": "hello"}]}
     async with opened() as tk:
         await tk.run(graph, hello, thread_id="t1", agent="shop")
@@ -298,7 +314,7 @@ async def test_who_asked_and_where_are_kept_apart(opened: Open) -> None:
     async with opened() as tk:
         for who, where in ((DAN, None), (None, ORIGIN), (None, None)):
             await tk.run(
-                shop.graph,
+                sample_tools.graph,
                 hello,
                 thread_id="t1",
                 agent="shop",
@@ -329,7 +345,7 @@ async def test_a_twokey_needs_a_policy(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="There is no file"):
         Twokey(policy=tmp_path / "policy.yml")
     with pytest.raises(SettingsError, match="async with"):
-        await Twokey(policy=RULES).run(shop.graph, thread_id="t1")
+        await Twokey(policy=RULES).run(sample_tools.graph, thread_id="t1")
 
 
 async def asked(tk: Twokey) -> Item:

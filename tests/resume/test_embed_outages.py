@@ -11,7 +11,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import AT_ONCE, RULES
 from tests.resume.test_run_outages import Provider
 from twokey.gateway.embed import Twokey
@@ -40,7 +40,7 @@ async def tk(
 def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
     """Let the shop's model answer through a provider."""
     found = Provider()
-    monkeypatch.setattr(shop, "after_tools", found.answer)
+    monkeypatch.setattr(sample_tools, "after_tools", found.answer)
     return found
 
 
@@ -60,12 +60,12 @@ async def test_a_run_waits_until_its_model_is_back(
     tk: Twokey, provider: Provider
 ) -> None:
     provider.error = ConnectionError()
-    run = asyncio.create_task(tk.run(shop.graph, LOOK_UP, **PLACE))
+    run = asyncio.create_task(tk.run(sample_tools.graph, LOOK_UP, **PLACE))
     await provider.failed(times=6)
     provider.error = None
 
     assert words(await run) == "found 1"
-    assert shop.ledger() == ["look_up 1"]
+    assert sample_tools.ledger() == ["look_up 1"]
 
 
 async def test_a_wait_ends_by_its_own_time_out_and_the_run_goes_on(
@@ -73,11 +73,11 @@ async def test_a_wait_ends_by_its_own_time_out_and_the_run_goes_on(
 ) -> None:
     provider.error = ConnectionError()
     with pytest.raises(TimeoutError):
-        await tk.run(shop.graph, LOOK_UP, **PLACE, timeout_s=0.2)
+        await tk.run(sample_tools.graph, LOOK_UP, **PLACE, timeout_s=0.2)
     await provider.failed()
     provider.error = None
 
-    assert words(await tk.wait(shop.graph, **PLACE)) == "found 1"
+    assert words(await tk.wait(sample_tools.graph, **PLACE)) == "found 1"
 
 
 async def test_a_run_waits_until_its_checkpoints_are_there(tk: Twokey) -> None:
@@ -92,11 +92,11 @@ async def test_a_run_waits_until_its_checkpoints_are_there(tk: Twokey) -> None:
         return await put(*args, **options)
 
     saver.aput = away
-    graph: Any = shop.graph()
+    graph: Any = sample_tools.graph()
     graph.checkpointer = saver
 
     assert words(await tk.run(graph, LOOK_UP, **PLACE)) == "found 1"
-    assert shop.ledger() == ["look_up 1"]
+    assert sample_tools.ledger() == ["look_up 1"]
 
 
 async def test_what_cannot_pass_is_raised_parked_and_run_again_without_input(
@@ -104,9 +104,9 @@ async def test_what_cannot_pass_is_raised_parked_and_run_again_without_input(
 ) -> None:
     provider.error = KeyError("a bug")
     with pytest.raises(KeyError):
-        await tk.run(shop.graph, LOOK_UP, **PLACE)
+        await tk.run(sample_tools.graph, LOOK_UP, **PLACE)
     parked = await kept(tk)
-    runner = await tk._runner(shop.graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
+    runner = await tk._runner(sample_tools.graph, "shop")  # pyright: ignore[reportPrivateUsage] - to be a worker of another process
     finder = OrphanFinder(tk.store, Runners({"shop": runner}), consumer="x", rest_ms=0)
     await finder.look()
 
@@ -114,10 +114,10 @@ async def test_what_cannot_pass_is_raised_parked_and_run_again_without_input(
     assert parked.state is RunState.PARKED
     assert provider.calls == 1
     with pytest.raises(GraphError, match=r"given up: .*KeyError"):
-        await tk.wait(shop.graph, **PLACE)
+        await tk.wait(sample_tools.graph, **PLACE)
 
     provider.error = None
-    assert words(await tk.run(shop.graph, **PLACE)) == "found 1"
+    assert words(await tk.run(sample_tools.graph, **PLACE)) == "found 1"
 
     async def is_gone() -> bool:
         return await kept(tk) is None

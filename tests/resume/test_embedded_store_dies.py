@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import RULES
 from tests.resume.test_embed import asked, decide, refund
 from twokey.cli.stopping import until_stopped
@@ -27,7 +27,7 @@ async def test_a_program_goes_on_after_its_embedded_store_was_killed(
 ) -> None:
     async with Twokey(policy=RULES, data_dir=tmp_path) as tk:
         run = asyncio.create_task(
-            tk.run(shop.graph, refund(), thread_id="t1", agent="shop")
+            tk.run(sample_tools.graph, refund(), thread_id="t1", agent="shop")
         )
         item = await asked(tk)
         await server_killed(tk, tmp_path)
@@ -36,7 +36,7 @@ async def test_a_program_goes_on_after_its_embedded_store_was_killed(
         final = await run
 
     assert final["messages"][-1].text == "refunded 78291 899"
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_service_whose_embedded_store_dies_again_and_again_ends_with_an_error(

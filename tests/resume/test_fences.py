@@ -15,7 +15,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.conftest import eventually
 from tests.cut import Cut
-from tests.resume import postgres_server, shop
+from tests.resume import postgres_server, sample_tools
 from tests.resume.house import House, open_house
 from twokey.gateway.errors import LeaseLost, StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
@@ -64,7 +64,7 @@ def place(store: Store, thread: str = "t1") -> Place:
 
 def runner(saver: Saver, step: asyncio.Event | None = None) -> LangGraphLocal:
     """Return the shop's agent; its model waits for ``step``, if one is given."""
-    return LangGraphLocal(attached(shop.graph(waits_for=step), saver))
+    return LangGraphLocal(attached(sample_tools.graph(waits_for=step), saver))
 
 
 async def take_away(store: Store, at: Place) -> None:

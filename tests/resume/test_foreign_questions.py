@@ -14,7 +14,7 @@ from langgraph.pregel import Pregel
 from langgraph.types import Command, interrupt
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import POLICY, House
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.events import Event, EventName
@@ -46,14 +46,14 @@ PAY = ("pay", {"order": "7", "card": "4111111111111111"})
 def wire(order: str) -> str:
     """Wire money from an account that a person names."""
     account = interrupt("Which account? <!channel> *now*")
-    shop.note(f"wire {order} from {account}")
+    sample_tools.note(f"wire {order} from {account}")
     return f"wired {order}"
 
 
 @tool
 def pay(order: str, card: str) -> str:
     """Pay with a card."""
-    shop.note(f"pay {order} {card[-4:]}")
+    sample_tools.note(f"pay {order} {card[-4:]}")
     return f"paid {order}"
 
 
@@ -61,8 +61,8 @@ def graph() -> Pregel[Any, Any, Any, Any]:
     """Make an agent whose tool asks, and another library's gate before a tool."""
     make = cast("Callable[..., Pregel[Any, Any, Any, Any]]", create_agent)
     return make(
-        shop.obedient(),
-        tools=[guarded(wire), guarded(pay), guarded(shop.refund)],
+        sample_tools.obedient(),
+        tools=[guarded(wire), guarded(pay), guarded(sample_tools.refund)],
         middleware=[
             HumanInTheLoopMiddleware({"pay": True}),
             ApprovalMiddleware("shop"),
@@ -128,7 +128,7 @@ async def test_nobodys_words_are_never_its_answer_and_the_run_ends_visibly(
         await house.say("and now?")
         words = await house.words()
 
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
     assert words == "You said and now?"
 
 
@@ -146,7 +146,7 @@ async def test_a_gate_of_another_library_is_told_redacted_and_refuses_in_the_end
     assert "4111111111111111" not in event.data["text"]
     assert ended.data["ends"] == "answered"
     assert "Nobody answered in time" in words
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_a_call_behind_the_gate_of_another_library_goes_on_waiting(
@@ -162,7 +162,7 @@ async def test_a_call_behind_the_gate_of_another_library_goes_on_waiting(
         words = await house.words()
 
     assert "refunded 1 5" in words
-    assert [line.split()[0] for line in shop.ledger()] == ["refund"]
+    assert [line.split()[0] for line in sample_tools.ledger()] == ["refund"]
 
 
 async def test_it_is_told_once_however_often_the_thread_is_looked_at(
@@ -199,7 +199,7 @@ async def test_whoever_runs_the_agent_may_answer_it_by_themselves(
         await house.store.queue(house.keys).put(resume())
         assert await house.words() == "paid 7"
 
-    assert shop.ledger() == ["pay 7 1111"]
+    assert sample_tools.ledger() == ["pay 7 1111"]
     assert await house.events(EventName.RUN_UNANSWERED) == []
 
 

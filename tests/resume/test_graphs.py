@@ -11,7 +11,7 @@ from langgraph.graph import StateGraph
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from twokey.gateway.errors import GraphError
 from twokey.gateway.resume.graphs import attached, load_graph
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
@@ -117,7 +117,7 @@ async def test_the_types_of_a_graph_inside_are_allowed_too() -> None:
 
 
 async def test_a_module_is_found_by_its_name() -> None:
-    assert await load_graph("tests.resume.shop:graph", Path.cwd())
+    assert await load_graph("tests.resume.sample_tools:graph", Path.cwd())
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ async def test_a_file_that_does_not_import_says_why_and_can_be_mended(
 
 
 def test_only_types_that_the_state_declares_are_built_from_a_checkpoint() -> None:
-    allowed = allowed_types(shop.graph())
+    allowed = allowed_types(sample_tools.graph())
     assert ("twokey.agent.messages", "EditMessage") in allowed
 
     strict = strict_serializer().with_msgpack_allowlist(allowed)

@@ -16,7 +16,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.pregel import Pregel
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import ANA, AT_ONCE, RULES
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.agent.scripted_model import ScriptedModel, calling
@@ -46,7 +46,7 @@ async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
 
 def danger(_state: object) -> dict[str, Any]:
     """Do what a person wanted to look at first."""
-    shop.note("danger")
+    sample_tools.note("danger")
     return {"messages": [AIMessage("danger done")]}
 
 
@@ -76,8 +76,8 @@ def agent(*middleware: Any, model: Any = None, **options: Any) -> Graph:
     """Make a gated agent."""
     make = cast("Callable[..., Graph]", create_agent)
     return make(
-        model or shop.obedient(),
-        tools=[guarded(shop.refund), shop.look_up],
+        model or sample_tools.obedient(),
+        tools=[guarded(sample_tools.refund), sample_tools.look_up],
         middleware=[*middleware, ApprovalMiddleware("shop")],
         **options,
     )
@@ -106,7 +106,7 @@ async def test_a_breakpoint_that_can_be_seen_is_refused_before_anything_runs(
             outer(node), saying(json.dumps(REFUND)), thread_id="t1", agent="shop"
         )
 
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
     assert await items(tk) == []
 
 
@@ -124,7 +124,7 @@ async def test_a_breakpoint_that_cannot_be_seen_holds_all_the_same(
     await orphans.look()
     await idle(tk)
 
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_the_calls_of_an_agent_at_a_breakpoint_go_on_waiting(tk: Twokey) -> None:
@@ -136,7 +136,7 @@ async def test_the_calls_of_an_agent_at_a_breakpoint_go_on_waiting(tk: Twokey) -
         )
 
     assert [item.state for item in await items(tk)] == [ItemState.PENDING]
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 def beside(node: Any, branch: Any) -> Graph:
@@ -160,7 +160,7 @@ async def test_an_answer_for_one_branch_runs_no_other_through_its_breakpoint(
     await approve(tk, await asked(tk))
     await idle(tk)
 
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
     assert [item.state for item in await items(tk)] == [ItemState.AUTHORIZED]
 
 
@@ -170,7 +170,7 @@ def restless() -> ScriptedModel:
     def reply(messages: list[BaseMessage]) -> AIMessage:
         times = len(model.seen)
         if times == 1:
-            return shop.answer(messages)
+            return sample_tools.answer(messages)
         return calling(("look_up", {"order": "1"}, f"l{times}"))
 
     model = ScriptedModel(reply=reply)
@@ -207,7 +207,7 @@ async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
     await idle(tk)
 
     assert calls == len(model.seen) <= LIMIT / 2
-    assert [line.split()[0] for line in shop.ledger()].count("refund") == 1
+    assert [line.split()[0] for line in sample_tools.ledger()].count("refund") == 1
 
 
 async def items(tk: Twokey) -> list[Item]:

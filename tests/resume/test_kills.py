@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House, open_house
 from tests.resume.processes import LEASE_MS, killed, worker
 from twokey.gateway.approvals.decisions import Reconcile
@@ -55,7 +55,10 @@ async def test_a_kill_beside_the_tool_costs_nothing(
         words = await house.words()
 
     assert words == "refunded 78291 899 | mailed ana@example.org"
-    assert sorted(line.split()[0] for line in shop.ledger()) == ["email", "refund"]
+    assert sorted(line.split()[0] for line in sample_tools.ledger()) == [
+        "email",
+        "refund",
+    ]
 
 
 async def test_a_kill_between_two_questions_of_a_turn_loses_neither(
@@ -107,14 +110,14 @@ async def test_a_kill_inside_the_tool_is_shown_and_settled_by_a_person(
     async with worker(house.store.conn.url, checkpoints):
         await eventually(lambda: _in_doubt(house))
         await house.idle()
-        assert len(shop.ledger()) == effects
+        assert len(sample_tools.ledger()) == effects
 
         finding = Finding.EXECUTED if effects else Finding.RERUN
         [item] = await house.items()
         await house.decide(item, Reconcile(finding=finding))
         words = await house.words()
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert await house.states() == [ItemState.EXECUTED]
     if finding is Finding.RERUN:
         assert words == "refunded 78291 899"
@@ -133,8 +136,8 @@ async def test_a_killed_idempotent_tool_runs_again_under_the_same_key(
     async with worker(house.store.conn.url, checkpoints):
         assert await house.words() == "mailed ana@example.org"
 
-    keys = {line.split()[-1] for line in shop.ledger()}
-    assert (len(shop.ledger()), len(keys)) == (2, 1)
+    keys = {line.split()[-1] for line in sample_tools.ledger()}
+    assert (len(sample_tools.ledger()), len(keys)) == (2, 1)
     assert await house.states() == [ItemState.EXECUTED]
 
 
@@ -152,7 +155,7 @@ async def test_a_stop_lets_the_running_tool_finish(
         async with asyncio.timeout(20):
             assert await process.wait() == 0
 
-    assert shop.ledger() == ["begin 1", "end 1"]
+    assert sample_tools.ledger() == ["begin 1", "end 1"]
     assert await house.states() == [ItemState.EXECUTED]
     assert await house.words() == "slow 1"
 
@@ -177,9 +180,9 @@ async def test_four_processes_carry_out_each_of_many_threads_once(
             words = await house.words(thread=thread)
             assert words == f"refunded {thread} 1 | mailed ana@example.org"
 
-    refunds = [line.split()[1] for line in shop.ledger() if line[0] == "r"]
+    refunds = [line.split()[1] for line in sample_tools.ledger() if line[0] == "r"]
     assert sorted(refunds) == threads
-    assert len(shop.ledger()) == 2 * len(threads)
+    assert len(sample_tools.ledger()) == 2 * len(threads)
 
 
 async def _in_doubt(house: House) -> bool:
@@ -191,4 +194,4 @@ async def _in_doubt(house: House) -> bool:
 
 
 async def _has_begun() -> bool:
-    return bool(shop.ledger())
+    return bool(sample_tools.ledger())

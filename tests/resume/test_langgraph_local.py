@@ -10,7 +10,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import RULES, House
 from twokey.agent import connected
 from twokey.gateway.approvals.answering import answer_for
@@ -56,7 +56,7 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
     with pytest.raises(AnswerRefused, match="does not fit") as caught:
         await waiting.resume("t1", {question.id: answer}, key="k")
     assert not caught.value.is_stale
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
     [item] = await house.items()
     await house.decide(item)
@@ -75,7 +75,7 @@ async def test_an_error_of_the_graph_is_not_taken_for_a_refused_answer(
     def down(_results: list[str]) -> str:
         raise RuntimeError("the model is down")
 
-    monkeypatch.setattr(shop, "after_tools", down)
+    monkeypatch.setattr(sample_tools, "after_tools", down)
     [item] = await house.items()
     await house.decide(item)
     [item] = await house.items()

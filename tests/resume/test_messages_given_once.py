@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import RULES, House
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.port import connected
@@ -41,7 +41,7 @@ async def test_a_message_that_another_one_overtook_is_not_given_again(
         await house.words(2)
         await house.idle()
 
-    assert shop.ledger() == ["look_up A", "look_up B"]
+    assert sample_tools.ledger() == ["look_up A", "look_up B"]
     told = await house.events(EventName.RUN_FINISHED)
     assert [one.data["text"] for one in told] == ["found A", "found B"]
 
@@ -57,7 +57,7 @@ async def test_it_is_known_however_many_came_since(house: House, others: int) ->
         await house.store.queue(house.keys).put(delivery.job)
         await house.idle()
 
-    assert shop.ledger().count("look_up A") == 1
+    assert sample_tools.ledger().count("look_up A") == 1
 
 
 async def test_the_same_words_said_twice_are_two_messages(house: House) -> None:
@@ -67,7 +67,7 @@ async def test_the_same_words_said_twice_are_two_messages(house: House) -> None:
         await house.say(look_up("A"))
         await house.words(2)
 
-    assert shop.ledger() == ["look_up A"] * 2
+    assert sample_tools.ledger() == ["look_up A"] * 2
 
 
 async def test_a_message_without_an_id_is_known_by_its_delivery(house: House) -> None:
@@ -79,4 +79,4 @@ async def test_a_message_without_an_id_is_known_by_its_delivery(house: House) ->
         await queue.put(job.with_(input=look_up("A")))
         await house.words(2)
 
-    assert shop.ledger() == ["look_up A"] * 2
+    assert sample_tools.ledger() == ["look_up A"] * 2

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.errors import StoreUnavailable
@@ -52,7 +52,7 @@ async def test_a_decision_whose_job_is_gone_is_found_and_carried_out(
     async with house.working():
         assert await house.words() == "refunded 78291 899"
         await house.idle()
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert await looking.look() == 0
 
 

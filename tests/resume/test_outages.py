@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House, open_house
 from twokey.gateway.approvals.decisions import Reconcile
 from twokey.gateway.protocol.states import ItemState
@@ -40,7 +40,7 @@ async def test_a_stop_without_grace_hands_the_job_back_and_hides_no_doubt(
         await house.decide(item, Reconcile(finding=Finding.EXECUTED))
         await house.words()
 
-    assert shop.ledger() == ["begin 1", "end 1"]
+    assert sample_tools.ledger() == ["begin 1", "end 1"]
 
 
 @pytest.mark.slow
@@ -67,11 +67,11 @@ async def test_a_killed_store_loses_no_decision_and_the_worker_finds_it_again(
                 await house.idle()
             assert await house.states() == [ItemState.EXECUTED]
         await store.close()
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def _has_begun() -> bool:
-    return bool(shop.ledger())
+    return bool(sample_tools.ledger())
 
 
 async def _is_in_doubt(house: House) -> bool:

@@ -16,7 +16,7 @@ from langchain.agents.middleware import (
 )
 from langchain_core.messages import AIMessage, ToolMessage
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import RULES
 from tests.resume.test_halted_threads import agent, items, saying
 from twokey.agent import ApprovalMiddleware
@@ -74,7 +74,7 @@ async def test_the_error_of_a_limit_withdraws_the_cards_of_its_turn(
 
     assert states == [ItemState.WITHDRAWN] * 2
     assert end["messages"][-1].text == "You said hello"
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_a_call_that_another_middleware_answers_leaves_no_card_behind(
@@ -90,7 +90,7 @@ async def test_a_call_that_another_middleware_answers_leaves_no_card_behind(
 
     assert "known already" in str(end["messages"])
     assert [item.state for item in await items(tk)] == [ItemState.WITHDRAWN] * 2
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_a_sibling_goes_on_waiting_where_another_call_is_answered(
@@ -135,13 +135,13 @@ async def test_a_plain_tool_that_another_middleware_runs_itself_does_not_run(
 ) -> None:
     make = cast("Callable[..., Any]", create_agent)
     graph = make(
-        shop.obedient(),
-        tools=[shop.slow, shop.look_up],
+        sample_tools.obedient(),
+        tools=[sample_tools.slow, sample_tools.look_up],
         middleware=[Invoking(), ApprovalMiddleware("shop")],
     )
 
     with pytest.raises(NotAllowed, match="nobody cleared this call"):
         await tk.run(graph, saying(json.dumps(SLOW)), thread_id="t1", agent="shop")
 
-    assert shop.ledger() == []
-    assert not is_guarded(shop.slow)
+    assert sample_tools.ledger() == []
+    assert not is_guarded(sample_tools.slow)

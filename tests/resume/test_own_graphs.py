@@ -23,7 +23,7 @@ from langgraph.config import get_config
 from langgraph.pregel import Pregel
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import ANA, RULES
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.decisions import Approve, Click
@@ -64,7 +64,7 @@ def agent(*tools: BaseTool, **options: Any) -> Graph:
     """Make an agent with these tools."""
     make = cast("Callable[..., Graph]", create_agent)
     middleware = [ApprovalMiddleware("shop")]
-    return make(shop.obedient(), tools=tools, middleware=middleware, **options)
+    return make(sample_tools.obedient(), tools=tools, middleware=middleware, **options)
 
 
 def graph_of(user: str, **options: Any) -> Graph:
@@ -73,7 +73,7 @@ def graph_of(user: str, **options: Any) -> Graph:
     @tool
     def pay(order: str) -> str:
         """Pay."""
-        shop.note(f"{order} paid by {user}")
+        sample_tools.note(f"{order} paid by {user}")
         return f"paid by {user}"
 
     return agent(guarded(pay), **options)
@@ -83,7 +83,7 @@ def graph_of(user: str, **options: Any) -> Graph:
 def pay_me(order: str, runtime: ToolRuntime[User, Any]) -> str:
     """Pay with what the run was given."""
     configurable = get_config().get("configurable", {})
-    shop.note(f"{order} {runtime.context.name} {configurable.get('user_id')}")
+    sample_tools.note(f"{order} {runtime.context.name} {configurable.get('user_id')}")
     return f"paid for {runtime.context.name}"
 
 
@@ -117,7 +117,7 @@ async def test_a_graph_built_for_a_request_serves_no_other_thread(
     assert [final["messages"][-1].text for final in finals] == [
         f"paid by {user}" for user in users
     ]
-    assert sorted(shop.ledger()) == [
+    assert sorted(sample_tools.ledger()) == [
         f"order of {user} paid by {user}" for user in users
     ]
 
@@ -143,12 +143,12 @@ async def test_the_job_of_a_thread_that_nobody_runs_waits_for_its_graph(
         await tk.run(graph_of("bob"), hello, thread_id="bob", agent="shop")
         await approve(tk, item)
         await put_back(tk)
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []
 
         final = await tk.run(graph_of("ann"), thread_id="ann", agent="shop")
 
     assert final["messages"][-1].text == "paid by ann"
-    assert shop.ledger() == ["1 paid by ann"]
+    assert sample_tools.ledger() == ["1 paid by ann"]
 
 
 async def test_a_thread_whose_run_was_cancelled_keeps_its_graph(opened: Open) -> None:
@@ -167,7 +167,7 @@ async def test_a_thread_whose_run_was_cancelled_keeps_its_graph(opened: Open) ->
         await approve(tk, item)
         await is_now(tk, "ann", ItemState.EXECUTED)
 
-    assert shop.ledger() == ["1 paid by ann"]
+    assert sample_tools.ledger() == ["1 paid by ann"]
 
 
 async def test_config_and_context_of_a_run_reach_a_tool_after_the_wait(
@@ -212,7 +212,7 @@ async def test_config_and_context_of_a_run_reach_a_tool_after_the_wait(
         await again
 
     assert final["messages"][-1].text == "paid for ann"
-    assert shop.ledger() == ["ann ann id of ann", "bob bob id of bob"]
+    assert sample_tools.ledger() == ["ann ann id of ann", "bob bob id of bob"]
     assert {"ann", "bob"} <= {*seen.tags}
 
 
@@ -240,7 +240,7 @@ async def test_a_config_that_moves_a_thread_is_refused(
             )
 
     assert name.removesuffix("_id") in str(refused.value)
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_a_finished_thread_leaves_no_graph_behind(opened: Open) -> None:

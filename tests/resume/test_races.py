@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House, open_house
 from twokey.gateway.approvals.decisions import Settled, Stale
 from twokey.gateway.approvals.events import EventName
@@ -47,7 +47,11 @@ async def test_two_workers_with_the_last_two_items_never_lose_the_continuation(
             words = await house.words(thread=thread)
             assert words == f"refunded {thread} 1 | mailed ana@example.org"
 
-    assert len(shop.ledger()) == len(set(shop.ledger())) == 2 * len(threads)
+    assert (
+        len(sample_tools.ledger())
+        == len(set(sample_tools.ledger()))
+        == 2 * len(threads)
+    )
 
 
 @pytest.mark.slow
@@ -69,7 +73,7 @@ async def test_three_clicks_during_a_slow_tool_are_one_execution(
 
     assert isinstance(first, Settled)
     assert all(isinstance(outcome, Stale) for outcome in again)
-    assert shop.ledger() == ["begin 1", "end 1"]
+    assert sample_tools.ledger() == ["begin 1", "end 1"]
     assert len(await house.events(EventName.ITEM_EXECUTING)) == 1
 
 
@@ -90,7 +94,7 @@ async def test_a_tool_that_outlives_every_lease_is_run_once(
         assert await house.words() == "slow 1"
         await house.idle()
 
-        assert shop.ledger() == ["begin 1", "end 1"]
+        assert sample_tools.ledger() == ["begin 1", "end 1"]
         assert await house.events(EventName.ITEM_IN_DOUBT) == []
     for one in houses:
         await one.close()
@@ -115,14 +119,14 @@ async def test_jobs_that_find_nothing_to_do_change_nothing(house: House) -> None
         await asyncio.gather(*(queue.put(_resume("t1")) for _ in range(50)))
         await queue.put(_resume("no-such-thread"))
         await house.idle()
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []
 
         await house.decide(email)
         await house.words()
         await asyncio.gather(*(queue.put(_resume("t1")) for _ in range(50)))
         await house.idle()
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert len(await house.events(EventName.RUN_FINISHED)) == 1
 
 
@@ -168,4 +172,4 @@ async def _waits_in_retry(house: House) -> bool:
 
 
 async def _has_begun() -> bool:
-    return bool(shop.ledger())
+    return bool(sample_tools.ledger())

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House, open_house
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.recovering import THREAD_LOST
@@ -62,7 +62,7 @@ async def test_a_thread_whose_record_is_lost_is_told_so_and_ends(
 
     assert "has no record of this call" in told
     assert "Look before you ask again whether it ran before." in told
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
     assert await problems(house) == []
 
 
@@ -90,7 +90,7 @@ async def test_an_approved_call_whose_thread_is_gone_ends_at_the_next_start(
         assert (lapsed.reason, lapsed.actor) == (THREAD_LOST, "twokey")
         assert await house.events(EventName.ITEM_WITHDRAWN, "t2")
         assert await problems(house) == []
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_a_thread_of_older_checkpoints_goes_on_with_what_was_decided(
@@ -112,7 +112,7 @@ async def test_a_thread_of_older_checkpoints_goes_on_with_what_was_decided(
         async with house.working():
             assert await house.words(2) == ran
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_what_waits_as_it_should_is_left_alone(house: House) -> None:

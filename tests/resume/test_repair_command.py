@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.test_restored import (
     RAN,
     copied,
@@ -27,7 +27,7 @@ from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.store.outbox import audit_entries
 
 SETTINGS = """
-agents: {shop: {graph: "tests.resume.shop:graph"}}
+agents: {shop: {graph: "tests.resume.sample_tools:graph"}}
 data_dir: .
 policy: {version: 1}
 """
@@ -84,7 +84,7 @@ async def test_two_sides_of_one_moment_are_doubted_when_the_operator_says_so(
         await house.decide(item, Reconcile(finding=Finding.EXECUTED))
         assert "confirmed that it took effect" in await house.words()
         await house.idle()
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_restored_store_is_seen_without_being_told(
@@ -138,4 +138,4 @@ async def test_a_flushed_store_answers_its_threads_at_the_next_start(
     assert "The store has no record of a call that the thread asks about." in said
     async with on_disk(tmp_path) as house, house.working():
         assert "has no record of this call" in await house.words()
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []

@@ -12,7 +12,7 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House, open_house
 from twokey.gateway.approvals.decisions import Reconcile
 from twokey.gateway.approvals.events import EventName
@@ -103,7 +103,7 @@ async def test_an_older_store_says_of_a_call_that_ran_that_nobody_knows(
 
     assert item.is_restored
     assert told.reason == RESTORED
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_what_an_older_store_calls_approved_is_doubted_and_not_run(
@@ -126,7 +126,7 @@ async def test_what_an_older_store_calls_approved_is_doubted_and_not_run(
         await until(house, [ItemState.EXECUTED])
         await house.idle()
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def fit(house: House) -> Fit:

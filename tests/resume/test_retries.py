@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import POLICY, House
 from twokey.gateway.approvals.decisions import Edit, Reconcile
 from twokey.gateway.approvals.events import EventName
@@ -20,7 +20,7 @@ EMAIL = ("email", {"to": "ana@example.org"})
 
 @pytest.fixture(autouse=True)
 def _bank_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shop, "is_bank_down", True)
+    monkeypatch.setattr(sample_tools, "is_bank_down", True)
 
 
 async def failed(house: House, times: int = 1) -> Item:
@@ -52,7 +52,7 @@ async def test_people_run_it_again_alone_and_under_its_key(
         item = await charge(house)
         assert item.state is ItemState.IN_DOUBT
         assert item.has_failed
-        monkeypatch.setattr(shop, "is_bank_down", False)
+        monkeypatch.setattr(sample_tools, "is_bank_down", False)
 
         again = Reconcile(finding=Finding.RERUN, note="the bank is up")
         outcome = await house.decide(item, again)
@@ -61,9 +61,9 @@ async def test_people_run_it_again_alone_and_under_its_key(
     assert outcome.kind == "settled"
     assert 'Their note: "the bank is up".' in words
     assert words.endswith("charged 78291 | mailed ana@example.org")
-    lines = [line for line in shop.ledger() if line.startswith("charge")]
+    lines = [line for line in sample_tools.ledger() if line.startswith("charge")]
     assert (len(lines), len(set(lines))) == (2, 1), "twice, under one key"
-    assert len(shop.ledger()) == 3, "the e-mail was not sent again"
+    assert len(sample_tools.ledger()) == 3, "the e-mail was not sent again"
     assert (await house.states())[0] is ItemState.EXECUTED
 
 
@@ -74,8 +74,10 @@ async def test_each_attempt_needs_a_word_of_its_own(
         item = await charge(house)
         await house.decide(item, Reconcile(finding=Finding.RERUN))
         again = await failed(house, 2)
-        assert len([one for one in shop.ledger() if one.startswith("charge")]) == 2
-        monkeypatch.setattr(shop, "is_bank_down", False)
+        assert (
+            len([one for one in sample_tools.ledger() if one.startswith("charge")]) == 2
+        )
+        monkeypatch.setattr(sample_tools, "is_bank_down", False)
 
         await house.decide(again, Reconcile(finding=Finding.RERUN))
         words = await house.words()
@@ -101,7 +103,7 @@ async def test_what_people_say_instead_is_what_the_agent_reads(
     assert told in words
     assert 'Their note: "4711"' in words
     assert (await house.states())[0] is state
-    assert len([one for one in shop.ledger() if one.startswith("charge")]) == 1
+    assert len([one for one in sample_tools.ledger() if one.startswith("charge")]) == 1
 
 
 async def test_an_edited_call_is_run_again_as_it_was_edited(
@@ -112,13 +114,13 @@ async def test_an_edited_call_is_run_again_as_it_was_edited(
         [charging] = await house.asked()
         await house.decide(charging, Edit(args={"order": "1"}, reason="the other one"))
         item = await failed(house)
-        monkeypatch.setattr(shop, "is_bank_down", False)
+        monkeypatch.setattr(sample_tools, "is_bank_down", False)
         await house.decide(item, Reconcile(finding=Finding.RERUN))
         words = await house.words()
 
     assert "charged 1" in words
-    assert {line.split()[1] for line in shop.ledger()} == {"1"}
-    assert len(set(shop.ledger())) == 1
+    assert {line.split()[1] for line in sample_tools.ledger()} == {"1"}
+    assert len(set(sample_tools.ledger())) == 1
 
 
 async def test_without_the_policys_word_the_agent_reads_the_error_at_once(

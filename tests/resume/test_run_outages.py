@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import AT_ONCE, GIVING_UP, ORIGIN, House
 from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.approvals.events import EventName
@@ -51,7 +51,7 @@ class Provider:
 def provider(monkeypatch: pytest.MonkeyPatch) -> Provider:
     """Let the shop's model answer through a provider."""
     found = Provider()
-    monkeypatch.setattr(shop, "after_tools", found.answer)
+    monkeypatch.setattr(sample_tools, "after_tools", found.answer)
     return found
 
 
@@ -96,7 +96,7 @@ async def test_a_run_goes_on_when_its_model_is_back_however_often_it_failed(
         await house.idle()
 
     assert words == "refunded 78291 899"
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert waiting.can_pass
     assert waiting.attempts >= 11
     assert await stalled(house) is None
@@ -140,7 +140,7 @@ async def test_what_cannot_pass_is_parked_at_once_with_its_real_reason(
     assert SECRET not in parked.model_dump_json()
     [event] = await house.events(EventName.RUN_PARKED)
     assert event.reason == parked.reason
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert await house.store.stalled.counts(house.keys) == (0, 1)
 
 
@@ -324,7 +324,7 @@ async def test_a_rejection_during_an_outage_counts_when_the_run_goes_on(
 
     assert "refunded 78291 899" in words
     assert "not now" in words
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_run_in_which_an_approval_ends_during_an_outage_says_so(
@@ -350,7 +350,7 @@ async def test_a_run_in_which_an_approval_ends_during_an_outage_says_so(
         await house.words()
 
     assert await house.states() == [ItemState.LAPSED]
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def lapse(house: House, item_id: str) -> None:

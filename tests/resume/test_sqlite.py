@@ -20,7 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as SyncSqliteSaver
 
 from tests.conftest import eventually
-from tests.resume import shop, web_program
+from tests.resume import sample_tools, web_program
 from tests.resume.checkpoint_process import keep_step, keep_steps
 from tests.resume.house import RULES
 from twokey.gateway.embed import Twokey
@@ -273,7 +273,7 @@ async def test_a_synchronous_checkpointer_is_refused_in_a_clear_sentence(
     asked: Any = {"messages": [{"role": "user", "content": "hello"}]}
     with SyncSqliteSaver.from_conn_string(str(tmp_path / "own.sqlite")) as own:
         for saver in (own, _Synchronous()):
-            graph = shop.graph().copy(update={"checkpointer": saver})
+            graph = sample_tools.graph().copy(update={"checkpointer": saver})
             async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as t:
                 expected = f"{type(saver).__name__}, which has no asynchronous methods"
                 with pytest.raises(GraphError, match=expected):
@@ -283,6 +283,6 @@ async def test_a_synchronous_checkpointer_is_refused_in_a_clear_sentence(
 
 
 async def test_an_error_of_a_graph_is_not_taken_for_one_of_its_checkpointer() -> None:
-    graph = shop.graph().copy(update={"checkpointer": InMemorySaver()})
+    graph = sample_tools.graph().copy(update={"checkpointer": InMemorySaver()})
 
     assert not (await LangGraphLocal(graph).probe("t1")).exists

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import ANA, POLICY, House
 from twokey.gateway.approvals.decisions import Approve, Reject, Reviewer, Standing
 from twokey.gateway.approvals.events import EventName
@@ -66,7 +66,7 @@ async def test_a_call_that_is_forbidden_by_now_does_not_run_and_the_agent_is_tol
         words = await house.words()
 
     assert "no longer allows it, so the call did not run" in words
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 @pytest.mark.parametrize("who", [BEN, ANA])
@@ -78,7 +78,7 @@ async def test_a_call_that_went_back_runs_once_when_others_approve_it(
 
     async with house.working():
         await waits_again(house)
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []
         if who is ANA:
             house.policy = policy("{tier: approve}", "[U0ANA, U0BEN]")
         [refund, email] = await house.items()
@@ -91,7 +91,7 @@ async def test_a_call_that_went_back_runs_once_when_others_approve_it(
         words = await house.words()
 
     assert "refunded 78291 899" in words
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_call_that_went_back_is_rejected_with_the_words_of_the_person(
@@ -107,7 +107,7 @@ async def test_a_call_that_went_back_is_rejected_with_the_words_of_the_person(
         words = await house.words()
 
     assert "not any more" in words
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_a_call_goes_back_as_often_as_the_policy_changes(house: House) -> None:
@@ -131,7 +131,7 @@ async def test_a_call_goes_back_as_often_as_the_policy_changes(house: House) -> 
         await house.decide(email, Reject(), by=BEN)
         await house.words()
 
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
     assert await house.events(EventName.RUN_PARKED) == []
 
 
@@ -144,7 +144,7 @@ async def test_a_new_message_ends_what_went_back(house: House) -> None:
         await house.words()
 
     assert (await house.states())[0] is ItemState.SUPERSEDED
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def is_(house: House, index: int, state: ItemState) -> bool:

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import DAN, RULES, House
 from twokey.agent import connected
 from twokey.gateway.approvals.decisions import Reject
@@ -40,7 +40,7 @@ async def test_silence_ends_in_an_expiry_that_the_agent_is_told_of(
 
         assert "Nobody decided in time" in await house.words()
         assert await house.states() == [ItemState.EXPIRED]
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []
 
 
 async def test_each_call_of_a_turn_ends_as_it_was_decided(house: House) -> None:
@@ -57,7 +57,7 @@ async def test_each_call_of_a_turn_ends_as_it_was_decided(house: House) -> None:
         assert words.startswith("refunded 78291 899 | ")
         assert "no mail" in words
         assert words.endswith("found 1")
-        assert sorted(line.split()[0] for line in shop.ledger()) == [
+        assert sorted(line.split()[0] for line in sample_tools.ledger()) == [
             "look_up",
             "refund",
         ]
@@ -76,7 +76,7 @@ async def test_decisions_that_came_before_a_worker_did_are_carried_out_together(
         await house.words()
         await house.idle()
 
-    assert len(shop.ledger()) == 2
+    assert len(sample_tools.ledger()) == 2
     assert len(await house.events(EventName.RUN_FINISHED)) == 1
 
 
@@ -91,7 +91,7 @@ async def test_a_new_message_supersedes_what_waits(house: House) -> None:
         assert await house.states() == [ItemState.SUPERSEDED]
         await house.decide(item)
         await house.idle()
-        assert shop.ledger() == []
+        assert sample_tools.ledger() == []
 
 
 async def test_what_was_approved_before_a_new_message_runs_before_it(
@@ -106,7 +106,7 @@ async def test_what_was_approved_before_a_new_message_runs_before_it(
     async with house.working(slots=1):
         await eventually(lambda: _finished(house))
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert await house.states() == [ItemState.EXECUTED]
 
 
@@ -150,7 +150,7 @@ async def test_a_thread_that_was_cut_off_goes_on(
 ) -> None:
     with pytest.raises(RuntimeError):
         await house.runner.start("t1", "break", key="k")
-    monkeypatch.setattr(shop, "is_broken", False)
+    monkeypatch.setattr(sample_tools, "is_broken", False)
 
     await house.store.queue(house.keys).put(
         Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")

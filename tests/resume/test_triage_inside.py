@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import POLICY
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
@@ -78,7 +78,7 @@ async def test_an_agent_of_a_program_is_seen_by_the_triage_it_is_given(
         policy=policy, url=store.conn.url, data_dir=tmp_path, triage=eyes
     ) as tk:
         config: Any = {"configurable": {"thread_id": "t1"}}
-        graph: Any = shop.graph()
+        graph: Any = sample_tools.graph()
         with tk.connected():
             if is_async:
                 await graph.ainvoke(CALL, config)
@@ -96,7 +96,7 @@ async def test_the_triage_that_the_settings_name_is_asked(
 ) -> None:
     async with Twokey(settings_in(tmp_path, store, f"eyes.py:{name}")) as tk:
         with tk.connected():
-            graph: Any = shop.graph()
+            graph: Any = sample_tools.graph()
             await graph.ainvoke(CALL, {"configurable": {"thread_id": "t1"}})
 
         await waits(tk, Tier.ESCALATE)

@@ -13,7 +13,7 @@ from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from twokey.agent import grant, words
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.policy.load import load_policy
@@ -56,7 +56,7 @@ class Stage:
         """Return tools that write to the ledger, and wait afterwards for `holds`."""
 
         async def effect(name: str) -> str:
-            shop.note(f"{name} {grant().idempotency_key[-12:]}")
+            sample_tools.note(f"{name} {grant().idempotency_key[-12:]}")
             self.has_begun.set()
             await self.holds.wait()
             return f"{name} done"
@@ -79,21 +79,21 @@ class Stage:
         @tool
         async def delegate() -> str:
             """Let another agent count."""
-            inner = cast("Any", shop.graph(count))
+            inner = cast("Any", sample_tools.graph(count))
             state = await inner.ainvoke({"messages": [HumanMessage('[["count", {}]]')]})
             return str(state["messages"][-1].text)
 
         @tool
         def ask() -> str:
             """Ask somebody."""
-            shop.note("ask")
+            sample_tools.note("ask")
             return f"said {interrupt('what?')}"
 
         return [ping, count, poll, delegate, ask]
 
     def runner(self) -> LangGraphLocal:
         """Return the agent, as one more process would run it."""
-        return LangGraphLocal(attached(shop.graph(*self.tools()), self.saver))
+        return LangGraphLocal(attached(sample_tools.graph(*self.tools()), self.saver))
 
     async def under(self, work: Any) -> Any:
         """Do something as the holder of the thread's lease."""
@@ -142,7 +142,7 @@ async def test_a_call_is_not_repeated_by_who_takes_over_from_a_paused_process(
     with pytest.raises(LeaseLost):
         await stage.late
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert await stage.words() == words.CUT_OFF
 
 
@@ -157,7 +157,7 @@ async def test_a_call_that_may_be_repeated_runs_again_under_the_same_key(
     stage.holds.set()
     await asyncio.gather(again, stage.late, return_exceptions=True)
 
-    first, repeated = shop.ledger()
+    first, repeated = sample_tools.ledger()
     assert first == repeated
     assert await stage.words() == "poll done"
 
@@ -173,7 +173,7 @@ async def test_what_a_call_returned_is_given_back_when_its_checkpoint_was_not_ke
 
     await stage.under(lambda: second.nudge("t1", key="k"))
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert await stage.words() == "ping done"
 
 
@@ -188,7 +188,7 @@ async def test_an_agent_inside_a_call_goes_on_where_it_was_cut_off(
 
     await stage.under(lambda: second.nudge("t1", key="k"))
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert await stage.words() == "count done"
 
 
@@ -203,7 +203,7 @@ async def test_a_call_that_pauses_inside_goes_on_under_the_next_lease(
         lambda: one.resume("t1", {question.id: cast("Any", "yes")}, key="k")
     )
 
-    assert shop.ledger() == ["ask", "ask"]
+    assert sample_tools.ledger() == ["ask", "ask"]
     assert await stage.words() == "said yes"
 
 
@@ -214,7 +214,7 @@ async def test_a_call_that_nobody_began_runs_for_who_takes_over(stage: Stage) ->
     await stage.under(lambda: one.start("t1", '[["ping", {}]]', key="k"))
     await stage.under(lambda: one.start("t1", '[["ping", {}]]', key="k2"))
 
-    assert len(shop.ledger()) == 2
+    assert len(sample_tools.ledger()) == 2
 
 
 async def test_without_a_lease_a_program_may_run_its_agent_as_often_as_it_likes(
@@ -225,5 +225,5 @@ async def test_without_a_lease_a_program_may_run_its_agent_as_often_as_it_likes(
     with connected(stage.gateway):
         await one.start("t1", '[["ping", {}]]', key="k")
 
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
     assert await stage.words() == "ping done"

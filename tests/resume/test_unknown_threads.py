@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House, open_house
 from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.store.store import Store
@@ -34,7 +34,7 @@ async def test_an_approved_call_waits_for_the_gateway_that_knows_its_thread(
     async with house.working():
         assert await house.words() == "refunded 78291 899"
         await house.idle()
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_job_of_a_thread_without_approved_calls_does_not_wait(

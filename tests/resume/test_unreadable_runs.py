@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import House
 from twokey.gateway.errors import NewerRecord
 from twokey.gateway.policy.load import load_policy
@@ -67,7 +67,7 @@ async def test_a_run_that_nobody_can_read_stops_no_other(
         [item] = await house.asked()
         await house.decide(item)
         assert await house.words() == "refunded 78291 899"
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_thread_whose_failed_run_nobody_can_read_goes_on(house: House) -> None:

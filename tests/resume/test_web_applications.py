@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from tests.conftest import eventually
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import POLICY
 from tests.resume.test_embed import Open, asked, decide, opened, refund
 from twokey.gateway.approvals.decisions import Edit, Reject, Respond
@@ -35,13 +35,13 @@ async def test_a_stream_goes_on_across_the_wait_and_ends_with_the_thread(
         seen: list[Any] = []
 
         async def show() -> None:
-            chunks = tk.stream(shop.graph, refund(), **PLACE)
+            chunks = tk.stream(sample_tools.graph, refund(), **PLACE)
             seen.extend([chunk async for chunk in chunks])
 
         page = asyncio.create_task(show())
         await decide(tk, await asked(tk))
         await page
-        final = await tk.wait(shop.graph, **PLACE)
+        final = await tk.wait(sample_tools.graph, **PLACE)
 
     steps = [name for chunk in seen for name in chunk]
     assert steps.count("__interrupt__") == 1
@@ -53,7 +53,7 @@ async def test_a_stream_goes_on_across_the_wait_and_ends_with_the_thread(
 async def test_a_stream_takes_the_modes_of_langgraph(opened: Open) -> None:
     async with opened() as tk:
         stream = tk.stream(
-            shop.graph, HELLO, **PLACE, stream_mode=["values", "updates"]
+            sample_tools.graph, HELLO, **PLACE, stream_mode=["values", "updates"]
         )
         modes = {mode async for mode, _ in stream}
 
@@ -62,11 +62,11 @@ async def test_a_stream_takes_the_modes_of_langgraph(opened: Open) -> None:
 
 async def test_who_leaves_a_stream_leaves_the_run_alone(opened: Open) -> None:
     async with opened() as tk:
-        stream = tk.stream(shop.graph, refund(), **PLACE)
+        stream = tk.stream(sample_tools.graph, refund(), **PLACE)
         await anext(stream)
         await stream.aclose()
         await decide(tk, await asked(tk))
-        final = await tk.wait(shop.graph, **PLACE)
+        final = await tk.wait(sample_tools.graph, **PLACE)
 
     assert final["messages"][-1].text == "refunded 78291 899"
 
@@ -77,7 +77,9 @@ async def test_a_stream_of_a_graph_that_fails_raises_what_it_raised(
     broken: Any = {"messages": [{"role": "user", "content": "break"}]}
     async with opened() as tk:
         with pytest.raises(RuntimeError, match="the model is down"):
-            _ = [chunk async for chunk in tk.stream(shop.graph, broken, **PLACE)]
+            _ = [
+                chunk async for chunk in tk.stream(sample_tools.graph, broken, **PLACE)
+            ]
 
 
 async def test_what_waits_is_described_as_a_reviewer_may_see_it(
@@ -92,7 +94,7 @@ async def test_what_waits_is_described_as_a_reviewer_may_see_it(
     )
     async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
         assert await tk.pending(**PLACE) == ()
-        run = asyncio.create_task(tk.run(shop.graph, refund(), **PLACE))
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **PLACE))
         item = await asked(tk)
         (call,) = await tk.pending(**PLACE)
         await decide(tk, item)
@@ -111,7 +113,7 @@ async def test_what_waits_is_described_as_a_reviewer_may_see_it(
 
 async def test_a_withdrawn_call_ends_and_the_agent_is_told(opened: Open) -> None:
     async with opened() as tk:
-        run = asyncio.create_task(tk.run(shop.graph, refund(), **PLACE))
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **PLACE))
         item = await asked(tk)
         ended = await tk.withdraw(**PLACE, item_ids=["ap_other.0", item.id])
         final = await run
@@ -120,13 +122,13 @@ async def test_a_withdrawn_call_ends_and_the_agent_is_told(opened: Open) -> None
     assert ended == (item.id,)
     assert "withdrawn" in final["messages"][-1].text
     assert again == ()
-    assert shop.ledger() == []
+    assert sample_tools.ledger() == []
 
 
 async def test_a_wait_without_a_thread_says_so(opened: Open) -> None:
     async with opened() as tk:
         with pytest.raises(ThreadUnavailable, match="no thread 't1'"):
-            await tk.wait(shop.graph, **PLACE)
+            await tk.wait(sample_tools.graph, **PLACE)
 
 
 async def test_a_wait_can_be_bounded_and_sees_the_failure_of_a_run_it_did_not_start(
@@ -136,14 +138,14 @@ async def test_a_wait_can_be_bounded_and_sees_the_failure_of_a_run_it_did_not_st
     def down(_results: list[str]) -> str:
         raise RuntimeError("the model is down")
 
-    monkeypatch.setattr(shop, "after_tools", down)
+    monkeypatch.setattr(sample_tools, "after_tools", down)
     async with opened() as tk:
         with pytest.raises(TimeoutError):
-            await tk.run(shop.graph, refund(), **PLACE, timeout_s=0.01)
+            await tk.run(sample_tools.graph, refund(), **PLACE, timeout_s=0.01)
         item = await asked(tk)
         with pytest.raises(TimeoutError):
-            await tk.wait(shop.graph, **PLACE, timeout_s=0.01)
-        waiting = asyncio.create_task(tk.wait(shop.graph, **PLACE))
+            await tk.wait(sample_tools.graph, **PLACE, timeout_s=0.01)
+        waiting = asyncio.create_task(tk.wait(sample_tools.graph, **PLACE))
         await decide(tk, item)
 
         with pytest.raises(GraphError, match="was given up"):
@@ -153,7 +155,7 @@ async def test_a_wait_can_be_bounded_and_sees_the_failure_of_a_run_it_did_not_st
 async def test_a_program_that_resumes_its_own_graphs_gets_the_answers(
     opened: Open,
 ) -> None:
-    graph = cast("Any", attached(shop.graph(), InMemorySaver()))
+    graph = cast("Any", attached(sample_tools.graph(), InMemorySaver()))
     config: Any = {"configurable": {"thread_id": "t1"}}
 
     async with opened() as tk:
@@ -185,7 +187,7 @@ async def test_a_program_that_resumes_its_own_graphs_gets_the_answers(
 async def test_an_answer_that_does_not_run_anything_is_given_too(
     opened: Open, decision: Any, said: str
 ) -> None:
-    graph = cast("Any", attached(shop.graph(), InMemorySaver()))
+    graph = cast("Any", attached(sample_tools.graph(), InMemorySaver()))
     config: Any = {"configurable": {"thread_id": "t1"}}
 
     async with opened() as tk:
@@ -206,7 +208,7 @@ async def test_a_wait_costs_no_command_until_something_happens(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with opened() as tk:
-        run = asyncio.create_task(tk.run(shop.graph, refund(), **PLACE))
+        run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **PLACE))
         item = await asked(tk)
         probes = 0
         runner = cast("Any", tk)._runners.of("shop", "t1")
@@ -225,7 +227,9 @@ async def test_a_wait_costs_no_command_until_something_happens(
             if "ThreadNews._read" in str(task.get_coro())
         ]
         # More waiters share the one reader of events.
-        others = [asyncio.create_task(tk.wait(shop.graph, **PLACE)) for _ in range(20)]
+        others = [
+            asyncio.create_task(tk.wait(sample_tools.graph, **PLACE)) for _ in range(20)
+        ]
         await eventually(_all_wait(tk, 21))
         assert probes <= 1  # one more look after the news of the card
         assert not follower.done()
@@ -255,15 +259,15 @@ async def test_a_thread_that_another_process_brings_forward_is_heard_of(
     opened: Open,
 ) -> None:
     async with opened() as first, opened() as second:
-        run = asyncio.create_task(first.run(shop.graph, refund(), **PLACE))
+        run = asyncio.create_task(first.run(sample_tools.graph, refund(), **PLACE))
         item = await asked(first)
         # Only the second one works from now on.
         cast("Any", first)._runners.release("shop", "t1")
-        other = asyncio.create_task(second.run(shop.graph, **PLACE))
+        other = asyncio.create_task(second.run(sample_tools.graph, **PLACE))
         await eventually(_all_wait(second, 1))
         await decide(first, item)
 
         finals = await asyncio.gather(run, other)
 
     assert finals[0]["messages"][-1].text == "refunded 78291 899"
-    assert len(shop.ledger()) == 1
+    assert len(sample_tools.ledger()) == 1

@@ -12,7 +12,7 @@ from pathlib import Path
 import uvicorn
 from fastapi import FastAPI
 
-from tests.resume import shop
+from tests.resume import sample_tools
 from tests.resume.house import POLICY
 from twokey.gateway.embed import Twokey
 from twokey.gateway.policy.load import load_policy
@@ -34,7 +34,7 @@ async def look_up(order: str) -> dict[str, str | int]:
     folder, url = Path(os.environ[DATA]), os.environ.get(STORE) or None
     async with Twokey(policy=RULES, data_dir=folder, url=url) as tk:
         final = await tk.run(
-            shop.graph, asked, thread_id=order, agent="shop", timeout_s=50
+            sample_tools.graph, asked, thread_id=order, agent="shop", timeout_s=50
         )
     return {"words": final["messages"][-1].text, "worker": os.getpid()}
 

@@ -17,7 +17,7 @@ from langchain.agents.middleware.types import ToolCallRequest
 
 from tests.conftest import eventually
 from tests.resume.house import House, open_house
-from tests.resume.shop import DIE, die_at
+from tests.resume.sample_tools import DIE, die_at
 from twokey.agent.calls import Caller
 from twokey.agent.exact_runs import Handler
 from twokey.agent.results import ToolResult

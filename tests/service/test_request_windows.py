@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from tests.races.turnstile import Choose, Turnstile, every_order
+from tests.races.interleaver import Choose, Interleaver, every_order
 from tests.service.desk import ANA, POLICY, Desk, claim_of
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -249,7 +249,7 @@ async def test_no_order_of_three_requests_lets_the_third_through(store: Store) -
 
         await one()
         with pytest.MonkeyPatch.context() as patch:
-            await Turnstile(store.conn, patch).run([one(), one()], choose)
+            await Interleaver(store.conn, patch).run([one(), one()], choose)
         kinds = sorted(verdict.kind.value for verdict in verdicts)
         assert kinds == ["deny", "hold", "hold"]
         assert await asked(desk, customer=customer) == 3

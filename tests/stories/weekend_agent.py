@@ -9,7 +9,7 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.tools import tool
 from langgraph.pregel import Pregel
 
-from tests.resume.shop import obedient
+from tests.resume.sample_tools import obedient
 from twokey.agent import ApprovalMiddleware, guarded
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
 from tests.bot.samples import (
     ANA,
@@ -17,7 +18,6 @@ from tests.bot.samples import (
     an_item,
 )
 from tests.bot.strategies import CANARY
-from tests.bot.tame import assert_tame
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.calling import escalation, reminder, told_elsewhere
 from twokey.gateway.approvals.people import Demand, Role

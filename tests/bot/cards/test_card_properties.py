@@ -6,9 +6,9 @@ import re
 
 from hypothesis import HealthCheck, given, settings
 
+from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import KEY, TEAM
 from tests.bot.strategies import CANARY, approvals, hostile, moments
-from tests.bot.tame import assert_tame, objects
 from tests.levels import examples
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.batch import needs_full_view

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.bot.markup_audit import objects
 from tests.bot.readable import readable
 from tests.bot.samples import (
     KEY,
@@ -18,7 +19,6 @@ from tests.bot.samples import (
     an_item,
     settled,
 )
-from tests.bot.tame import objects
 from twokey.bot.cards.home import home
 from twokey.bot.ids import Action, unseal, verify
 from twokey.gateway.approvals.record import Approval, Opinion

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tests.bot.markup_audit import assert_tame
 from tests.bot.readable import readable
 from tests.bot.samples import ANA, BEN, KEY, KIM, NOW, TEAM
 from tests.bot.snapshots import assert_same
 from tests.bot.strategies import hostile
-from tests.bot.tame import assert_tame
 from tests.levels import examples
 from twokey.bot.cards.notice import (
     MAX_ROWS,

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from tests.bot.bot_house import CHANNEL, DAN, POLICY, TEAM, House, has_button, says
+from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
-from tests.bot.tame import assert_tame
 from tests.bot.tampering import click_with, copied
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
 from twokey.bot.ids import Action, Input, View, seal_notice

@@ -7,8 +7,8 @@ import json
 import pytest
 
 from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
+from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
-from tests.bot.tame import assert_tame
 from tests.bot.test_publisher import nothing_is_left
 from twokey.bot.ids import COMMAND
 from twokey.gateway.approvals.decisions import Click, Reject, Reviewer, Standing

@@ -7,10 +7,10 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.bot.markup_audit import assert_tame
 from tests.bot.samples import KEY, TEAM, an_approval, an_item
 from tests.bot.slack_state import untouched
 from tests.bot.strategies import arguments, hostile, json_values, numbers
-from tests.bot.tame import assert_tame
 from tests.levels import examples
 from twokey.bot.modals import edit
 from twokey.bot.modals.form import form, read

@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.bot.markup_audit import assert_tame, objects
 from tests.bot.samples import KEY, TEAM, TWO, an_approval, an_item
 from tests.bot.strategies import approvals, arguments, moments
-from tests.bot.tame import assert_tame, objects
 from tests.levels import examples
 from twokey.bot.cards.listing import boxes
 from twokey.bot.ids import PAGE, View, unseal, verify

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.bot.markup_audit import objects
 from tests.bot.readable import view as as_text
 from tests.bot.samples import (
     KEY,
@@ -23,7 +24,6 @@ from tests.bot.samples import (
 )
 from tests.bot.slack_state import chosen, typed, untouched
 from tests.bot.snapshots import assert_same
-from tests.bot.tame import objects
 from twokey.bot.blocks import label, template
 from twokey.bot.ids import PAGE, Action, Input, View, unseal, verify
 from twokey.bot.modals import details, edit, reject, respond

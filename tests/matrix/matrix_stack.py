@@ -73,7 +73,7 @@ class Table:
 
 
 @dataclass
-class Hall:
+class MatrixStack:
     """The running house and what the cells ask of it."""
 
     world: World
@@ -129,7 +129,7 @@ class Hall:
 
 
 @asynccontextmanager
-async def open_hall(cells: Sequence[Cell]) -> AsyncGenerator[Hall]:
+async def open_hall(cells: Sequence[Cell]) -> AsyncGenerator[MatrixStack]:
     """Start the house, and let everybody into the channels of all cells.
 
     Slack's rate limits are off on both sides: hundreds of cards are to be posted.
@@ -147,7 +147,7 @@ async def open_hall(cells: Sequence[Cell]) -> AsyncGenerator[Hall]:
                 world.sandbox.rates.enabled = False
                 channels = map(channel_of, range(len(cells)))
                 populate(world.sandbox.workspace, channels)
-                yield Hall(world)
+                yield MatrixStack(world)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 

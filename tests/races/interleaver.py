@@ -23,7 +23,7 @@ _ACTOR: ContextVar[int | None] = ContextVar("actor", default=None)
 _PATIENCE_S = 20.0
 
 
-class Turnstile:
+class Interleaver:
     """Stands before every round trip of one connection while actors run.
 
     Args:

@@ -19,7 +19,7 @@ from twokey.agent.scripted_model import ScriptedModel, calling
 Graph = Pregel[Any, Any, Any, Any]
 
 
-class Till:
+class PaymentsStub:
     """The shop's till: its one tool notes when its first line ran."""
 
     def __init__(self) -> None:
@@ -51,18 +51,18 @@ def _reply(messages: list[BaseMessage]) -> AIMessage:
 
 
 def agent(
-    till: Till,
+    stub: PaymentsStub,
     middleware: ApprovalMiddleware | HumanInTheLoopMiddleware[Any, Any, Any],
     wrap: Callable[[BaseTool], BaseTool],
 ) -> Graph:
     """Return the shop's agent.
 
     Args:
-        till: whose tool it has.
+        stub: whose tool it has.
         middleware: what stands before the tool.
         wrap: makes the tool what this middleware wants it to be.
     """
     make = cast("Callable[..., Graph]", create_agent)
     return make(
-        ScriptedModel(reply=_reply), tools=[wrap(till.tool())], middleware=[middleware]
+        ScriptedModel(reply=_reply), tools=[wrap(stub.tool())], middleware=[middleware]
     )

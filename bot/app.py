@@ -17,8 +17,11 @@ from aiohttp import web
 from twokey.bot.bolt import Dispatch, bolt_app, hush_slack_loggers
 from twokey.bot.bot_token import BotToken
 from twokey.bot.config import BotConfig
+from twokey.bot.delivery.card_publisher import CardPublisher
+from twokey.bot.delivery.card_updater import CardUpdater
+from twokey.bot.delivery.event_dispatcher import EventDispatcher
+from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.desk import Desk
-from twokey.bot.drawing import Drawing
 from twokey.bot.identity import identify, no_slack
 from twokey.bot.ids import key_id
 from twokey.bot.ingress import EVENTS_PATH, Ingress
@@ -27,10 +30,7 @@ from twokey.bot.limits import Limits
 from twokey.bot.listeners import LISTENERS
 from twokey.bot.listeners.doors import Doors
 from twokey.bot.membership import Membership
-from twokey.bot.posting import Wall
-from twokey.bot.publisher import Publisher
 from twokey.bot.reviewers import Reviewers
-from twokey.bot.saying import Saying
 from twokey.bot.sockets import Sockets
 from twokey.bot.tasks import Tasks
 from twokey.bot.web import Slack, SlackError, SlackRefused
@@ -146,7 +146,7 @@ class SlackBot:
         self, opening: AsyncExitStack, slack: Slack, reviewers: Reviewers
     ) -> None:
         config, store = self._config, self._service.store
-        wall = Wall(
+        card_publisher = CardPublisher(
             slack=slack,
             limits=Limits(self._clock),
             cards=store.cards,
@@ -158,8 +158,8 @@ class SlackBot:
         def warm(approval: Approval) -> None:
             self._tasks.later(reviewers.warm(approval), name="warm")
 
-        drawing = Drawing(
-            wall=wall,
+        updater = CardUpdater(
+            card_publisher=card_publisher,
             tenant=config.tenant,
             read=self._service.read_as_of_now,
             read_notice=self._service.notices.read,
@@ -172,7 +172,7 @@ class SlackBot:
             store,
             keys,
             tenant=config.tenant,
-            saying=Saying(drawing, channel=lambda: self._service.channel),
+            dispatcher=EventDispatcher(updater, channel=lambda: self._service.channel),
             clock=self._clock,
             outdated=partial(
                 outdated, self._service, store.cards, keys, config.seal_key

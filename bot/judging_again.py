@@ -12,7 +12,7 @@ import logging
 from collections.abc import MutableMapping
 
 from twokey.bot.cards.asking import asked
-from twokey.bot.posting import judgement_digest
+from twokey.bot.delivery.card_publisher import judgement_digest
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.cards import CardStore
 from twokey.gateway.store.keys import Keys

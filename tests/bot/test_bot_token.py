@@ -95,7 +95,7 @@ async def test_a_slack_that_is_away_is_no_lost_token(house: House) -> None:
 async def test_what_happens_without_a_token_is_told_when_it_works_again(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.bot.drawing.BROKEN_S", 0.1)
+    monkeypatch.setattr("twokey.bot.delivery.card_updater.BROKEN_S", 0.1)
     async with house.running():
         verdict = await house.refund()
         card = await house.card(verdict)

@@ -16,13 +16,13 @@ from slack_bolt.app.async_app import AsyncApp
 
 from tests.bot.bot_house import CHANNEL, TEAM, House, says
 from tests.conftest import eventually
-from twokey.bot import publisher
 from twokey.bot.cards.message import Message
+from twokey.bot.delivery import publisher
+from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.ids import Action
 from twokey.bot.ingress import Answer
 from twokey.bot.limits import Limits
 from twokey.bot.membership import Membership
-from twokey.bot.posting import Wall
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Envelope, Sockets
 from twokey.bot.web import Slack
@@ -38,8 +38,8 @@ async def slack_of(sandbox: Sandbox) -> AsyncGenerator[Slack]:
         yield Slack(sandbox.bot_token, api_url=sandbox.api_url, session=session)
 
 
-def wall_with(slack: Slack, house: House) -> Wall:
-    return Wall(
+def card_publisher_with(slack: Slack, house: House) -> CardPublisher:
+    return CardPublisher(
         slack=slack,
         limits=Limits(asyncio.get_running_loop().time),
         cards=house.store.cards,
@@ -58,7 +58,7 @@ async def test_a_surplus_copy_that_stays_is_logged(
     house.sandbox.faults.plan("http_500", "chat.delete")
 
     async with slack_of(house.sandbox) as slack:
-        place = await wall_with(slack, house).post_card(
+        place = await card_publisher_with(slack, house).post_card(
             house.keys, approval, channel=CHANNEL, now_ms=0
         )
 
@@ -70,7 +70,7 @@ async def test_a_note_that_we_cannot_show_says_so(house: House) -> None:
     async with slack_of(house.sandbox) as slack:
         broken = Message(blocks=({"type": "nonsense"},), text="a note")
 
-        await wall_with(slack, house).say(CHANNEL, broken)
+        await card_publisher_with(slack, house).say(CHANNEL, broken)
 
     shown = await house.actor("U0ANA").messages(CHANNEL)
     assert says("cannot be displayed")(shown[-1])
@@ -99,7 +99,7 @@ async def test_a_call_that_hangs_at_the_end_is_given_up(
         return await asyncio.Event().wait()
 
     monkeypatch.setattr(publisher, "_GRACE_S", 0.05)
-    monkeypatch.setattr(Wall, "post_card", hang)
+    monkeypatch.setattr(CardPublisher, "post_card", hang)
     async with asyncio.timeout(5):
         async with house.running():
             verdict = await house.refund()

@@ -9,9 +9,9 @@ import pytest
 from tests.bot.bot_house import House, says
 from tests.bot.test_publisher import nothing_is_left, put
 from tests.conftest import eventually
-from twokey.bot import feed
-from twokey.bot.board import Board
-from twokey.bot.feed import Feed
+from twokey.bot.delivery import feed
+from twokey.bot.delivery.feed import Feed
+from twokey.bot.delivery.outbox_queue import OutboxQueue
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.outbox import Outbox
@@ -33,27 +33,29 @@ async def nothing(_: int) -> Sequence[str]:
     return []
 
 
-def feed_of(outbox: Outbox) -> tuple[Board, Feed]:
-    board = Board(lambda: 0.0)
-    return board, Feed(board, outbox, tenant="default", missing=nothing)
+def feed_of(outbox: Outbox) -> tuple[OutboxQueue, Feed]:
+    queue = OutboxQueue(lambda: 0.0)
+    return queue, Feed(queue, outbox, tenant="default", missing=nothing)
 
 
 def about(approval: str, name: EventName) -> Event:
     return Event(name=name, tenant="default", approval=approval, channel="C1")
 
 
-def said(board: Board) -> None:
-    """Say everything that is on the board."""
-    for topic in list(board):
+def said(queue: OutboxQueue) -> None:
+    """Say everything that is on the queue."""
+    for topic in list(queue):
         topic.events, topic.shown = [], topic.wanted
-        board.drop_done(topic)
+        queue.drop_done(topic)
 
 
-async def acknowledged(board: Board, outbox: Outbox) -> list[tuple[str, EventName]]:
-    """Say and acknowledge everything on the board; return what that was."""
-    events = [event for topic in board for event in topic.events]
+async def acknowledged(
+    queue: OutboxQueue, outbox: Outbox
+) -> list[tuple[str, EventName]]:
+    """Say and acknowledge everything on the queue; return what that was."""
+    events = [event for topic in queue for event in topic.events]
     await outbox.done(*(event.seq for event in events))
-    said(board)
+    said(queue)
     return [(event.approval, event.name) for event in events]
 
 
@@ -61,7 +63,7 @@ async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "ROOM", 3)
-    board, reading = feed_of(outbox)
+    queue, reading = feed_of(outbox)
     await reading.start()
     for number in range(8):
         await outbox.put(about(f"old{number}", HISTORY))
@@ -70,12 +72,12 @@ async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
 
     assert await reading.turn()
 
-    assert "new" in board
-    held = {topic.key: [event.name for event in topic.events] for topic in board}
+    assert "new" in queue
+    held = {topic.key: [event.name for event in topic.events] for topic in queue}
     assert held["old2"] == [HISTORY]
     assert held["old7"] == [VOTE]
     assert held["old5"] == [], "its card is brought up to date, its line can wait"
-    assert all(topic.is_card_due for topic in board)
+    assert all(topic.is_card_due for topic in queue)
 
 
 @pytest.mark.parametrize("is_restarted", [False, True])
@@ -85,7 +87,7 @@ async def test_lines_that_had_to_wait_are_said_in_order_and_once(
     monkeypatch.setattr(feed, "ROOM", 3)
     monkeypatch.setattr(feed, "_BLOCK_MS", 1)
     monkeypatch.setattr(feed, "_PAGE", 4)
-    board, reading = feed_of(outbox)
+    queue, reading = feed_of(outbox)
     await reading.start()
     for number in range(11):
         await outbox.put(about(f"a{number}", HISTORY))
@@ -93,12 +95,12 @@ async def test_lines_that_had_to_wait_are_said_in_order_and_once(
     for _ in range(8):
         await reading.turn()
     if is_restarted:
-        board, reading = feed_of(outbox)
+        queue, reading = feed_of(outbox)
         await reading.start()
 
     found = list[tuple[str, EventName]]()
     for _ in range(12):
-        found += await acknowledged(board, outbox)
+        found += await acknowledged(queue, outbox)
         await reading.turn()
 
     lines = [key for key, name in found if name is HISTORY]
@@ -110,14 +112,14 @@ async def test_lines_that_had_to_wait_are_said_in_order_and_once(
 
 
 async def test_what_is_never_said_takes_no_room(outbox: Outbox) -> None:
-    board, reading = feed_of(outbox)
+    queue, reading = feed_of(outbox)
     await reading.start()
     for tenant, name in (("default", EventName.CALL_EXECUTED), ("other", HISTORY)):
         await outbox.put(Event(name=name, tenant=tenant, agent="a", thread="t"))
 
     await reading.turn()
 
-    assert len(board) == 0
+    assert len(queue) == 0
     assert (await outbox.left("test"))[0] == []
 
 

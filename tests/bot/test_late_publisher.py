@@ -8,8 +8,8 @@ import aiohttp
 import pytest
 
 from tests.bot.bot_house import CHANNEL, TEAM, House
+from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.limits import Limits
-from twokey.bot.posting import Wall
 from twokey.bot.web import Slack
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.store.fences import holding
@@ -28,7 +28,7 @@ async def test_a_late_publisher_changes_no_card_and_posts_none(house: House) -> 
         aiohttp.ClientSession() as session,
         house.store.threads.lease(house.keys, "default", "", "slack") as lease,
     ):
-        wall = Wall(
+        card_publisher = CardPublisher(
             slack=Slack(
                 house.sandbox.bot_token, api_url=house.sandbox.api_url, session=session
             ),
@@ -39,8 +39,10 @@ async def test_a_late_publisher_changes_no_card_and_posts_none(house: House) -> 
         )
         lease.lost.set()
         with holding(lease), pytest.raises(LeaseLost):
-            await wall.update_card(house.keys, approval, place, now_ms=0)
+            await card_publisher.update_card(house.keys, approval, place, now_ms=0)
         with holding(lease), pytest.raises(LeaseLost):
-            await wall.post_card(house.keys, approval, channel=CHANNEL, now_ms=0)
+            await card_publisher.post_card(
+                house.keys, approval, channel=CHANNEL, now_ms=0
+            )
 
     assert len(house.sandbox.calls) == sent

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from twokey.bot.board import Board
+from twokey.bot.delivery.outbox_queue import OutboxQueue
 from twokey.bot.limits import POST, UPDATE, Limits
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.sandbox.clock import Clock
@@ -93,7 +93,7 @@ def test_slack_never_has_to_refuse_a_storm(method: str, channel: str) -> None:
 
 @dataclass
 class Shown:
-    """What a simulated wall shows, and when each card became final."""
+    """What a simulated channel shows, and when each card became final."""
 
     final_at: dict[str, float] = field(default_factory=dict[str, float])
     updates: int = 0
@@ -101,17 +101,17 @@ class Shown:
 
 def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
     clock, shown = Hands(), Shown()
-    board = Board(clock.now)
+    queue = OutboxQueue(clock.now)
     limits, slack = limits_at(clock), Rates(clock)
     start, decided = clock.at, 0
 
     while len(shown.final_at) < 200:
         while decided < 200 and clock.at >= start + decided * 0.3:
             # Each decision is two events: authorized, and soon after executed.
-            board.add(event(f"ap{decided}", EventName.ITEM_AUTHORIZED))
-            board.add(event(f"ap{decided}", EventName.ITEM_EXECUTED))
+            queue.add(event(f"ap{decided}", EventName.ITEM_AUTHORIZED))
+            queue.add(event(f"ap{decided}", EventName.ITEM_EXECUTED))
             decided += 1
-        waiting = board.waiting()
+        waiting = queue.waiting()
         if not waiting or limits.take(UPDATE) > 0:
             clock.at += 0.1
             continue
@@ -120,22 +120,22 @@ def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
         shown.updates += 1
         topic.shown, topic.events = topic.wanted, []
         shown.final_at[topic.key] = clock.at - start
-        board.drop_done(topic)
+        queue.drop_done(topic)
 
     assert shown.updates == 200
     assert max(shown.final_at.values()) < 300
 
 
 def test_news_hurries_a_topic_that_waits_and_none_that_fails() -> None:
-    board = Board(Hands().now)
-    board.add(event("ap1", EventName.APPROVAL_OPENED))
-    (topic,) = board
+    queue = OutboxQueue(Hands().now)
+    queue.add(event("ap1", EventName.APPROVAL_OPENED))
+    (topic,) = queue
     topic.not_before = 50.0
 
-    board.add(event("ap1", EventName.ITEM_AUTHORIZED))
+    queue.add(event("ap1", EventName.ITEM_AUTHORIZED))
     assert topic.not_before == 0
     topic.failures, topic.not_before = 3, 50.0
-    board.add(event("ap1", EventName.ITEM_EXECUTED))
+    queue.add(event("ap1", EventName.ITEM_EXECUTED))
     assert topic.not_before == 50
 
 
@@ -160,16 +160,16 @@ def test_a_channels_name_and_its_id_share_one_limit() -> None:
 
 
 def test_a_topic_stays_while_anything_about_it_is_unsaid() -> None:
-    board = Board(Hands().now)
-    board.add(event("ap1", EventName.APPROVAL_OPENED))
-    topic = next(iter(board))
+    queue = OutboxQueue(Hands().now)
+    queue.add(event("ap1", EventName.APPROVAL_OPENED))
+    topic = next(iter(queue))
 
-    board.drop_done(topic)
-    assert len(board) == 1
+    queue.drop_done(topic)
+    assert len(queue) == 1
     topic.events, topic.shown = [], topic.wanted
     topic.is_busy = True
-    board.drop_done(topic)
-    assert len(board) == 1
+    queue.drop_done(topic)
+    assert len(queue) == 1
     topic.is_busy = False
-    board.drop_done(topic)
-    assert len(board) == 0
+    queue.drop_done(topic)
+    assert len(queue) == 0

@@ -9,7 +9,7 @@ import pytest
 from tests.bot.bot_house import House, says
 from tests.bot.test_notified import ana, click_on
 from tests.conftest import eventually
-from twokey.bot.drawing import Drawing
+from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.events import EventName
 
@@ -18,9 +18,9 @@ async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record that is read for the card is older than the vote."""
-    real, held = Drawing._draw, list[EventName]()  # pyright: ignore[reportPrivateUsage] - the moment of the race
+    real, held = CardUpdater._draw, list[EventName]()  # pyright: ignore[reportPrivateUsage] - the moment of the race
 
-    async def drawn(self: Drawing, topic: Any, *rest: Any) -> Any:
+    async def drawn(self: CardUpdater, topic: Any, *rest: Any) -> Any:
         place = await real(self, topic, *rest)
         if not held:
             approval = await house.approval(verdict)
@@ -35,7 +35,7 @@ async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
             held.append(EventName.ITEM_VOTED)
         return place
 
-    monkeypatch.setattr(Drawing, "_draw", drawn)
+    monkeypatch.setattr(CardUpdater, "_draw", drawn)
     (verdict,) = await house.submit(("wire_money", {}))
     async with house.running():
         card = await house.card(verdict, says("1 of 2"))

@@ -11,8 +11,8 @@ from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left
 from tests.conftest import eventually
 from tests.service.desk import ANA
+from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.ids import Action
-from twokey.bot.posting import Wall
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.decisions import Approve, Click
 from twokey.gateway.errors import StoreUnavailable
@@ -119,15 +119,15 @@ async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease ends while a card is on its way; the next publisher posts it."""
-    real, is_first = Wall.post_card, [True]
+    real, is_first = CardPublisher.post_card, [True]
 
-    async def paused(self: Wall, *args: Any, **more: Any) -> CardPlace:
+    async def paused(self: CardPublisher, *args: Any, **more: Any) -> CardPlace:
         if is_first.pop() if is_first else False:
             other = await real(self, *args, **more)
             assert other
         return await real(self, *args, **more)
 
-    monkeypatch.setattr(Wall, "post_card", paused)
+    monkeypatch.setattr(CardPublisher, "post_card", paused)
     async with house.running():
         verdict = await house.refund()
 

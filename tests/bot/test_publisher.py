@@ -15,12 +15,12 @@ import pytest
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
-from twokey.bot import posting, saying
 from twokey.bot.cards.message import Message
+from twokey.bot.delivery import card_publisher, event_dispatcher
+from twokey.bot.delivery.card_publisher import CardPublisher
+from twokey.bot.delivery.publisher import Publisher
 from twokey.bot.ids import Action
 from twokey.bot.limits import Limits
-from twokey.bot.posting import Wall
-from twokey.bot.publisher import Publisher
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.protocol.states import ItemState
@@ -139,7 +139,7 @@ async def test_a_surplus_copy_is_taken_down(house: House) -> None:
         house.keys, approval.id, channel=CHANNEL, ts="1.000001"
     )
     async with aiohttp.ClientSession() as session:
-        wall = Wall(
+        card_publisher = CardPublisher(
             slack=Slack(
                 house.sandbox.bot_token, api_url=house.sandbox.api_url, session=session
             ),
@@ -149,7 +149,9 @@ async def test_a_surplus_copy_is_taken_down(house: House) -> None:
             seal_key=house.config.seal_key,
         )
 
-        place = await wall.post_card(house.keys, approval, channel=CHANNEL, now_ms=0)
+        place = await card_publisher.post_card(
+            house.keys, approval, channel=CHANNEL, now_ms=0
+        )
 
     assert place == first
     assert len(calls(house, POST)) == len(calls(house, "chat.delete")) == 1
@@ -299,7 +301,7 @@ async def test_a_card_that_we_cannot_show_can_be_rejected_and_nothing_else(
     def broken(*_: object, **__: object) -> Message:
         return Message(blocks=({"type": "nonsense"},), text="x")
 
-    monkeypatch.setattr(posting, "card", broken)
+    monkeypatch.setattr(card_publisher, "card", broken)
     async with house.running():
         verdict = await house.refund()
 
@@ -321,8 +323,8 @@ async def test_blocks_that_slack_alone_refuses_become_the_plain_card(
     def broken(*_: object, **__: object) -> Message:
         return Message(blocks=({"type": "nonsense"},), text="x")
 
-    monkeypatch.setattr(posting, "card", broken)
-    monkeypatch.setattr(posting, "ensure_valid_message", unchecked)
+    monkeypatch.setattr(card_publisher, "card", broken)
+    monkeypatch.setattr(card_publisher, "ensure_valid_message", unchecked)
     async with house.running():
         verdict = await house.refund()
 
@@ -335,9 +337,9 @@ async def test_a_card_that_breaks_us_is_put_aside_and_tried_again_later(
     def broken(*_: object, **__: object) -> Message:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(saying, "GIVE_UP_AFTER", 1)
-    monkeypatch.setattr(posting, "card", broken)
-    monkeypatch.setattr(posting, "plain_card", broken)
+    monkeypatch.setattr(event_dispatcher, "GIVE_UP_AFTER", 1)
+    monkeypatch.setattr(card_publisher, "card", broken)
+    monkeypatch.setattr(card_publisher, "plain_card", broken)
     async with house.running():
         verdict = await house.refund()
 

@@ -15,13 +15,13 @@ from tests.bot.bot_house import CHANNEL, TEAM, House, has_button
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.service.desk import ANA
-from twokey.bot import drawing, feed, publisher, saying
-from twokey.bot.board import Topic
-from twokey.bot.drawing import Drawing
+from twokey.bot.delivery import card_updater, event_dispatcher, feed, publisher
+from twokey.bot.delivery.card_publisher import CardPublisher
+from twokey.bot.delivery.card_updater import CardUpdater
+from twokey.bot.delivery.event_dispatcher import EventDispatcher
+from twokey.bot.delivery.outbox_queue import Topic
 from twokey.bot.ids import Action
 from twokey.bot.limits import Limits
-from twokey.bot.posting import Wall
-from twokey.bot.saying import Saying
 from twokey.bot.web import Slack, SlackSilent
 from twokey.gateway.approvals.decisions import Click, Reject
 from twokey.gateway.approvals.record import Approval
@@ -77,7 +77,7 @@ async def test_with_more_to_say_than_fits_reading_waits(
 async def test_a_bot_that_slack_refuses_goes_on_when_it_is_helped(
     house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(drawing, "BROKEN_S", 0.05)
+    monkeypatch.setattr(card_updater, "BROKEN_S", 0.05)
     async with house.running():
         scopes = list(house.sandbox.workspace.bot_scopes)
         house.sandbox.control.scopes(["commands"])
@@ -129,15 +129,15 @@ async def test_an_approval_that_is_gone_is_let_go(house: House) -> None:
 
 
 async def test_a_silent_slack_is_asked_more_and_more_rarely(house: House) -> None:
-    async with wall_of(house) as wall:
+    async with card_publisher_of(house) as card_publisher:
         topic = Topic(key="ap", approval="ap", wanted=1)
 
         async def silent(_: str) -> None:
             raise SlackSilent("chat.update", "no answer")
 
-        step = Saying(
-            Drawing(
-                wall=wall,
+        step = EventDispatcher(
+            CardUpdater(
+                card_publisher=card_publisher,
                 tenant="default",
                 read=silent,
                 read_notice=silent,
@@ -186,10 +186,10 @@ def ignored(_: Approval) -> None:
 
 
 @asynccontextmanager
-async def wall_of(house: House) -> AsyncGenerator[Wall]:
-    """Give a wall of its own for a test of one step."""
+async def card_publisher_of(house: House) -> AsyncGenerator[CardPublisher]:
+    """Give a card publisher of its own for a test of one step."""
     async with aiohttp.ClientSession() as session:
-        yield Wall(
+        yield CardPublisher(
             slack=Slack(
                 house.sandbox.bot_token, api_url=house.sandbox.api_url, session=session
             ),
@@ -203,16 +203,16 @@ async def wall_of(house: House) -> AsyncGenerator[Wall]:
 async def test_a_failure_of_ours_is_tried_again_before_it_is_given_up(
     house: House, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, failures = Wall.post_card, 1
+    real, failures = CardPublisher.post_card, 1
 
-    async def failing(self: Wall, *args: Any, **more: Any) -> Any:
+    async def failing(self: CardPublisher, *args: Any, **more: Any) -> Any:
         nonlocal failures
         failures -= 1
         if failures >= 0:
             raise ZeroDivisionError
         return await real(self, *args, **more)
 
-    monkeypatch.setattr(saying, "_LONGEST_WAIT_S", 0.05)
-    monkeypatch.setattr(Wall, "post_card", failing)
+    monkeypatch.setattr(event_dispatcher, "_LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(CardPublisher, "post_card", failing)
     async with house.running():
         await house.card(await house.refund())

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from twokey.bot.board import Board, Call, Topic
+from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, Topic
+from twokey.bot.delivery.scheduler import AT_ONCE, Scheduler
 from twokey.bot.limits import POST, UPDATE, Limits
-from twokey.bot.scheduler import AT_ONCE, Scheduler
 from twokey.gateway.approvals.events import Event, EventName
 
 CARD, WORDS, VOTE, HISTORY = (
@@ -23,7 +23,7 @@ CARD, WORDS, VOTE, HISTORY = (
 
 @dataclass
 class Stand:
-    """A scheduler over a board, with steps that a test ends."""
+    """A scheduler over a queue, with steps that a test ends."""
 
     now: float = 1000.0
     started: list[str] = field(default_factory=list[str])
@@ -34,10 +34,10 @@ class Stand:
     needs: Call | None = None
 
     def __post_init__(self) -> None:
-        self.board = Board(self.clock)
+        self.queue = OutboxQueue(self.clock)
         self.limits = Limits(self.clock)
         self.scheduler = Scheduler(
-            self.board,
+            self.queue,
             next_call=self.next_call,
             limits=self.limits,
             step=self.step,
@@ -70,7 +70,7 @@ class Stand:
             approval="" if is_words else key,
             channel="C1",
         )
-        self.board.add(event)
+        self.queue.add(event)
         self.scheduler.changed.set()
 
 
@@ -91,7 +91,7 @@ async def test_600_topics_that_are_due_are_all_worked_on(stand: Stand) -> None:
     running = asyncio.create_task(stand.scheduler.run())
 
     async with asyncio.timeout(20):
-        while len(stand.board):  # noqa: ASYNC110 - what it waits for has no event
+        while len(stand.queue):  # noqa: ASYNC110 - what it waits for has no event
             await asyncio.sleep(0)
 
     running.cancel()
@@ -134,8 +134,8 @@ async def test_whatever_ends_in_one_turn_of_the_loop_the_rest_goes_on(
 
 
 async def everything_else(stand: Stand) -> None:
-    """Let all steps be done at once, until nothing is left on the board."""
-    while len(stand.board):
+    """Let all steps be done at once, until nothing is left on the queue."""
+    while len(stand.queue):
         stand.now += 10
         stand.scheduler.changed.set()
         for gate in stand.gates.values():
@@ -151,7 +151,7 @@ async def test_a_change_that_nobody_told_of_is_seen_all_the_same(stand: Stand) -
     stand.scheduler.changed.clear()
 
     async with asyncio.timeout(5):
-        while len(stand.board):  # noqa: ASYNC110 - nothing tells of it here
+        while len(stand.queue):  # noqa: ASYNC110 - nothing tells of it here
             await asyncio.sleep(0.05)
 
     running.cancel()
@@ -199,7 +199,7 @@ async def test_words_leave_a_place_at_work_to_a_new_card(stand: Stand) -> None:
 async def test_work_that_takes_too_long_is_ended_and_tried_again(
     stand: Stand, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("twokey.bot.scheduler.STEP_S", 0.01)
+    monkeypatch.setattr("twokey.bot.delivery.scheduler.STEP_S", 0.01)
     stand.is_gated = True
     stand.add(CARD, "card")
     stand.scheduler.start_what_may()
@@ -208,7 +208,7 @@ async def test_work_that_takes_too_long_is_ended_and_tried_again(
     await asyncio.wait([task])
     await turns()
 
-    topic = next(iter(stand.board))
+    topic = next(iter(stand.queue))
     assert (topic.is_busy, topic.not_before > stand.now) == (False, True)
 
 
@@ -239,9 +239,9 @@ async def test_a_topic_is_overdue_since_it_could_have_been_worked_on(
     stand.now += free_s + 40
 
     assert stand.scheduler.overdue_s() == pytest.approx(40)
-    next(iter(stand.board)).not_before = stand.now - 30
+    next(iter(stand.queue)).not_before = stand.now - 30
     assert stand.scheduler.overdue_s() == pytest.approx(30)
-    next(iter(stand.board)).is_busy = True
+    next(iter(stand.queue)).is_busy = True
     assert stand.scheduler.overdue_s() == 0
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.bot.bot_house import House
 from tests.conftest import eventually
-from twokey.bot import publisher
-from twokey.bot.feed import Feed
-from twokey.bot.scheduler import Scheduler
+from twokey.bot.delivery import publisher
+from twokey.bot.delivery.feed import Feed
+from twokey.bot.delivery.scheduler import Scheduler
 
 
 async def problems_of(url: str) -> tuple[int, str]:

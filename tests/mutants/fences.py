@@ -97,7 +97,7 @@ FENCES_TABLE = (
     ),
     Mutant(
         "a late publisher sends nothing more",
-        "bot/posting.py",
+        "bot/delivery/card_publisher.py",
         "            lease.check()\n",
         "            pass\n",
         "tests/bot/test_late_publisher.py",

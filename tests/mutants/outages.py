@@ -62,8 +62,8 @@ OUTAGES_TABLE = (
     ),
     Mutant(
         "an outage has one message",
-        "bot/run_messages.py",
-        "    place = await wall.place(keys, outage)\n",
+        "bot/delivery/run_messages.py",
+        "    place = await card_publisher.place(keys, outage)\n",
         "    place = None\n",
         MESSAGES,
     ),

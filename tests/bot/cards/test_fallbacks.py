@@ -28,7 +28,7 @@ from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.notice import many_ran, notice_card, plain_notice, report_line
 from twokey.bot.cards.stops import STOPS, stop_message
-from twokey.bot.posting import plain_card
+from twokey.bot.delivery.card_publisher import plain_card
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState

@@ -12,13 +12,13 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from twokey.bot.board import Call, Line, Topic
 from twokey.bot.cards.asking import asked
 from twokey.bot.cards.outcome import unreadable
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
+from twokey.bot.delivery.card_publisher import CardPublisher, Shown
+from twokey.bot.delivery.lines import call_others, lines
+from twokey.bot.delivery.outbox_queue import Call, Line, Topic
 from twokey.bot.limits import POST, UPDATE
-from twokey.bot.lines import call_others, lines
-from twokey.bot.posting import Shown, Wall
 from twokey.bot.web import SlackRefused
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.notice import Notice
@@ -74,11 +74,11 @@ _FOR_GOOD = _STILL_THERE | {"message_not_found"}
 
 
 @dataclass(frozen=True, slots=True)
-class Drawing:
+class CardUpdater:
     """How cards get into Slack.
 
     Attributes:
-        wall: where they go.
+        card_publisher: where they go.
         tenant: whose they are.
         read: returns an approval as it is to be shown, and the time; None for an
             unknown id.
@@ -88,7 +88,7 @@ class Drawing:
         fallback_channel: takes a card that its own channel refuses; "" for none.
     """
 
-    wall: Wall
+    card_publisher: CardPublisher
     tenant: str
     read: Callable[[str], Awaitable[Loaded | None]]
     read_notice: Callable[[str], Awaitable[Notice | None]]
@@ -141,7 +141,7 @@ class Drawing:
             if self._needed(topic, record, place) is not None:
                 return True  # another copy is the usable one
         elif topic.is_missed:
-            await self.wall.cards.drop(keys, self.tenant, record.id)
+            await self.card_publisher.cards.drop(keys, self.tenant, record.id)
         topic.shown, topic.refusals = wanted, 0
         await take_notes(topic, outbox, record, events)
         _mention_others(topic, record, place, now_ms)
@@ -159,7 +159,7 @@ class Drawing:
         """Leave a card as it is, or missing: nothing on it can be decided."""
         topic.shown = wanted
         if topic.approval:
-            await self.wall.cards.drop(keys, self.tenant, topic.approval)
+            await self.card_publisher.cards.drop(keys, self.tenant, topic.approval)
 
     async def _give_up(
         self, topic: Topic, outbox: Outbox, keys: Keys, error: UnreadableRecord
@@ -167,7 +167,7 @@ class Drawing:
         """Say under the card that nothing on it counts any more."""
         log_failure(logger, error, "publisher.unreadable_record")
         await self._done(topic, keys, topic.wanted)
-        place = await self.wall.place(keys, topic.approval)
+        place = await self.card_publisher.place(keys, topic.approval)
         if place is not None:
             told = unreadable(topic.approval)
             for event in list(topic.events):
@@ -179,7 +179,7 @@ class Drawing:
 
     async def _place(self, topic: Topic, keys: Keys, record: Shown) -> CardPlace | None:
         """Look up where the card stands, and keep on the topic what it needs."""
-        place = await self.wall.place(keys, record.id)
+        place = await self.card_publisher.place(keys, record.id)
         topic.is_new, topic.home = place is None, record.channel
         topic.place = None if place is None else (place.channel, place.ts)
         return place
@@ -191,7 +191,7 @@ class Drawing:
         if place is None:
             return self.next_call(topic)
         is_older = place.rev < record.rev
-        is_judged_otherwise = place.judged != self.wall.judged(record)
+        is_judged_otherwise = place.judged != self.card_publisher.judged(record)
         if is_older or (place.rev == record.rev and is_judged_otherwise):
             return self.next_call(topic)
         return None
@@ -207,11 +207,11 @@ class Drawing:
         """Post the card, or bring it up to date; return its usable copy."""
         is_plain = topic.is_plain
         if place is not None:
-            return await self.wall.update_card(
+            return await self.card_publisher.update_card(
                 keys, record, place, now_ms=now_ms, is_plain=is_plain
             )
         channel = topic.channel or record.channel
-        place = await self.wall.post_card(
+        place = await self.card_publisher.post_card(
             keys, record, channel=channel, now_ms=now_ms, is_plain=is_plain
         )
         topic.is_new, topic.place = False, (place.channel, place.ts)
@@ -226,7 +226,7 @@ class Drawing:
     ) -> CardPlace:
         """Remember whom the posted card mentions."""
         roles = asked(approval).roles
-        await self.wall.cards.asked(keys, approval.id, roles)
+        await self.card_publisher.cards.asked(keys, approval.id, roles)
         return place.with_(asked=place.asked.union(roles))
 
     async def _refused(
@@ -264,7 +264,9 @@ class Drawing:
         if not needs_people(approval) or not (why in _FOR_GOOD or has_other):
             return False
         logger.error("card.lost topic=%s why=%s", topic.key, why)
-        await self.wall.cards.lose(keys, self.tenant, approval.id, topic.place)
+        await self.card_publisher.cards.lose(
+            keys, self.tenant, approval.id, topic.place
+        )
         topic.is_new, topic.place, topic.home = True, None, approval.channel
         return True
 
@@ -272,7 +274,7 @@ class Drawing:
         self, topic: Topic, keys: Keys, approval: Approval, why: str
     ) -> None:
         """Try again later; tell whoever asked, and let the Home tab tell the others."""
-        cards, place = self.wall.cards, topic.place
+        cards, place = self.card_publisher.cards, topic.place
         level = logging.INFO if topic.refusals else logging.ERROR
         logger.log(level, "card.undeliverable topic=%s why=%s", topic.key, why)
         channel = place[0] if place else approval.channel
@@ -298,7 +300,7 @@ class Drawing:
             return  # it is approved, and what comes of it is told at its end
         if any(line.report == what for line in topic.notes):
             return
-        if await self.wall.cards.was_told(keys, approval.id, what):
+        if await self.card_publisher.cards.was_told(keys, approval.id, what):
             return
         channel, thread_ts = _somebody(topic, approval, trouble.why)
         if channel:

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from functools import partial
 
-from twokey.bot.board import Board, Call, Topic, Urgency
+from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, Topic, Urgency
 from twokey.bot.limits import POST, Limits
 from twokey.gateway.failures import log_failure
 
@@ -37,10 +37,10 @@ Step = Callable[[Topic, Call | None], Awaitable[float]]
 
 
 class Scheduler:
-    """Work on the topics of a board.
+    """Work on the topics of a queue.
 
     Args:
-        board: what there is to do.
+        queue: what there is to do.
         next_call: returns the call that a topic needs next; None for none.
         limits: knows how long a call has to wait.
         step: does it. It gives back a call that it was given and did not make.
@@ -49,14 +49,14 @@ class Scheduler:
 
     def __init__(
         self,
-        board: Board,
+        queue: OutboxQueue,
         *,
         next_call: Callable[[Topic], Call | None],
         limits: Limits,
         step: Step,
         clock: Callable[[], float],
     ) -> None:
-        self._board = board
+        self._queue = queue
         self._next_call = next_call
         self._limits = limits
         self._step = step
@@ -73,7 +73,7 @@ class Scheduler:
     def start_what_may(self) -> float:
         """Start the work on what may go now; return the seconds until more may."""
         soonest, now = _LOOK_S, self._clock()
-        for topic in self._board.waiting():
+        for topic in self._queue.waiting():
             if not self._has_place(topic.urgency):
                 break
             wait_s = topic.due_at - now
@@ -91,7 +91,7 @@ class Scheduler:
         now = self._clock()
         ages = [
             now - self._due_at(topic)
-            for topic in self._board.waiting()
+            for topic in self._queue.waiting()
             if self._has_place(topic.urgency)
         ]
         return max(0.0, *ages, 0.0)
@@ -132,7 +132,7 @@ class Scheduler:
         if not task.cancelled() and (error := task.exception()) is not None:
             log_failure(logger, error, "publisher.step_failed topic=%s", topic.key)
             topic.not_before = self._clock() + _FAILED_S
-        self._board.drop_done(topic)
+        self._queue.drop_done(topic)
         self.changed.set()
 
 

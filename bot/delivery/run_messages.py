@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import logging
 
-from twokey.bot.board import Call, Topic
 from twokey.bot.cards.run_state import run_announced, run_state
+from twokey.bot.delivery.card_publisher import CardPublisher
+from twokey.bot.delivery.outbox_queue import Call, Topic
 from twokey.bot.limits import POST, UPDATE
-from twokey.bot.posting import Wall
 from twokey.bot.web import SlackRefused
 from twokey.gateway.approvals.events import TROUBLED_RUN, Event, EventName
 from twokey.gateway.store.keys import Keys
@@ -43,7 +43,7 @@ def call_for(topic: Topic, event: Event) -> Call | None:
 
 
 async def show(
-    wall: Wall, topic: Topic, keys: Keys, given: Call | None
+    card_publisher: CardPublisher, topic: Topic, keys: Keys, given: Call | None
 ) -> tuple[bool, bool]:
     """Bring the message of an outage up to date with a topic's first event.
 
@@ -58,7 +58,7 @@ async def show(
     newer = (one for one in topic.events[1:] if is_about_outage(one))
     if any(one.data["outage"] == outage for one in newer):
         return False, True
-    place = await wall.place(keys, outage)
+    place = await card_publisher.place(keys, outage)
     topic.place = (place.channel, place.ts) if place else None
     needed = call_for(topic, event)
     if needed is None or (place is None and event.name in _TOLD_ONLY_AFTER):
@@ -68,18 +68,20 @@ async def show(
     if place is None:
         thread_ts = event.data.get("thread_ts") or None
         said = run_announced(event)
-        channel, ts = await wall.say(needed.channel, said, thread_ts=thread_ts)
+        channel, ts = await card_publisher.say(
+            needed.channel, said, thread_ts=thread_ts
+        )
         topic.place = (channel, ts)
-        await wall.register(keys, outage, channel, ts)
+        await card_publisher.register(keys, outage, channel, ts)
         return True, False
-    message = run_state(event, key=wall.seal_key, team=wall.team)
+    message = run_state(event, key=card_publisher.seal_key, team=card_publisher.team)
     topic.place = None
     try:
-        await wall.edit(place.channel, place.ts, message)
+        await card_publisher.edit(place.channel, place.ts, message)
     except SlackRefused as error:
         if error.error not in _GONE:
             raise
         logger.warning("run.message_gone outage=%s why=%s", outage, error.error)
-        await wall.cards.forget_place(keys, outage)
+        await card_publisher.cards.forget_place(keys, outage)
         return True, event.name in _TOLD_ONLY_AFTER
     return True, True

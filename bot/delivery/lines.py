@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from twokey.bot.blocks import section, template
-from twokey.bot.board import Line, Topic, Urgency
 from twokey.bot.cards.asking import asked
 from twokey.bot.cards.calling import (
     asked_again,
@@ -22,8 +21,9 @@ from twokey.bot.cards.notice import report_line
 from twokey.bot.cards.outcome import agent_words, run_failed
 from twokey.bot.cards.questions import said_of_a_question
 from twokey.bot.cards.stops import STOPS, stop_message
-from twokey.bot.posting import Shown
-from twokey.bot.run_messages import is_about_outage
+from twokey.bot.delivery.card_publisher import Shown
+from twokey.bot.delivery.outbox_queue import Line, Topic, Urgency
+from twokey.bot.delivery.run_messages import is_about_outage
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval, Item

@@ -59,7 +59,7 @@ class NotYet(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Wall:
+class CardPublisher:
     """Where cards hang: one workspace, its limits, and what we know of each card.
 
     Attributes:

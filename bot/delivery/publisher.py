@@ -1,11 +1,11 @@
 """Bring what happened into Slack: at least once, most urgent first, within limits.
 
 One publisher a shard works at a time, under a lease; others wait to take over. A `Feed`
-reads the outbox and the index of missing cards into a `Board`, a `Scheduler` does one
-call after another, and an event is acknowledged when everything about it is said. What
-was read and not acknowledged is read again by the next publisher, so a crash, a restart
-or an outage of Slack loses nothing. Whatever is said twice after a crash is said about
-the same card: the card has one registered copy.
+reads the outbox and the index of missing cards into an `OutboxQueue`, a `Scheduler`
+does one call after another, and an event is acknowledged when everything about it is
+said. What was read and not acknowledged is read again by the next publisher, so a
+crash, a restart or an outage of Slack loses nothing. Whatever is said twice after a
+crash is said about the same card: the card has one registered copy.
 
 A publisher that leaves work undone for a while says so (`Publisher.problem`) and begins
 anew, as after a restart.
@@ -19,10 +19,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from twokey.bot.board import Board, Call, Topic
-from twokey.bot.feed import Feed
-from twokey.bot.saying import Saying
-from twokey.bot.scheduler import Scheduler, pause
+from twokey.bot.delivery.event_dispatcher import EventDispatcher
+from twokey.bot.delivery.feed import Feed
+from twokey.bot.delivery.outbox_queue import Call, OutboxQueue, Topic
+from twokey.bot.delivery.scheduler import Scheduler, pause
 from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
 from twokey.gateway.failures import log_failure
 from twokey.gateway.store.fences import holding
@@ -45,7 +45,7 @@ _JUDGED_EVERY_S = 0.5
 class _Shift:
     """One time of holding the lease."""
 
-    board: Board
+    queue: OutboxQueue
     feed: Feed
     scheduler: Scheduler
     happened: asyncio.Event
@@ -59,7 +59,7 @@ class Publisher:
         store: to read from.
         keys: of the shard.
         tenant: whose events are published; each has a place of its own in the stream.
-        saying: how to say it.
+        dispatcher: how to say it.
         clock: seconds, never going backwards.
         outdated: returns the approvals whose cards show what is so no longer, and
             keeps in its argument what it returned them for.
@@ -71,7 +71,7 @@ class Publisher:
         keys: Keys,
         *,
         tenant: str,
-        saying: Saying,
+        dispatcher: EventDispatcher,
         clock: Callable[[], float],
         outdated: Callable[[dict[str, str]], Awaitable[Sequence[str]]],
     ) -> None:
@@ -80,7 +80,7 @@ class Publisher:
         self._keys = keys
         self._tenant = tenant
         self._reader = f"slack:{tenant}"
-        self._saying = saying
+        self._dispatcher = dispatcher
         self._clock = clock
         self._outbox = store.outbox(keys, reader=self._reader)
         self._shift: _Shift | None = None
@@ -152,33 +152,33 @@ class Publisher:
             await shift.scheduler.finish(0.0 if lost.is_set() else _GRACE_S)
 
     def _begun(self) -> _Shift:
-        outbox, keys, saying = self._outbox, self._keys, self._saying
+        outbox, keys, dispatcher = self._outbox, self._keys, self._dispatcher
         happened = asyncio.Event()
 
         async def step(topic: Topic, given: Call | None) -> float:
             shown = topic.shown
             try:
-                return await saying.step(topic, outbox, keys, given)
+                return await dispatcher.step(topic, outbox, keys, given)
             finally:
                 if topic.shown != shown:
                     # What a card says may have changed while it was on its way.
                     happened.set()
 
-        board = Board(self._clock)
+        queue = OutboxQueue(self._clock)
         feed = Feed(
-            board,
+            queue,
             outbox,
             tenant=self._tenant,
             missing=partial(self._store.cards.undrawn, keys, self._tenant),
         )
         scheduler = Scheduler(
-            board,
-            next_call=saying.next_call,
-            limits=saying.wall.limits,
+            queue,
+            next_call=dispatcher.next_call,
+            limits=dispatcher.card_publisher.limits,
             step=step,
             clock=self._clock,
         )
-        return _Shift(board, feed, scheduler, happened)
+        return _Shift(queue, feed, scheduler, happened)
 
     async def _read(self, shift: _Shift) -> None:
         await shift.feed.start()
@@ -207,7 +207,7 @@ class Publisher:
             shift.happened.clear()
             try:
                 for approval in await self._outdated(named):
-                    shift.board.redraw(approval)
+                    shift.queue.redraw(approval)
                     shift.scheduler.changed.set()
             except StoreUnavailable:
                 raise

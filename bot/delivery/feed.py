@@ -1,4 +1,4 @@
-"""Bring onto the board what the outbox tells and what cards are missing.
+"""Put on the queue what the outbox tells and which cards are missing.
 
 Which cards are missing is kept in the store, apart from the outbox: no card waits for
 an event to be read, and none is lost with one. Events are read at once, all of them,
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from twokey.bot.board import NEEDS_PEOPLE, Board
 from twokey.bot.cards.stops import STOPS
-from twokey.bot.lines import is_silent
+from twokey.bot.delivery.lines import is_silent
+from twokey.bot.delivery.outbox_queue import NEEDS_PEOPLE, OutboxQueue
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.store.outbox import Outbox
 
@@ -30,7 +30,7 @@ class Feed:
     """The events and the missing cards of one tenant, while one publisher leads.
 
     Args:
-        board: where they go.
+        queue: where they go.
         outbox: what is read; under the lease all that is not acknowledged is ours.
         tenant: whose events they are; those of others are left to their own bots.
         missing: returns approvals whose card is missing or old, so many at most.
@@ -38,13 +38,13 @@ class Feed:
 
     def __init__(
         self,
-        board: Board,
+        queue: OutboxQueue,
         outbox: Outbox,
         *,
         tenant: str,
         missing: Callable[[int], Awaitable[Sequence[str]]],
     ) -> None:
-        self._board = board
+        self._queue = queue
         self._outbox = outbox
         self._tenant = tenant
         self._missing = missing
@@ -72,9 +72,9 @@ class Feed:
         return bool(page)
 
     async def _miss(self) -> None:
-        # Those on the board are among them, so that the others are found in any case.
-        for approval in await self._missing(len(self._board) + _PAGE):
-            self._board.miss(approval)
+        # Those on the queue are among them, so that the others are found in any case.
+        for approval in await self._missing(len(self._queue) + _PAGE):
+            self._queue.miss(approval)
 
     async def _take_up(self, page: Sequence[Event]) -> None:
         room, done = self._room(), list[str]()
@@ -82,13 +82,13 @@ class Feed:
             if event.tenant != self._tenant or is_silent(event):
                 done.append(event.seq)
             elif event.name in _URGENT:
-                self._board.add(event)
+                self._queue.add(event)
             elif self._later or room <= 0:
                 self._later = self._later or event.seq
                 if event.approval:
-                    self._board.redraw(event.approval)
+                    self._queue.redraw(event.approval)
             else:
-                self._board.add(event)
+                self._queue.add(event)
                 room -= 1
         await self._outbox.done(*done)
 
@@ -101,9 +101,9 @@ class Feed:
             )
             for event in page:
                 if event.name not in _URGENT:
-                    self._board.add(event)
+                    self._queue.add(event)
             room -= len(page)
             self._later = after
 
     def _room(self) -> int:
-        return ROOM - self._board.unsaid()
+        return ROOM - self._queue.unsaid()

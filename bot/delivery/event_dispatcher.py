@@ -6,15 +6,20 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from twokey.bot import run_messages
-from twokey.bot.board import Call, Topic
 from twokey.bot.cards.calling import escalation
 from twokey.bot.cards.notice import many_ran
 from twokey.bot.cards.stops import STOPS
-from twokey.bot.drawing import BROKEN_S, NOT_ABOUT_THE_CARD, Drawing, acknowledge
+from twokey.bot.delivery import run_messages
+from twokey.bot.delivery.card_publisher import CardPublisher, NotYet
+from twokey.bot.delivery.card_updater import (
+    BROKEN_S,
+    NOT_ABOUT_THE_CARD,
+    CardUpdater,
+    acknowledge,
+)
+from twokey.bot.delivery.lines import words
+from twokey.bot.delivery.outbox_queue import Call, Topic
 from twokey.bot.limits import POST
-from twokey.bot.lines import words
-from twokey.bot.posting import NotYet, Wall
 from twokey.bot.web import SlackError, SlackRefused
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.errors import StoreUnavailable
@@ -32,28 +37,28 @@ _PUT_ASIDE_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Saying:
+class EventDispatcher:
     """How topics become messages.
 
     Attributes:
-        drawing: how cards do.
+        updater: how cards do.
         channel: returns where to say what belongs to no card and no thread.
     """
 
-    drawing: Drawing
+    updater: CardUpdater
     channel: Callable[[], str]
 
     @property
-    def wall(self) -> Wall:
+    def card_publisher(self) -> CardPublisher:
         """Return where messages go."""
-        return self.drawing.wall
+        return self.updater.card_publisher
 
     def next_call(self, topic: Topic) -> Call | None:
         """Return the call that a topic seems to need next; None for none."""
         if topic.rest:
             return Call(POST, topic.rest)
-        if topic.is_card_next(self.drawing.clock()):
-            return self.drawing.next_call(topic)
+        if topic.is_card_next(self.updater.clock()):
+            return self.updater.next_call(topic)
         if topic.notes:
             return Call(POST, topic.notes[0].channel)
         if topic.events and run_messages.is_about_outage(topic.events[0]):
@@ -90,7 +95,7 @@ class Saying:
             log_failure(logger, error, "publisher.failed topic=%s", topic.key)
             return await self._failed(topic, outbox)
         if given is not None and not is_made:
-            self.wall.limits.give_back(*given)
+            self.card_publisher.limits.give_back(*given)
         topic.failures = 0
         return 0.0
 
@@ -100,8 +105,8 @@ class Saying:
         """Do what comes next; return whether the given call was made."""
         if topic.rest:
             return await self._fold(topic, outbox, keys)
-        if topic.is_card_next(self.drawing.clock()):
-            return await self.drawing.show(topic, outbox, keys, given)
+        if topic.is_card_next(self.updater.clock()):
+            return await self.updater.show(topic, outbox, keys, given)
         if topic.notes:
             return await self._note(topic, outbox, keys)
         if run_messages.is_about_outage(topic.events[0]):
@@ -113,14 +118,14 @@ class Saying:
         message = line.message
         if line.escalated is not None:
             message = escalation(line.escalated, topic.called)
-        await self.wall.say(line.channel, message, thread_ts=line.thread_ts)
+        await self.card_publisher.say(line.channel, message, thread_ts=line.thread_ts)
         if line.called:
             topic.called[line.called] = ""
         if line.asks:
-            await self.wall.cards.asked(keys, topic.approval, line.asks)
+            await self.card_publisher.cards.asked(keys, topic.approval, line.asks)
             topic.asked |= line.asks
         if line.report:
-            await self.wall.cards.told(keys, topic.approval, line.report)
+            await self.card_publisher.cards.told(keys, topic.approval, line.report)
         await _drop_line(topic, outbox)
         return True
 
@@ -128,11 +133,11 @@ class Saying:
         event = topic.events[0]
         channel = self._channel(topic, event)
         is_last = len(topic.events) == 1
-        message = words(event, command=self.wall.command, is_last=is_last)
+        message = words(event, command=self.card_publisher.command, is_last=is_last)
         is_said = message is not None and bool(channel)
         if message is not None and channel:
             thread_ts = event.data.get("thread_ts") or None
-            await self.wall.say(channel, message, thread_ts=thread_ts)
+            await self.card_publisher.say(channel, message, thread_ts=thread_ts)
         await acknowledge(topic, outbox, [event])
         return is_said
 
@@ -140,7 +145,9 @@ class Saying:
         self, topic: Topic, outbox: Outbox, keys: Keys, given: Call | None
     ) -> bool:
         event = topic.events[0]
-        is_made, is_done = await run_messages.show(self.wall, topic, keys, given)
+        is_made, is_done = await run_messages.show(
+            self.card_publisher, topic, keys, given
+        )
         if is_done:
             await acknowledge(topic, outbox, [event])
         return is_made
@@ -150,11 +157,11 @@ class Saying:
         events = list(topic.events)
         ran = [event for event in events if event.name is EventName.CALL_RAN]
         if ran:
-            place = await self.wall.say(
-                topic.rest, many_ran(events, command=self.wall.command)
+            place = await self.card_publisher.say(
+                topic.rest, many_ran(events, command=self.card_publisher.command)
             )
             for notice in dict.fromkeys(event.notice for event in ran):
-                await self.wall.cards.folded(keys, notice, *place)
+                await self.card_publisher.cards.folded(keys, notice, *place)
         await acknowledge(topic, outbox, events)
         return bool(ran)
 
@@ -171,7 +178,7 @@ class Saying:
         if error.error in NOT_ABOUT_THE_CARD:
             logger.error("publisher.bot_refused error=%s", error.error)
             return BROKEN_S
-        fallback = self.drawing.fallback_channel
+        fallback = self.updater.fallback_channel
         is_stop = bool(topic.events) and topic.events[0].name in STOPS
         if is_stop and fallback not in {"", topic.channel}:
             topic.channel = fallback
@@ -187,7 +194,7 @@ class Saying:
         if topic.failures < GIVE_UP_AFTER:
             return min(_LONGEST_WAIT_S, 2.0 ** min(topic.failures, 10))
         topic.failures = 0
-        now = self.drawing.clock()
+        now = self.updater.clock()
         if not topic.is_card_next(now):
             logger.error("publisher.gave_up topic=%s", topic.key)
             await self._drop_first(topic, outbox)

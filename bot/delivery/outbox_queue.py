@@ -97,7 +97,7 @@ class Topic:
         events: read and not acknowledged, oldest first.
         notes: lines for the thread under the card, oldest first.
         wanted: counts what changed; the card is due while it differs from ``shown``.
-        since: when it came up, by the board's clock.
+        since: when it came up, by the queue's clock.
         not_before: when it may be tried again, by the same clock.
         card_at: when its card may be tried again; its lines need not wait for that.
         refusals: of the card, in a row.
@@ -174,7 +174,7 @@ class Topic:
         return Urgency.NEEDS_PEOPLE if names & NEEDS_PEOPLE else Urgency.NEWS
 
 
-class Board:
+class OutboxQueue:
     """All topics of one shard, in the order in which they came up.
 
     Args:
@@ -191,7 +191,7 @@ class Board:
         return len(self._topics)
 
     def __contains__(self, key: str) -> bool:
-        """Say whether a topic is on the board."""
+        """Say whether a topic is on the queue."""
         return key in self._topics
 
     def unsaid(self) -> int:
@@ -225,7 +225,7 @@ class Board:
             self._wanted(Topic(approval, approval, is_new=True, is_missed=True))
 
     def _wanted(self, fresh: Topic) -> Topic:
-        """Return the topic that is on the board, or put this one there; it is due."""
+        """Return the topic that is on the queue, or put this one there; it is due."""
         topic = self._topics.get(fresh.key)
         if topic is None:
             topic = self._topics[fresh.key] = fresh

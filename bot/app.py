@@ -21,14 +21,14 @@ from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.publisher import Publisher
-from twokey.bot.desk import Desk
 from twokey.bot.identity import identify, no_slack
 from twokey.bot.ids import key_id
 from twokey.bot.ingress import EVENTS_PATH, Ingress
 from twokey.bot.judging_again import outdated
 from twokey.bot.limits import Limits
+from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners import LISTENERS
-from twokey.bot.listeners.doors import Doors
+from twokey.bot.listeners.router import Router
 from twokey.bot.membership import Membership
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
@@ -120,9 +120,9 @@ class SlackBot:
         await self._publish(opening, slack, reviewers)
         opening.push_async_callback(self._tasks.drain, timeout_s=_DRAIN_S)
         app = bolt_app(config, me, session)
-        doors = Doors(
+        router = Router(
             app,
-            Desk(
+            ListenerContext(
                 service=self._service,
                 slack=slack,
                 reviewers=reviewers,
@@ -134,7 +134,7 @@ class SlackBot:
             ),
         )
         for register in LISTENERS:
-            register(doors)
+            register(router)
         dispatch, nonces = Dispatch(app), StoreNonces(store, config.tenant)
         if config.mode is SlackMode.HTTP or config.port is not None:
             await self._listen(opening, dispatch, nonces)

@@ -18,7 +18,7 @@ from slack_sdk.web.async_client import AsyncWebClient
 from twokey.bot.config import BotConfig
 from twokey.bot.identity import Identity
 from twokey.bot.ingress import Answer, SignedRequest
-from twokey.bot.listeners.doors import DIGEST, RECORDED
+from twokey.bot.listeners.router import DIGEST, RECORDED
 from twokey.bot.sockets import Envelope
 from twokey.gateway.config import SlackMode
 from twokey.gateway.failures import log_failure

@@ -23,9 +23,9 @@ from twokey.bot.listeners import (
     uninstalled,
     unknown,
 )
-from twokey.bot.listeners.doors import Doors
+from twokey.bot.listeners.router import Router
 
-LISTENERS: Final[tuple[Callable[[Doors], None], ...]] = (
+LISTENERS: Final[tuple[Callable[[Router], None], ...]] = (
     approve.register,
     approve_all.register,
     command.register,

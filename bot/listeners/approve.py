@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from twokey.bot.desk import Desk, Said
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
-from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.listener_context import ListenerContext, Said
 from twokey.bot.listeners.full_view import need_full_view
+from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.verify_click import (
     answered,
     decide,
@@ -25,29 +25,29 @@ from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.protocol.verbs import Verb
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the button Approve, and the form with the reason."""
-    doors.on_action(Action.APPROVE, _approve)
-    doors.on_submit(View.APPROVE, _submit)
+    router.on_action(Action.APPROVE, _approve)
+    router.on_submit(View.APPROVE, _submit)
 
 
-async def _approve(desk: Desk, clicked: Clicked) -> Said | None:
-    target = await verify_click(desk, clicked, Action.APPROVE)
+async def _approve(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+    target = await verify_click(ctx, clicked, Action.APPROVE)
     if Verb.APPROVE not in target.item.requires_reason:
-        outcome = await decide(desk, target, Approve(), clicked.who, clicked.digest)
+        outcome = await decide(ctx, target, Approve(), clicked.who, clicked.digest)
         if not lacks_reason(outcome):
             return answered(outcome, now_ms=target.now_ms)
     # Also where only the policy of now asks for a reason.
-    await permitted(desk, target, Verb.APPROVE, clicked.who)
-    await open_form(desk, clicked, target, approve.view)
+    await permitted(ctx, target, Verb.APPROVE, clicked.who)
+    await open_form(ctx, clicked, target, approve.view)
     return None
 
 
-async def _submit(desk: Desk, submitted: Submitted) -> Reply:
-    target = await verify_submission(desk, submitted, View.APPROVE)
-    await need_full_view(desk, target, submitted.view.user)
+async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
+    target = await verify_submission(ctx, submitted, View.APPROVE)
+    await need_full_view(ctx, target, submitted.view.user)
     said = approve.submitted(submitted.view.values)
     if said.errors:
         return rejected_inputs(said.errors)
     decision = Approve(reason=said.reason)
-    return await decide_from_form(desk, target, submitted, decision, block=Input.REASON)
+    return await decide_from_form(ctx, target, submitted, decision, block=Input.REASON)

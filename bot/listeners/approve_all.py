@@ -5,37 +5,37 @@ from __future__ import annotations
 from twokey.bot.blocks import Template, joined, template
 from twokey.bot.cards.batch import needs_own_click
 from twokey.bot.cards.outcome import explained
-from twokey.bot.desk import Calm, Desk, Said
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
-from twokey.bot.listeners.doors import Doors
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import answered, log_outcome, verify_click
 from twokey.gateway.approvals.decisions import Approve, Outcome, Settled, Voted
 from twokey.gateway.store.changing import Loaded
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the button that approves all of a batch."""
-    doors.on_action(Action.APPROVE_ALL, _approve_all)
+    router.on_action(Action.APPROVE_ALL, _approve_all)
 
 
-async def _approve_all(desk: Desk, clicked: Clicked) -> Said | None:
-    target = await verify_click(desk, clicked, Action.APPROVE_ALL)
+async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+    target = await verify_click(ctx, clicked, Action.APPROVE_ALL)
     approval = target.approval
     waiting = [item for item in approval.items if item.is_pending]
-    shown = await desk.service.as_of_now(Loaded(approval, target.now_ms))
+    shown = await ctx.service.as_of_now(Loaded(approval, target.now_ms))
     if any(
         needs_own_click(approval, shown.approval.items[one.index]) for one in waiting
     ):
-        raise Calm(
+        raise UserFacingError(
             template(
                 "Nothing was recorded: a call that is escalated, needs a reason, or is "
                 "not shown whole here, needs a decision of its own."
             )
         )
     decision = Approve()
-    reviewer, voters = await desk.deciders_of(*clicked.who, *waiting)
-    outcomes = await desk.service.decide_pending(
+    reviewer, voters = await ctx.deciders_of(*clicked.who, *waiting)
+    outcomes = await ctx.service.decide_pending(
         target.click(clicked.digest),
         approval.digest,
         decision,

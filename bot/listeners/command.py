@@ -8,10 +8,10 @@ from typing import Final, LiteralString
 
 from twokey.bot.blocks import Label, Template, joined, section, slash_command, template
 from twokey.bot.cards.fallbacks import of_card
-from twokey.bot.desk import Calm, Desk, Said, spoken
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.listeners.delegate import delegated
-from twokey.bot.listeners.doors import Doors, Reply
 from twokey.bot.listeners.readable import Reader, access_to, member_reading
+from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.stopping import frozen_now, lifted_now, listed_now
 from twokey.bot.payload import Command
 from twokey.gateway.approvals.record import Approval
@@ -40,8 +40,8 @@ _CUT: LiteralString = (
 _UNKNOWN = template("I do not know that command. These I know:")
 
 
-def _help(desk: Desk) -> Template:
-    return template(_WHAT_I_DO, command=slash_command(desk.config.command))
+def _help(ctx: ListenerContext) -> Template:
+    return template(_WHAT_I_DO, command=slash_command(ctx.config.command))
 
 
 _WHAT_I_DO: LiteralString = (
@@ -64,34 +64,38 @@ _WHAT_I_DO: LiteralString = (
     "To ask an agent for something, mention me in a channel, or write to me directly."
 )
 
-_ASKED: Final[Mapping[str, Callable[[Desk, Command, str], Awaitable[Said]]]] = {
+_ASKED: Final[
+    Mapping[str, Callable[[ListenerContext, Command, str], Awaitable[Said]]]
+] = {
     "delegate": delegated,
     "freeze": frozen_now,
     "unfreeze": lifted_now,
 }
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the slash command."""
-    doors.on_command(doors.command, _command)
+    router.on_command(router.command, _command)
 
 
-async def _command(desk: Desk, command: Command) -> Reply:
-    if command.team != desk.team:
-        raise Calm(template("I serve another workspace, so I cannot answer here."))
+async def _command(ctx: ListenerContext, command: Command) -> Reply:
+    if command.team != ctx.team:
+        raise UserFacingError(
+            template("I serve another workspace, so I cannot answer here.")
+        )
     verb, _, rest = command.text.strip().partition(" ")
     verb, rest = verb.lower(), rest.strip()
     if verb in _ASKED:
-        return _answer(await _ASKED[verb](desk, command, rest))
+        return _answer(await _ASKED[verb](ctx, command, rest))
     if verb == "frozen":
-        return await listed_now(desk, command)
+        return await listed_now(ctx, command)
     if verb == "show" and rest:
-        return {"text": await _shown(desk, _reader(command), rest.strip("`"))}
+        return {"text": await _shown(ctx, _reader(command), rest.strip("`"))}
     if verb == "list":
-        return {"text": await _listed(desk, _reader(command))}
+        return {"text": await _listed(ctx, _reader(command))}
     if verb not in {"", "help"}:
-        return _answer(joined("\n", [_UNKNOWN, _help(desk)]))
-    return _answer(_help(desk))
+        return _answer(joined("\n", [_UNKNOWN, _help(ctx)]))
+    return _answer(_help(ctx))
 
 
 def _answer(said: Said) -> Reply:
@@ -110,29 +114,29 @@ def _line(approval: Approval) -> str:
     return f"{of_card(approval)} Tier {tier}, `{approval.id}`."
 
 
-async def _shown(desk: Desk, reader: Reader, approval_id: str) -> str:
-    await member_reading(desk, reader)
-    loaded = await desk.service.read(approval_id)
+async def _shown(ctx: ListenerContext, reader: Reader, approval_id: str) -> str:
+    await member_reading(ctx, reader)
+    loaded = await ctx.service.read(approval_id)
     if loaded is None:
         return spoken(_NOT_FOUND)
-    access = await access_to(desk, reader, loaded.approval)
+    access = await access_to(ctx, reader, loaded.approval)
     if access.is_given:
-        return _line((await desk.service.as_of_now(loaded)).approval)
+        return _line((await ctx.service.as_of_now(loaded)).approval)
     return spoken(_MAYBE_MORE if access.is_open else _NOT_FOUND)
 
 
-async def _listed(desk: Desk, reader: Reader) -> str:
-    await member_reading(desk, reader)
+async def _listed(ctx: ListenerContext, reader: Reader) -> str:
+    await member_reading(ctx, reader)
     found: list[Loaded] = []
     is_open = False
     target = 0
-    async for loaded in desk.service.queue.waiting():
+    async for loaded in ctx.service.queue.waiting():
         target += 1
-        access = await access_to(desk, reader, loaded.approval)
+        access = await access_to(ctx, reader, loaded.approval)
         is_open = is_open or (access.is_open and not access.is_given)
         if access.is_given:
             found.append(loaded)
-    shown = [await desk.service.as_of_now(one) for one in found[:_MAX_LISTED]]
+    shown = [await ctx.service.as_of_now(one) for one in found[:_MAX_LISTED]]
     lines = [f"• {_line(by_now.approval)}" for by_now in shown]
     is_cut = target >= MAX_QUEUE
     if not lines and not is_cut:

@@ -8,7 +8,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import label, slash_command, template, user
 from twokey.bot.cards.refs import when
-from twokey.bot.desk import Calm, Desk, Said
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.payload import Command
 from twokey.gateway.approvals.decisions import Standing
 from twokey.gateway.policy.fields import parse_duration
@@ -24,46 +24,54 @@ _USAGE: LiteralString = (
 )
 
 
-async def delegated(desk: Desk, command: Command, rest: str) -> Said:
+async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
     """Do what was asked, and say so.
 
     Raises:
-        Calm: says why not.
+        UserFacingError: says why not.
     """
-    asker = await desk.reviewers.resolve(command.user, user_team=command.user_team)
+    asker = await ctx.reviewers.resolve(command.user, user_team=command.user_team)
     if asker.standing is not Standing.MEMBER:
-        raise Calm(template("Only members of this workspace can hand over a queue."))
-    owner = Person(team=desk.team, user=command.user, name=asker.name)
+        raise UserFacingError(
+            template("Only members of this workspace can hand over a queue.")
+        )
+    owner = Person(team=ctx.team, user=command.user, name=asker.name)
     if rest.lower() == "off":
-        return await _taken_back(desk, owner)
+        return await _taken_back(ctx, owner)
     words = _WORDS.fullmatch(rest)
     if words is None:
-        raise Calm(template(_USAGE, command=slash_command(desk.config.command)))
-    return await _handed_over(desk, owner, words["to"], words["time"])
+        raise UserFacingError(
+            template(_USAGE, command=slash_command(ctx.config.command))
+        )
+    return await _handed_over(ctx, owner, words["to"], words["time"])
 
 
-async def _taken_back(desk: Desk, owner: Person) -> Said:
-    if await desk.service.delegations.take_back(owner):
+async def _taken_back(ctx: ListenerContext, owner: Person) -> Said:
+    if await ctx.service.delegations.take_back(owner):
         return template("Nobody decides in your place any more.")
     return template("Nobody was deciding in your place.")
 
 
-async def _handed_over(desk: Desk, owner: Person, to: str, time: str) -> Said:
-    colleague = await desk.reviewers.resolve(to, user_team=desk.team, fresh=True)
+async def _handed_over(ctx: ListenerContext, owner: Person, to: str, time: str) -> Said:
+    colleague = await ctx.reviewers.resolve(to, user_team=ctx.team, fresh=True)
     if colleague.standing is Standing.UNKNOWN:
-        raise Calm(template("Slack did not say who that is. Please try again."))
+        raise UserFacingError(
+            template("Slack did not say who that is. Please try again.")
+        )
     if colleague.standing is not Standing.MEMBER:
-        raise Calm(template("Only members of this workspace can decide for you."))
+        raise UserFacingError(
+            template("Only members of this workspace can decide for you.")
+        )
     try:
-        until_ms = await desk.service.delegations.delegate(
+        until_ms = await ctx.service.delegations.delegate(
             owner, to, parse_duration(time)
         )
     except ValueError as error:
-        raise Calm(label(f"Nothing was changed: {error}")) from None
+        raise UserFacingError(label(f"Nothing was changed: {error}")) from None
     logger.info("queue.delegated user=%s to=%s", owner.user, to)
     return template(
         "{who} may decide in your place until {at}. `{command} delegate off` ends it.",
-        command=slash_command(desk.config.command),
+        command=slash_command(ctx.config.command),
         who=user(to),
         at=when(until_ms),
     )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import partial
 
 from twokey.bot.blocks import template
-from twokey.bot.desk import Calm, Desk
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
-from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.full_view import need_full_view
+from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.verify_click import Target, decide, permitted, verify_click
 from twokey.bot.listeners.views import (
     concluded,
@@ -28,47 +28,47 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Verb
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the button Edit, its form, and the same form after its warning."""
-    doors.on_action(Action.EDIT, _edit)
-    doors.on_submit(View.EDIT, _submit)
-    doors.on_submit(View.EDIT_RAISED, _submit)
+    router.on_action(Action.EDIT, _edit)
+    router.on_submit(View.EDIT, _submit)
+    router.on_submit(View.EDIT_RAISED, _submit)
 
 
-async def _edit(desk: Desk, clicked: Clicked) -> None:
-    target = await verify_click(desk, clicked, Action.EDIT)
-    await permitted(desk, target, Verb.EDIT, clicked.who)
-    await need_full_view(desk, target, clicked.action.user)
-    await open_form(desk, clicked, target, edit.view)
+async def _edit(ctx: ListenerContext, clicked: Clicked) -> None:
+    target = await verify_click(ctx, clicked, Action.EDIT)
+    await permitted(ctx, target, Verb.EDIT, clicked.who)
+    await need_full_view(ctx, target, clicked.action.user)
+    await open_form(ctx, clicked, target, edit.view)
 
 
-async def _submit(desk: Desk, submitted: Submitted) -> Reply:
-    target = await verify_submission(desk, submitted, View.EDIT, View.EDIT_RAISED)
+async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
+    target = await verify_submission(ctx, submitted, View.EDIT, View.EDIT_RAISED)
     item = target.item
-    await need_full_view(desk, target, submitted.view.user)
+    await need_full_view(ctx, target, submitted.view.user)
     said = edit.submitted(item, submitted.view.values)
     if said.errors:
         return rejected_inputs(said.errors)
     if not said.changed and Verb.APPROVE not in item.allow:
-        raise Calm(
+        raise UserFacingError(
             template(
                 "Nothing was changed, and this call may not be approved as it is. "
                 "Nothing was recorded."
             )
         )
     if submitted.view.callback_id == View.EDIT and said.changed:
-        warning = await _warning(desk, target, submitted, said.args)
+        warning = await _warning(ctx, target, submitted, said.args)
         if warning is not None:
             return warning
     decision = Edit(args=said.args, reason=said.reason)
-    outcome = await decide(desk, target, decision, submitted.who, submitted.digest)
+    outcome = await decide(ctx, target, decision, submitted.who, submitted.digest)
     if isinstance(outcome, Invalid):
         return rejected_inputs(errors_by_block(item, outcome.errors))
     return concluded(outcome, now_ms=target.now_ms)
 
 
 async def _warning(
-    desk: Desk, target: Target, submitted: Submitted, args: JsonObject
+    ctx: ListenerContext, target: Target, submitted: Submitted, args: JsonObject
 ) -> Reply | None:
     """Show the form once more, with what the change would bring, if it asks for more.
 
@@ -76,7 +76,7 @@ async def _warning(
     left to the decision, which says so.
     """
     item = target.item
-    judged = await desk.service.preview(target.approval, item.index, args)
+    judged = await ctx.service.preview(target.approval, item.index, args)
     schemas = (item.args_schema, judged.args_schema if judged else None)
     if judged is None or any(argument_errors(schema, args) for schema in schemas):
         return None
@@ -84,12 +84,10 @@ async def _warning(
     raised = raised_item(first, judged)
     if not edit_asks_more(first, raised, judged):
         return None
-    reviewer = await desk.reviewer_of(*submitted.who, item)
+    reviewer = await ctx.reviewer_of(*submitted.who, item)
     if objection(target.approval, item, reviewer, Verb.EDIT, demand=raised.demand):
         return None  # the decision says why it is refused
     warned = edit.Raised(
         tier=raised.tier, args=args, reasons=judged.reasons, demand=raised.demand
     )
-    return await replace_form(
-        desk, submitted, target, partial(edit.view, raised=warned)
-    )
+    return await replace_form(ctx, submitted, target, partial(edit.view, raised=warned))

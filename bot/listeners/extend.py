@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from twokey.bot.desk import Desk, Said
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
-from twokey.bot.listeners.doors import Doors
+from twokey.bot.listener_context import ListenerContext, Said
 from twokey.bot.listeners.retiming import retimed
+from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import verify_click
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the button More time."""
-    doors.on_action(Action.EXTEND, _extend)
+    router.on_action(Action.EXTEND, _extend)
 
 
-async def _extend(desk: Desk, clicked: Clicked) -> Said | None:
-    target = await verify_click(desk, clicked, Action.EXTEND)
+async def _extend(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+    target = await verify_click(ctx, clicked, Action.EXTEND)
     approval = target.approval
-    reviewer = await desk.reviewer_of(*clicked.who, *approval.items, decides=True)
-    result = await desk.service.times.extend(approval.id, reviewer)
-    return await retimed(desk, clicked, target, result)
+    reviewer = await ctx.reviewer_of(*clicked.who, *approval.items, decides=True)
+    result = await ctx.service.times.extend(approval.id, reviewer)
+    return await retimed(ctx, clicked, target, result)

@@ -5,31 +5,31 @@ from __future__ import annotations
 import logging
 
 from twokey.bot.blocks import label, template
-from twokey.bot.desk import Calm, Desk, Said
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
-from twokey.bot.listeners.doors import Doors
-from twokey.bot.listeners.noticed import seen_notice
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listeners.router import Router
+from twokey.bot.listeners.verify_notice import seen_notice
 from twokey.gateway.approvals.decisions import Forbidden
 from twokey.gateway.store.freezes import Scope, ScopeKind
 
 logger = logging.getLogger(__name__)
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the button Freeze tool."""
-    doors.on_action(Action.FREEZE_TOOL, _freeze)
+    router.on_action(Action.FREEZE_TOOL, _freeze)
 
 
-async def _freeze(desk: Desk, clicked: Clicked) -> Said | None:
-    notice, index = await seen_notice(desk, clicked, Action.FREEZE_TOOL)
+async def _freeze(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+    notice, index = await seen_notice(ctx, clicked, Action.FREEZE_TOOL)
     scope = Scope(kind=ScopeKind.TOOL, name=notice.calls[index or 0].tool)
-    reviewer = await desk.stopper_of(*clicked.who, scope)
+    reviewer = await ctx.stopper_of(*clicked.who, scope)
     reason = f"frozen from notice {notice.id}"
-    result = await desk.service.stops.freeze(scope, reviewer, reason)
+    result = await ctx.service.stops.freeze(scope, reviewer, reason)
     if isinstance(result, Forbidden):
         logger.info("stop.refused user=%s notice=%s", reviewer.user, notice.id)
-        raise Calm(label(result.reason))
+        raise UserFacingError(label(result.reason))
     # The tool's name is the agent's text, and Slack reads this as markup.
     if not result:
         return template("This tool is frozen already; nothing changed.")

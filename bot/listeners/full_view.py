@@ -6,7 +6,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import template
 from twokey.bot.cards.batch import needs_full_view
-from twokey.bot.desk import Calm, Desk
+from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.verify_click import Target
 from twokey.bot.modals.details import page_count
 
@@ -16,10 +16,12 @@ _READ_FIRST: LiteralString = (
 )
 
 
-async def saw_page(desk: Desk, target: Target, user: str, number: int) -> None:
+async def saw_page(
+    ctx: ListenerContext, target: Target, user: str, number: int
+) -> None:
     """Note that somebody was shown a page, counted from 1."""
     approval, index = target.approval, target.item.index
-    await desk.service.store.cards.opened_page(
+    await ctx.service.store.cards.opened_page(
         target.keys,
         approval.id,
         reader=_reader(target, user),
@@ -28,23 +30,27 @@ async def saw_page(desk: Desk, target: Target, user: str, number: int) -> None:
     )
 
 
-async def need_every_page(desk: Desk, target: Target, user: str) -> None:
-    """Refuse whoever has not been shown every page; raises `Calm`."""
+async def need_every_page(ctx: ListenerContext, target: Target, user: str) -> None:
+    """Refuse whoever has not been shown every page; raises `UserFacingError`."""
     approval, index = target.approval, target.item.index
-    has_opened = await desk.service.store.cards.has_opened(
+    has_opened = await ctx.service.store.cards.has_opened(
         target.keys,
         approval.id,
         reader=_reader(target, user),
         pages=page_count(approval, index),
     )
     if not has_opened:
-        raise Calm(template(_READ_FIRST))
+        raise UserFacingError(template(_READ_FIRST))
 
 
-async def need_full_view(desk: Desk, target: Target, user: str) -> None:
-    """Refuse whoever has not seen all of a call longer than its card; raises `Calm`."""
+async def need_full_view(ctx: ListenerContext, target: Target, user: str) -> None:
+    """Refuse whoever has not seen all of a call longer than its card.
+
+    Raises:
+        UserFacingError: says why not.
+    """
     if needs_full_view(target.approval, target.item.index):
-        await need_every_page(desk, target, user)
+        await need_every_page(ctx, target, user)
 
 
 def _reader(target: Target, user: str) -> str:

@@ -20,9 +20,9 @@ from twokey.bot.blocks import (
     template,
 )
 from twokey.bot.cards import home
-from twokey.bot.desk import Desk
-from twokey.bot.listeners.doors import Doors
+from twokey.bot.listener_context import ListenerContext
 from twokey.bot.listeners.readable import Access, may_decide
+from twokey.bot.listeners.router import Router
 from twokey.bot.payload import HomeOpened, Json
 from twokey.bot.web import SlackError
 from twokey.gateway.approvals.permission import objection
@@ -37,81 +37,81 @@ from twokey.gateway.store.changing import Loaded
 logger = logging.getLogger(__name__)
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the opening of the Home tab."""
-    doors.on_event("app_home_opened", _opened)
+    router.on_event("app_home_opened", _opened)
 
 
-async def _opened(desk: Desk, body: Json) -> None:
+async def _opened(ctx: ListenerContext, body: Json) -> None:
     opened = payload.home_opened(body)
-    if opened.tab == "home" and opened.team == desk.team:
-        desk.tasks.later(_publish(desk, opened), name="home")
+    if opened.tab == "home" and opened.team == ctx.team:
+        ctx.tasks.later(_publish(ctx, opened), name="home")
 
 
-async def _publish(desk: Desk, opened: HomeOpened) -> None:
+async def _publish(ctx: ListenerContext, opened: HomeOpened) -> None:
     try:
-        await desk.slack.call(
+        await ctx.slack.call(
             "views.publish",
             user_id=opened.user,
             hash=opened.view_hash or None,
-            view=await _view(desk, opened),
+            view=await _view(ctx, opened),
         )
     except (SlackError, StoreUnavailable) as error:
         logger.warning("home.unpublished user=%s why=%s", opened.user, error)
 
 
-async def _view(desk: Desk, opened: HomeOpened) -> Block:
+async def _view(ctx: ListenerContext, opened: HomeOpened) -> Block:
     """Return the person's queue, and below it how this works."""
     mine: list[Approval] = []
     own: list[Approval] = []
     now_ms = looked_at = 0
     is_complete = True
-    async for loaded in desk.service.queue.waiting():
+    async for loaded in ctx.service.queue.waiting():
         now_ms = loaded.now_ms
         looked_at += 1
-        access = await _access(desk, opened.user, loaded.approval)
+        access = await _access(ctx, opened.user, loaded.approval)
         is_complete = is_complete and not access.is_open
         if access.is_given:
             mine.append(loaded.approval)
-        elif await _may_end(desk, opened.user, loaded.approval):
+        elif await _may_end(ctx, opened.user, loaded.approval):
             own.append(loaded.approval)
     first = home.most_urgent(mine, now_ms)[: home.MAX_ROWS]
-    shown = [await desk.service.as_of_now(Loaded(one, now_ms)) for one in first]
+    shown = [await ctx.service.as_of_now(Loaded(one, now_ms)) for one in first]
     view = home.home(
         [one.approval for one in shown],
-        key=desk.config.seal_key,
-        team=desk.team,
+        key=ctx.config.seal_key,
+        team=ctx.team,
         now_ms=now_ms,
         is_complete=is_complete,
         others=len(mine) - len(first),
         looked_at=looked_at if looked_at >= MAX_QUEUE else 0,
         own=own,
-        troubles=await _troubles(desk, first),
+        troubles=await _troubles(ctx, first),
     )
-    return {**view, "blocks": [*as_blocks(view["blocks"]), *_manual(desk)]}
+    return {**view, "blocks": [*as_blocks(view["blocks"]), *_manual(ctx)]}
 
 
-async def _troubles(desk: Desk, listed: Sequence[Approval]) -> dict[str, str]:
+async def _troubles(ctx: ListenerContext, listed: Sequence[Approval]) -> dict[str, str]:
     """Return which cards are missing or old, and Slack's word for why."""
-    cards = desk.service.store.cards
-    found = [(one.id, await cards.trouble(desk.keys, one.id)) for one in listed]
+    cards = ctx.service.store.cards
+    found = [(one.id, await cards.trouble(ctx.keys, one.id)) for one in listed]
     return {approval: trouble.why for approval, trouble in found if trouble}
 
 
-async def _access(desk: Desk, user: str, approval: Approval) -> Access:
+async def _access(ctx: ListenerContext, user: str, approval: Approval) -> Access:
     """Return whether something of this waits for a person."""
     is_open = False
     for item in approval.items:
         if not item.is_pending or _has_voted(user, item):
             continue
-        access = await may_decide(desk, user, desk.team, approval, item)
+        access = await may_decide(ctx, user, ctx.team, approval, item)
         if access.is_given:
             return access
         is_open = is_open or access.is_open
     return Access(is_given=False, is_open=is_open)
 
 
-async def _may_end(desk: Desk, user: str, approval: Approval) -> bool:
+async def _may_end(ctx: ListenerContext, user: str, approval: Approval) -> bool:
     """Say whether a person who asked for something here, or changed it, may reject it.
 
     Everybody else who may reject may approve as well, or has done so.
@@ -119,12 +119,12 @@ async def _may_end(desk: Desk, user: str, approval: Approval) -> bool:
     for item in approval.items:
         took_part = [*approval.principals, *item.principals]
         took_part += [item.edit.by] if item.edit else []
-        person = Person(team=desk.team, user=user)
+        person = Person(team=ctx.team, user=user)
         if not item.is_pending or Verb.REJECT not in item.allow:
             continue
         if not is_among(person, took_part) or _has_voted(user, item):
             continue
-        reviewer = await desk.reviewer_of(user, desk.team, item)
+        reviewer = await ctx.reviewer_of(user, ctx.team, item)
         if objection(approval, item, reviewer, Verb.REJECT) is None:
             return True
     return False
@@ -135,7 +135,7 @@ def _has_voted(user: str, item: Item) -> bool:
     return any(vote.by.user == user for vote in votes)
 
 
-def _manual(desk: Desk) -> list[Block]:
+def _manual(ctx: ListenerContext) -> list[Block]:
     return [
         divider(),
         header(label("An agent turns one key, a person turns the other")),
@@ -146,7 +146,7 @@ def _manual(desk: Desk) -> list[Block]:
                 "decide approves it: once, and as shown."
             )
         ),
-        section(_where(desk.service.channel)),
+        section(_where(ctx.service.channel)),
         section(
             template(
                 "*Approve* runs it as shown. *Edit* lets you change it first. "
@@ -158,7 +158,7 @@ def _manual(desk: Desk) -> list[Block]:
                 "*I'm on it* tells the others that you look at it. *More time* lets "
                 "it wait longer. `{command} delegate @colleague 4h` lets somebody "
                 "decide in your place while you are away.",
-                command=slash_command(desk.config.command),
+                command=slash_command(ctx.config.command),
             )
         ),
     ]

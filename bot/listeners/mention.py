@@ -10,8 +10,8 @@ from datetime import timedelta
 
 from twokey.bot import message_events
 from twokey.bot.blocks import template
-from twokey.bot.desk import Calm, Desk, Said, spoken
-from twokey.bot.listeners.doors import NOT_RECORDED, Doors
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
+from twokey.bot.listeners.router import NOT_RECORDED, Router
 from twokey.bot.listeners.under_card import answered_under_card
 from twokey.bot.message_events import Deleted, Mention
 from twokey.bot.payload import BadPayload, Json
@@ -68,10 +68,10 @@ class Asked:
     text: str
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer mentions in channels and lines in the bot's own chat."""
-    doors.on_event("app_mention", _mentioned)
-    doors.on_event("message", _mentioned)
+    router.on_event("app_mention", _mentioned)
+    router.on_event("message", _mentioned)
 
 
 def asked(
@@ -93,85 +93,85 @@ def asked(
     return Asked(agent or default_agent, html.unescape(words))
 
 
-async def _mentioned(desk: Desk, body: Json) -> None:
+async def _mentioned(ctx: ListenerContext, body: Json) -> None:
     gone = message_events.deleted(body)
     if gone is not None:
-        await _deleted(desk, gone)
+        await _deleted(ctx, gone)
         return
     said = message_events.mention(body)
-    if said is None or said.user == desk.bot_user or said.team != desk.team:
+    if said is None or said.user == ctx.bot_user or said.team != ctx.team:
         return
-    if await answered_under_card(desk, said) or await _refused_edit(desk, said):
+    if await answered_under_card(ctx, said) or await _refused_edit(ctx, said):
         return
-    await _ask(desk, said)
+    await _ask(ctx, said)
 
 
-async def _ask(desk: Desk, said: Mention) -> None:
-    config = desk.config
+async def _ask(ctx: ListenerContext, said: Mention) -> None:
+    config = ctx.config
     wanted = asked(
         said.text,
-        bot_user=desk.bot_user,
+        bot_user=ctx.bot_user,
         agents=config.agents,
         default_agent=config.default_agent,
     )
-    asker = await desk.reviewers.resolve(said.user, user_team=said.user_team)
+    asker = await ctx.reviewers.resolve(said.user, user_team=said.user_team)
     problem = _problem(asker, wanted)
     if problem is not None:
-        await _tell_once(desk, said, problem)
+        await _tell_once(ctx, said, problem)
         if problem is _UNKNOWN:
             # Slack is in trouble, and may not have told them either: it repeats this.
-            raise Calm(NOT_RECORDED)
+            raise UserFacingError(NOT_RECORDED)
         return
     try:
-        is_new = await desk.service.ask_agent(
+        is_new = await ctx.service.ask_agent(
             wanted.agent,
             f"slack:{said.team}:{said.channel}:{said.thread_ts}",
             wanted.text,
-            requester=Person(team=desk.team, user=said.user, name=asker.name),
+            requester=Person(team=ctx.team, user=said.user, name=asker.name),
             origin=Origin(channel=said.channel, thread_ts=said.thread_ts),
             # Slack delivers an event again when our answer was late or lost, and a
             # mention as another event when its message was edited.
             once=said.once,
         )
     except StoreUnavailable:
-        desk.tasks.later(_tell(desk, said, _NOT_KEPT_YET), name="tell")
+        ctx.tasks.later(_tell(ctx, said, _NOT_KEPT_YET), name="tell")
         raise
     except TooManySpeakers:
-        await _tell_once(desk, said, _CROWDED)
+        await _tell_once(ctx, said, _CROWDED)
         return
     if said.edited_ts and not is_new:
-        await _tell_once(desk, said, _ASKED_BEFORE)
+        await _tell_once(ctx, said, _ASKED_BEFORE)
     word = "asked" if is_new else "asked_before"
     logger.info("agent.%s agent=%s user=%s", word, wanted.agent, said.user)
 
 
-async def _refused_edit(desk: Desk, said: Mention) -> bool:
+async def _refused_edit(ctx: ListenerContext, said: Mention) -> bool:
     """Tell whoever edited what was asked that it changes nothing.
 
     An edit that mentions the bot for the first time asks, as a new message does.
     """
     if not said.edited_ts:
         return False
-    if await _was_asked(desk, said.once):
-        await _tell_once(desk, said, _ASKED_BEFORE)
+    if await _was_asked(ctx, said.once):
+        await _tell_once(ctx, said, _ASKED_BEFORE)
         return True
     if _seconds(said.edited_ts) - _seconds(said.ts) < _EDITABLE_S:
         return False
     # Whether so old a message asked before is not known any more.
-    await _tell_once(desk, said, _TOO_OLD)
+    await _tell_once(ctx, said, _TOO_OLD)
     return True
 
 
-async def _deleted(desk: Desk, gone: Deleted) -> None:
-    if gone.team != desk.team or not await _was_asked(desk, gone.once):
+async def _deleted(ctx: ListenerContext, gone: Deleted) -> None:
+    if gone.team != ctx.team or not await _was_asked(ctx, gone.once):
         return
-    if await _is_first(desk, gone.event_id):
-        desk.tasks.later(_say_deleted(desk, gone), name="tell")
+    if await _is_first(ctx, gone.event_id):
+        ctx.tasks.later(_say_deleted(ctx, gone), name="tell")
 
 
-async def _say_deleted(desk: Desk, gone: Deleted) -> None:
+async def _say_deleted(ctx: ListenerContext, gone: Deleted) -> None:
     try:
-        await desk.slack.call(
+        await ctx.slack.call(
             "chat.postMessage",
             channel=gone.channel,
             thread_ts=gone.thread_ts,
@@ -181,9 +181,9 @@ async def _say_deleted(desk: Desk, gone: Deleted) -> None:
         logger.warning("person.untold user=%s why=%s", gone.user, error)
 
 
-async def _was_asked(desk: Desk, once: str) -> bool:
-    threads = desk.service.store.threads
-    return await threads.was_asked(desk.keys, desk.config.tenant, once)
+async def _was_asked(ctx: ListenerContext, once: str) -> bool:
+    threads = ctx.service.store.threads
+    return await threads.was_asked(ctx.keys, ctx.config.tenant, once)
 
 
 def _seconds(ts: str) -> float:
@@ -193,9 +193,9 @@ def _seconds(ts: str) -> float:
         raise BadPayload("event.ts", "is no time stamp") from None
 
 
-async def _tell_once(desk: Desk, said: Mention, sentence: Said) -> None:
-    if await _is_first(desk, said.event_id):
-        desk.tasks.later(_tell(desk, said, sentence), name="tell")
+async def _tell_once(ctx: ListenerContext, said: Mention, sentence: Said) -> None:
+    if await _is_first(ctx, said.event_id):
+        ctx.tasks.later(_tell(ctx, said, sentence), name="tell")
 
 
 def _problem(asker: Reviewer, wanted: Asked) -> Said | None:
@@ -206,16 +206,16 @@ def _problem(asker: Reviewer, wanted: Asked) -> Said | None:
     return None if wanted.text else _EMPTY
 
 
-async def _is_first(desk: Desk, event_id: str) -> bool:
+async def _is_first(ctx: ListenerContext, event_id: str) -> bool:
     # Slack delivers an event again, signed anew, when our answer was late or lost.
     name = f"event:{event_id}".encode()
     digest = f"sha256:{hashlib.sha256(name).hexdigest()}"
-    return await desk.service.store.cards.is_first(desk.keys, digest)
+    return await ctx.service.store.cards.is_first(ctx.keys, digest)
 
 
-async def _tell(desk: Desk, said: Mention, sentence: Said) -> None:
+async def _tell(ctx: ListenerContext, said: Mention, sentence: Said) -> None:
     try:
-        await desk.slack.call(
+        await ctx.slack.call(
             "chat.postEphemeral",
             channel=said.channel,
             user=said.user,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.bot.blocks import label, template
-from twokey.bot.desk import Calm, Desk
+from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.gateway.approvals.decisions import Reviewer, Standing
 from twokey.gateway.approvals.membership import click_again, open_roles
 from twokey.gateway.approvals.permission import objection
@@ -41,25 +41,27 @@ class Access:
     is_open: bool = False
 
 
-async def member_reading(desk: Desk, reader: Reader) -> None:
-    """Refuse everybody but members of the workspace; raises `Calm`."""
-    found = await desk.reviewers.resolve(reader.user, user_team=reader.user_team)
+async def member_reading(ctx: ListenerContext, reader: Reader) -> None:
+    """Refuse everybody but members of the workspace; raises `UserFacingError`."""
+    found = await ctx.reviewers.resolve(reader.user, user_team=reader.user_team)
     if found.standing is Standing.UNKNOWN:
         again = click_again([found]).replace("click", "try")
-        raise Calm(label(f"Slack did not say who you are. {again}"))
+        raise UserFacingError(label(f"Slack did not say who you are. {again}"))
     if found.standing is not Standing.MEMBER:
-        raise Calm(template("Only members of this workspace can see what waits."))
+        raise UserFacingError(
+            template("Only members of this workspace can see what waits.")
+        )
 
 
-async def access_to(desk: Desk, reader: Reader, approval: Approval) -> Access:
+async def access_to(ctx: ListenerContext, reader: Reader, approval: Approval) -> Access:
     """Return whether a member may read an approval."""
     asked = approval.requester
-    if asked and (asked.team, asked.user) == (desk.team, reader.user):
+    if asked and (asked.team, asked.user) == (ctx.team, reader.user):
         return Access(is_given=True)
-    if await _channel_of(desk, approval) == reader.channel:
+    if await _channel_of(ctx, approval) == reader.channel:
         return Access(is_given=True)
     found = [
-        await may_decide(desk, reader.user, reader.user_team, approval, item)
+        await may_decide(ctx, reader.user, reader.user_team, approval, item)
         for item in approval.items
     ]
     return Access(
@@ -69,10 +71,10 @@ async def access_to(desk: Desk, reader: Reader, approval: Approval) -> Access:
 
 
 async def may_decide(
-    desk: Desk, user: str, user_team: str, approval: Approval, item: Item
+    ctx: ListenerContext, user: str, user_team: str, approval: Approval, item: Item
 ) -> Access:
     """Return whether somebody may decide an item."""
-    reviewer = await desk.reviewer_of(user, user_team, item)
+    reviewer = await ctx.reviewer_of(user, user_team, item)
     if objection(approval, item, reviewer, Verb.APPROVE) is None:
         return Access(is_given=True)
     return Access(is_given=False, is_open=_is_open(reviewer, item))
@@ -84,7 +86,7 @@ def _is_open(reviewer: Reviewer, item: Item) -> bool:
     )
 
 
-async def _channel_of(desk: Desk, approval: Approval) -> str:
-    keys = desk.service.store.keys_of_approval(approval.id)
-    place = await desk.service.store.cards.place(keys, approval.id) if keys else None
+async def _channel_of(ctx: ListenerContext, approval: Approval) -> str:
+    keys = ctx.service.store.keys_of_approval(approval.id)
+    place = await ctx.service.store.cards.place(keys, approval.id) if keys else None
     return place.channel if place else approval.channel

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from twokey.bot.desk import Desk, Said
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, Input, View
-from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.listener_context import ListenerContext, Said
+from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.verify_click import answered, decide, may_settle, verify_click
 from twokey.bot.listeners.views import (
     decide_from_form,
@@ -24,32 +24,32 @@ _FINDINGS = {
 }
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the buttons of a call in doubt: one click, or a form with a note."""
     for action in _FINDINGS:
-        doors.on_action(action, _reconcile)
-    doors.on_action(Action.RECONCILE_NOTE, _with_note)
-    doors.on_submit(View.RECONCILE, _submit)
+        router.on_action(action, _reconcile)
+    router.on_action(Action.RECONCILE_NOTE, _with_note)
+    router.on_submit(View.RECONCILE, _submit)
 
 
-async def _reconcile(desk: Desk, clicked: Clicked) -> Said | None:
+async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> Said | None:
     action = Action(clicked.action.action_id)
-    target = await verify_click(desk, clicked, action)
+    target = await verify_click(ctx, clicked, action)
     decision = Reconcile(finding=_FINDINGS[action])
-    outcome = await decide(desk, target, decision, clicked.who, clicked.digest)
+    outcome = await decide(ctx, target, decision, clicked.who, clicked.digest)
     return answered(outcome, now_ms=target.now_ms)
 
 
-async def _with_note(desk: Desk, clicked: Clicked) -> None:
-    target = await verify_click(desk, clicked, Action.RECONCILE_NOTE)
-    await may_settle(desk, target, clicked.who)
-    await open_form(desk, clicked, target, reconcile.view)
+async def _with_note(ctx: ListenerContext, clicked: Clicked) -> None:
+    target = await verify_click(ctx, clicked, Action.RECONCILE_NOTE)
+    await may_settle(ctx, target, clicked.who)
+    await open_form(ctx, clicked, target, reconcile.view)
 
 
-async def _submit(desk: Desk, submitted: Submitted) -> Reply:
-    target = await verify_submission(desk, submitted, View.RECONCILE)
+async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
+    target = await verify_submission(ctx, submitted, View.RECONCILE)
     said = reconcile.submitted(submitted.view.values)
     if said.finding is None:
         return rejected_inputs(said.errors)
     decision = Reconcile(finding=said.finding, note=said.note)
-    return await decide_from_form(desk, target, submitted, decision, block=Input.NOTE)
+    return await decide_from_form(ctx, target, submitted, decision, block=Input.NOTE)

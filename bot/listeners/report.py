@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 
 from twokey.bot.blocks import template
-from twokey.bot.desk import Calm, Desk, Said
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
-from twokey.bot.listeners.doors import Doors, Reply
-from twokey.bot.listeners.noticed import member, proven_notice, seen_notice
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.verify_click import bound, read_seal
+from twokey.bot.listeners.verify_notice import member, proven_notice, seen_notice
 from twokey.bot.listeners.views import opened_view
 from twokey.bot.modals import report
 from twokey.gateway.store.cards import ViewBinding
@@ -20,19 +20,19 @@ logger = logging.getLogger(__name__)
 _ALREADY = template("You reported this already; nothing more was recorded.")
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the button Report, and its form."""
-    doors.on_action(Action.REPORT, _report)
-    doors.on_submit(View.REPORT, _submit)
+    router.on_action(Action.REPORT, _report)
+    router.on_submit(View.REPORT, _submit)
 
 
-async def _report(desk: Desk, clicked: Clicked) -> Said | None:
-    notice, _ = await seen_notice(desk, clicked, Action.REPORT)
-    person = await member(desk, *clicked.who)
+async def _report(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+    notice, _ = await seen_notice(ctx, clicked, Action.REPORT)
+    person = await member(ctx, *clicked.who)
     if any(one.by.is_same(person) for one in notice.remarks):
-        raise Calm(_ALREADY)
-    view = report.view(notice, key=desk.config.seal_key, team=desk.team)
-    view_id = await opened_view(desk, clicked, view)
+        raise UserFacingError(_ALREADY)
+    view = report.view(notice, key=ctx.config.seal_key, team=ctx.team)
+    view_id = await opened_view(ctx, clicked, view)
     binding = ViewBinding(
         user=person.user,
         approval=notice.id,
@@ -41,22 +41,24 @@ async def _report(desk: Desk, clicked: Clicked) -> Said | None:
         action_hash="",
         purpose=View.REPORT,
     )
-    await desk.service.store.cards.bind_view(desk.keys, view_id, binding)
+    await ctx.service.store.cards.bind_view(ctx.keys, view_id, binding)
     return None
 
 
-async def _submit(desk: Desk, submitted: Submitted) -> Reply:
+async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
     view = submitted.view
     sealed = read_seal(view.private_metadata)
-    binding = await bound(desk, view.view_id)
+    binding = await bound(ctx, view.view_id)
     opened_for = (binding.user, binding.approval, binding.purpose) if binding else None
     if opened_for != (view.user, sealed.approval, View.REPORT):
         logger.warning("view.refused why=not_bound")
-        raise Calm(template("This window is not known any more. Please open it again."))
-    notice = await proven_notice(desk, sealed, View.REPORT)
-    person = await member(desk, *submitted.who)
+        raise UserFacingError(
+            template("This window is not known any more. Please open it again.")
+        )
+    notice = await proven_notice(ctx, sealed, View.REPORT)
+    person = await member(ctx, *submitted.who)
     text = report.submitted(view.values)
-    if not await desk.service.notices.report(notice, person, text):
-        raise Calm(_ALREADY)
+    if not await ctx.service.notices.report(notice, person, text):
+        raise UserFacingError(_ALREADY)
     logger.info("notice.reported notice=%s user=%s", notice.id, person.user)
     return {"response_action": "clear"}

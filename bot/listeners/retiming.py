@@ -6,8 +6,8 @@ import logging
 from dataclasses import replace
 
 from twokey.bot.cards.outcome import explained
-from twokey.bot.desk import Desk, Said
 from twokey.bot.gestures import Clicked
+from twokey.bot.listener_context import ListenerContext, Said
 from twokey.bot.listeners.verify_click import Target, bound
 from twokey.bot.listeners.views import turn_view
 from twokey.bot.modals import details
@@ -20,7 +20,7 @@ _LAST = 1_000_000
 
 
 async def retimed(
-    desk: Desk, clicked: Clicked, target: Target, result: Change | Refusal
+    ctx: ListenerContext, clicked: Clicked, target: Target, result: Change | Refusal
 ) -> Said | None:
     """Return a refusal as a sentence; what was done is shown by card and modal."""
     before = target.approval
@@ -30,17 +30,17 @@ async def retimed(
     approval = result.approval
     logger.info("time.changed what=%s approval=%s", result.events[0].name, approval.id)
     view_id = clicked.action.view_id
-    binding = await bound(desk, view_id) if view_id else None
+    binding = await bound(ctx, view_id) if view_id else None
     if binding is None:
         return None
     view = details.view(
         approval,
         binding.index,
         _LAST,
-        key=desk.config.seal_key,
-        team=desk.team,
+        key=ctx.config.seal_key,
+        team=ctx.team,
         now_ms=target.now_ms,
     )
     shown = replace(target, approval=approval, index=binding.index)
-    await turn_view(desk, clicked, shown, view)
+    await turn_view(ctx, clicked, shown, view)
     return None

@@ -21,8 +21,8 @@ from twokey.bot.blocks import (
 )
 from twokey.bot.cards.refs import when
 from twokey.bot.cards.stops import actor_ref
-from twokey.bot.desk import Calm, Desk, Said, spoken
-from twokey.bot.listeners.doors import Reply
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
+from twokey.bot.listeners.router import Reply
 from twokey.bot.payload import Command
 from twokey.bot.text import fit
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer, Standing
@@ -45,41 +45,47 @@ _USAGE: LiteralString = (
 Change = Callable[[Scope, Reviewer, str], Awaitable[bool | Forbidden]]
 
 
-async def frozen_now(desk: Desk, command: Command, rest: str) -> Said:
+async def frozen_now(ctx: ListenerContext, command: Command, rest: str) -> Said:
     """Stop what was named, and say so.
 
     Raises:
-        Calm: says why not.
+        UserFacingError: says why not.
     """
-    scope, reason = _read(rest, desk.config.command)
-    is_new = await _changed(desk, command, scope, reason, desk.service.stops.freeze)
+    scope, reason = _read(rest, ctx.config.command)
+    is_new = await _changed(ctx, command, scope, reason, ctx.service.stops.freeze)
     if not is_new:
         return label(f"{_named(scope)} is frozen already; nothing changed.")
-    is_known = scope.kind is not ScopeKind.TOOL or desk.service.stops.knows_tool(
+    is_known = scope.kind is not ScopeKind.TOOL or ctx.service.stops.knows_tool(
         scope.name
     )
     unknown = "" if is_known else " The policy lists no such tool: is that its name?"
     return label(
         f"{_named(scope)} is frozen: nothing of it starts any more.{unknown} "
-        f"{desk.config.command} unfreeze {_words(scope)} lifts that."
+        f"{ctx.config.command} unfreeze {_words(scope)} lifts that."
     )
 
 
-async def lifted_now(desk: Desk, command: Command, rest: str) -> Said:
-    """Let run again what was named, and say so; raises `Calm`."""
-    scope, reason = _read(rest, desk.config.command)
-    was = await _changed(desk, command, scope, reason, desk.service.stops.unfreeze)
+async def lifted_now(ctx: ListenerContext, command: Command, rest: str) -> Said:
+    """Let run again what was named, and say so; raises `UserFacingError`."""
+    scope, reason = _read(rest, ctx.config.command)
+    was = await _changed(ctx, command, scope, reason, ctx.service.stops.unfreeze)
     if not was:
         return label(f"{_named(scope)} was not frozen; nothing changed.")
     return label(f"{_named(scope)} may run again.")
 
 
-async def listed_now(desk: Desk, command: Command) -> Reply:
-    """Return what is frozen or paused, by whom and why, for a member; raises `Calm`."""
-    asker = await desk.reviewers.resolve(command.user, user_team=command.user_team)
+async def listed_now(ctx: ListenerContext, command: Command) -> Reply:
+    """Return what is frozen or paused, by whom and why, for a member.
+
+    Raises:
+        UserFacingError: says why not.
+    """
+    asker = await ctx.reviewers.resolve(command.user, user_team=command.user_team)
     if asker.standing is not Standing.MEMBER:
-        raise Calm(template("Only members of this workspace can see what is frozen."))
-    found = await desk.service.stops.frozen()
+        raise UserFacingError(
+            template("Only members of this workspace can see what is frozen.")
+        )
+    found = await ctx.service.stops.frozen()
     if not found:
         return {"text": spoken(template("Nothing is frozen, and no agent is paused."))}
     blocks = [block for freeze in found[:_LISTED] for block in _row(freeze)]
@@ -97,13 +103,13 @@ def _row(freeze: Freeze) -> list[Block]:
 
 
 async def _changed(
-    desk: Desk, command: Command, scope: Scope, reason: str, change: Change
+    ctx: ListenerContext, command: Command, scope: Scope, reason: str, change: Change
 ) -> bool:
-    reviewer = await desk.stopper_of(command.user, command.user_team, scope)
+    reviewer = await ctx.stopper_of(command.user, command.user_team, scope)
     result = await change(scope, reviewer, reason)
     if isinstance(result, Forbidden):
         logger.info("stop.refused user=%s kind=%s", command.user, scope.kind)
-        raise Calm(label(result.reason))
+        raise UserFacingError(label(result.reason))
     return result
 
 
@@ -114,9 +120,11 @@ def _read(rest: str, command: str) -> tuple[Scope, str]:
     name, _, why = more.strip().partition(" ")
     name = html.unescape(name.strip("`"))
     if kind.lower() not in {ScopeKind.AGENT.value, ScopeKind.TOOL.value} or not name:
-        raise Calm(template(_USAGE, command=slash_command(command)))
+        raise UserFacingError(template(_USAGE, command=slash_command(command)))
     if len(name) > _LONGEST_NAME:
-        raise Calm(template("That name is too long to be one; nothing was changed."))
+        raise UserFacingError(
+            template("That name is too long to be one; nothing was changed.")
+        )
     return Scope(kind=ScopeKind(kind.lower()), name=name), _reason(why)
 
 
@@ -124,7 +132,7 @@ def _reason(text: str) -> str:
     # Slack escapes & < > in what people type.
     reason = html.unescape(text.strip())
     if len(reason) > MAX_REASON:
-        raise Calm(
+        raise UserFacingError(
             template(
                 "Please give the reason in at most {most} characters; nothing was "
                 "changed.",

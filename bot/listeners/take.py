@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from twokey.bot.desk import Desk, Said
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
-from twokey.bot.listeners.doors import Doors
+from twokey.bot.listener_context import ListenerContext, Said
 from twokey.bot.listeners.retiming import retimed
+from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import verify_click
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the button I'm on it."""
-    doors.on_action(Action.TAKE, _take)
+    router.on_action(Action.TAKE, _take)
 
 
-async def _take(desk: Desk, clicked: Clicked) -> Said | None:
-    target = await verify_click(desk, clicked, Action.TAKE)
+async def _take(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+    target = await verify_click(ctx, clicked, Action.TAKE)
     approval = target.approval
-    reviewer = await desk.reviewer_of(*clicked.who, *approval.items, decides=True)
-    result = await desk.service.times.take(approval.id, reviewer)
-    return await retimed(desk, clicked, target, result)
+    reviewer = await ctx.reviewer_of(*clicked.who, *approval.items, decides=True)
+    result = await ctx.service.times.take(approval.id, reviewer)
+    return await retimed(ctx, clicked, target, result)

@@ -16,11 +16,11 @@ from twokey.bot.blocks import template
 from twokey.bot.cards import words as card_words
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.message import Message
-from twokey.bot.desk import Calm, Desk, Said, spoken
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
-from twokey.bot.listeners.doors import NEWER, NOT_RECORDED, UNREADABLE, Doors
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.listeners.full_view import need_full_view
+from twokey.bot.listeners.router import NEWER, NOT_RECORDED, UNREADABLE, Router
 from twokey.bot.listeners.verify_click import (
     Target,
     permitted,
@@ -55,36 +55,36 @@ _NOT_KEPT = template(
 )
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer the buttons under somebody's words."""
     for verb, action in card_words.BY_VERB.items():
-        doors.on_action(action, partial(_chosen, action=action, verb=verb))
+        router.on_action(action, partial(_chosen, action=action, verb=verb))
 
 
-async def answered_under_card(desk: Desk, said: Mention) -> bool:
+async def answered_under_card(ctx: ListenerContext, said: Mention) -> bool:
     """Answer a message under a card; False when it is under none."""
     if said.thread_ts == said.ts:
         return False
-    cards = desk.service.store.cards
-    shown = await cards.shown_at(desk.keys, said.channel, said.thread_ts)
+    cards = ctx.service.store.cards
+    shown = await cards.shown_at(ctx.keys, said.channel, said.thread_ts)
     if not shown:
         return False
     digest = hashlib.sha256(f"event:{said.event_id}".encode()).hexdigest()
-    if await cards.is_first(desk.keys, f"sha256:{digest}"):
-        desk.tasks.later(_answer(desk, said, shown), name="offer")
+    if await cards.is_first(ctx.keys, f"sha256:{digest}"):
+        ctx.tasks.later(_answer(ctx, said, shown), name="offer")
     return True
 
 
-async def _answer(desk: Desk, said: Mention, approval: str) -> None:
+async def _answer(ctx: ListenerContext, said: Mention, approval: str) -> None:
     try:
-        message = await _offer(desk, said, approval)
-    except Calm as calm:
-        message = Message((), spoken(calm.said))
+        message = await _offer(ctx, said, approval)
+    except UserFacingError as error:
+        message = Message((), spoken(error.said))
     except (StoreUnavailable, UnreadableRecord) as error:
         log_failure(logger, error, "words.not_offered approval=%s", approval)
         message = Message((), spoken(_why(error)))
     try:
-        await desk.slack.call(
+        await ctx.slack.call(
             "chat.postEphemeral",
             channel=said.channel,
             user=said.user,
@@ -96,20 +96,24 @@ async def _answer(desk: Desk, said: Mention, approval: str) -> None:
         logger.warning("person.untold user=%s why=%s", said.user, error)
 
 
-async def _offer(desk: Desk, said: Mention, approval_id: str) -> Message:
-    """Return what this person may do with their words; raises `Calm` for nothing."""
-    loaded = await desk.service.read(approval_id)
-    keys = desk.service.store.keys_of_approval(approval_id)
+async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Message:
+    """Return what this person may do with their words.
+
+    Raises:
+        UserFacingError: they may do nothing.
+    """
+    loaded = await ctx.service.read(approval_id)
+    keys = ctx.service.store.keys_of_approval(approval_id)
     waiting = (
         [item for item in loaded.approval.items if item.is_pending] if loaded else []
     )
     if loaded is None or keys is None or not waiting:
-        raise Calm(_NOTHING_WAITS)
-    words = html.unescape(without_bot(said.text, desk.bot_user))
+        raise UserFacingError(_NOTHING_WAITS)
+    words = html.unescape(without_bot(said.text, ctx.bot_user))
     if not words:
-        raise Calm(_NO_WORDS)
+        raise UserFacingError(_NO_WORDS)
     if len(words) > MAX_WORDS:
-        raise Calm(
+        raise UserFacingError(
             template(
                 "Your message has {n} characters, and {most} fit into a form. Please "
                 "write a shorter one.",
@@ -123,23 +127,25 @@ async def _offer(desk: Desk, said: Mention, approval_id: str) -> Message:
         target = Target(loaded.approval, item.index, "", loaded.now_ms, keys)
         for verb in card_words.BY_VERB:
             try:
-                await permitted(desk, target, verb, who)
-            except Calm as calm:
-                refused = calm.said
+                await permitted(ctx, target, verb, who)
+            except UserFacingError as error:
+                refused = error.said
             else:
                 allowed.setdefault(item.index, []).append(verb)
     if not allowed:
-        raise Calm(refused)
-    await desk.service.store.cards.keep_words(
+        raise UserFacingError(refused)
+    await ctx.service.store.cards.keep_words(
         keys, approval_id, user=said.user, ts=said.ts, words=words
     )
-    frame = Frame(loaded.approval, desk.config.seal_key, desk.team, loaded.now_ms)
+    frame = Frame(loaded.approval, ctx.config.seal_key, ctx.team, loaded.now_ms)
     return card_words.offer(frame, allowed, words, ts=said.ts)
 
 
-async def _chosen(desk: Desk, clicked: Clicked, *, action: Action, verb: Verb) -> None:
-    target = await verify_seal(desk, sealed_value(desk, clicked), action)
-    words = await desk.service.store.cards.kept_words(
+async def _chosen(
+    ctx: ListenerContext, clicked: Clicked, *, action: Action, verb: Verb
+) -> None:
+    target = await verify_seal(ctx, sealed_value(ctx, clicked), action)
+    words = await ctx.service.store.cards.kept_words(
         target.keys,
         target.approval.id,
         user=clicked.action.user,
@@ -147,11 +153,11 @@ async def _chosen(desk: Desk, clicked: Clicked, *, action: Action, verb: Verb) -
     )
     if not words:
         logger.warning("click.refused why=no_words approval=%s", target.approval.id)
-        raise Calm(_NOT_KEPT)
-    await permitted(desk, target, verb, clicked.who)
+        raise UserFacingError(_NOT_KEPT)
+    await permitted(ctx, target, verb, clicked.who)
     if verb is Verb.EDIT:
-        await need_full_view(desk, target, clicked.action.user)
-    await open_form(desk, clicked, target, partial(_VIEWS[verb], words=words))
+        await need_full_view(ctx, target, clicked.action.user)
+    await open_form(ctx, clicked, target, partial(_VIEWS[verb], words=words))
 
 
 _VIEWS = {

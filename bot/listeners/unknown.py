@@ -6,9 +6,9 @@ import logging
 import re
 
 from twokey.bot.blocks import template
-from twokey.bot.desk import Calm, Desk, Said
 from twokey.bot.gestures import Clicked, Submitted
-from twokey.bot.listeners.doors import Doors, Reply
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.payload import Json
 
 logger = logging.getLogger(__name__)
@@ -16,24 +16,26 @@ logger = logging.getLogger(__name__)
 _ANY = re.compile("")
 
 
-def register(doors: Doors) -> None:
+def register(router: Router) -> None:
     """Answer everything; register this last."""
-    doors.on_action(_ANY, _clicked)
-    doors.on_submit(_ANY, _submitted)
-    doors.on_event(_ANY, _happened)
+    router.on_action(_ANY, _clicked)
+    router.on_submit(_ANY, _submitted)
+    router.on_event(_ANY, _happened)
 
 
-async def _clicked(desk: Desk, clicked: Clicked) -> Said | None:
-    del desk
+async def _clicked(ctx: ListenerContext, clicked: Clicked) -> Said | None:
+    del ctx
     logger.warning("click.unknown action=%r", clicked.action.action_id[:80])
     return template("This button is not known any more. Please use the newest card.")
 
 
-async def _submitted(desk: Desk, submitted: Submitted) -> Reply:
-    del desk
+async def _submitted(ctx: ListenerContext, submitted: Submitted) -> Reply:
+    del ctx
     logger.warning("view.unknown callback=%r", submitted.view.callback_id[:80])
-    raise Calm(template("This form is not known any more. Please open it again."))
+    raise UserFacingError(
+        template("This form is not known any more. Please open it again.")
+    )
 
 
-async def _happened(desk: Desk, body: Json) -> None:
-    del desk, body
+async def _happened(ctx: ListenerContext, body: Json) -> None:
+    del ctx, body

@@ -8,9 +8,9 @@ from typing import LiteralString
 
 from twokey.bot.blocks import label, template
 from twokey.bot.cards.outcome import explained
-from twokey.bot.desk import Calm, Desk, Said
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action, BadSeal, Sealed, unseal, verify
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.deciding import REASON_POINTER
 from twokey.gateway.approvals.decisions import (
@@ -87,7 +87,7 @@ class Target:
         )
 
 
-async def verify_click(desk: Desk, clicked: Clicked, purpose: str) -> Target:
+async def verify_click(ctx: ListenerContext, clicked: Clicked, purpose: str) -> Target:
     """Return what a button on a card, or in a modal of ours, is about.
 
     The value must be sealed for this approval as it stands, this workspace and this
@@ -95,82 +95,92 @@ async def verify_click(desk: Desk, clicked: Clicked, purpose: str) -> Target:
     and this approval.
 
     Raises:
-        Calm: says why this is no click to act on.
+        UserFacingError: says why this is no click to act on.
     """
-    target = await verify_seal(desk, sealed_value(desk, clicked), purpose)
-    await verify_place(desk, clicked, target)
+    target = await verify_seal(ctx, sealed_value(ctx, clicked), purpose)
+    await verify_place(ctx, clicked, target)
     return target
 
 
-async def verify_place(desk: Desk, clicked: Clicked, target: Target) -> None:
-    """Refuse a click from anywhere but where we put its button; raises `Calm`."""
+async def verify_place(ctx: ListenerContext, clicked: Clicked, target: Target) -> None:
+    """Refuse a click from anywhere but where we put its button.
+
+    Raises:
+        UserFacingError: says why not.
+    """
     action, approval = clicked.action, target.approval
     if clicked.is_home and target.purpose == Action.VIEW_ALL:
         return  # nothing is decided there: it opens what can be read
     if action.view_id:
-        binding = await bound(desk, action.view_id)
+        binding = await bound(ctx, action.view_id)
         if binding is None or (binding.user, binding.approval) != (
             action.user,
             approval.id,
         ):
             logger.warning("click.refused why=other_view approval=%s", approval.id)
-            raise Calm(template(_NOT_OURS))
+            raise UserFacingError(template(_NOT_OURS))
         return
     if not (action.channel and action.message_ts):
         logger.warning("click.refused why=no_place approval=%s", approval.id)
-        raise Calm(template(_NOT_OURS))
+        raise UserFacingError(template(_NOT_OURS))
     # A copy that nobody registered (the answer to its posting was lost) becomes the
     # usable one when there is none; `posted` never replaces a registered one.
-    cards = desk.service.store.cards
+    cards = ctx.service.store.cards
     place = await cards.place(target.keys, approval.id) or await cards.posted(
         target.keys, approval.id, channel=action.channel, ts=action.message_ts
     )
     if (place.channel, place.ts) != (action.channel, action.message_ts):
         logger.warning("click.refused why=other_copy approval=%s", approval.id)
-        raise Calm(template(_OTHER_COPY))
+        raise UserFacingError(template(_OTHER_COPY))
 
 
-async def bound(desk: Desk, view_id: str) -> ViewBinding | None:
+async def bound(ctx: ListenerContext, view_id: str) -> ViewBinding | None:
     """Return what a modal was opened for; None when it is none of ours."""
-    return await desk.service.store.cards.bound_view(desk.keys, view_id)
+    return await ctx.service.store.cards.bound_view(ctx.keys, view_id)
 
 
-def sealed_value(desk: Desk, clicked: Clicked) -> Sealed:
-    """Read the seal of a button of this workspace; raises `Calm` for any other."""
-    if clicked.action.team != desk.team:
+def sealed_value(ctx: ListenerContext, clicked: Clicked) -> Sealed:
+    """Read the seal of a button of this workspace.
+
+    Raises:
+        UserFacingError: it is none of this workspace.
+    """
+    if clicked.action.team != ctx.team:
         logger.warning("click.refused why=other_workspace")
-        raise Calm(template(_OTHER_WORKSPACE))
+        raise UserFacingError(template(_OTHER_WORKSPACE))
     return read_seal(clicked.action.value)
 
 
 def read_seal(text: str) -> Sealed:
-    """Read a seal without believing it; raises `Calm` when it is none."""
+    """Read a seal without believing it; raises `UserFacingError` when it is none."""
     try:
         return unseal(text)
     except BadSeal:
         logger.warning("click.refused why=no_seal")
-        raise Calm(template(_NOT_OURS)) from None
+        raise UserFacingError(template(_NOT_OURS)) from None
 
 
-async def verify_seal(desk: Desk, sealed: Sealed, *purposes: str) -> Target:
+async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> Target:
     """Return what a seal stands for, if we made it for the record as it stands.
 
     Args:
-        desk: what the listener works with.
+        ctx: what the listener works with.
         sealed: the parts of the seal.
         purposes: what it may be good for; one of them has to be it.
 
     Raises:
-        Calm: says what became of it, or that it is not ours.
+        UserFacingError: says what became of it, or that it is not ours.
     """
-    loaded = await desk.service.read(sealed.approval)
-    keys = desk.service.store.keys_of_approval(sealed.approval)
+    loaded = await ctx.service.read(sealed.approval)
+    keys = ctx.service.store.keys_of_approval(sealed.approval)
     if loaded is None or keys is None:
-        raise Calm(explained(Unknown(), now_ms=0))
+        raise UserFacingError(explained(Unknown(), now_ms=0))
     approval, now_ms = loaded.approval, loaded.now_ms
     if sealed.version != approval.version:
-        raise Calm(_explained_state(approval, sealed.index, sealed.version, now_ms))
-    accepted, team = desk.config.seal_keys, desk.team
+        raise UserFacingError(
+            _explained_state(approval, sealed.index, sealed.version, now_ms)
+        )
+    accepted, team = ctx.config.seal_keys, ctx.team
     proven = [
         purpose
         for purpose in purposes
@@ -179,24 +189,24 @@ async def verify_seal(desk: Desk, sealed: Sealed, *purposes: str) -> Target:
     ]
     if not proven:
         logger.warning("click.refused why=bad_seal approval=%s", approval.id)
-        raise Calm(template(_OTHER_KEY))
+        raise UserFacingError(template(_OTHER_KEY))
     return Target(approval, sealed.index, proven[0], now_ms, keys)
 
 
 async def decide(
-    desk: Desk, target: Target, decision: Decision, who: Who, digest: str
+    ctx: ListenerContext, target: Target, decision: Decision, who: Who, digest: str
 ) -> Outcome:
     """Let the gateway decide.
 
     Args:
-        desk: what the listener works with.
+        ctx: what the listener works with.
         target: what the reviewer looked at.
         decision: what they said.
         who: user id and home team of the reviewer.
         digest: of the signed request.
     """
-    reviewer, voters = await desk.deciders_of(*who, target.item)
-    outcome = await desk.service.decide(
+    reviewer, voters = await ctx.deciders_of(*who, target.item)
+    outcome = await ctx.service.decide(
         target.click(digest),
         decision,
         reviewer,
@@ -207,47 +217,47 @@ async def decide(
     return outcome
 
 
-async def permitted(desk: Desk, target: Target, verb: Verb, who: Who) -> None:
+async def permitted(ctx: ListenerContext, target: Target, verb: Verb, who: Who) -> None:
     """Refuse to open a form that could only be refused when it is submitted.
 
     The gateway asks all of this again when they decide; here it spares them a form.
 
     Raises:
-        Calm: says why not.
+        UserFacingError: says why not.
     """
     approval, item = target.approval, target.item
     if not item.is_pending or target.now_ms >= approval.expires_at_ms:
         version, now_ms = approval.version, target.now_ms
-        raise Calm(_explained_state(approval, item.index, version, now_ms))
-    reviewer = await desk.reviewer_of(*who, item)
-    judged = await desk.service.preview(approval, item.index, item.args)
+        raise UserFacingError(_explained_state(approval, item.index, version, now_ms))
+    reviewer = await ctx.reviewer_of(*who, item)
+    judged = await ctx.service.preview(approval, item.index, item.args)
     circles = (item.demand, *([judged.demand] if judged else []))
     reason = objection(approval, item, reviewer, verb, circles=circles)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)
-        raise Calm(label(reason))
+        raise UserFacingError(label(reason))
     if verb not in item.allow:
-        raise Calm(template("The policy does not allow this for this tool."))
+        raise UserFacingError(template("The policy does not allow this for this tool."))
 
 
-async def may_settle(desk: Desk, target: Target, who: Who) -> None:
+async def may_settle(ctx: ListenerContext, target: Target, who: Who) -> None:
     """Refuse to open the form of a doubt that is settled, or is for others to settle.
 
     The gateway asks all of this again when they send it.
 
     Raises:
-        Calm: says why not.
+        UserFacingError: says why not.
     """
     approval, item = target.approval, target.item
     if item.state is not ItemState.IN_DOUBT:
         stale = Stale.of(item)
-        raise Calm(explained(stale, now_ms=target.now_ms))
-    reviewer = await desk.reviewer_of(*who, item)
+        raise UserFacingError(explained(stale, now_ms=target.now_ms))
+    reviewer = await ctx.reviewer_of(*who, item)
     asked = (approval.principals, item.principals)
     reason = quorum.objection(reviewer, item.demand, *asked)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)
-        raise Calm(label(reason))
+        raise UserFacingError(label(reason))
 
 
 def lacks_reason(outcome: Outcome) -> bool:

@@ -13,10 +13,10 @@ from typing import LiteralString, Protocol
 
 from twokey.bot.blocks import Block, ensure_valid_view, label, template
 from twokey.bot.cards.outcome import explained
-from twokey.bot.desk import Calm, Desk
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Input, View
-from twokey.bot.listeners.doors import Reply
+from twokey.bot.listener_context import ListenerContext, UserFacingError
+from twokey.bot.listeners.router import Reply
 from twokey.bot.listeners.verify_click import (
     Target,
     bound,
@@ -47,10 +47,16 @@ _NOT_BOUND: LiteralString = (
 )
 
 
-async def open_view(desk: Desk, clicked: Clicked, target: Target, view: Block) -> None:
-    """Open a modal for whoever clicked, bound to what they look at; raises `Calm`."""
-    view_id = await opened_view(desk, clicked, view)
-    await bind(desk, view_id, clicked.action.user, target, view)
+async def open_view(
+    ctx: ListenerContext, clicked: Clicked, target: Target, view: Block
+) -> None:
+    """Open a modal for whoever clicked, bound to what they look at.
+
+    Raises:
+        UserFacingError: says why not.
+    """
+    view_id = await opened_view(ctx, clicked, view)
+    await bind(ctx, view_id, clicked.action.user, target, view)
 
 
 class Form(Protocol):
@@ -63,51 +69,59 @@ class Form(Protocol):
         ...
 
 
-async def open_form(desk: Desk, clicked: Clicked, target: Target, form: Form) -> None:
-    """Open the form of the call that somebody clicked on; raises `Calm`."""
-    await open_view(desk, clicked, target, _filled(desk, target, form))
+async def open_form(
+    ctx: ListenerContext, clicked: Clicked, target: Target, form: Form
+) -> None:
+    """Open the form of the call that somebody clicked on; raises `UserFacingError`."""
+    await open_view(ctx, clicked, target, _filled(ctx, target, form))
 
 
 async def replace_form(
-    desk: Desk, submitted: Submitted, target: Target, form: Form
+    ctx: ListenerContext, submitted: Submitted, target: Target, form: Form
 ) -> Reply:
     """Return the answer that shows another form in place of the one submitted."""
-    view = _filled(desk, target, form)
-    await bind(desk, submitted.view.view_id, submitted.view.user, target, view)
+    view = _filled(ctx, target, form)
+    await bind(ctx, submitted.view.view_id, submitted.view.user, target, view)
     return {"response_action": "update", "view": view}
 
 
-def _filled(desk: Desk, target: Target, form: Form) -> Block:
-    key, team = desk.config.seal_key, desk.team
+def _filled(ctx: ListenerContext, target: Target, form: Form) -> Block:
+    key, team = ctx.config.seal_key, ctx.team
     return form(target.approval, target.item.index, key=key, team=team)
 
 
-async def opened_view(desk: Desk, clicked: Clicked, view: Block) -> str:
+async def opened_view(ctx: ListenerContext, clicked: Clicked, view: Block) -> str:
     """Open a modal for whoever clicked; return its id, which is bound to nothing yet.
 
     From inside a modal it opens on top of that one.
 
     Raises:
-        Calm: Slack did not open it.
+        UserFacingError: Slack did not open it.
     """
     ensure_valid_view(view)
     action = clicked.action
     is_in_modal = bool(action.view_id) and not clicked.is_home
     method = "views.push" if is_in_modal else "views.open"
     try:
-        reply = await desk.slack.call(method, trigger_id=action.trigger_id, view=view)
+        reply = await ctx.slack.call(method, trigger_id=action.trigger_id, view=view)
     except SlackError as error:
         logger.warning("view.not_opened why=%s", error)
-        raise Calm(template(_NOT_OPENED)) from None
+        raise UserFacingError(template(_NOT_OPENED)) from None
     return text_at(reply, "view", "id")
 
 
-async def turn_view(desk: Desk, clicked: Clicked, target: Target, view: Block) -> None:
-    """Show another page in the modal in which somebody clicked; raises `Calm`."""
+async def turn_view(
+    ctx: ListenerContext, clicked: Clicked, target: Target, view: Block
+) -> None:
+    """Show another page in the modal in which somebody clicked.
+
+    Raises:
+        UserFacingError: says why not.
+    """
     ensure_valid_view(view)
     action = clicked.action
     try:
-        await desk.slack.call(
+        await ctx.slack.call(
             "views.update",
             view_id=action.view_id,
             hash=action.view_hash or None,
@@ -115,12 +129,12 @@ async def turn_view(desk: Desk, clicked: Clicked, target: Target, view: Block) -
         )
     except SlackError as error:
         logger.warning("view.not_turned why=%s", error)
-        raise Calm(template(_NOT_OPENED)) from None
-    await bind(desk, action.view_id, action.user, target, view)
+        raise UserFacingError(template(_NOT_OPENED)) from None
+    await bind(ctx, action.view_id, action.user, target, view)
 
 
 async def bind(
-    desk: Desk, view_id: str, user: str, target: Target, view: Block
+    ctx: ListenerContext, view_id: str, user: str, target: Target, view: Block
 ) -> None:
     """Remember what a modal is opened for."""
     binding = ViewBinding(
@@ -131,41 +145,41 @@ async def bind(
         action_hash=target.item.action_hash,
         purpose=str(view["callback_id"]),
     )
-    await desk.service.store.cards.bind_view(desk.keys, view_id, binding)
+    await ctx.service.store.cards.bind_view(ctx.keys, view_id, binding)
 
 
 async def verify_submission(
-    desk: Desk, submitted: Submitted, *purposes: View
+    ctx: ListenerContext, submitted: Submitted, *purposes: View
 ) -> Target:
     """Return what a submitted modal is about.
 
     Its seal has to be ours, and its binding has to name this person and this item.
 
     Raises:
-        Calm: says why it cannot count.
+        UserFacingError: says why it cannot count.
     """
     view = submitted.view
     sealed = read_seal(view.private_metadata)
-    binding = await bound(desk, view.view_id)
+    binding = await bound(ctx, view.view_id)
     wanted = (view.user, sealed.approval, sealed.index, sealed.version)
-    if binding is None or view.team != desk.team:
+    if binding is None or view.team != ctx.team:
         logger.warning("view.refused why=not_bound")
-        raise Calm(template(_NOT_BOUND))
+        raise UserFacingError(template(_NOT_BOUND))
     if wanted != (binding.user, binding.approval, binding.index, binding.version):
         logger.warning("view.refused why=other_binding approval=%s", binding.approval)
-        raise Calm(template(_NOT_BOUND))
-    target = await verify_seal(desk, sealed, *purposes)
+        raise UserFacingError(template(_NOT_BOUND))
+    target = await verify_seal(ctx, sealed, *purposes)
     if (binding.action_hash, binding.purpose) != (
         target.item.action_hash,
         target.purpose,
     ):
         logger.warning("view.refused why=other_hash approval=%s", binding.approval)
-        raise Calm(template(_NOT_BOUND))
+        raise UserFacingError(template(_NOT_BOUND))
     return target
 
 
 async def decide_from_form(
-    desk: Desk,
+    ctx: ListenerContext,
     target: Target,
     submitted: Submitted,
     decision: Decision,
@@ -175,13 +189,13 @@ async def decide_from_form(
     """Let the gateway decide what a form says; return what becomes of the form.
 
     Args:
-        desk: what the listener works with.
+        ctx: what the listener works with.
         target: what the form is about.
         submitted: the form.
         decision: what it says.
         block: the input under which to say why it is not acceptable.
     """
-    outcome = await decide(desk, target, decision, submitted.who, submitted.digest)
+    outcome = await decide(ctx, target, decision, submitted.who, submitted.digest)
     if isinstance(outcome, Invalid):
         return rejected_inputs({block: " ".join(outcome.errors.values())})
     return concluded(outcome, now_ms=target.now_ms)

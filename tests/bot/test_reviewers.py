@@ -25,7 +25,7 @@ NONE: frozenset[str] = frozenset()
 
 
 @dataclass
-class Desk:
+class ListenerContext:
     sandbox: Sandbox
     reviewers: Reviewers
     times: list[float] = field(default_factory=lambda: [0.0])
@@ -35,7 +35,7 @@ class Desk:
 
 
 @asynccontextmanager
-async def opened(*, enterprise: str = "") -> AsyncGenerator[Desk]:
+async def opened(*, enterprise: str = "") -> AsyncGenerator[ListenerContext]:
     async with Sandbox() as sandbox, aiohttp.ClientSession() as session:
         slack = Slack(sandbox.bot_token, api_url=sandbox.api_url, session=session)
         times = [0.0]
@@ -45,7 +45,7 @@ async def opened(*, enterprise: str = "") -> AsyncGenerator[Desk]:
 
         membership = Membership(slack, team=TEAM, enterprise=enterprise, clock=clock)
         reviewers = Reviewers(membership, team=TEAM, enterprise=enterprise, clock=clock)
-        yield Desk(sandbox, reviewers, times)
+        yield ListenerContext(sandbox, reviewers, times)
 
 
 @pytest.mark.parametrize(
@@ -60,8 +60,8 @@ async def opened(*, enterprise: str = "") -> AsyncGenerator[Desk]:
     ],
 )
 async def test_only_a_member_is_a_member(user: str, standing: Standing) -> None:
-    async with opened() as desk:
-        reviewer = await desk.reviewers.resolve(user, user_team=TEAM)
+    async with opened() as ctx:
+        reviewer = await ctx.reviewers.resolve(user, user_team=TEAM)
 
         assert reviewer.standing is standing
         assert reviewer.team == TEAM
@@ -81,11 +81,11 @@ async def test_only_a_member_is_a_member(user: str, standing: Standing) -> None:
 async def test_each_flag_alone_is_enough_to_be_no_member(
     change: dict[str, Any], standing: Standing
 ) -> None:
-    async with opened() as desk:
-        workspace = desk.sandbox.workspace
+    async with opened() as ctx:
+        workspace = ctx.sandbox.workspace
         workspace.put_user(replace(workspace.user("U0ANA"), **change))
 
-        reviewer = await desk.reviewers.resolve("U0ANA", user_team=TEAM)
+        reviewer = await ctx.reviewers.resolve("U0ANA", user_team=TEAM)
 
         assert reviewer.standing is standing
 
@@ -93,23 +93,23 @@ async def test_each_flag_alone_is_enough_to_be_no_member(
 async def test_an_account_of_another_workspace_is_a_stranger_whatever_slack_says() -> (
     None
 ):
-    async with opened() as desk:
-        reviewer = await desk.reviewers.resolve("U0ANA", user_team="T0OTHER")
+    async with opened() as ctx:
+        reviewer = await ctx.reviewers.resolve("U0ANA", user_team="T0OTHER")
 
         assert reviewer.standing is Standing.STRANGER
 
 
 async def test_a_colleague_of_the_same_organization_is_a_member() -> None:
-    async with opened(enterprise="E0") as desk:
-        reviewer = await desk.reviewers.resolve("U0ANA", user_team="T0OTHER")
+    async with opened(enterprise="E0") as ctx:
+        reviewer = await ctx.reviewers.resolve("U0ANA", user_team="T0OTHER")
 
         assert reviewer.standing is Standing.MEMBER
 
 
 async def test_only_the_groups_that_matter_are_asked_about() -> None:
-    async with opened() as desk:
-        nobody = await desk.reviewers.resolve("U0ANA", user_team=TEAM)
-        member = await desk.reviewers.resolve(
+    async with opened() as ctx:
+        nobody = await ctx.reviewers.resolve("U0ANA", user_team=TEAM)
+        member = await ctx.reviewers.resolve(
             "U0ANA", user_team=TEAM, groups=[SUPPORT, SENIOR]
         )
 
@@ -119,32 +119,32 @@ async def test_only_the_groups_that_matter_are_asked_about() -> None:
 
 
 async def test_answers_are_kept_for_a_minute_and_then_asked_again() -> None:
-    async with opened() as desk:
-        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
-        first = desk.calls()
-        desk.sandbox.control.set_group(SUPPORT, [])
-        desk.times[0] = 60.0
-        kept = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
-        assert (desk.calls(), kept.usergroups) == (first, MINE)
+    async with opened() as ctx:
+        await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        first = ctx.calls()
+        ctx.sandbox.control.set_group(SUPPORT, [])
+        ctx.times[0] = 60.0
+        kept = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        assert (ctx.calls(), kept.usergroups) == (first, MINE)
 
-        desk.times[0] = 60.1
-        asked = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        ctx.times[0] = 60.1
+        asked = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
 
-        assert (desk.calls(), asked.usergroups) == (first + 2, frozenset())
+        assert (ctx.calls(), asked.usergroups) == (first + 2, frozenset())
 
 
 async def test_a_fresh_answer_is_at_most_a_few_seconds_old() -> None:
-    async with opened() as desk:
-        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
-        desk.sandbox.control.set_group(SUPPORT, [])
-        desk.sandbox.control.deactivate("U0ANA")
-        desk.times[0] = FRESH_S
+    async with opened() as ctx:
+        await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        ctx.sandbox.control.set_group(SUPPORT, [])
+        ctx.sandbox.control.deactivate("U0ANA")
+        ctx.times[0] = FRESH_S
 
-        shared = await desk.reviewers.resolve(
+        shared = await ctx.reviewers.resolve(
             "U0ANA", user_team=TEAM, groups=[SUPPORT], fresh=True
         )
-        desk.times[0] = FRESH_S + 0.001
-        asked = await desk.reviewers.resolve(
+        ctx.times[0] = FRESH_S + 0.001
+        asked = await ctx.reviewers.resolve(
             "U0ANA", user_team=TEAM, groups=[SUPPORT], fresh=True
         )
 
@@ -154,26 +154,26 @@ async def test_a_fresh_answer_is_at_most_a_few_seconds_old() -> None:
 
 
 async def test_more_groups_in_use_are_asked_about_less_often_each() -> None:
-    async with opened() as desk:
+    async with opened() as ctx:
         both = [SUPPORT, SENIOR]
-        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=both)
-        desk.times[0] = 2 * FRESH_S
-        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=both, fresh=True)
-        assert desk.calls("usergroups.users.list") == 2
+        await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=both)
+        ctx.times[0] = 2 * FRESH_S
+        await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=both, fresh=True)
+        assert ctx.calls("usergroups.users.list") == 2
 
-        desk.times[0] = 2 * FRESH_S + 0.001
-        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=both, fresh=True)
+        ctx.times[0] = 2 * FRESH_S + 0.001
+        await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=both, fresh=True)
 
-        assert desk.calls("usergroups.users.list") == 4
+        assert ctx.calls("usergroups.users.list") == 4
 
 
 async def test_who_was_given_a_role_just_now_is_not_told_that_they_lack_it() -> None:
-    async with opened() as desk:
-        await desk.reviewers.resolve("U0EVE", user_team=TEAM, groups=[SUPPORT])
-        desk.sandbox.control.set_group(SUPPORT, ["U0EVE"])
-        desk.times[0] = FRESH_S + 1
+    async with opened() as ctx:
+        await ctx.reviewers.resolve("U0EVE", user_team=TEAM, groups=[SUPPORT])
+        ctx.sandbox.control.set_group(SUPPORT, ["U0EVE"])
+        ctx.times[0] = FRESH_S + 1
 
-        reviewer = await desk.reviewers.resolve(
+        reviewer = await ctx.reviewers.resolve(
             "U0EVE", user_team=TEAM, groups=[SUPPORT]
         )
 
@@ -181,45 +181,45 @@ async def test_who_was_given_a_role_just_now_is_not_told_that_they_lack_it() -> 
 
 
 async def test_an_outsider_who_clicks_on_and_on_uses_up_no_questions() -> None:
-    async with opened() as desk:
+    async with opened() as ctx:
         for second in range(60):
-            desk.times[0] = float(second)
-            reviewer = await desk.reviewers.resolve(
+            ctx.times[0] = float(second)
+            reviewer = await ctx.reviewers.resolve(
                 "U0EVE", user_team=TEAM, groups=[SUPPORT], fresh=True
             )
             assert (reviewer.usergroups, reviewer.unknown_groups) == (NONE, NONE)
 
-        assert desk.calls("usergroups.users.list") <= 60 / FRESH_S
+        assert ctx.calls("usergroups.users.list") <= 60 / FRESH_S
 
 
 async def test_all_who_are_asked_about_at_once_share_one_fresh_answer() -> None:
-    async with opened() as desk:
-        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
-        desk.times[0] = FRESH_S + 1
+    async with opened() as ctx:
+        await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        ctx.times[0] = FRESH_S + 1
 
         await asyncio.gather(
             *(
-                desk.reviewers.resolve(
+                ctx.reviewers.resolve(
                     "U0ANA", user_team=TEAM, groups=[SUPPORT], fresh=True
                 )
                 for _ in range(5)
             )
         )
 
-        assert desk.calls("usergroups.users.list") == 2
+        assert ctx.calls("usergroups.users.list") == 2
 
 
 async def test_after_a_429_nothing_is_asked_until_retry_after_is_over() -> None:
-    async with opened() as desk:
-        desk.sandbox.faults.plan("rate_limit", "usergroups.users.list", seconds=30)
-        first = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
-        desk.times[0] = 29.0
-        second = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SENIOR])
+    async with opened() as ctx:
+        ctx.sandbox.faults.plan("rate_limit", "usergroups.users.list", seconds=30)
+        first = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        ctx.times[0] = 29.0
+        second = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SENIOR])
         assert (first.retry_in_s, second.retry_in_s) == (30, 1)
-        assert desk.calls("usergroups.users.list") == 1
+        assert ctx.calls("usergroups.users.list") == 1
 
-        desk.times[0] = 30.0
-        known = await desk.reviewers.resolve(
+        ctx.times[0] = 30.0
+        known = await ctx.reviewers.resolve(
             "U0ANA", user_team=TEAM, groups=[SUPPORT, SENIOR]
         )
 
@@ -227,8 +227,8 @@ async def test_after_a_429_nothing_is_asked_until_retry_after_is_over() -> None:
 
 
 async def test_a_group_that_does_not_exist_has_nobody_in_it() -> None:
-    async with opened() as desk:
-        reviewer = await desk.reviewers.resolve(
+    async with opened() as ctx:
+        reviewer = await ctx.reviewers.resolve(
             "U0ANA", user_team=TEAM, groups=[SUPPORT, "S0NONE"]
         )
 
@@ -240,13 +240,11 @@ async def test_a_group_that_does_not_exist_has_nobody_in_it() -> None:
 async def test_an_answer_without_the_answer_means_nobody_is_known(
     fault: str, method: str
 ) -> None:
-    async with opened() as desk:
-        desk.sandbox.faults.plan(fault, method)
+    async with opened() as ctx:
+        ctx.sandbox.faults.plan(fault, method)
 
-        unknown = await desk.reviewers.resolve(
-            "U0ANA", user_team=TEAM, groups=[SUPPORT]
-        )
-        known = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        unknown = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        known = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
 
         is_open = unknown.standing is Standing.UNKNOWN or unknown.unknown_groups == MINE
         assert is_open
@@ -255,26 +253,24 @@ async def test_an_answer_without_the_answer_means_nobody_is_known(
 
 @pytest.mark.parametrize("fault", ["http_500", "reset", "rate_limit"])
 async def test_what_slack_does_not_say_is_unknown_and_not_kept(fault: str) -> None:
-    async with opened() as desk:
-        desk.sandbox.faults.plan(fault, calls=99)
+    async with opened() as ctx:
+        ctx.sandbox.faults.plan(fault, calls=99)
 
-        unknown = await desk.reviewers.resolve(
-            "U0ANA", user_team=TEAM, groups=[SUPPORT]
-        )
-        desk.sandbox.faults.clear()
-        desk.times[0] += unknown.retry_in_s
-        known = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        unknown = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        ctx.sandbox.faults.clear()
+        ctx.times[0] += unknown.retry_in_s
+        known = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
 
         assert (unknown.standing, unknown.unknown_groups) == (Standing.UNKNOWN, MINE)
         assert (known.standing, known.usergroups) == (Standing.MEMBER, MINE)
 
 
 async def test_one_group_that_stays_unknown_leaves_the_others_known() -> None:
-    async with opened() as desk:
-        await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
-        desk.sandbox.faults.plan("http_500", "usergroups.users.list")
+    async with opened() as ctx:
+        await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        ctx.sandbox.faults.plan("http_500", "usergroups.users.list")
 
-        reviewer = await desk.reviewers.resolve(
+        reviewer = await ctx.reviewers.resolve(
             "U0ANA", user_team=TEAM, groups=[SUPPORT, SENIOR]
         )
 
@@ -286,53 +282,51 @@ async def test_a_slow_slack_costs_the_answer_and_not_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(membership_module, "PATIENCE_S", 0.5)
-    async with opened() as desk:
-        desk.sandbox.faults.plan("slow", calls=2, seconds=9)
+    async with opened() as ctx:
+        ctx.sandbox.faults.plan("slow", calls=2, seconds=9)
 
-        unknown = await desk.reviewers.resolve(
-            "U0ANA", user_team=TEAM, groups=[SUPPORT]
-        )
-        again = await desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        unknown = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+        again = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
 
         assert (unknown.standing, unknown.unknown_groups) == (Standing.UNKNOWN, MINE)
         assert (again.standing, again.usergroups) == (Standing.MEMBER, MINE)
 
 
 async def test_a_storm_of_clicks_asks_once() -> None:
-    async with opened() as desk:
+    async with opened() as ctx:
         await asyncio.gather(
             *(
-                desk.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
+                ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
                 for _ in range(50)
             )
         )
 
-        assert desk.calls() == 2
+        assert ctx.calls() == 2
 
 
 async def test_the_kept_answers_do_not_grow_for_ever(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(membership_module, "_MAX_KEPT", 1)
-    async with opened() as desk:
+    async with opened() as ctx:
         for user in ("U0ANA", "U0BEN"):
-            await desk.reviewers.resolve(user, user_team=TEAM)
+            await ctx.reviewers.resolve(user, user_team=TEAM)
 
-        await desk.reviewers.resolve("U0ANA", user_team=TEAM)
+        await ctx.reviewers.resolve("U0ANA", user_team=TEAM)
 
-        assert desk.calls() == 3
+        assert ctx.calls() == 3
 
 
 async def test_who_may_decide_is_known_before_anybody_clicks(house: House) -> None:
-    async with opened() as desk:
+    async with opened() as ctx:
         (verdict,) = await house.submit(("process_refund", REFUND))
         approval = await house.approval(verdict)
 
-        await desk.reviewers.warm(approval)
-        asked = desk.calls()
-        reviewer = await desk.reviewers.resolve(
+        await ctx.reviewers.warm(approval)
+        asked = ctx.calls()
+        reviewer = await ctx.reviewers.resolve(
             "U0DAN", user_team=TEAM, groups=[SUPPORT]
         )
 
         assert reviewer.standing is Standing.MEMBER
-        assert desk.calls() == asked == 2
+        assert ctx.calls() == asked == 2

@@ -470,7 +470,7 @@ TABLE = (
     ),
     Mutant(
         "membership is asked about afresh where two are needed",
-        "bot/desk.py",
+        "bot/listener_context.py",
         "fresh = decides and any(",
         "fresh = False and any(",
         "tests/matrix",

@@ -1,4 +1,4 @@
-"""Hold what a listener works with, and how it speaks to one person."""
+"""Context of a listener: what it may use, and how it answers one person."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Said = Template | Label
 """A sentence of ours for one person."""
 
 
-class Calm(Exception):
+class UserFacingError(Exception):
     """Stop here and tell the person one sentence; nothing changed.
 
     Attributes:
@@ -47,7 +47,7 @@ def spoken(said: Said) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class ListenerContext:
     """Everything a listener may use.
 
     Attributes:

@@ -1,8 +1,8 @@
-"""Open the doors of Bolt for our listeners, so that nothing but an answer comes out.
+"""Register listeners with Bolt; turn every exception into a private message.
 
-A listener gets a typed record and may stop with `Calm`. Whatever else happens in it
-is logged and answered with a calm sentence: an exception that left a listener would be
-a 500, and Slack does not deliver an interaction twice.
+A listener gets a typed record and may stop with `UserFacingError`. Whatever else
+happens in it is logged and answered with a sentence: an exception that left a listener
+would be a 500, and Slack does not deliver an interaction twice.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from slack_bolt.response import BoltResponse
 
 from twokey.bot import payload
 from twokey.bot.blocks import label
-from twokey.bot.desk import Calm, Desk, Said, spoken
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
+from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.modals.message import notice
 from twokey.bot.payload import BadPayload, Command, Json
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
@@ -65,14 +65,14 @@ Reply = Mapping[str, object]
 Context = Mapping[str, object]
 
 
-OnClick = Callable[[Desk, Clicked], Awaitable[Said | None]]
+OnClick = Callable[[ListenerContext, Clicked], Awaitable[Said | None]]
 """Returns a sentence for the person, or None when there is nothing to say."""
 
-OnSubmit = Callable[[Desk, Submitted], Awaitable[Reply]]
+OnSubmit = Callable[[ListenerContext, Submitted], Awaitable[Reply]]
 """Returns what becomes of the modal."""
 
-OnCommand = Callable[[Desk, Command], Awaitable[Reply]]
-OnEvent = Callable[[Desk, Json], Awaitable[None]]
+OnCommand = Callable[[ListenerContext, Command], Awaitable[Reply]]
+OnEvent = Callable[[ListenerContext, Json], Awaitable[None]]
 
 _Listener = Callable[[dict[str, object], Context], Awaitable[BoltResponse]]
 _Register = Callable[[_Listener], object]
@@ -98,12 +98,12 @@ class _Bolt(Protocol):
         ...
 
 
-class Doors:
+class Router:
     """Where listeners are registered; the first that matches gets the payload."""
 
-    def __init__(self, app: AsyncApp, desk: Desk) -> None:
+    def __init__(self, app: AsyncApp, ctx: ListenerContext) -> None:
         self._bolt = cast("_Bolt", app)
-        self._desk = desk
+        self._desk = ctx
 
     @property
     def command(self) -> str:
@@ -121,8 +121,8 @@ class Doors:
                 return _unreadable(error)
             try:
                 said = await _guarded(lambda: handle(self._desk, click), context)
-            except Calm as calm:
-                said = calm.said
+            except UserFacingError as error:
+                said = error.said
             if said:
                 self._desk.tell(click, said)
             return BoltResponse(status=HTTPStatus.OK, body="")
@@ -140,8 +140,11 @@ class Doors:
                 return _unreadable(error)
             try:
                 reply = await _guarded(lambda: handle(self._desk, submitted), context)
-            except Calm as calm:
-                reply = {"response_action": "update", "view": notice(_TITLE, calm.said)}
+            except UserFacingError as error:
+                reply = {
+                    "response_action": "update",
+                    "view": notice(_TITLE, error.said),
+                }
             return _answer(reply)
 
         self._bolt.view_submission(view)(listener)
@@ -157,8 +160,8 @@ class Doors:
                 return _unreadable(error)
             try:
                 reply = await _guarded(lambda: handle(self._desk, asked), context)
-            except Calm as calm:
-                reply = {"text": spoken(calm.said)}
+            except UserFacingError as error:
+                reply = {"text": spoken(error.said)}
             return _answer({"response_type": "ephemeral", **reply})
 
         self._bolt.command(command)(listener)
@@ -172,8 +175,8 @@ class Doors:
                 await _guarded(lambda: handle(self._desk, body), context)
             except BadPayload as error:
                 return _unreadable(error)
-            except Calm as calm:
-                if calm.said in {NOT_RECORDED, NOT_CONFIRMED}:
+            except UserFacingError as error:
+                if error.said in {NOT_RECORDED, NOT_CONFIRMED}:
                     return BoltResponse(status=HTTPStatus.SERVICE_UNAVAILABLE, body="")
             return BoltResponse(status=HTTPStatus.OK, body="")
 
@@ -181,29 +184,29 @@ class Doors:
 
 
 async def _guarded(work: Callable[[], Awaitable[T]], context: Context) -> T:
-    """Let a listener work; whatever goes wrong in it ends as `Calm`."""
+    """Let a listener work; whatever goes wrong in it ends as `UserFacingError`."""
     if not context.get(RECORDED, False):
-        raise Calm(NOT_RECORDED)
+        raise UserFacingError(NOT_RECORDED)
     try:
         async with asyncio.timeout(PATIENCE_S):
             return await work()
-    except (Calm, BadPayload):
+    except (UserFacingError, BadPayload):
         raise
     except NewerRecord as error:
         logger.warning("listener.newer_record why=%s", error)
-        raise Calm(NEWER) from None
+        raise UserFacingError(NEWER) from None
     except StoreUnavailable:
         logger.warning("listener.unrecorded why=store_unavailable")
-        raise Calm(NOT_RECORDED) from None
+        raise UserFacingError(NOT_RECORDED) from None
     except TimeoutError:
         logger.warning("listener.slow patience_s=%s", PATIENCE_S)
-        raise Calm(NOT_CONFIRMED) from None
+        raise UserFacingError(NOT_CONFIRMED) from None
     except UnreadableRecord as error:
         log_failure(logger, error, "listener.unreadable_record")
-        raise Calm(UNREADABLE) from None
+        raise UserFacingError(UNREADABLE) from None
     except Exception as error:  # noqa: BLE001 - Slack needs an answer
         log_failure(logger, error, "listener.failed")
-        raise Calm(BROKEN) from None
+        raise UserFacingError(BROKEN) from None
 
 
 def _clicked(body: dict[str, object], context: Context) -> Clicked:

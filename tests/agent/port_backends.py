@@ -7,7 +7,7 @@ from typing import Protocol
 from typing_extensions import override
 
 from tests.agent.fake_gateway import FakeGateway
-from tests.service.desk import ANA, Desk
+from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -118,7 +118,7 @@ class Real(Backend):
     """The service on a real store."""
 
     def __init__(self, store: Store) -> None:
-        self._desk = Desk(store, load_policy(POLICY, "policy.yml"))
+        self._desk = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
 
     @property
     @override

@@ -26,7 +26,7 @@ from pydantic import ValidationError
 from pydantic import v1 as pydantic_v1
 
 from tests.agent.shapes import SPELLINGS, Noted, shapes
-from tests.service.desk import ANA, CHLOE, POLICY, Desk, still_members
+from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import ScriptedModel, calling
 from twokey.bot.cards.listing import boxes
@@ -58,20 +58,20 @@ def obey(messages: list[BaseMessage]) -> AIMessage:
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store, load_policy(COUNTED, "policy.yml"))
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store, load_policy(COUNTED, "policy.yml"))
 
 
 @pytest.mark.parametrize("shape", shapes([]))
 async def test_one_document_is_shown_hashed_counted_and_run(
-    desk: Desk, shape: str
+    harness: ServiceHarness, shape: str
 ) -> None:
     noted: Noted = []
     tool = shapes(noted)[shape]
     agent: Any = create_agent(
         ScriptedModel(reply=obey),
         [tool],
-        middleware=[ApprovalMiddleware("support", gateway=desk.agents)],
+        middleware=[ApprovalMiddleware("support", gateway=harness.agents)],
         checkpointer=InMemorySaver(),
     )
     ends: dict[str, str] = {}
@@ -80,7 +80,7 @@ async def test_one_document_is_shown_hashed_counted_and_run(
     for number, (spelling, args) in enumerate(SPELLINGS.items()):
         noted.clear()
         call = _Call(agent, tool, args, f"t{number}", noted)
-        ends[spelling] = await _play(desk, call, opened)
+        ends[spelling] = await _play(harness, call, opened)
 
     assert "ran" in ends.values()
     assert "returned" in ends.values() or shape in {"either", "anything"}
@@ -95,7 +95,7 @@ class _Call:
     noted: Noted
 
 
-async def _play(desk: Desk, call: _Call, opened: dict[str, int]) -> str:
+async def _play(harness: ServiceHarness, call: _Call, opened: dict[str, int]) -> str:
     """Let a model call a tool; hold every place to one document."""
     config: RunnableConfig = {"configurable": {"thread_id": call.thread}}
     agent, tool, noted = call.agent, call.tool, call.noted
@@ -110,10 +110,10 @@ async def _play(desk: Desk, call: _Call, opened: dict[str, int]) -> str:
         assert not _fits(tool, call.args)
         return "returned"
 
-    item = await desk.item(pauses[0].value["item_id"])
-    await _one_document(desk, item, pauses[0].value["args"], opened)
-    await _approve(desk, item)
-    answer = answering.answer_for(await desk.item(item.id))
+    item = await harness.item(pauses[0].value["item_id"])
+    await _one_document(harness, item, pauses[0].value["args"], opened)
+    await _approve(harness, item)
+    answer = answering.answer_for(await harness.item(item.id))
     assert answer
     final = await agent.ainvoke(
         Command(resume={pauses[0].id: answer.model_dump(mode="json")}), config
@@ -129,9 +129,9 @@ async def _play(desk: Desk, call: _Call, opened: dict[str, int]) -> str:
     return "ran"
 
 
-async def _approve(desk: Desk, item: Item) -> None:
+async def _approve(harness: ServiceHarness, item: Item) -> None:
     """Approve as one person does, or two where the window could not be measured."""
-    approval = await desk.approval(item.id)
+    approval = await harness.approval(item.id)
     click = Click(
         approval=approval.id,
         index=item.index,
@@ -139,7 +139,7 @@ async def _approve(desk: Desk, item: Item) -> None:
         action_hash=item.action_hash,
     )
     for person in (ANA, CHLOE):
-        outcome = await desk.reviews.decide(
+        outcome = await harness.reviews.decide(
             click, Approve(), person, voters=still_members
         )
         if isinstance(outcome, Settled):
@@ -148,7 +148,7 @@ async def _approve(desk: Desk, item: Item) -> None:
 
 
 async def _one_document(
-    desk: Desk, item: Item, asked: dict[str, Any], opened: dict[str, int]
+    harness: ServiceHarness, item: Item, asked: dict[str, Any], opened: dict[str, int]
 ) -> None:
     assert asked == item.args
     assert item.action_hash == digest.action_hash(item.action)
@@ -158,9 +158,9 @@ async def _one_document(
         assert name in text
         if not isinstance(value, str | list | dict):
             assert json.dumps(value) in text
-    keys = desk.store.keys_of_tenant("default")
+    keys = harness.store.keys_of_tenant("default")
     found = measure(
-        desk.policy,
+        harness.policy,
         keys,
         item.ctx,
         item.tool,
@@ -170,7 +170,7 @@ async def _one_document(
     )
     for use in found.uses:
         opened[use.window] = opened.get(use.window, 0) + 1
-        totals = await desk.store.windows.totals(keys.blobs("none"), 0, [use])
+        totals = await harness.store.windows.totals(keys.blobs("none"), 0, [use])
         assert totals[use.name] >= opened[use.window] * use.micro
 
 

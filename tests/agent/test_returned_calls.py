@@ -27,7 +27,7 @@ from tests.agent.world import (
     pay,
     results,
 )
-from tests.service.desk import POLICY, Desk
+from tests.service.harness import POLICY, ServiceHarness
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted
 from twokey.gateway.approvals.events import EventName
@@ -41,8 +41,8 @@ from twokey.gateway.store.store import Store
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
 @tool
@@ -51,20 +51,20 @@ def wire_money(amount: int, to: str = "ada") -> str:
     return f"wired {amount} to {to}"
 
 
-def agent_of(desk: Desk, *replies: AIMessage) -> Any:
+def agent_of(harness: ServiceHarness, *replies: AIMessage) -> Any:
     """Return an agent with one tool behind the real service."""
     return create_agent(
         scripted(list(replies)),
         [wire_money],
-        middleware=[ApprovalMiddleware("support", gateway=desk.agents)],
+        middleware=[ApprovalMiddleware("support", gateway=harness.agents)],
         checkpointer=InMemorySaver(),
     )
 
 
-async def events(desk: Desk) -> list[tuple[str, str]]:
+async def events(harness: ServiceHarness) -> list[tuple[str, str]]:
     """Return what the audit has of an agent's calls: name and reason."""
-    keys = desk.store.keys_of_tenant("default")
-    rows = await audit_entries(desk.store.conn, keys)
+    keys = harness.store.keys_of_tenant("default")
+    rows = await audit_entries(harness.store.conn, keys)
     return [(row.name, row.reason) for row in rows]
 
 
@@ -81,22 +81,22 @@ REFUSED: list[tuple[tuple[str, dict[str, Any], str], str]] = [
 
 @pytest.mark.parametrize(("call", "said"), REFUSED)
 async def test_a_call_that_does_not_fit_goes_back_and_nobody_is_asked(
-    desk: Desk, call: tuple[str, dict[str, Any], str], said: str
+    harness: ServiceHarness, call: tuple[str, dict[str, Any], str], said: str
 ) -> None:
-    agent = agent_of(desk, calling(call))
+    agent = agent_of(harness, calling(call))
 
     final = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
 
     (told,) = results(final)
     assert said in told.text
     assert told.status == "error"
-    assert await desk.opened() == []
-    assert (EventName.CALL_RETURNED, MISFIT) in await events(desk)
+    assert await harness.opened() == []
+    assert (EventName.CALL_RETURNED, MISFIT) in await events(harness)
 
 
-async def test_its_siblings_are_judged_as_ever(desk: Desk) -> None:
+async def test_its_siblings_are_judged_as_ever(harness: ServiceHarness) -> None:
     agent = agent_of(
-        desk,
+        harness,
         calling(
             ("wire_money", {"amount": "ten"}, "c1"), ("wire_money", {"amount": 1}, "c2")
         ),
@@ -112,44 +112,46 @@ async def test_policy_can_ask_people_about_it_and_it_never_runs_as_it_is(
     store: Store,
 ) -> None:
     asking = POLICY.replace("protect:", "protect:\n  ask_about_invalid_calls: true")
-    desk = Desk(store, load_policy(asking + "  anything: {tier: auto}\n", "policy.yml"))
+    harness = ServiceHarness(
+        store, load_policy(asking + "  anything: {tier: auto}\n", "policy.yml")
+    )
     call = ProposedCall(tool="anything", args={}, tool_call_id="c1", problem="Broken.")
     ref = TurnRef(agent="support", thread="t1", message_id="m1")
 
-    (verdict,) = await desk.agents.submit(Turn(ref=ref, calls=(call,)))
+    (verdict,) = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
 
     assert verdict.kind is VerdictKind.HOLD
     assert verdict.tier is Tier.APPROVE
-    assert MISFIT in (await desk.item(verdict.item_id)).reasons
+    assert MISFIT in (await harness.item(verdict.item_id)).reasons
 
 
-async def test_by_default_the_model_reads_the_sentence(desk: Desk) -> None:
+async def test_by_default_the_model_reads_the_sentence(harness: ServiceHarness) -> None:
     call = ProposedCall(
         tool="look_up_order", args={}, tool_call_id="c1", problem="Broken."
     )
     ref = TurnRef(agent="support", thread="t1", message_id="m1")
 
-    (verdict,) = await desk.agents.submit(Turn(ref=ref, calls=(call,)))
+    (verdict,) = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
 
     assert (verdict.kind, verdict.reason) == (VerdictKind.DENY, "Broken.")
 
 
-async def test_the_record_has_what_the_model_wrote(desk: Desk) -> None:
-    agent = agent_of(desk, calling(("wire_money", {"amount": "+7", "x": 1}, "c1")))
+async def test_the_record_has_what_the_model_wrote(harness: ServiceHarness) -> None:
+    agent = agent_of(harness, calling(("wire_money", {"amount": "+7", "x": 1}, "c1")))
 
     final = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
 
-    item = await desk.item(final["__interrupt__"][0].value["item_id"])
+    item = await harness.item(final["__interrupt__"][0].value["item_id"])
     assert item.args == {"amount": 7, "to": "ada"}
     assert item.spelled == {"amount": "+7", "x": 1}
 
 
-async def test_a_default_alone_is_no_other_spelling(desk: Desk) -> None:
-    agent = agent_of(desk, calling(("wire_money", {"amount": 7}, "c1")))
+async def test_a_default_alone_is_no_other_spelling(harness: ServiceHarness) -> None:
+    agent = agent_of(harness, calling(("wire_money", {"amount": 7}, "c1")))
 
     final = await agent.ainvoke({"messages": [("user", "go")]}, CONFIG)
 
-    item = await desk.item(final["__interrupt__"][0].value["item_id"])
+    item = await harness.item(final["__interrupt__"][0].value["item_id"])
     assert item.args == {"amount": 7, "to": "ada"}
     assert item.spelled is None
 

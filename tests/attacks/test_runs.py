@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import JsonValue
 
-from tests.service.desk import ANA, BEN, POLICY, Desk
+from tests.service.harness import ANA, BEN, POLICY, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reconcile
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.resources import resource_key
@@ -20,24 +20,24 @@ REFUND = "process_refund: {tier: approve}"
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
-def enforce(desk: Desk, old: str, new: str) -> None:
+def enforce(harness: ServiceHarness, old: str, new: str) -> None:
     """Put another policy in force."""
     assert old in POLICY
-    desk.policy = load_policy(POLICY.replace(old, new), "policy.yml")
+    harness.policy = load_policy(POLICY.replace(old, new), "policy.yml")
 
 
-async def in_doubt(desk: Desk) -> tuple[Click, str]:
+async def in_doubt(harness: ServiceHarness) -> tuple[Click, str]:
     """Let a refund be cut off while it runs."""
-    click, claim = await desk.refund()
-    await desk.reviews.decide(click, Approve(), ANA)
-    await desk.agents.claim(claim)
-    await desk.owner_dies(claim.item_id)
-    await desk.sweeper.sweep()
-    assert (await desk.item(claim.item_id)).state is ItemState.IN_DOUBT
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Approve(), ANA)
+    await harness.agents.claim(claim)
+    await harness.owner_dies(claim.item_id)
+    await harness.sweeper.sweep()
+    assert (await harness.item(claim.item_id)).state is ItemState.IN_DOUBT
     return click, claim.item_id
 
 
@@ -51,29 +51,29 @@ async def in_doubt(desk: Desk) -> tuple[Click, str]:
     ],
 )
 async def test_who_may_not_approve_by_now_has_nothing_run_again(
-    desk: Desk, old: str, new: str
+    harness: ServiceHarness, old: str, new: str
 ) -> None:
-    click, item_id = await in_doubt(desk)
-    enforce(desk, old, new)
+    click, item_id = await in_doubt(harness)
+    enforce(harness, old, new)
     again, skip = (Reconcile(finding=one) for one in (Finding.RERUN, Finding.SKIP))
 
-    outcome = await desk.reviews.decide(click, again, BEN)
+    outcome = await harness.reviews.decide(click, again, BEN)
 
     # Where others are needed by now too, one alone is counted and changes nothing.
     needs_others = "escalate" in new or "senior" in new
     assert outcome.kind == ("voted" if needs_others else "forbidden")
-    assert (await desk.item(item_id)).state is ItemState.IN_DOUBT
-    assert (await desk.reviews.decide(click, skip, ANA)).kind == "settled"
+    assert (await harness.item(item_id)).state is ItemState.IN_DOUBT
+    assert (await harness.reviews.decide(click, skip, ANA)).kind == "settled"
 
 
 async def test_an_edit_of_another_agent_in_a_thread_of_the_same_name_is_not_told(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
     """Two agents with checkpoints of their own may both have a thread "t1"."""
-    click, claim = await desk.refund(100)
-    args = {**(await desk.item(claim.item_id)).args, "amount": 50}
-    await desk.reviews.decide(click, Edit(args=args), ANA)
-    record = (await desk.item(claim.item_id)).edit
+    click, claim = await harness.refund(100)
+    args = {**(await harness.item(claim.item_id)).args, "amount": 50}
+    await harness.reviews.decide(click, Edit(args=args), ANA)
+    record = (await harness.item(claim.item_id)).edit
     assert record is not None
     asked = {edit_hash(record): claim.item_id}
     own = TurnRef(agent="support", thread="t1", message_id="")
@@ -84,28 +84,32 @@ async def test_an_edit_of_another_agent_in_a_thread_of_the_same_name_is_not_told
         own.with_(thread="T1"),
     ]
 
-    assert (await desk.agents.edits_known(own, asked)).made == asked.keys()
+    assert (await harness.agents.edits_known(own, asked)).made == asked.keys()
     assert (
-        await desk.agents.edits_known(own.with_(outer=outer), asked)
+        await harness.agents.edits_known(own.with_(outer=outer), asked)
     ).made == asked.keys()
     for other in others:
-        assert (await desk.agents.edits_known(other, asked)).made == frozenset()
+        assert (await harness.agents.edits_known(other, asked)).made == frozenset()
 
 
-async def test_an_edit_inside_one_agent_is_not_told_inside_another(desk: Desk) -> None:
+async def test_an_edit_inside_one_agent_is_not_told_inside_another(
+    harness: ServiceHarness,
+) -> None:
     one, other = (Home(agent=name, thread="t1") for name in ("boss", "chief"))
     payer = TurnRef(agent="payer", thread="t1", ns="tools:1", message_id="m")
     inside = payer.with_(outer=one)
     call = ProposedCall(tool="process_refund", args={"amount": 9}, tool_call_id="c")
-    (verdict,) = await desk.agents.submit(Turn(ref=inside, calls=(call,)))
-    await desk.reviews.decide(await desk.click(verdict), Edit(args={"amount": 1}), ANA)
-    record = (await desk.item(verdict.item_id)).edit
+    (verdict,) = await harness.agents.submit(Turn(ref=inside, calls=(call,)))
+    await harness.reviews.decide(
+        await harness.click(verdict), Edit(args={"amount": 1}), ANA
+    )
+    record = (await harness.item(verdict.item_id)).edit
     assert record is not None
     asked = {edit_hash(record): verdict.item_id}
 
-    assert (await desk.agents.edits_known(inside, asked)).made == asked.keys()
+    assert (await harness.agents.edits_known(inside, asked)).made == asked.keys()
     elsewhere = inside.with_(outer=other)
-    assert (await desk.agents.edits_known(elsewhere, asked)).made == frozenset()
+    assert (await harness.agents.edits_known(elsewhere, asked)).made == frozenset()
 
 
 @pytest.mark.parametrize(

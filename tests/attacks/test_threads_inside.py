@@ -14,7 +14,7 @@ from langchain_core.tools import tool
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.house import ANA, DAN, RULES, House
-from tests.service.desk import Desk
+from tests.service.harness import ServiceHarness
 from twokey.agent import guarded
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer, Settled, Standing
 from twokey.gateway.approvals.record import Approval
@@ -160,7 +160,7 @@ async def test_nobody_who_asked_is_forgotten_when_many_ask(store: Store) -> None
 async def test_more_people_than_are_remembered_are_told_to_start_a_new_thread(
     store: Store,
 ) -> None:
-    house = Desk(store)
+    house = ServiceHarness(store)
     people = [Person(team="T0", user=f"U{n}") for n in range(MAX_PRINCIPALS + 1)]
 
     async def ask(person: Person) -> None:

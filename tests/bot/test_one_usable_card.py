@@ -10,7 +10,7 @@ import pytest
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left
 from tests.conftest import eventually
-from tests.service.desk import ANA
+from tests.service.harness import ANA
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.ids import Action
 from twokey.bot.web import Slack

@@ -14,7 +14,7 @@ import pytest
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
-from tests.service.desk import ANA
+from tests.service.harness import ANA
 from twokey.bot.delivery import card_updater, event_dispatcher, feed, publisher
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater

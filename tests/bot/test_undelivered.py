@@ -10,7 +10,7 @@ from tests.bot.bot_house import CHANNEL, REFUND, TEAM, House, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import POST, calls, nothing_is_left
 from tests.conftest import eventually
-from tests.service.desk import ANA
+from tests.service.harness import ANA
 from twokey.bot.cards.undelivered import undelivered
 from twokey.bot.ids import Action
 from twokey.cli.house import bot_config

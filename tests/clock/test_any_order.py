@@ -12,7 +12,7 @@ import pytest
 from tests.clock.conftest import Clock
 from tests.clock.test_kept_while_needed import JUMPS, OPEN
 from tests.lifetimes import wrong_lifetimes
-from tests.service.desk import ANA, BEN, Desk, claim_of
+from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.service.windowed import WINDOWED, refund
 from twokey.gateway.approvals.decisions import Approve, Edit, Reconcile, Reject
 from twokey.gateway.policy.load import load_policy
@@ -29,8 +29,8 @@ POLICY = load_policy(
 class Story:
     """What happens to the calls of a few threads, one act after the other."""
 
-    def __init__(self, desk: Desk, clock: Clock, seed: int) -> None:
-        self.desk = desk
+    def __init__(self, harness: ServiceHarness, clock: Clock, seed: int) -> None:
+        self.harness = harness
         self.clock = clock
         self.luck = random.Random(seed)  # noqa: S311 - a fixed seed, not a secret
         self.claims: list[ClaimRequest] = []
@@ -41,7 +41,7 @@ class Story:
         """Submit a turn of one or two calls, which ends what waits in its thread."""
         amounts = range(1, self.luck.choice((2, 3)))
         calls = [refund(amount) for amount in amounts]
-        ref, verdicts = await self.desk.submit(
+        ref, verdicts = await self.harness.submit(
             *calls, thread=self.luck.choice(("t1", "t2", "t3"))
         )
         for verdict in verdicts:
@@ -50,7 +50,7 @@ class Story:
 
     async def decide(self, claim: ClaimRequest) -> None:
         """Let somebody decide or settle a call, in whatever state it is."""
-        item = await self.desk.item(claim.item_id)
+        item = await self.harness.item(claim.item_id)
         args = {**item.args, "amount": self.luck.randrange(1, 50)}
         decision = self.luck.choice(
             (
@@ -61,18 +61,18 @@ class Story:
                 Reconcile(finding=self.luck.choice(list(Finding))),
             )
         )
-        click = await self.desk.click_on(claim.item_id)
+        click = await self.harness.click_on(claim.item_id)
         who = self.luck.choice((ANA, BEN))
-        await self.desk.reviews.decide(click, decision, who)
+        await self.harness.reviews.decide(click, decision, who)
 
     async def extend(self, claim: ClaimRequest) -> None:
         """Let somebody give a card more time."""
         approval = claim.item_id.rpartition(".")[0]
-        await self.desk.reviews.times.extend(approval, ANA)
+        await self.harness.reviews.times.extend(approval, ANA)
 
     async def run(self, claim: ClaimRequest) -> None:
         """Let an executor begin."""
-        reply = await self.desk.agents.claim(claim)
+        reply = await self.harness.agents.claim(claim)
         if isinstance(reply, Claimed):
             self.running[claim.item_id] = reply.fence
 
@@ -82,16 +82,16 @@ class Story:
         if fence is None:
             return
         if self.luck.random() < 0.5:
-            await self.desk.owner_dies(claim.item_id)
+            await self.harness.owner_dies(claim.item_id)
         else:
             result = Result(ok=self.luck.random() < 0.5, summary="so")
-            await self.desk.agents.finish(claim.item_id, fence, result)
+            await self.harness.agents.finish(claim.item_id, fence, result)
 
     async def jump(self) -> None:
         """Let time pass; sometimes nobody looks for a while."""
         self.clock.move(days=self.luck.choice(JUMPS))
         if self.luck.random() < 0.7:
-            await self.desk.sweeper.sweep()
+            await self.harness.sweeper.sweep()
 
     async def go_on(self) -> None:
         """Let one thing happen."""
@@ -104,26 +104,26 @@ class Story:
 
     async def check(self) -> None:
         """Check that what was open is known, and that all live as long as needed."""
-        assert await wrong_lifetimes(self.desk.store.conn) == []
+        assert await wrong_lifetimes(self.harness.store.conn) == []
         lost = [one for one in self.open if not await self._is_known(one)]
         assert lost == []
         self.open = [
             claim
             for claim in self.claims
             if await self._is_known(claim)
-            and (await self.desk.item(claim.item_id)).state in OPEN
+            and (await self.harness.item(claim.item_id)).state in OPEN
         ]
 
     async def _is_known(self, claim: ClaimRequest) -> bool:
         approval = claim.item_id.rpartition(".")[0]
-        return await self.desk.reviews.read(approval) is not None
+        return await self.harness.reviews.read(approval) is not None
 
 
 @pytest.mark.parametrize("seed", range(6))
 async def test_what_is_open_is_never_lost_and_what_has_ended_never_stays(
     store: Store, clock: Clock, seed: int
 ) -> None:
-    story = Story(Desk(store, POLICY), clock, seed)
+    story = Story(ServiceHarness(store, POLICY), clock, seed)
 
     for _ in range(40):
         await story.go_on()

@@ -8,7 +8,7 @@ import pytest
 
 from tests.clock.conftest import Clock
 from tests.lifetimes import wrong_lifetimes
-from tests.service.desk import ANA, BEN, Desk
+from tests.service.harness import ANA, BEN, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve, Click, Reconcile
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.protocol.records import Result
@@ -21,100 +21,100 @@ STEPS = [(2, -2), (-2, 2), (-2,), (-26,)]
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
-async def step(desk: Desk, clock: Clock, hours: tuple[int, ...]) -> None:
+async def step(harness: ServiceHarness, clock: Clock, hours: tuple[int, ...]) -> None:
     """Move the clock; nothing needed ends by it, and nothing lives for ever."""
     for each in hours:
         clock.move(hours=each)
-        assert await wrong_lifetimes(desk.store.conn) == []
+        assert await wrong_lifetimes(harness.store.conn) == []
 
 
-async def started(desk: Desk) -> tuple[Click, ClaimRequest, Claimed]:
+async def started(harness: ServiceHarness) -> tuple[Click, ClaimRequest, Claimed]:
     """Let a refund begin."""
-    click, claim = await desk.refund()
-    await desk.reviews.decide(click, Approve(), ANA)
-    claimed = await desk.agents.claim(claim)
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Approve(), ANA)
+    claimed = await harness.agents.claim(claim)
     assert isinstance(claimed, Claimed)
     return click, claim, claimed
 
 
 @pytest.mark.parametrize("hours", STEPS[2:])
 async def test_what_waits_is_decided_and_runs_after_the_clock_went_back(
-    desk: Desk, clock: Clock, hours: tuple[int, ...]
+    harness: ServiceHarness, clock: Clock, hours: tuple[int, ...]
 ) -> None:
-    click, claim = await desk.refund()
-    await step(desk, clock, hours)
-    await desk.sweeper.sweep()
+    click, claim = await harness.refund()
+    await step(harness, clock, hours)
+    await harness.sweeper.sweep()
 
-    assert (await desk.reviews.decide(click, Approve(), ANA)).kind == "settled"
-    await step(desk, clock, hours)
-    await desk.sweeper.sweep()
-    claimed = await desk.agents.claim(claim)
+    assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "settled"
+    await step(harness, clock, hours)
+    await harness.sweeper.sweep()
+    claimed = await harness.agents.claim(claim)
 
     assert isinstance(claimed, Claimed)
     result = Result(ok=True, summary="done")
-    assert await desk.agents.finish(claim.item_id, claimed.fence, result)
-    await step(desk, clock, hours)
-    assert isinstance(await desk.agents.claim(claim), Done)
+    assert await harness.agents.finish(claim.item_id, claimed.fence, result)
+    await step(harness, clock, hours)
+    assert isinstance(await harness.agents.claim(claim), Done)
 
 
 async def test_what_ended_while_the_clock_was_ahead_stays_ended(
-    desk: Desk, clock: Clock
+    harness: ServiceHarness, clock: Clock
 ) -> None:
-    click, claim = await desk.refund()
+    click, claim = await harness.refund()
     clock.move(hours=2)
-    assert await desk.sweeper.sweep() == 1
+    assert await harness.sweeper.sweep() == 1
     clock.move(hours=-2)
-    await desk.sweeper.sweep()
+    await harness.sweeper.sweep()
 
-    assert (await desk.item(claim.item_id)).state is ItemState.EXPIRED
-    assert (await desk.reviews.decide(click, Approve(), ANA)).kind == "expired"
-    assert not isinstance(await desk.agents.claim(claim), Claimed)
+    assert (await harness.item(claim.item_id)).state is ItemState.EXPIRED
+    assert (await harness.reviews.decide(click, Approve(), ANA)).kind == "expired"
+    assert not isinstance(await harness.agents.claim(claim), Claimed)
 
 
 @pytest.mark.parametrize("hours", STEPS)
 async def test_a_doubt_is_settled_whatever_the_clock_did(
-    desk: Desk, clock: Clock, hours: tuple[int, ...]
+    harness: ServiceHarness, clock: Clock, hours: tuple[int, ...]
 ) -> None:
-    _, claim, _ = await started(desk)
-    await desk.owner_dies(claim.item_id)
-    await desk.sweeper.sweep()
-    await step(desk, clock, hours)
-    await desk.sweeper.sweep()
+    _, claim, _ = await started(harness)
+    await harness.owner_dies(claim.item_id)
+    await harness.sweeper.sweep()
+    await step(harness, clock, hours)
+    await harness.sweeper.sweep()
 
-    assert isinstance(await desk.agents.claim(claim), InDoubt)
-    click = await desk.click_on(claim.item_id)
+    assert isinstance(await harness.agents.claim(claim), InDoubt)
+    click = await harness.click_on(claim.item_id)
     found = Reconcile(finding=Finding.EXECUTED)
-    assert (await desk.reviews.decide(click, found, BEN)).kind == "settled"
-    assert isinstance(await desk.agents.claim(claim), Done)
+    assert (await harness.reviews.decide(click, found, BEN)).kind == "settled"
+    assert isinstance(await harness.agents.claim(claim), Done)
 
 
 async def test_a_dead_owner_keeps_a_call_no_longer_because_the_clock_went_back(
-    desk: Desk, clock: Clock
+    harness: ServiceHarness, clock: Clock
 ) -> None:
-    _, claim, _ = await started(desk)
+    _, claim, _ = await started(harness)
     other = claim.with_(owner="worker-2")
     clock.move(hours=-2)
 
-    assert isinstance(await desk.agents.claim(other), Busy)
+    assert isinstance(await harness.agents.claim(other), Busy)
     clock.move(minutes=1)
 
-    assert isinstance(await desk.agents.claim(other), InDoubt)
+    assert isinstance(await harness.agents.claim(other), InDoubt)
 
 
 async def test_a_live_owner_keeps_its_call_when_the_clock_goes_back(
-    desk: Desk, clock: Clock
+    harness: ServiceHarness, clock: Clock
 ) -> None:
-    _, claim, claimed = await started(desk)
+    _, claim, claimed = await started(harness)
     clock.move(hours=-2)
 
-    assert isinstance(await desk.agents.claim(claim.with_(owner="worker-2")), Busy)
-    assert await desk.agents.heartbeat(claim.item_id, claimed.fence)
+    assert isinstance(await harness.agents.claim(claim.with_(owner="worker-2")), Busy)
+    assert await harness.agents.heartbeat(claim.item_id, claimed.fence)
     result = Result(ok=True, summary="done")
-    assert await desk.agents.finish(claim.item_id, claimed.fence, result)
+    assert await harness.agents.finish(claim.item_id, claimed.fence, result)
 
 
 async def test_a_dead_holder_keeps_a_thread_no_longer_because_the_clock_went_back(

@@ -21,7 +21,7 @@ from tests.clock.test_kept_while_needed import (
     ran,
 )
 from tests.lifetimes import wrong_lifetimes
-from tests.service.desk import ANA, BEN, EVE, Desk, person
+from tests.service.harness import ANA, BEN, EVE, ServiceHarness, person
 from twokey.gateway.approvals.decisions import Approve, Reconcile
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -40,28 +40,30 @@ MOVES = [
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store, LONG)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store, LONG)
 
 
-async def moved(desk: Desk, clock: Clock, moves: tuple[timedelta, ...]) -> None:
+async def moved(
+    harness: ServiceHarness, clock: Clock, moves: tuple[timedelta, ...]
+) -> None:
     """Move the clock; the gateway looks at it after each move, and again."""
     for move in moves:
         clock.move(hours=move.total_seconds() / 3600)
-        await desk.sweeper.sweep()
-        await desk.sweeper.sweep()
-        assert await wrong_lifetimes(desk.store.conn) == []
+        await harness.sweeper.sweep()
+        await harness.sweeper.sweep()
+        assert await wrong_lifetimes(harness.store.conn) == []
 
 
-async def state_of(desk: Desk, made: Made) -> ItemState | None:
+async def state_of(harness: ServiceHarness, made: Made) -> ItemState | None:
     """Return the state of the call; None when it ended and is forgotten."""
-    found = await desk.reviews.read(made[0].approval)
+    found = await harness.reviews.read(made[0].approval)
     return found.approval.items[0].state if found else None
 
 
-async def claims(desk: Desk, *requests: ClaimRequest) -> int:
+async def claims(harness: ServiceHarness, *requests: ClaimRequest) -> int:
     """Let several claim at once; return how many may run the call."""
-    replies = await asyncio.gather(*(desk.agents.claim(one) for one in requests))
+    replies = await asyncio.gather(*(harness.agents.claim(one) for one in requests))
     return sum(isinstance(one, Claimed) for one in replies)
 
 
@@ -70,59 +72,62 @@ async def claims(desk: Desk, *requests: ClaimRequest) -> int:
     "prepare", [nothing, approved, doubted, ran], ids=lambda one: one.__name__
 )
 async def test_every_promise_holds(
-    desk: Desk, clock: Clock, prepare: Prepare, moves: tuple[timedelta, ...]
+    harness: ServiceHarness,
+    clock: Clock,
+    prepare: Prepare,
+    moves: tuple[timedelta, ...],
 ) -> None:
-    made = await carded(desk)
-    await prepare(desk, made)
+    made = await carded(harness)
+    await prepare(harness, made)
     click, claim = made
-    before, jobs = await desk.item(claim.item_id), await desk.jobs()
+    before, jobs = await harness.item(claim.item_id), await harness.jobs()
 
-    await moved(desk, clock, moves)
-    state = await state_of(desk, made)
+    await moved(harness, clock, moves)
+    state = await state_of(harness, made)
 
     # Nothing that was open is lost, and what time ended is told to its thread.
     assert state is not None or before.state not in OPEN
     if state is not None and state is not before.state:
         assert state in {ItemState.EXPIRED, ItemState.LAPSED}
-        assert await desk.jobs() > jobs
+        assert await harness.jobs() > jobs
 
     # Neither who asked nor a stranger decides, and time approves nothing.
     for who in (DAN, EVE):
         for decision in (Approve(), Reconcile(finding=Finding.RERUN)):
-            outcome = await desk.reviews.decide(click, decision, who)
+            outcome = await harness.reviews.decide(click, decision, who)
             assert outcome.kind != "settled"
-    assert await state_of(desk, made) is state
+    assert await state_of(harness, made) is state
 
     # Only what was approved runs, as it was shown, and at no lower tier.
     forged = claim.with_(tool="look_up_order")
-    assert await claims(desk, forged) == 0
+    assert await claims(harness, forged) == 0
     if state is not ItemState.AUTHORIZED:
-        assert await claims(desk, claim) == 0
+        assert await claims(harness, claim) == 0
     if state is not None:
-        now = await desk.item(claim.item_id)
+        now = await harness.item(claim.item_id)
         assert now.action == before.action
         assert list(Tier).index(now.tier) >= list(Tier).index(before.tier)
 
     # One decision wins, and one authorization runs the call once.
-    both = [desk.reviews.decide(click, Approve(), who) for who in (ANA, BEN)]
+    both = [harness.reviews.decide(click, Approve(), who) for who in (ANA, BEN)]
     settled = [one for one in await asyncio.gather(*both) if one.kind == "settled"]
     assert len(settled) == (state is ItemState.PENDING)
-    runs = await claims(desk, claim, claim.with_(owner="worker-2"))
+    runs = await claims(harness, claim, claim.with_(owner="worker-2"))
     assert runs == (state in {ItemState.PENDING, ItemState.AUTHORIZED})
-    assert await claims(desk, claim.with_(owner="worker-3")) == 0
+    assert await claims(harness, claim.with_(owner="worker-3")) == 0
 
 
 async def test_every_wait_ends_however_long_nobody_looks(
-    desk: Desk, clock: Clock
+    harness: ServiceHarness, clock: Clock
 ) -> None:
     ends: list[ItemState] = []
     for prepare in (nothing, approved):
-        made = await carded(desk)
-        await prepare(desk, made)
+        made = await carded(harness)
+        await prepare(harness, made)
         clock.move(days=31)
-        await desk.sweeper.sweep()
-        ends.append((await desk.item(made[1].item_id)).state)
-        await desk.sweeper.sweep()
+        await harness.sweeper.sweep()
+        ends.append((await harness.item(made[1].item_id)).state)
+        await harness.sweeper.sweep()
 
     assert ends == [ItemState.EXPIRED, ItemState.LAPSED]
-    assert await desk.jobs() >= len(ends)
+    assert await harness.jobs() >= len(ends)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.clock.conftest import Clock
 from tests.lifetimes import listed, wrong_lifetimes
-from tests.service.desk import ANA, BEN, Desk, claim_of
+from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.service.windowed import WINDOWED, refund, refunded
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reconcile, Reject
@@ -28,84 +28,84 @@ OPEN = ItemState.PENDING, ItemState.AUTHORIZED, ItemState.EXECUTING, ItemState.I
 LONG = load_policy(WINDOWED.replace("expires_in: 1h", "expires_in: 30d"), "policy.yml")
 
 Made = tuple[Click, ClaimRequest]
-Prepare = Callable[[Desk, Made], Awaitable[None]]
+Prepare = Callable[[ServiceHarness, Made], Awaitable[None]]
 
 
-async def nothing(desk: Desk, made: Made) -> None:
+async def nothing(harness: ServiceHarness, made: Made) -> None:
     """Leave the call pending."""
 
 
-async def approved(desk: Desk, made: Made) -> None:
+async def approved(harness: ServiceHarness, made: Made) -> None:
     """Let Ana approve it."""
-    await desk.reviews.decide(made[0], Approve(), ANA)
+    await harness.reviews.decide(made[0], Approve(), ANA)
 
 
-async def edited(desk: Desk, made: Made) -> None:
+async def edited(harness: ServiceHarness, made: Made) -> None:
     """Let Ana change it, and let it run."""
-    args = {**(await desk.item(made[1].item_id)).args, "amount": 1}
-    await desk.reviews.decide(made[0], Edit(args=args), ANA)
-    await ran(desk, made)
+    args = {**(await harness.item(made[1].item_id)).args, "amount": 1}
+    await harness.reviews.decide(made[0], Edit(args=args), ANA)
+    await ran(harness, made)
 
 
-async def rejected(desk: Desk, made: Made) -> None:
+async def rejected(harness: ServiceHarness, made: Made) -> None:
     """Let Ana reject it."""
-    await desk.reviews.decide(made[0], Reject(reason="no"), ANA)
+    await harness.reviews.decide(made[0], Reject(reason="no"), ANA)
 
 
-async def started(desk: Desk, made: Made) -> None:
+async def started(harness: ServiceHarness, made: Made) -> None:
     """Let its execution begin."""
-    await approved(desk, made)
-    assert isinstance(await desk.agents.claim(made[1]), Claimed)
+    await approved(harness, made)
+    assert isinstance(await harness.agents.claim(made[1]), Claimed)
 
 
-async def doubted(desk: Desk, made: Made) -> None:
+async def doubted(harness: ServiceHarness, made: Made) -> None:
     """Let its executor die."""
-    await started(desk, made)
-    await desk.owner_dies(made[1].item_id)
-    await desk.sweeper.sweep()
+    await started(harness, made)
+    await harness.owner_dies(made[1].item_id)
+    await harness.sweeper.sweep()
 
 
-async def ran(desk: Desk, made: Made) -> None:
+async def ran(harness: ServiceHarness, made: Made) -> None:
     """Let it run to its end."""
-    if (await desk.item(made[1].item_id)).state is ItemState.PENDING:
-        await approved(desk, made)
-    claimed = await desk.agents.claim(made[1])
+    if (await harness.item(made[1].item_id)).state is ItemState.PENDING:
+        await approved(harness, made)
+    claimed = await harness.agents.claim(made[1])
     assert isinstance(claimed, Claimed)
     result = Result(ok=True, summary="done")
-    assert await desk.agents.finish(made[1].item_id, claimed.fence, result)
+    assert await harness.agents.finish(made[1].item_id, claimed.fence, result)
 
 
-async def superseded(desk: Desk, made: Made) -> None:
+async def superseded(harness: ServiceHarness, made: Made) -> None:
     """Let its thread move on."""
-    await desk.agents.supersede(made[1].ref)
+    await harness.agents.supersede(made[1].ref)
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store, LONG)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store, LONG)
 
 
-async def carded(desk: Desk) -> Made:
+async def carded(harness: ServiceHarness) -> Made:
     """Submit a refund and post its card."""
-    ref, (verdict,) = await desk.submit(refund(10))
-    made = await desk.click(verdict), claim_of(ref, verdict)
-    keys = desk.store.keys_of_tenant("default")
+    ref, (verdict,) = await harness.submit(refund(10))
+    made = await harness.click(verdict), claim_of(ref, verdict)
+    keys = harness.store.keys_of_tenant("default")
     approval = made[0].approval
-    await desk.store.cards.posted(keys, approval, channel=AT[0], ts=AT[1])
-    await desk.store.cards.shown(
+    await harness.store.cards.posted(keys, approval, channel=AT[0], ts=AT[1])
+    await harness.store.cards.shown(
         keys, approval, tenant="default", rev=1, display_digest="x"
     )
     return made
 
 
-async def left(desk: Desk) -> list[str]:
+async def left(harness: ServiceHarness) -> list[str]:
     """Return the keys that are neither indexes nor streams nor of the thread."""
-    names = [str(one, "utf-8") for one in await _names(desk)]
+    names = [str(one, "utf-8") for one in await _names(harness)]
     return [name for name in names if not is_permanent(name)]
 
 
-async def _names(desk: Desk) -> list[bytes]:
-    found = listed(await desk.store.conn.command("KEYS", "*"))
+async def _names(harness: ServiceHarness) -> list[bytes]:
+    found = listed(await harness.store.conn.command("KEYS", "*"))
     return [one for one in found if isinstance(one, bytes)]
 
 
@@ -115,125 +115,129 @@ async def _names(desk: Desk) -> list[bytes]:
     ids=lambda one: one.__name__,
 )
 async def test_a_call_is_known_until_it_has_ended_and_its_card_as_long(
-    desk: Desk, clock: Clock, prepare: Prepare
+    harness: ServiceHarness, clock: Clock, prepare: Prepare
 ) -> None:
-    made = await carded(desk)
-    await prepare(desk, made)
-    keys, approval = desk.store.keys_of_tenant("default"), made[0].approval
+    made = await carded(harness)
+    await prepare(harness, made)
+    keys, approval = harness.store.keys_of_tenant("default"), made[0].approval
 
     for days in JUMPS:
         clock.move(days=days)
-        was_open = (await desk.reviews.read(approval)) is not None and (
-            await desk.item(made[1].item_id)
+        was_open = (await harness.reviews.read(approval)) is not None and (
+            await harness.item(made[1].item_id)
         ).state in OPEN
-        await desk.sweeper.sweep()
+        await harness.sweeper.sweep()
 
-        assert await wrong_lifetimes(desk.store.conn) == []
-        found = await desk.reviews.read(approval)
-        place = await desk.store.cards.place(keys, approval)
+        assert await wrong_lifetimes(harness.store.conn) == []
+        found = await harness.reviews.read(approval)
+        place = await harness.store.cards.place(keys, approval)
         assert (found is None) == (place is None)
-        assert (await desk.store.cards.shown_at(keys, *AT) != "") == (found is not None)
+        assert (await harness.store.cards.shown_at(keys, *AT) != "") == (
+            found is not None
+        )
         assert found is not None or not was_open, "it ended unseen"
 
 
 async def test_a_card_of_30_days_is_still_known_when_it_expires(
-    desk: Desk, clock: Clock
+    harness: ServiceHarness, clock: Clock
 ) -> None:
-    made = await carded(desk)
-    keys = desk.store.keys_of_tenant("default")
+    made = await carded(harness)
+    keys = harness.store.keys_of_tenant("default")
 
     clock.move(days=29, hours=23)
-    assert await desk.store.cards.place(keys, made[0].approval) is not None
+    assert await harness.store.cards.place(keys, made[0].approval) is not None
     clock.move(days=1)
-    assert await desk.sweeper.sweep() == 1
+    assert await harness.sweeper.sweep() == 1
 
-    assert (await desk.item(made[1].item_id)).state is ItemState.EXPIRED
-    place = await desk.store.cards.place(keys, made[0].approval)
+    assert (await harness.item(made[1].item_id)).state is ItemState.EXPIRED
+    place = await harness.store.cards.place(keys, made[0].approval)
     assert place is not None
     assert (place.channel, place.ts) == AT
 
 
 async def test_a_card_that_got_more_time_is_decided_and_runs_at_its_very_end(
-    desk: Desk, clock: Clock
+    harness: ServiceHarness, clock: Clock
 ) -> None:
-    made = await carded(desk)
+    made = await carded(harness)
     approval = made[0].approval
     for days in (25, 15):
         clock.move(days=days)
-        assert isinstance(await desk.reviews.times.extend(approval, ANA), Change)
+        assert isinstance(await harness.reviews.times.extend(approval, ANA), Change)
 
     clock.move(days=19)
-    outcome = await desk.reviews.decide(made[0], Approve(), BEN)
+    outcome = await harness.reviews.decide(made[0], Approve(), BEN)
 
     assert outcome.kind == "settled"
-    assert await refunded(desk) == 10
-    await ran(desk, made)
-    _, again = await desk.submit(refund(10), message_id=made[1].ref.message_id)
+    assert await refunded(harness) == 10
+    await ran(harness, made)
+    _, again = await harness.submit(refund(10), message_id=made[1].ref.message_id)
     assert again[0].item_id == made[1].item_id, "the turn has its first answer"
 
 
 async def test_a_doubt_of_130_days_is_settled_like_a_young_one(
-    desk: Desk, clock: Clock
+    harness: ServiceHarness, clock: Clock
 ) -> None:
-    made = await carded(desk)
-    await doubted(desk, made)
+    made = await carded(harness)
+    await doubted(harness, made)
     for days in JUMPS:
         clock.move(days=days)
-        await desk.sweeper.sweep()
-        assert (await desk.item(made[1].item_id)).state is ItemState.IN_DOUBT
-        assert isinstance(await desk.agents.claim(made[1]), InDoubt)
-        assert await refunded(desk) == 10
+        await harness.sweeper.sweep()
+        assert (await harness.item(made[1].item_id)).state is ItemState.IN_DOUBT
+        assert isinstance(await harness.agents.claim(made[1]), InDoubt)
+        assert await refunded(harness) == 10
 
-    click = await desk.click_on(made[1].item_id)
-    outcome = await desk.reviews.decide(click, Reconcile(finding=Finding.EXECUTED), BEN)
+    click = await harness.click_on(made[1].item_id)
+    outcome = await harness.reviews.decide(
+        click, Reconcile(finding=Finding.EXECUTED), BEN
+    )
 
     assert outcome.kind == "settled"
-    assert await desk.jobs() > 0, "its thread is brought back"
-    assert isinstance(await desk.agents.claim(made[1]), Done)
+    assert await harness.jobs() > 0, "its thread is brought back"
+    assert isinstance(await harness.agents.claim(made[1]), Done)
 
 
 async def test_people_are_asked_again_about_a_doubt_until_they_settle_it(
-    desk: Desk, clock: Clock
+    harness: ServiceHarness, clock: Clock
 ) -> None:
-    made = await carded(desk)
-    await doubted(desk, made)
-    keys = desk.store.keys_of_tenant("default")
+    made = await carded(harness)
+    await doubted(harness, made)
+    keys = harness.store.keys_of_tenant("default")
 
     async def reminders() -> int:
-        found = await announced(desk.store.conn, keys)
+        found = await announced(harness.store.conn, keys)
         return sum(one.name is EventName.APPROVAL_UNSETTLED for one in found)
 
-    await desk.sweeper.sweep()
+    await harness.sweeper.sweep()
     assert await reminders() == 0
     for count, days in enumerate((1, 7, 7), start=1):
         clock.move(days=days, minutes=1)
-        await desk.sweeper.sweep()
-        await desk.sweeper.sweep()
+        await harness.sweeper.sweep()
+        await harness.sweeper.sweep()
         assert await reminders() == count
 
-    click = await desk.click_on(made[1].item_id)
-    await desk.reviews.decide(click, Reconcile(finding=Finding.SKIP), BEN)
+    click = await harness.click_on(made[1].item_id)
+    await harness.reviews.decide(click, Reconcile(finding=Finding.SKIP), BEN)
     clock.move(days=8)
-    await desk.sweeper.sweep()
+    await harness.sweeper.sweep()
     assert await reminders() == 3
-    assert await desk.store.conn.command("ZCARD", keys.timers) == 0
+    assert await harness.store.conn.command("ZCARD", keys.timers) == 0
 
 
 async def test_nothing_is_left_30_days_after_the_last_thing_has_ended(
-    desk: Desk, clock: Clock
+    harness: ServiceHarness, clock: Clock
 ) -> None:
-    first = await carded(desk)
-    await doubted(desk, first)
-    second = await desk.refund(20)
-    await rejected(desk, second)
+    first = await carded(harness)
+    await doubted(harness, first)
+    second = await harness.refund(20)
+    await rejected(harness, second)
 
     clock.move(days=35)
-    await desk.sweeper.sweep()
-    assert await desk.reviews.read(second[0].approval) is None
-    assert first[0].approval in await desk.opened()
+    await harness.sweeper.sweep()
+    assert await harness.reviews.read(second[0].approval) is None
+    assert first[0].approval in await harness.opened()
 
-    click = await desk.click_on(first[1].item_id)
-    await desk.reviews.decide(click, Reconcile(finding=Finding.SKIP), BEN)
+    click = await harness.click_on(first[1].item_id)
+    await harness.reviews.decide(click, Reconcile(finding=Finding.SKIP), BEN)
     clock.move(days=31)
 
-    assert await left(desk) == []
+    assert await left(harness) == []

@@ -20,12 +20,12 @@ from hypothesis.stateful import (
 )
 
 from tests.levels import examples
-from tests.service.desk import (
+from tests.service.harness import (
     ANA,
     BEN,
     CHLOE,
     EVE,
-    Desk,
+    ServiceHarness,
     claim_of,
     person,
     still_members,
@@ -100,7 +100,7 @@ class Lifecycle(RuleBasedStateMachine):
         super().__init__()
         self.loop = asyncio.new_event_loop()
         self.store = Store(self.url, lease_ms=60_000)
-        self.desk = Desk(self.store)
+        self.harness = ServiceHarness(self.store)
         self.known: list[Expected] = []
         self.loop.run_until_complete(self.store.conn.command("FLUSHALL"))
 
@@ -114,12 +114,12 @@ class Lifecycle(RuleBasedStateMachine):
 
     async def _submit(self, tool: str) -> Expected:
         thread = f"t{len(self.known)}"
-        ref, verdicts = await self.desk.submit((tool, {"amount": 1}), thread=thread)
+        ref, verdicts = await self.harness.submit((tool, {"amount": 1}), thread=thread)
         expected = Expected(
             tool=tool,
             item_id=verdicts[0].item_id,
             claim=claim_of(ref, verdicts[0]),
-            click=await self.desk.click(verdicts[0]),
+            click=await self.harness.click(verdicts[0]),
             amount=1,
         )
         self.known.append(expected)
@@ -168,7 +168,7 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(call=calls, owner=st.sampled_from(["w1", "w2"]))
     def claim(self, call: Expected, owner: str) -> None:
         request = call.claim.with_(owner=owner)
-        reply = self.loop.run_until_complete(self.desk.agents.claim(request))
+        reply = self.loop.run_until_complete(self.harness.agents.claim(request))
         if call.state is ItemState.AUTHORIZED:
             assert isinstance(reply, Claimed)
             call.state, call.fence = ItemState.EXECUTING, reply.fence
@@ -185,7 +185,7 @@ class Lifecycle(RuleBasedStateMachine):
         fence = call.fence - 1 if is_zombie else call.fence
         result = Result(ok=ok)
         done = self.loop.run_until_complete(
-            self.desk.agents.finish(call.item_id, fence, result)
+            self.harness.agents.finish(call.item_id, fence, result)
         )
         after = ItemState.EXECUTED if ok else ItemState.FAILED
         open_ = call.state in {ItemState.EXECUTING, ItemState.IN_DOUBT}
@@ -207,16 +207,16 @@ class Lifecycle(RuleBasedStateMachine):
     @rule(call=calls)
     def deadline_passes(self, call: Expected) -> None:
         approval_id = call.item_id.partition(".")[0]
-        self.loop.run_until_complete(self.desk.overdue(approval_id))
-        self.loop.run_until_complete(self.desk.sweeper.sweep())
+        self.loop.run_until_complete(self.harness.overdue(approval_id))
+        self.loop.run_until_complete(self.harness.sweeper.sweep())
         if call.state is ItemState.PENDING:
             call.state = ItemState.EXPIRED
 
     @rule(call=calls)
     def owner_dies(self, call: Expected) -> None:
         if call.state is ItemState.EXECUTING:
-            self.loop.run_until_complete(self.desk.owner_dies(call.item_id))
-            self.loop.run_until_complete(self.desk.sweeper.sweep())
+            self.loop.run_until_complete(self.harness.owner_dies(call.item_id))
+            self.loop.run_until_complete(self.harness.sweeper.sweep())
             call.state = ItemState.IN_DOUBT
 
     @rule(call=calls, finding=st.sampled_from(Finding), by=PEOPLE)
@@ -241,7 +241,7 @@ class Lifecycle(RuleBasedStateMachine):
 
     @rule(call=calls)
     def thread_moves_on(self, call: Expected) -> None:
-        self.loop.run_until_complete(self.desk.agents.supersede(call.claim.ref))
+        self.loop.run_until_complete(self.harness.agents.supersede(call.claim.ref))
         if call.state is ItemState.PENDING:
             call.state = ItemState.SUPERSEDED
         elif call.state is ItemState.AUTHORIZED:
@@ -250,7 +250,7 @@ class Lifecycle(RuleBasedStateMachine):
     @invariant()
     def states_are_as_the_model_says(self) -> None:
         for call in self.known[-3:]:
-            item = self.loop.run_until_complete(self.desk.item(call.item_id))
+            item = self.loop.run_until_complete(self.harness.item(call.item_id))
             assert item.state is call.state
             assert item.args == {"amount": call.amount}
             if item.state in {ItemState.EXECUTING, ItemState.EXECUTED}:
@@ -266,12 +266,12 @@ class Lifecycle(RuleBasedStateMachine):
 
     def _say(self, call: Expected, decision: Decision, by: Reviewer) -> str:
         async def say() -> str:
-            item = await self.desk.item(call.item_id)
-            approval = await self.desk.approval(call.item_id)
+            item = await self.harness.item(call.item_id)
+            approval = await self.harness.approval(call.item_id)
             click = call.click.with_(
                 version=approval.version, action_hash=item.action_hash
             )
-            outcome = await self.desk.reviews.decide(
+            outcome = await self.harness.reviews.decide(
                 click, decision, by, voters=still_members
             )
             return outcome.kind

@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from tests.service.desk import ANA, BEN, Desk
+from tests.service.harness import ANA, BEN, ServiceHarness
 from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -47,15 +47,15 @@ def different(n: int) -> Decision:
 async def test_of_eight_different_decisions_one_wins_with_one_job_and_one_entry(
     store: Store,
 ) -> None:
-    desk = Desk(store)
-    clicks = [(await desk.refund(thread=f"t{n}"))[0] for n in range(APPROVALS)]
+    harness = ServiceHarness(store)
+    clicks = [(await harness.refund(thread=f"t{n}"))[0] for n in range(APPROVALS)]
     gate = asyncio.Semaphore(AT_ONCE)
 
     async def race(place: int) -> list[Outcome]:
         async with gate:
             return await asyncio.gather(
                 *(
-                    desk.reviews.decide(
+                    harness.reviews.decide(
                         clicks[place], different(n), ANA if n % 2 else BEN
                     )
                     for n in range(DECIDERS)
@@ -73,4 +73,4 @@ async def test_of_eight_different_decisions_one_wins_with_one_job_and_one_entry(
     assert set(losers) <= {"settled", "stale", "changed"}
     assert len(settled) == APPROVALS
     assert set(settled.values()) == {1}
-    assert await desk.jobs() == APPROVALS
+    assert await harness.jobs() == APPROVALS

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.service.desk import ANA, Desk
+from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve, Click, Settled, Stale
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
@@ -31,21 +31,21 @@ async def test_no_acknowledged_decision_is_lost_when_valkey_is_killed(
     for round_ in range(KILLS):
         with EmbeddedEngine(folder) as engine:
             store = Store(engine.url)
-            desk = Desk(store)
+            harness = ServiceHarness(store)
             clicks = [
-                (await desk.refund(thread=f"t{round_}-{n}"))[0]
+                (await harness.refund(thread=f"t{round_}-{n}"))[0]
                 for n in range(APPROVALS)
             ]
             assert engine.pid is not None
-            await decide_until_killed(desk, clicks, acknowledged, engine.pid)
+            await decide_until_killed(harness, clicks, acknowledged, engine.pid)
             await store.close()
 
     with EmbeddedEngine(folder) as engine:
         store = Store(engine.url)
-        desk = Desk(store)
-        states = [(await desk.item(f"{one}.0")).state for one in acknowledged]
+        harness = ServiceHarness(store)
+        states = [(await harness.item(f"{one}.0")).state for one in acknowledged]
         audit = await audit_entries(store.conn, store.keys_of_tenant("default"))
-        jobs = await desk.jobs()
+        jobs = await harness.jobs()
         await store.close()
 
     decided = [event.approval for event in audit if event.name == "item.authorized"]
@@ -56,7 +56,7 @@ async def test_no_acknowledged_decision_is_lost_when_valkey_is_killed(
 
 
 async def decide_until_killed(
-    desk: Desk, clicks: list[Click], acknowledged: set[str], pid: int
+    harness: ServiceHarness, clicks: list[Click], acknowledged: set[str], pid: int
 ) -> None:
     """Decide all at once; kill the server when a third has been acknowledged."""
     is_killed = False
@@ -64,7 +64,7 @@ async def decide_until_killed(
     async def decide(click: Click) -> None:
         nonlocal is_killed
         try:
-            outcome = await desk.reviews.decide(click, Approve(), ANA)
+            outcome = await harness.reviews.decide(click, Approve(), ANA)
         except StoreUnavailable:
             return
         assert isinstance(outcome, Settled | Stale)

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.levels import examples
 from tests.races.interleaver import Choose, Interleaver, every_order
-from tests.service.desk import ANA, BEN, Desk
+from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.windowed import refund, refunded, windowed
 from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reject
 from twokey.gateway.approvals.record import Item
@@ -52,7 +52,7 @@ class Deed:
 class Scene:
     """One customer whose refunds are asked for and decided by several at once."""
 
-    desk: Desk
+    harness: ServiceHarness
     customer: str = field(default_factory=lambda: f"c{next(_number)}")
     items: list[str] = field(default_factory=list[str])
 
@@ -61,13 +61,13 @@ class Scene:
         tool, args = refund(amount, self.customer)
         call = ProposedCall(tool=tool, args=args, tool_call_id="c0")
         ref = TurnRef(agent="a", thread=f"t{next(_number)}", message_id="m")
-        (verdict,) = await self.desk.agents.submit(Turn(ref=ref, calls=(call,)))
+        (verdict,) = await self.harness.agents.submit(Turn(ref=ref, calls=(call,)))
         if verdict.kind is VerdictKind.HOLD:
             self.items.append(verdict.item_id)
 
     async def clicks(self) -> list[Click]:
         """Return a click on each call as it stands now."""
-        approvals = [await self.desk.approval(item) for item in self.items]
+        approvals = [await self.harness.approval(item) for item in self.items]
         return [
             Click(
                 approval=approval.id,
@@ -84,7 +84,7 @@ class Scene:
             await self.submit(deed.amount)
             return
         place = deed.place % len(clicks)
-        click, reviews = clicks[place], self.desk.reviews
+        click, reviews = clicks[place], self.harness.reviews
         match deed.what:
             case "approve":
                 await reviews.decide(click, Approve(), ANA)
@@ -94,16 +94,16 @@ class Scene:
             case "reject":
                 await reviews.decide(click, Reject(reason="no"), BEN)
             case "expire":
-                await self.desk.overdue(click.approval)
-                await self.desk.sweeper.expire(
-                    self.desk.store.keys_of_tenant("default"), click.approval
+                await self.harness.overdue(click.approval)
+                await self.harness.sweeper.expire(
+                    self.harness.store.keys_of_tenant("default"), click.approval
                 )
             case _:
-                await self.desk.agents.withdraw(frozenset({self.items[place]}))
+                await self.harness.agents.withdraw(frozenset({self.items[place]}))
 
     async def live(self) -> list[Item]:
         """Return the calls that may still run."""
-        items = [await self.desk.item(one) for one in self.items]
+        items = [await self.harness.item(one) for one in self.items]
         return [item for item in items if item.state in _LIVE]
 
     async def ensure_as_the_model_says(self) -> None:
@@ -112,12 +112,12 @@ class Scene:
         below = [amount_of(item) for item in live if item.tier is Tier.APPROVE]
         assert sum(below) <= LIMIT, below
         counted = sum(map(amount_of, live))
-        assert await refunded(self.desk, self.customer) == counted
+        assert await refunded(self.harness, self.customer) == counted
         for amount, tier in ((0, Tier.APPROVE), (1, Tier.ESCALATE)):
             await self.submit(max(0, LIMIT - counted) + amount)
-            item = await self.desk.item(self.items.pop())
+            item = await self.harness.item(self.items.pop())
             assert item.tier is (tier if counted <= LIMIT else Tier.ESCALATE)
-            await self.desk.agents.withdraw(frozenset({item.id}))
+            await self.harness.agents.withdraw(frozenset({item.id}))
 
 
 def amount_of(item: Item) -> int:

@@ -49,7 +49,7 @@ async def answer(process: asyncio.subprocess.Process) -> Row:
 async def test_of_nine_900s_of_four_processes_one_stays_below_escalate(
     store: Store, valkey_url: str
 ) -> None:
-    desk = windowed(store)
+    harness = windowed(store)
     async with AsyncExitStack() as opened:
         processes = [
             await opened.enter_async_context(asker(valkey_url, f"a{n}"))
@@ -69,4 +69,4 @@ async def test_of_nine_900s_of_four_processes_one_stays_below_escalate(
             assert len(verdicts) == PROCESSES * CALLS + 1
             assert len(below) == 1
             # Who would come to more than 5,000 is denied and counts no longer.
-            assert await refunded(desk, customer) == AMOUNT * len(held)
+            assert await refunded(harness, customer) == AMOUNT * len(held)

@@ -7,7 +7,7 @@ import itertools
 
 import pytest
 
-from tests.service.desk import ANA, BEN, Desk
+from tests.service.harness import ANA, BEN, ServiceHarness
 from tests.service.windowed import refund, refunded, windowed, windowed_policy
 from twokey.gateway.approvals.decisions import Approve, Edit, Outcome
 from twokey.gateway.protocol.tiers import Tier
@@ -60,7 +60,7 @@ async def test_of_ten_900s_under_a_limit_of_1000_one_stays_below_escalate(
         )
         return [verdicts[0] for verdicts in answers[::copies]]
 
-    desk = windowed(store)
+    harness = windowed(store)
     for customer in (f"c{n}" for n in range(ROUNDS)):
         verdicts = await race(customer)
         below = [one for one in verdicts if one.tier.rank < Tier.ESCALATE.rank]
@@ -68,24 +68,26 @@ async def test_of_ten_900s_under_a_limit_of_1000_one_stays_below_escalate(
 
         assert len(below) <= 1
         # Who is over 5,000 when judged is denied and gives its share back.
-        assert await refunded(desk, customer) == 900 * len(held)
+        assert await refunded(harness, customer) == 900 * len(held)
     for opened in stores:
         await opened.close()
 
 
 async def test_of_edits_at_once_one_at_most_stays_below_escalate(store: Store) -> None:
-    desk = windowed(store)
+    harness = windowed(store)
     for n in range(ROUNDS):
         customer = f"c{n}"
         waiting = [
-            (await desk.submit(refund(10, customer), thread=f"{customer} {place}"))[1]
+            (await harness.submit(refund(10, customer), thread=f"{customer} {place}"))[
+                1
+            ]
             for place in range(4)
         ]
-        clicks = [await desk.click(verdicts[0]) for verdicts in waiting]
+        clicks = [await harness.click(verdicts[0]) for verdicts in waiting]
 
         outcomes = await asyncio.gather(
             *(
-                desk.reviews.decide(
+                harness.reviews.decide(
                     click, Edit(args={"amount": 900, "customer": customer}), ANA
                 )
                 for click in clicks
@@ -93,20 +95,20 @@ async def test_of_edits_at_once_one_at_most_stays_below_escalate(store: Store) -
         )
 
         assert [one.kind for one in outcomes].count("settled") <= 1
-        assert await refunded(desk, customer) == 3600
+        assert await refunded(harness, customer) == 3600
 
 
 async def test_an_edit_and_a_new_call_do_not_miss_each_other(store: Store) -> None:
-    desk = windowed(store)
+    harness = windowed(store)
     for n in range(ROUNDS):
         customer = f"c{n}"
-        _, first = await desk.submit(refund(10, customer), thread=f"{customer} 1")
-        click = await desk.click(first[0])
+        _, first = await harness.submit(refund(10, customer), thread=f"{customer} 1")
+        click = await harness.click(first[0])
         edit = Edit(args={"amount": 900, "customer": customer})
 
         edited, (_, second) = await asyncio.gather(
-            desk.reviews.decide(click, edit, ANA),
-            desk.submit(refund(900, customer), thread=f"{customer} 2"),
+            harness.reviews.decide(click, edit, ANA),
+            harness.submit(refund(900, customer), thread=f"{customer} 2"),
         )
 
         assert edited.kind == "voted" or second[0].tier is Tier.ESCALATE
@@ -115,26 +117,26 @@ async def test_an_edit_and_a_new_call_do_not_miss_each_other(store: Store) -> No
 async def test_ends_and_beginnings_at_once_leave_the_sum_of_what_is_left(
     store: Store,
 ) -> None:
-    desk = windowed(store)
+    harness = windowed(store)
     numbers = itertools.count()
 
     async def submit_and_end(place: int) -> float:
         thread = f"t{next(numbers)}"
-        ref, verdicts = await desk.submit(refund(10 + place), thread=thread)
+        ref, verdicts = await harness.submit(refund(10 + place), thread=thread)
         if place % 3 == 0:
-            await desk.agents.supersede(ref)
+            await harness.agents.supersede(ref)
             return 0
         if place % 3 == 1:
-            await desk.agents.withdraw(frozenset({verdicts[0].item_id}))
+            await harness.agents.withdraw(frozenset({verdicts[0].item_id}))
             return 0
-        await _approve_twice(desk, verdicts[0])
+        await _approve_twice(harness, verdicts[0])
         return 10 + place
 
     left = await asyncio.gather(*(submit_and_end(place) for place in range(60)))
 
-    assert await refunded(desk) == sum(left)
+    assert await refunded(harness) == sum(left)
 
 
-async def _approve_twice(desk: Desk, verdict: Verdict) -> list[Outcome]:
-    click = await desk.click(verdict)
-    return [await desk.reviews.decide(click, Approve(), by) for by in (ANA, BEN)]
+async def _approve_twice(harness: ServiceHarness, verdict: Verdict) -> list[Outcome]:
+    click = await harness.click(verdict)
+    return [await harness.reviews.decide(click, Approve(), by) for by in (ANA, BEN)]

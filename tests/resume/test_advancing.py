@@ -10,7 +10,7 @@ from langchain.agents.middleware.model_call_limit import ModelCallLimitExceededE
 from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededError
 from langgraph.errors import GraphRecursionError
 
-from tests.service.desk import ANA, Desk
+from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -62,9 +62,9 @@ class Scripted:
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
+def harness(store: Store) -> ServiceHarness:
     """Give agents and reviewers without any graph."""
-    return Desk(store)
+    return ServiceHarness(store)
 
 
 @pytest.fixture
@@ -74,9 +74,9 @@ def at(store: Store) -> Place:
 
 
 @pytest.fixture
-def advancer(desk: Desk) -> Advancer:
+def advancer(harness: ServiceHarness) -> Advancer:
     """Give an advancer."""
-    return Advancer(desk.store, desk.agents)
+    return Advancer(harness.store, harness.agents)
 
 
 def asking(verdicts: Sequence[Verdict]) -> ThreadState:
@@ -145,10 +145,10 @@ async def test_a_limit_is_tried_again_only_by_its_program(
 
 
 async def test_an_answer_that_comes_back_as_a_question_is_not_sent_twice(
-    desk: Desk, advancer: Advancer, at: Place
+    harness: ServiceHarness, advancer: Advancer, at: Place
 ) -> None:
-    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
-    await desk.reviews.decide(await desk.click(verdicts[0]), Approve(), ANA)
+    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
+    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
     runner = Scripted(asking(verdicts))
 
     with pytest.raises(ThreadStuck, match="does not take the answer"):
@@ -159,10 +159,15 @@ async def test_an_answer_that_comes_back_as_a_question_is_not_sent_twice(
 
 @pytest.mark.parametrize(("is_stale", "times"), [(True, MAX_STALE + 1), (False, 1)])
 async def test_a_refused_answer_is_read_again_before_it_is_given_up(
-    desk: Desk, advancer: Advancer, at: Place, *, is_stale: bool, times: int
+    harness: ServiceHarness,
+    advancer: Advancer,
+    at: Place,
+    *,
+    is_stale: bool,
+    times: int,
 ) -> None:
-    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
-    await desk.reviews.decide(await desk.click(verdicts[0]), Approve(), ANA)
+    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
+    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
 
     def refuse(_: Scripted) -> None:
         raise AnswerRefused("no", is_stale=is_stale)
@@ -176,33 +181,33 @@ async def test_a_refused_answer_is_read_again_before_it_is_given_up(
 
 
 async def test_an_item_that_the_agent_dropped_is_withdrawn(
-    desk: Desk, advancer: Advancer, at: Place
+    harness: ServiceHarness, advancer: Advancer, at: Place
 ) -> None:
-    _, verdicts = await desk.submit(
+    _, verdicts = await harness.submit(
         ("process_refund", {"amount": 1}), ("process_refund", {"amount": 2})
     )
 
     await advancer.forward(at, Scripted(asking(verdicts[:1])))
 
-    states = [(await desk.item(one.item_id)).state for one in verdicts]
+    states = [(await harness.item(one.item_id)).state for one in verdicts]
     assert states == [ItemState.PENDING, ItemState.WITHDRAWN]
 
 
 async def test_an_authorization_that_a_finished_thread_never_used_lapses(
-    desk: Desk, advancer: Advancer, at: Place
+    harness: ServiceHarness, advancer: Advancer, at: Place
 ) -> None:
-    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
-    await desk.reviews.decide(await desk.click(verdicts[0]), Approve(), ANA)
+    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
+    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
 
     await advancer.forward(at, Scripted(FINISHED))
 
-    assert (await desk.item(verdicts[0].item_id)).state is ItemState.LAPSED
+    assert (await harness.item(verdicts[0].item_id)).state is ItemState.LAPSED
 
 
 async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
-    desk: Desk, advancer: Advancer, at: Place
+    harness: ServiceHarness, advancer: Advancer, at: Place
 ) -> None:
-    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
+    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
 
     def finish(runner: Scripted) -> None:
         runner.state = FINISHED
@@ -210,7 +215,7 @@ async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
     runner = Scripted(asking(verdicts), react=finish)
     await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"))
 
-    assert (await desk.item(verdicts[0].item_id)).state is ItemState.SUPERSEDED
+    assert (await harness.item(verdicts[0].item_id)).state is ItemState.SUPERSEDED
 
 
 async def test_a_stuck_thread_still_takes_a_new_message(

@@ -18,7 +18,7 @@ from langgraph.pregel import Pregel
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.house import DAN, POLICY, House
-from tests.service.desk import person
+from tests.service.harness import person
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.decisions import Forbidden, Settled, Stale
 from twokey.gateway.approvals.events import EventName

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.service.desk import ANA, BEN, POLICY, Desk, claim_of
+from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
@@ -21,7 +21,7 @@ from twokey.gateway.store.store import Store
 AGENT = Scope(kind=ScopeKind.AGENT, name="support")
 
 
-def guarded(store: Store, **limits: int) -> Desk:
+def guarded(store: Store, **limits: int) -> ServiceHarness:
     """Return a desk that protects attention by these limits."""
     given = {
         "pending_per_agent": 100,
@@ -32,16 +32,16 @@ def guarded(store: Store, **limits: int) -> Desk:
     before, _, after = POLICY.partition("protect:")
     rows = "".join(f"  {name}: {value}\n" for name, value in given.items())
     text = f"{before}protect:\n{rows}tools:{after.partition('tools:')[2]}"
-    return Desk(store, load_policy(text, "policy.yml"))
+    return ServiceHarness(store, load_policy(text, "policy.yml"))
 
 
 def kinds(verdicts: tuple[Verdict, ...]) -> list[VerdictKind]:
     return [one.kind for one in verdicts]
 
 
-async def standing(desk: Desk) -> Standing:
-    keys = desk.store.keys_of_tenant("default")
-    return await desk.store.attention.standing(
+async def standing(harness: ServiceHarness) -> Standing:
+    keys = harness.store.keys_of_tenant("default")
+    return await harness.store.attention.standing(
         keys,
         "default",
         "support",
@@ -55,10 +55,10 @@ HOLD, DENY, RUN = VerdictKind.HOLD, VerdictKind.DENY, VerdictKind.RUN
 
 
 async def test_no_more_than_the_cap_of_an_agent_waits(store: Store) -> None:
-    desk = guarded(store, pending_per_agent=3)
+    harness = guarded(store, pending_per_agent=3)
 
-    _, first = await desk.submit(("send_email", {"n": 1}), ("send_email", {"n": 2}))
-    _, second = await desk.submit(
+    _, first = await harness.submit(("send_email", {"n": 1}), ("send_email", {"n": 2}))
+    _, second = await harness.submit(
         ("send_email", {"n": 3}), ("look_up_order", {}), ("send_email", {"n": 4}),
         thread="t2",
     )  # fmt: skip
@@ -70,43 +70,43 @@ async def test_no_more_than_the_cap_of_an_agent_waits(store: Store) -> None:
 
 
 async def test_another_agent_is_not_held_to_the_first_ones_cap(store: Store) -> None:
-    desk = guarded(store, pending_per_agent=1)
-    await desk.submit(("send_email", {}))
+    harness = guarded(store, pending_per_agent=1)
+    await harness.submit(("send_email", {}))
 
-    _, other = await desk.submit(("send_email", {}), agent="sales", thread="t2")
-    _, same = await desk.submit(("send_email", {}), thread="t2")
+    _, other = await harness.submit(("send_email", {}), agent="sales", thread="t2")
+    _, same = await harness.submit(("send_email", {}), thread="t2")
 
     assert (kinds(other), kinds(same)) == ([HOLD], [DENY])
 
 
 @pytest.mark.parametrize("end", ["approve", "reject", "respond", "expire", "move_on"])
 async def test_what_waits_no_longer_makes_room(store: Store, end: str) -> None:
-    desk = guarded(store, pending_per_agent=1)
-    ref, verdicts = await desk.submit(("send_email", {}))
-    click = await desk.click(verdicts[0])
+    harness = guarded(store, pending_per_agent=1)
+    ref, verdicts = await harness.submit(("send_email", {}))
+    click = await harness.click(verdicts[0])
     if end == "expire":
-        await desk.overdue(click.approval)
-        await desk.sweeper.sweep()
+        await harness.overdue(click.approval)
+        await harness.sweeper.sweep()
     elif end == "move_on":
-        await desk.agents.supersede(ref)
+        await harness.agents.supersede(ref)
     else:
         words: dict[str, Decision] = {
             "approve": Approve(),
             "reject": Reject(),
             "respond": Respond(message="x"),
         }
-        await desk.reviews.decide(click, words[end], ANA)
+        await harness.reviews.decide(click, words[end], ANA)
 
-    _, next_ = await desk.submit(("send_email", {}), thread="t2")
+    _, next_ = await harness.submit(("send_email", {}), thread="t2")
 
     assert kinds(next_) == [HOLD]
 
 
 async def test_at_once_no_more_than_the_cap_gets_through(store: Store) -> None:
-    desk = guarded(store, pending_per_agent=5)
+    harness = guarded(store, pending_per_agent=5)
 
     answers = await asyncio.gather(
-        *(desk.submit(("send_email", {"n": n}), thread=f"t{n}") for n in range(30))
+        *(harness.submit(("send_email", {"n": n}), thread=f"t{n}") for n in range(30))
     )
 
     held = [verdicts for _, verdicts in answers if kinds(verdicts) == [HOLD]]
@@ -114,36 +114,36 @@ async def test_at_once_no_more_than_the_cap_gets_through(store: Store) -> None:
 
 
 async def test_a_flood_is_put_to_people_only_up_to_the_rate(store: Store) -> None:
-    desk = guarded(store, requests_per_10m=4)
+    harness = guarded(store, requests_per_10m=4)
     for n in range(4):
-        _, verdicts = await desk.submit(("send_email", {"n": n}), thread=f"t{n}")
-        await desk.reviews.decide(await desk.click(verdicts[0]), Approve(), ANA)
+        _, verdicts = await harness.submit(("send_email", {"n": n}), thread=f"t{n}")
+        await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
 
-    _, fifth = await desk.submit(("send_email", {}), ("look_up_order", {}))
+    _, fifth = await harness.submit(("send_email", {}), ("look_up_order", {}))
 
     assert kinds(fifth) == [DENY, RUN]
     assert "4 calls within 10 minutes" in fifth[0].reason
 
 
 async def test_a_card_says_the_how_manyth_request_it_is(store: Store) -> None:
-    desk = guarded(store)
-    await desk.submit(("send_email", {}), ("look_up_order", {}), ("send_email", {}))
+    harness = guarded(store)
+    await harness.submit(("send_email", {}), ("look_up_order", {}), ("send_email", {}))
 
-    _, verdicts = await desk.submit(("send_email", {}), thread="t2")
+    _, verdicts = await harness.submit(("send_email", {}), thread="t2")
 
-    assert (await desk.approval(verdicts[0].item_id)).nth_request == 3
+    assert (await harness.approval(verdicts[0].item_id)).nth_request == 3
 
 
 async def test_the_same_call_is_not_asked_again_within_its_turns(store: Store) -> None:
-    desk = guarded(store, same_rejected_within=2)
+    harness = guarded(store, same_rejected_within=2)
     call: tuple[str, JsonObject] = ("process_refund", {"amount": 899})
-    _, verdicts = await desk.submit(call)
+    _, verdicts = await harness.submit(call)
     no = Reject(reason="Wrong customer.")
-    await desk.reviews.decide(await desk.click(verdicts[0]), no, ANA)
+    await harness.reviews.decide(await harness.click(verdicts[0]), no, ANA)
 
-    _, again = await desk.submit(call)
-    _, other = await desk.submit(("process_refund", {"amount": 900}))
-    _, third = await desk.submit(call)
+    _, again = await harness.submit(call)
+    _, other = await harness.submit(("process_refund", {"amount": 900}))
+    _, third = await harness.submit(call)
 
     assert kinds(again) == [DENY]
     assert "ANA rejected exactly this call" in again[0].reason
@@ -153,31 +153,33 @@ async def test_the_same_call_is_not_asked_again_within_its_turns(store: Store) -
 
 
 async def test_a_rejected_call_may_be_asked_in_another_thread(store: Store) -> None:
-    desk = guarded(store, same_rejected_within=9)
-    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
-    await desk.reviews.decide(await desk.click(verdicts[0]), Reject(), ANA)
+    harness = guarded(store, same_rejected_within=9)
+    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
+    await harness.reviews.decide(await harness.click(verdicts[0]), Reject(), ANA)
 
-    _, other = await desk.submit(("process_refund", {"amount": 1}), thread="t2")
-    _, same = await desk.submit(("process_refund", {"amount": 1}))
+    _, other = await harness.submit(("process_refund", {"amount": 1}), thread="t2")
+    _, same = await harness.submit(("process_refund", {"amount": 1}))
 
     assert (kinds(other), kinds(same)) == ([HOLD], [DENY])
 
 
-async def rejected(desk: Desk, times: int) -> None:
+async def rejected(harness: ServiceHarness, times: int) -> None:
     for n in range(times):
-        _, verdicts = await desk.submit(("send_email", {"n": n}), thread=f"r{n}")
-        await desk.reviews.decide(await desk.click(verdicts[0]), Reject(), ANA)
+        _, verdicts = await harness.submit(("send_email", {"n": n}), thread=f"r{n}")
+        await harness.reviews.decide(await harness.click(verdicts[0]), Reject(), ANA)
 
 
 async def test_an_agent_rejected_again_and_again_is_paused(store: Store) -> None:
-    desk = guarded(store, pause_after_rejections=3)
-    ref, waiting = await desk.submit(("process_refund", {}))
-    click = await desk.click(waiting[0])
-    await rejected(desk, 3)
-    _, new = await desk.submit(("send_email", {}), ("look_up_order", {}), thread="t9")
+    harness = guarded(store, pause_after_rejections=3)
+    ref, waiting = await harness.submit(("process_refund", {}))
+    click = await harness.click(waiting[0])
+    await rejected(harness, 3)
+    _, new = await harness.submit(
+        ("send_email", {}), ("look_up_order", {}), thread="t9"
+    )
 
-    await desk.reviews.decide(click, Approve(), BEN)
-    claim = await desk.agents.claim(claim_of(ref, waiting[0]))
+    await harness.reviews.decide(click, Approve(), BEN)
+    claim = await harness.agents.claim(claim_of(ref, waiting[0]))
 
     events = await audit_entries(store.conn, store.keys_of_tenant("default"))
     paused = [one for one in events if one.name is EventName.AGENT_PAUSED]
@@ -188,53 +190,53 @@ async def test_an_agent_rejected_again_and_again_is_paused(store: Store) -> None
 
 
 async def test_unfreezing_an_agent_ends_its_pause(store: Store) -> None:
-    desk = guarded(store, pause_after_rejections=2)
-    await rejected(desk, 2)
-    frozen = await desk.reviews.freezes.frozen()
+    harness = guarded(store, pause_after_rejections=2)
+    await rejected(harness, 2)
+    frozen = await harness.reviews.freezes.frozen()
 
-    await desk.reviews.freezes.unfreeze(AGENT, "T0/U0ANA", "mended")
+    await harness.reviews.freezes.unfreeze(AGENT, "T0/U0ANA", "mended")
 
-    _, verdicts = await desk.submit(("send_email", {}))
+    _, verdicts = await harness.submit(("send_email", {}))
     assert [one.is_pause for one in frozen] == [True]
     assert kinds(verdicts) == [HOLD]
-    assert await desk.reviews.freezes.frozen() == ()
+    assert await harness.reviews.freezes.frozen() == ()
 
 
 @pytest.mark.parametrize("word", [Approve(), Edit(args={"n": 7})])
 async def test_an_approval_in_between_starts_the_row_anew(
     store: Store, word: Approve | Edit
 ) -> None:
-    desk = guarded(store, pause_after_rejections=3)
-    await rejected(desk, 2)
-    _, verdicts = await desk.submit(("send_email", {}), thread="ok")
-    await desk.reviews.decide(await desk.click(verdicts[0]), word, ANA)
+    harness = guarded(store, pause_after_rejections=3)
+    await rejected(harness, 2)
+    _, verdicts = await harness.submit(("send_email", {}), thread="ok")
+    await harness.reviews.decide(await harness.click(verdicts[0]), word, ANA)
 
-    await rejected(desk, 2)
+    await rejected(harness, 2)
 
-    assert (await standing(desk)).refusals == 2
-    assert await desk.reviews.freezes.frozen() == ()
+    assert (await standing(harness)).refusals == 2
+    assert await harness.reviews.freezes.frozen() == ()
 
 
 async def test_failures_count_for_an_hour(store: Store) -> None:
-    desk = guarded(store)
-    ref, verdicts = await desk.submit(("process_refund", {}))
-    await desk.reviews.decide(await desk.click(verdicts[0]), Approve(), ANA)
-    granted = await desk.agents.claim(claim_of(ref, verdicts[0]))
+    harness = guarded(store)
+    ref, verdicts = await harness.submit(("process_refund", {}))
+    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
+    granted = await harness.agents.claim(claim_of(ref, verdicts[0]))
     assert isinstance(granted, Claimed)
 
-    await desk.agents.finish(verdicts[0].item_id, granted.fence, Result(ok=False))
+    await harness.agents.finish(verdicts[0].item_id, granted.fence, Result(ok=False))
 
-    key = desk.store.keys_of_tenant("default").failures("default", "support")
+    key = harness.store.keys_of_tenant("default").failures("default", "support")
     left = await store.conn.command("PTTL", key)
-    assert (await standing(desk)).failures == 1
+    assert (await standing(harness)).failures == 1
     assert isinstance(left, int)
     assert 0 < left <= FAILED_MS
 
 
 async def test_a_call_that_ran_unasked_and_failed_counts_once(store: Store) -> None:
-    desk = guarded(store)
-    desk.policy = load_policy(POLICY.replace("{tier: auto}", "{tier: notify}"), "p")
-    ref, (verdict,) = await desk.submit(("look_up_order", {}))
+    harness = guarded(store)
+    harness.policy = load_policy(POLICY.replace("{tier: auto}", "{tier: notify}"), "p")
+    ref, (verdict,) = await harness.submit(("look_up_order", {}))
     end = CallEnd(
         notice=verdict.notice,
         ref=ref,
@@ -243,10 +245,10 @@ async def test_a_call_that_ran_unasked_and_failed_counts_once(store: Store) -> N
         result=Result(ok=False),
     )
 
-    await desk.agents.ended(end)
-    await desk.agents.ended(end)
+    await harness.agents.ended(end)
+    await harness.agents.ended(end)
 
-    assert (await standing(desk)).failures == 1
+    assert (await standing(harness)).failures == 1
 
 
 @pytest.mark.parametrize(
@@ -261,13 +263,13 @@ async def test_a_call_that_ran_unasked_and_failed_counts_once(store: Store) -> N
 async def test_policy_is_told_how_the_agent_fared(
     store: Store, rule: str, *, is_raised: bool
 ) -> None:
-    desk = guarded(store)
-    await rejected(desk, 1)
+    harness = guarded(store)
+    await rejected(harness, 1)
     raise_ = f'{{to: escalate, when: "{rule}", because: "busy"}}'
     tool = f"process_refund: {{tier: approve, raise: [{raise_}]}}"
     text = POLICY.replace("process_refund: {tier: approve}", tool)
-    desk.policy = load_policy(text, "policy.yml")
+    harness.policy = load_policy(text, "policy.yml")
 
-    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
+    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
 
     assert (verdicts[0].tier == "escalate") is is_raised

@@ -7,7 +7,7 @@ import json
 import pytest
 from pydantic import JsonValue
 
-from tests.service.desk import ANA, BEN, POLICY, Desk, claim_of
+from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.batch import needs_full_view
 from twokey.bot.modals.pages import pages
@@ -39,11 +39,13 @@ CLOSED: JsonValue = {"status": "closed", "version": 4}
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
-async def asked(desk: Desk, state: JsonValue = OPEN) -> tuple[Click, ClaimRequest]:
+async def asked(
+    harness: ServiceHarness, state: JsonValue = OPEN
+) -> tuple[Click, ClaimRequest]:
     """Ask for a refund that depends on a state; return a click on it and its claim."""
     ref = TurnRef(agent="support", thread="t1", message_id="m1")
     call = ProposedCall(
@@ -52,27 +54,29 @@ async def asked(desk: Desk, state: JsonValue = OPEN) -> tuple[Click, ClaimReques
         tool_call_id="c0",
         state=BusinessState(value=state),
     )
-    [verdict] = await desk.agents.submit(Turn(ref=ref, calls=(call,)))
-    return await desk.click_on(verdict.item_id), claim_of(ref, verdict)
+    [verdict] = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
+    return await harness.click_on(verdict.item_id), claim_of(ref, verdict)
 
 
-async def claimed(desk: Desk, claim: ClaimRequest, state: JsonValue) -> ClaimReply:
+async def claimed(
+    harness: ServiceHarness, claim: ClaimRequest, state: JsonValue
+) -> ClaimReply:
     """Claim as an agent does that finds this state."""
-    reply = await desk.agents.claim(claim)
+    reply = await harness.agents.claim(claim)
     assert isinstance(reply, CheckState)
     assert digest.action_hash(reply.action) == reply.action_hash
-    return await desk.agents.claim(claim.with_(state=now(reply.action_hash, state)))
+    return await harness.agents.claim(claim.with_(state=now(reply.action_hash, state)))
 
 
 def now(action_hash: str, state: JsonValue) -> StateNow:
     return StateNow(action_hash=action_hash, state=BusinessState(value=state))
 
 
-async def test_the_same_state_is_given_a_claim(desk: Desk) -> None:
-    click, claim = await asked(desk)
-    await desk.reviews.decide(click, Approve(), ANA)
+async def test_the_same_state_is_given_a_claim(harness: ServiceHarness) -> None:
+    click, claim = await asked(harness)
+    await harness.reviews.decide(click, Approve(), ANA)
 
-    reply = await claimed(desk, claim, {"version": 3, "status": "open"})
+    reply = await claimed(harness, claim, {"version": 3, "status": "open"})
 
     assert isinstance(reply, Claimed)
     assert state_in(reply.action) == BusinessState(value=OPEN)
@@ -80,56 +84,58 @@ async def test_the_same_state_is_given_a_claim(desk: Desk) -> None:
 
 @pytest.mark.parametrize("state", [CLOSED, None, 3, {}])
 async def test_another_state_goes_back_to_people_who_vote_on_it_anew(
-    desk: Desk, state: JsonValue
+    harness: ServiceHarness, state: JsonValue
 ) -> None:
-    click, claim = await asked(desk)
-    await desk.reviews.decide(click, Approve(), ANA)
-    before = await desk.item(claim.item_id)
+    click, claim = await asked(harness)
+    await harness.reviews.decide(click, Approve(), ANA)
+    before = await harness.item(claim.item_id)
 
-    reply = await claimed(desk, claim, state)
+    reply = await claimed(harness, claim, state)
 
     assert reply == Reopened(reason=STATE_CHANGED)
-    item = await desk.item(claim.item_id)
+    item = await harness.item(claim.item_id)
     assert (item.state, item.votes) == (ItemState.PENDING, ())
     assert item.action_hash != before.action_hash
     assert item.requested == before.requested
-    assert isinstance(await desk.reviews.decide(click, Approve(), ANA), Changed)
-    keys = desk.store.keys_of_tenant("default")
-    events = await announced(desk.store.conn, keys)
+    assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Changed)
+    keys = harness.store.keys_of_tenant("default")
+    events = await announced(harness.store.conn, keys)
     [event] = [one for one in events if one.name is EventName.ITEM_REOPENED]
     assert event.reason == STATE_CHANGED
-    again = await desk.click_on(claim.item_id)
-    assert (await desk.reviews.decide(again, Approve(), ANA)).kind == "settled"
-    given = await claimed(desk, claim, state)
+    again = await harness.click_on(claim.item_id)
+    assert (await harness.reviews.decide(again, Approve(), ANA)).kind == "settled"
+    given = await claimed(harness, claim, state)
     assert isinstance(given, Claimed)
     assert given.requested == before.requested
 
 
-async def test_votes_for_a_state_do_not_count_when_it_comes_back(desk: Desk) -> None:
+async def test_votes_for_a_state_do_not_count_when_it_comes_back(
+    harness: ServiceHarness,
+) -> None:
     """There and back: the action hash is the first one again, the votes are not."""
-    click, claim = await asked(desk)
-    await desk.reviews.decide(click, Approve(), ANA)
+    click, claim = await asked(harness)
+    await harness.reviews.decide(click, Approve(), ANA)
     for state in (CLOSED, OPEN):
-        assert isinstance(await claimed(desk, claim, state), Reopened)
-        item = await desk.item(claim.item_id)
+        assert isinstance(await claimed(harness, claim, state), Reopened)
+        item = await harness.item(claim.item_id)
         assert item.votes == ()
         if state == CLOSED:
-            again = await desk.click_on(claim.item_id)
-            await desk.reviews.decide(again, Approve(), BEN)
+            again = await harness.click_on(claim.item_id)
+            await harness.reviews.decide(again, Approve(), BEN)
 
     assert item.action == item.requested
-    assert isinstance(await desk.reviews.decide(click, Approve(), ANA), Changed)
-    assert isinstance(await desk.agents.claim(claim), Reopened)
+    assert isinstance(await harness.reviews.decide(click, Approve(), ANA), Changed)
+    assert isinstance(await harness.agents.claim(claim), Reopened)
 
 
 async def test_a_state_that_was_read_for_another_action_does_not_count(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    click, claim = await asked(desk)
+    click, claim = await asked(harness)
     other = claim.with_(state=now(click.action_hash, OPEN))
-    await desk.reviews.decide(click, Edit(args={**REFUND, "amount": 1}), ANA)
+    await harness.reviews.decide(click, Edit(args={**REFUND, "amount": 1}), ANA)
 
-    reply = await desk.agents.claim(other)
+    reply = await harness.agents.claim(other)
 
     assert isinstance(reply, CheckState)
     assert reply.edit is not None
@@ -137,79 +143,87 @@ async def test_a_state_that_was_read_for_another_action_does_not_count(
 
 
 async def test_an_edited_call_goes_back_with_its_edit_and_can_be_edited_back(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    click, claim = await asked(desk)
-    await desk.reviews.decide(click, Edit(args={**REFUND, "amount": 1}), ANA)
-    assert isinstance(await claimed(desk, claim, CLOSED), Reopened)
-    item = await desk.item(claim.item_id)
+    click, claim = await asked(harness)
+    await harness.reviews.decide(click, Edit(args={**REFUND, "amount": 1}), ANA)
+    assert isinstance(await claimed(harness, claim, CLOSED), Reopened)
+    item = await harness.item(claim.item_id)
     assert item.edit is not None
     assert item.edit.executed_hash == item.action_hash
     assert item.args["amount"] == 1
 
-    again = await desk.click_on(claim.item_id)
-    outcome = await desk.reviews.decide(again, Edit(args=REFUND), ANA)
+    again = await harness.click_on(claim.item_id)
+    outcome = await harness.reviews.decide(again, Edit(args=REFUND), ANA)
 
     assert outcome.kind == "settled"
-    item = await desk.item(claim.item_id)
+    item = await harness.item(claim.item_id)
     assert item.edit is None, "the arguments are those of the request"
     assert state_in(item.action) == BusinessState(value=CLOSED)
-    assert isinstance(await claimed(desk, claim, CLOSED), Claimed)
+    assert isinstance(await claimed(harness, claim, CLOSED), Claimed)
 
 
-async def test_the_key_of_the_effect_is_the_same_in_every_state(desk: Desk) -> None:
+async def test_the_key_of_the_effect_is_the_same_in_every_state(
+    harness: ServiceHarness,
+) -> None:
     """A tool that paused after half of its work is not taken for another effect."""
-    click, claim = await asked(desk)
-    await desk.reviews.decide(click, Approve(), ANA)
-    first = await claimed(desk, claim, OPEN)
+    click, claim = await asked(harness)
+    await harness.reviews.decide(click, Approve(), ANA)
+    first = await claimed(harness, claim, OPEN)
     assert isinstance(first, Claimed)
-    await desk.agents.release(claim.item_id, first.fence)
+    await harness.agents.release(claim.item_id, first.fence)
 
-    assert isinstance(await claimed(desk, claim, CLOSED), Reopened)
-    again = await desk.click_on(claim.item_id)
-    await desk.reviews.decide(again, Approve(), ANA)
-    second = await claimed(desk, claim, CLOSED)
+    assert isinstance(await claimed(harness, claim, CLOSED), Reopened)
+    again = await harness.click_on(claim.item_id)
+    await harness.reviews.decide(again, Approve(), ANA)
+    second = await claimed(harness, claim, CLOSED)
 
     assert isinstance(second, Claimed)
     assert second.idempotency_key == first.idempotency_key
     assert second.action_hash != first.action_hash
 
 
-async def test_what_the_policy_forbids_ends_whatever_its_state_is(desk: Desk) -> None:
-    click, claim = await asked(desk)
-    await desk.reviews.decide(click, Approve(), ANA)
+async def test_what_the_policy_forbids_ends_whatever_its_state_is(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await asked(harness)
+    await harness.reviews.decide(click, Approve(), ANA)
     text = POLICY.replace(
         "process_refund: {tier: approve}", "process_refund: {tier: deny}"
     )
     assert text != POLICY
-    desk.policy = load_policy(text, "policy.yml")
+    harness.policy = load_policy(text, "policy.yml")
 
-    reply = await desk.agents.claim(claim)
+    reply = await harness.agents.claim(claim)
 
     assert isinstance(reply, Refused)
     assert reply.reason.startswith(FORBIDDEN[:-1])
 
 
-async def test_a_state_that_is_too_large_to_keep_lets_nothing_run(desk: Desk) -> None:
-    click, claim = await asked(desk)
-    await desk.reviews.decide(click, Approve(), ANA)
+async def test_a_state_that_is_too_large_to_keep_lets_nothing_run(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await asked(harness)
+    await harness.reviews.decide(click, Approve(), ANA)
 
-    reply = await claimed(desk, claim, "x" * 70_000)
+    reply = await claimed(harness, claim, "x" * 70_000)
 
     assert isinstance(reply, Refused)
     assert "did not run" in reply.reason
-    assert (await desk.item(claim.item_id)).state is ItemState.AUTHORIZED
+    assert (await harness.item(claim.item_id)).state is ItemState.AUTHORIZED
 
 
-async def test_the_card_shows_the_state_and_what_changed_in_it(desk: Desk) -> None:
-    click, claim = await asked(desk)
-    first = await shown(desk, claim)
+async def test_the_card_shows_the_state_and_what_changed_in_it(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await asked(harness)
+    first = await shown(harness, claim)
     assert "State when asked:" in first
     assert "status  open\nversion  3" in first
-    await desk.reviews.decide(click, Approve(), ANA)
-    await claimed(desk, claim, {"status": "open", "version": 4})
+    await harness.reviews.decide(click, Approve(), ANA)
+    await claimed(harness, claim, {"status": "open", "version": 4})
 
-    second = await shown(desk, claim)
+    second = await shown(harness, claim)
 
     assert "State now (when asked → now, where it changed):" in second
     assert "status  open\nversion  3 → 4" in second
@@ -227,26 +241,28 @@ async def test_the_card_shows_the_state_and_what_changed_in_it(desk: Desk) -> No
     ],
 )
 async def test_no_state_is_shown_as_another_one(
-    desk: Desk, state: JsonValue, told: str
+    harness: ServiceHarness, state: JsonValue, told: str
 ) -> None:
-    _, claim = await asked(desk, state)
+    _, claim = await asked(harness, state)
 
-    assert told in await shown(desk, claim)
+    assert told in await shown(harness, claim)
 
 
-async def test_no_state_and_a_state_of_null_show_nothing(desk: Desk) -> None:
-    _, claim = await asked(desk, None)
-    assert "State" not in await shown(desk, claim)
-    _, plain = await desk.refund(thread="t2")
-    assert "State" not in await shown(desk, plain)
+async def test_no_state_and_a_state_of_null_show_nothing(
+    harness: ServiceHarness,
+) -> None:
+    _, claim = await asked(harness, None)
+    assert "State" not in await shown(harness, claim)
+    _, plain = await harness.refund(thread="t2")
+    assert "State" not in await shown(harness, plain)
 
 
 async def test_a_state_that_the_card_cannot_show_whole_is_approved_in_the_full_view(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
     large: JsonValue = {f"field {n:03}": "x" * 30 for n in range(90)}
-    _, claim = await asked(desk, large)
-    approval = await desk.approval(claim.item_id)
+    _, claim = await asked(harness, large)
+    approval = await harness.approval(claim.item_id)
 
     assert needs_full_view(approval, 0)
     every = "\n".join(
@@ -255,9 +271,9 @@ async def test_a_state_that_the_card_cannot_show_whole_is_approved_in_the_full_v
     assert all(f"field {n:03}" in every for n in range(90))
 
 
-async def shown(desk: Desk, claim: ClaimRequest) -> str:
+async def shown(harness: ServiceHarness, claim: ClaimRequest) -> str:
     """Return every text on the card of a call."""
-    approval = await desk.approval(claim.item_id)
+    approval = await harness.approval(claim.item_id)
     message = card(approval, key=b"k" * 32, team="T0", now_ms=approval.created_at_ms)
     texts: list[str] = []
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.desk import POLICY, Desk
+from tests.service.harness import POLICY, ServiceHarness
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import ProposedCall, Turn, Verdict, VerdictKind
@@ -28,17 +28,17 @@ def policy_with(look_up: str, more: str = "") -> str:
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
-async def cleared(desk: Desk) -> tuple[Turn, tuple[Verdict, ...]]:
+async def cleared(harness: ServiceHarness) -> tuple[Turn, tuple[Verdict, ...]]:
     """Submit a turn with a call that runs and one that waits."""
     calls: list[tuple[str, JsonObject]] = [
         ("look_up_order", {"id": "1"}),
         ("process_refund", {"amount": 1}),
     ]
-    ref, verdicts = await desk.submit(*calls)
+    ref, verdicts = await harness.submit(*calls)
     proposed = tuple(
         ProposedCall(tool=tool, args=args, tool_call_id=f"c{index}")
         for index, (tool, args) in enumerate(calls)
@@ -55,12 +55,12 @@ async def cleared(desk: Desk) -> tuple[Turn, tuple[Verdict, ...]]:
     ],
 )
 async def test_a_cleared_call_is_refused_by_a_stricter_policy(
-    desk: Desk, now: str, reason: str
+    harness: ServiceHarness, now: str, reason: str
 ) -> None:
-    turn, before = await cleared(desk)
-    desk.policy = load_policy(policy_with(f"look_up_order: {now}"), "policy.yml")
+    turn, before = await cleared(harness)
+    harness.policy = load_policy(policy_with(f"look_up_order: {now}"), "policy.yml")
 
-    run, hold = await desk.agents.submit(turn)
+    run, hold = await harness.agents.submit(turn)
 
     assert before[0].kind is VerdictKind.RUN
     assert (run.kind, run.reason) == (VerdictKind.DENY, reason)
@@ -68,33 +68,35 @@ async def test_a_cleared_call_is_refused_by_a_stricter_policy(
 
 
 async def test_a_part_of_a_turn_that_asks_again_is_judged_by_now_too(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    turn, _ = await cleared(desk)
-    desk.policy = load_policy(policy_with("look_up_order: {tier: deny}"), "policy.yml")
+    turn, _ = await cleared(harness)
+    harness.policy = load_policy(
+        policy_with("look_up_order: {tier: deny}"), "policy.yml"
+    )
 
-    run, _ = await desk.agents.submit(turn.with_(calls=turn.calls[:1]))
+    run, _ = await harness.agents.submit(turn.with_(calls=turn.calls[:1]))
 
     assert run.kind is VerdictKind.DENY
 
 
 async def test_a_cleared_call_counts_once_in_the_windows_of_a_new_policy(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    desk.policy = load_policy(policy_with(AUTO, WINDOWS), "policy.yml")
-    turn, before = await cleared(desk)
-    desk.policy = load_policy(policy_with(COUNTED, WINDOWS), "policy.yml")
+    harness.policy = load_policy(policy_with(AUTO, WINDOWS), "policy.yml")
+    turn, before = await cleared(harness)
+    harness.policy = load_policy(policy_with(COUNTED, WINDOWS), "policy.yml")
 
-    assert await desk.agents.submit(turn) == before
+    assert await harness.agents.submit(turn) == before
 
 
 async def test_a_cleared_call_stays_cleared_by_the_same_or_a_looser_policy(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    turn, before = await cleared(desk)
-    assert await desk.agents.submit(turn) == before
+    turn, before = await cleared(harness)
+    assert await harness.agents.submit(turn) == before
 
     looser = POLICY.replace("process_refund: {tier: approve}", "pay: {tier: auto}")
-    desk.policy = load_policy(looser, "policy.yml")
+    harness.policy = load_policy(looser, "policy.yml")
 
-    assert await desk.agents.submit(turn) == before
+    assert await harness.agents.submit(turn) == before

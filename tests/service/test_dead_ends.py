@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
-from tests.service.desk import POLICY, Desk
+from tests.service.harness import POLICY, ServiceHarness
 from twokey.bot.cards.states import sentence
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.policy.load import load_policy
@@ -29,48 +29,49 @@ def policy(text: str) -> Policy:
     return load_policy(text, "policy.yml")
 
 
-async def found(desk: Desk) -> list[str]:
+async def found(harness: ServiceHarness) -> list[str]:
     """Return the tools of the calls that nobody can approve."""
     return [
-        one.tool for one in await dead_ends(desk.store, desk.policy, tenant="default")
+        one.tool
+        for one in await dead_ends(harness.store, harness.policy, tenant="default")
     ]
 
 
 async def test_a_call_is_a_dead_end_once_the_policy_lets_nobody_approve_it(
     store: Store,
 ) -> None:
-    desk = Desk(store)
-    await desk.refund()
+    harness = ServiceHarness(store)
+    await harness.refund()
 
-    assert await found(desk) == []
+    assert await found(harness) == []
     for text in (REPLACED, FORBIDDEN):
-        desk.policy = policy(text)
-        assert await found(desk) == ["process_refund"]
-    desk.policy = policy(POLICY)
-    assert await found(desk) == []
+        harness.policy = policy(text)
+        assert await found(harness) == ["process_refund"]
+    harness.policy = policy(POLICY)
+    assert await found(harness) == []
 
 
 async def test_cards_of_another_policy_are_redrawn_once_and_say_it(
     store: Store,
 ) -> None:
-    desk = Desk(store)
-    await desk.refund()
-    assert await desk.reviews.judged_again() == []
-    desk.policy = policy(REPLACED)
+    harness = ServiceHarness(store)
+    await harness.refund()
+    assert await harness.reviews.judged_again() == []
+    harness.policy = policy(REPLACED)
 
-    [loaded] = await desk.reviews.judged_again()
+    [loaded] = await harness.reviews.judged_again()
 
     said = sentence(loaded.approval, loaded.approval.items[0], now_ms=loaded.now_ms)
     assert "Nobody can approve this" in said.text
     assert "It can be rejected." in said.text
-    assert await desk.reviews.judged_again() == []
+    assert await harness.reviews.judged_again() == []
 
 
 async def test_a_policy_that_leaves_dead_ends_is_told_with_their_number(
     store: Store, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk = Desk(store)
-    click, _ = await desk.refund()
+    harness = ServiceHarness(store)
+    click, _ = await harness.refund()
     file = tmp_path / "policy.yml"
     file.write_text(REPLACED)
     keys = store.keys_of_tenant("default")

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.service.desk import ANA, BEN, CHLOE
+from tests.service.harness import ANA, BEN, CHLOE
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.service.delegating import DelegationService
 from twokey.gateway.store.outbox import audit_entries

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.desk import ANA, Desk
+from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.protocol.edits import edit_hash
 from twokey.gateway.protocol.wire import TurnRef
@@ -18,47 +18,49 @@ def at(thread: str) -> TurnRef:
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
-async def test_only_the_edit_that_was_made_is_confirmed(desk: Desk) -> None:
-    click, claim = await desk.refund(100)
-    args = {**(await desk.item(claim.item_id)).args, "amount": 50}
-    await desk.reviews.decide(click, Edit(args=args), ANA)
-    record = (await desk.item(claim.item_id)).edit
+async def test_only_the_edit_that_was_made_is_confirmed(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await harness.refund(100)
+    args = {**(await harness.item(claim.item_id)).args, "amount": 50}
+    await harness.reviews.decide(click, Edit(args=args), ANA)
+    record = (await harness.item(claim.item_id)).edit
     assert record is not None
     true = edit_hash(record)
     forged = edit_hash(record.with_(reason="because I say so"))
 
     asked = {true: claim.item_id, forged: claim.item_id, "sha256:0": "junk"}
-    elsewhere = AgentService(desk.store, lambda: desk.policy, tenant="other")
+    elsewhere = AgentService(harness.store, lambda: harness.policy, tenant="other")
 
-    assert (await desk.agents.edits_known(at("t1"), asked)).made == {true}
+    assert (await harness.agents.edits_known(at("t1"), asked)).made == {true}
     assert (
-        await desk.agents.edits_known(at("t1"), {true: "ap_s0_0.0"})
+        await harness.agents.edits_known(at("t1"), {true: "ap_s0_0.0"})
     ).made == frozenset()
     assert (await elsewhere.edits_known(at("t1"), asked)).made == frozenset()
 
 
 @pytest.mark.parametrize("thread", ["t2", "t", "T1", ""])
 async def test_an_edit_is_confirmed_in_its_own_thread_alone(
-    desk: Desk, thread: str
+    harness: ServiceHarness, thread: str
 ) -> None:
-    click, claim = await desk.refund(100)
-    args = {**(await desk.item(claim.item_id)).args, "amount": 50}
-    await desk.reviews.decide(click, Edit(args=args), ANA)
-    record = (await desk.item(claim.item_id)).edit
+    click, claim = await harness.refund(100)
+    args = {**(await harness.item(claim.item_id)).args, "amount": 50}
+    await harness.reviews.decide(click, Edit(args=args), ANA)
+    record = (await harness.item(claim.item_id)).edit
     assert record is not None
 
     asked = {edit_hash(record): claim.item_id}
 
-    assert (await desk.agents.edits_known(at(thread), asked)).made == frozenset()
+    assert (await harness.agents.edits_known(at(thread), asked)).made == frozenset()
 
 
-async def test_a_call_that_nobody_edited_has_no_edit(desk: Desk) -> None:
-    _, claim = await desk.refund(100)
+async def test_a_call_that_nobody_edited_has_no_edit(harness: ServiceHarness) -> None:
+    _, claim = await harness.refund(100)
 
     assert (
-        await desk.agents.edits_known(at("t1"), {"": claim.item_id})
+        await harness.agents.edits_known(at("t1"), {"": claim.item_id})
     ).made == frozenset()

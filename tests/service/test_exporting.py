@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.lifetimes import lose_records
-from tests.service.desk import ANA, POLICY, Desk
+from tests.service.harness import ANA, POLICY, ServiceHarness
 from twokey.cli.main import run
 from twokey.gateway.approvals.decisions import Approve, Reject
 from twokey.gateway.approvals.evidence import HIDDEN
@@ -32,27 +32,27 @@ HIDING = POLICY.replace(
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
 async def gathered(rows: AsyncGenerator[JsonObject]) -> list[JsonObject]:
     return [row async for row in rows]
 
 
-async def a_day(desk: Desk) -> None:
+async def a_day(harness: ServiceHarness) -> None:
     """Let one refund be approved, one rejected, one look-up run."""
-    click, _ = await desk.refund(899, thread="t1")
-    await desk.reviews.decide(click, Approve(), ANA)
-    click, _ = await desk.refund(10, thread="t2")
-    await desk.reviews.decide(click, Reject(reason="no"), ANA)
-    await desk.submit(("look_up_order", {"id": 7}), thread="t3")
+    click, _ = await harness.refund(899, thread="t1")
+    await harness.reviews.decide(click, Approve(), ANA)
+    click, _ = await harness.refund(10, thread="t2")
+    await harness.reviews.decide(click, Reject(reason="no"), ANA)
+    await harness.submit(("look_up_order", {"id": 7}), thread="t3")
 
 
-async def test_a_replay_reads_what_was_exported(desk: Desk) -> None:
-    await a_day(desk)
+async def test_a_replay_reads_what_was_exported(harness: ServiceHarness) -> None:
+    await a_day(harness)
 
-    rows = await gathered(Exporter(desk.store).rows())
+    rows = await gathered(Exporter(harness.store).rows())
 
     text = "\n".join(json.dumps(row) for row in rows)
     found = replay(load_policy(STRICTER, "p"), read_rows(text, "audit.jsonl"))
@@ -65,13 +65,17 @@ async def test_a_replay_reads_what_was_exported(desk: Desk) -> None:
     assert call == {"args": {"amount": 899}, "requester": "U0DAN"}
 
 
-async def test_what_cards_hide_is_hidden_and_may_be_left_out(desk: Desk) -> None:
-    desk.policy = load_policy(HIDING, "policy.yml")
-    _, verdicts = await desk.submit(("process_refund", {"amount": 1, "card": "4111"}))
-    await desk.reviews.decide(await desk.click(verdicts[0]), Approve(), ANA)
+async def test_what_cards_hide_is_hidden_and_may_be_left_out(
+    harness: ServiceHarness,
+) -> None:
+    harness.policy = load_policy(HIDING, "policy.yml")
+    _, verdicts = await harness.submit(
+        ("process_refund", {"amount": 1, "card": "4111"})
+    )
+    await harness.reviews.decide(await harness.click(verdicts[0]), Approve(), ANA)
 
-    shown = await gathered(Exporter(desk.store).rows())
-    bare = await gathered(Exporter(desk.store, has_arguments=False).rows())
+    shown = await gathered(Exporter(harness.store).rows())
+    bare = await gathered(Exporter(harness.store, has_arguments=False).rows())
 
     calls = [row["call"] for row in shown if "call" in row]
     assert {"args": {"amount": 1, "card": HIDDEN}, "requester": "U0DAN"} in calls
@@ -81,32 +85,32 @@ async def test_what_cards_hide_is_hidden_and_may_be_left_out(desk: Desk) -> None
 
 
 async def test_of_an_approval_that_is_gone_only_the_events_are_left(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    await a_day(desk)
-    await lose_records(desk.store.conn)
+    await a_day(harness)
+    await lose_records(harness.store.conn)
 
-    rows = await gathered(Exporter(desk.store).rows())
+    rows = await gathered(Exporter(harness.store).rows())
 
     assert rows
     assert all("call" not in row for row in rows)
 
 
-async def test_nothing_of_another_tenant_is_exported(desk: Desk) -> None:
-    await a_day(desk)
+async def test_nothing_of_another_tenant_is_exported(harness: ServiceHarness) -> None:
+    await a_day(harness)
 
-    assert await gathered(Exporter(desk.store, tenant="other").rows()) == []
+    assert await gathered(Exporter(harness.store, tenant="other").rows()) == []
 
 
 async def test_a_long_log_comes_whole_in_order_and_within_its_times(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "_AUDIT_PAGE", 2)
-    await a_day(desk)
+    await a_day(harness)
 
-    rows = await gathered(Exporter(desk.store).rows())
+    rows = await gathered(Exporter(harness.store).rows())
     at = [int(str(row["seq"]).partition("-")[0]) for row in rows]
-    part = await gathered(Exporter(desk.store).rows(since_ms=at[1], until_ms=at[-1]))
+    part = await gathered(Exporter(harness.store).rows(since_ms=at[1], until_ms=at[-1]))
 
     assert len(rows) > 4
     assert at == sorted(at)
@@ -116,30 +120,32 @@ async def test_a_long_log_comes_whole_in_order_and_within_its_times(
 
 
 async def test_an_entry_that_nobody_can_read_is_reported_and_hides_no_other(
-    desk: Desk, caplog: pytest.LogCaptureFixture
+    harness: ServiceHarness, caplog: pytest.LogCaptureFixture
 ) -> None:
-    await a_day(desk)
-    before = await gathered(Exporter(desk.store).rows())
-    audit = desk.store.keys_of_tenant("default").audit
-    await desk.store.conn.command("XADD", audit, "*", "e", "{}", "at", "1")
-    await a_day(desk)
+    await a_day(harness)
+    before = await gathered(Exporter(harness.store).rows())
+    audit = harness.store.keys_of_tenant("default").audit
+    await harness.store.conn.command("XADD", audit, "*", "e", "{}", "at", "1")
+    await a_day(harness)
 
-    rows = await gathered(Exporter(desk.store).rows())
+    rows = await gathered(Exporter(harness.store).rows())
 
     assert rows[: len(before)] == before
     assert len(rows) >= 2 * len(before)
     assert "audit.unreadable seq=" in caplog.text
 
 
-async def test_a_call_that_nobody_can_read_hides_no_other(desk: Desk) -> None:
-    broken, _ = await desk.refund(7, thread="t0")
-    await desk.reviews.decide(broken, Approve(), ANA)
-    await a_day(desk)
-    before = await gathered(Exporter(desk.store).rows())
-    blobs = desk.store.keys_of_tenant("default").blobs(broken.approval)
-    await desk.store.conn.command("HSET", blobs, "frozen", "junk")
+async def test_a_call_that_nobody_can_read_hides_no_other(
+    harness: ServiceHarness,
+) -> None:
+    broken, _ = await harness.refund(7, thread="t0")
+    await harness.reviews.decide(broken, Approve(), ANA)
+    await a_day(harness)
+    before = await gathered(Exporter(harness.store).rows())
+    blobs = harness.store.keys_of_tenant("default").blobs(broken.approval)
+    await harness.store.conn.command("HSET", blobs, "frozen", "junk")
 
-    rows = await gathered(Exporter(desk.store).rows())
+    rows = await gathered(Exporter(harness.store).rows())
 
     assert [row["seq"] for row in rows] == [row["seq"] for row in before]
     kept = {str(row["seq"]) for row in rows if "call" in row}
@@ -149,14 +155,14 @@ async def test_a_call_that_nobody_can_read_hides_no_other(desk: Desk) -> None:
 
 
 async def test_the_command_prints_one_object_a_line(
-    desk: Desk,
+    harness: ServiceHarness,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    await a_day(desk)
+    await a_day(harness)
     monkeypatch.chdir(tmp_path)
-    env = {"TWOKEY_REDIS_URL": desk.store.conn.url}
+    env = {"TWOKEY_REDIS_URL": harness.store.conn.url}
 
     def told(*words: str) -> tuple[int, str, str]:
         code = run(["audit", "export", *words], env)
@@ -175,16 +181,16 @@ async def test_the_command_prints_one_object_a_line(
 
 
 async def test_what_is_exported_steers_no_terminal(
-    desk: Desk,
+    harness: ServiceHarness,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     odd = "a\x9b31m\u202eb é"
-    _, (verdict,) = await desk.submit(("process_refund", {"note": odd}))
-    await desk.reviews.decide(await desk.click(verdict), Approve(), ANA)
+    _, (verdict,) = await harness.submit(("process_refund", {"note": odd}))
+    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
     monkeypatch.chdir(tmp_path)
-    env = {"TWOKEY_REDIS_URL": desk.store.conn.url}
+    env = {"TWOKEY_REDIS_URL": harness.store.conn.url}
 
     await asyncio.to_thread(run, ["audit", "export"], env)
 

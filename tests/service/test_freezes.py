@@ -8,7 +8,7 @@ import time
 import pytest
 from pydantic import ValidationError
 
-from tests.service.desk import ANA, BEN, Desk
+from tests.service.harness import ANA, BEN, ServiceHarness
 from twokey.gateway.approvals.decisions import (
     Approve,
     Edit,
@@ -40,25 +40,25 @@ SCOPES = [TENANT, AGENT, TOOL]
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
-async def authorized(desk: Desk, thread: str = "t1") -> ClaimRequest:
-    click, claim = await desk.refund(thread=thread)
-    await desk.reviews.decide(click, Approve(), ANA)
+async def authorized(harness: ServiceHarness, thread: str = "t1") -> ClaimRequest:
+    click, claim = await harness.refund(thread=thread)
+    await harness.reviews.decide(click, Approve(), ANA)
     return claim
 
 
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
 async def test_what_was_authorized_does_not_start_once_it_is_frozen(
-    desk: Desk, scope: Scope
+    harness: ServiceHarness, scope: Scope
 ) -> None:
-    claims = [await authorized(desk, thread=f"t{n}") for n in range(8)]
+    claims = [await authorized(harness, thread=f"t{n}") for n in range(8)]
     started = time.monotonic()
 
-    await desk.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
-    replies = await asyncio.gather(*map(desk.agents.claim, claims))
+    await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
+    replies = await asyncio.gather(*map(harness.agents.claim, claims))
 
     assert time.monotonic() - started < 1
     for reply in replies:
@@ -69,57 +69,61 @@ async def test_what_was_authorized_does_not_start_once_it_is_frozen(
 
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
 async def test_what_is_frozen_is_denied_before_anybody_is_asked(
-    desk: Desk, scope: Scope
+    harness: ServiceHarness, scope: Scope
 ) -> None:
-    await desk.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
+    await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
 
-    _, verdicts = await desk.submit(("process_refund", {"amount": 1}))
+    _, verdicts = await harness.submit(("process_refund", {"amount": 1}))
 
     assert verdicts[0].kind is VerdictKind.DENY
     assert "wrong refunds" in verdicts[0].reason
-    assert not await desk.opened()
+    assert not await harness.opened()
 
 
-async def test_a_frozen_tool_leaves_other_tools_and_agents_be(desk: Desk) -> None:
-    await desk.reviews.freezes.freeze(TOOL, "a", "b")
-    await desk.reviews.freezes.freeze(AGENT.with_(name="other"), "a", "b")
+async def test_a_frozen_tool_leaves_other_tools_and_agents_be(
+    harness: ServiceHarness,
+) -> None:
+    await harness.reviews.freezes.freeze(TOOL, "a", "b")
+    await harness.reviews.freezes.freeze(AGENT.with_(name="other"), "a", "b")
 
-    _, verdicts = await desk.submit(("send_email", {}), ("look_up_order", {}))
+    _, verdicts = await harness.submit(("send_email", {}), ("look_up_order", {}))
 
     assert [one.kind for one in verdicts] == [VerdictKind.HOLD, VerdictKind.RUN]
 
 
-async def test_another_tenant_is_not_frozen(desk: Desk) -> None:
-    other = FreezeService(desk.store, tenant="other")
+async def test_another_tenant_is_not_frozen(harness: ServiceHarness) -> None:
+    other = FreezeService(harness.store, tenant="other")
     await other.freeze(TENANT, "a", "b")
 
-    assert isinstance(await desk.agents.claim(await authorized(desk)), Claimed)
+    assert isinstance(await harness.agents.claim(await authorized(harness)), Claimed)
 
 
-async def test_a_verdict_to_run_is_taken_back_by_a_freeze(desk: Desk) -> None:
-    _, before = await desk.submit(("look_up_order", {}), message_id="m1")
-    await desk.reviews.freezes.freeze(TENANT, "T0/U0ANA", "stop")
+async def test_a_verdict_to_run_is_taken_back_by_a_freeze(
+    harness: ServiceHarness,
+) -> None:
+    _, before = await harness.submit(("look_up_order", {}), message_id="m1")
+    await harness.reviews.freezes.freeze(TENANT, "T0/U0ANA", "stop")
 
-    _, after = await desk.submit(("look_up_order", {}), message_id="m1")
+    _, after = await harness.submit(("look_up_order", {}), message_id="m1")
 
     assert before[0].kind is VerdictKind.RUN
     assert after[0].kind is VerdictKind.DENY
 
 
 async def test_the_script_that_opens_sees_a_freeze_that_came_while_judging(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = desk.store.attention.standing
+    read = harness.store.attention.standing
     readings: list[object] = []
 
     async def freeze_after_reading(*args: object, **kwargs: object) -> object:
         standing = await read(*args, **kwargs)  # type: ignore[arg-type] # pyright: ignore[reportArgumentType] - handed on as it came
         readings.append(standing)
-        await desk.reviews.freezes.freeze(TENANT, "a", "just now")
+        await harness.reviews.freezes.freeze(TENANT, "a", "just now")
         return standing
 
-    monkeypatch.setattr(desk.store.attention, "standing", freeze_after_reading)
-    _, verdicts = await desk.submit(("look_up_order", {}), ("process_refund", {}))
+    monkeypatch.setattr(harness.store.attention, "standing", freeze_after_reading)
+    _, verdicts = await harness.submit(("look_up_order", {}), ("process_refund", {}))
 
     assert [one.kind for one in verdicts] == [VerdictKind.DENY, VerdictKind.DENY]
     assert len(readings) == 2
@@ -128,15 +132,15 @@ async def test_the_script_that_opens_sees_a_freeze_that_came_while_judging(
 @pytest.mark.parametrize("scope", SCOPES, ids=str)
 @pytest.mark.parametrize("decision", [Approve(), Edit(args={"amount": 2})])
 async def test_nobody_approves_what_could_not_start(
-    desk: Desk, scope: Scope, decision: Approve | Edit
+    harness: ServiceHarness, scope: Scope, decision: Approve | Edit
 ) -> None:
-    click, _ = await desk.refund()
-    await desk.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
+    click, _ = await harness.refund()
+    await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
 
-    early = await desk.reviews.decide(click, decision, BEN)
-    loaded = await desk.reviews.read(click.approval)
-    await desk.reviews.freezes.unfreeze(scope, "T0/U0ANA")
-    later = await desk.reviews.decide(click, decision, BEN)
+    early = await harness.reviews.decide(click, decision, BEN)
+    loaded = await harness.reviews.read(click.approval)
+    await harness.reviews.freezes.unfreeze(scope, "T0/U0ANA")
+    later = await harness.reviews.decide(click, decision, BEN)
 
     assert isinstance(early, Forbidden)
     assert "is frozen" in early.reason
@@ -145,57 +149,61 @@ async def test_nobody_approves_what_could_not_start(
     assert isinstance(later, Settled)
 
 
-async def test_what_is_frozen_can_still_be_rejected(desk: Desk) -> None:
-    click, _ = await desk.refund()
-    await desk.reviews.freezes.freeze(TOOL, "T0/U0ANA", "wrong refunds")
+async def test_what_is_frozen_can_still_be_rejected(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund()
+    await harness.reviews.freezes.freeze(TOOL, "T0/U0ANA", "wrong refunds")
 
     assert isinstance(
-        await desk.reviews.decide(click, Reject(reason="no"), BEN), Settled
+        await harness.reviews.decide(click, Reject(reason="no"), BEN), Settled
     )
 
 
-async def test_nothing_in_doubt_runs_again_while_it_is_frozen(desk: Desk) -> None:
-    click, claim = await desk.refund()
-    await desk.reviews.decide(click, Approve(), BEN)
-    assert isinstance(await desk.agents.claim(claim), Claimed)
-    await desk.owner_dies(claim.item_id)
-    await desk.sweeper.sweep()
-    await desk.reviews.freezes.freeze(TOOL, "T0/U0ANA", "wrong refunds")
+async def test_nothing_in_doubt_runs_again_while_it_is_frozen(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Approve(), BEN)
+    assert isinstance(await harness.agents.claim(claim), Claimed)
+    await harness.owner_dies(claim.item_id)
+    await harness.sweeper.sweep()
+    await harness.reviews.freezes.freeze(TOOL, "T0/U0ANA", "wrong refunds")
 
-    rerun = await desk.reviews.decide(click, Reconcile(finding=Finding.RERUN), BEN)
-    left = await desk.reviews.decide(click, Reconcile(finding=Finding.SKIP), BEN)
+    rerun = await harness.reviews.decide(click, Reconcile(finding=Finding.RERUN), BEN)
+    left = await harness.reviews.decide(click, Reconcile(finding=Finding.SKIP), BEN)
 
     assert isinstance(rerun, Forbidden)
     assert isinstance(left, Settled)
 
 
-async def test_lifting_lets_what_was_authorized_run(desk: Desk) -> None:
-    claim = await authorized(desk)
-    await desk.reviews.freezes.freeze(TOOL, "a", "b")
-    await desk.agents.claim(claim)
+async def test_lifting_lets_what_was_authorized_run(harness: ServiceHarness) -> None:
+    claim = await authorized(harness)
+    await harness.reviews.freezes.freeze(TOOL, "a", "b")
+    await harness.agents.claim(claim)
 
-    await desk.reviews.freezes.unfreeze(TOOL, "T0/U0BEN", "all is well")
+    await harness.reviews.freezes.unfreeze(TOOL, "T0/U0BEN", "all is well")
 
-    assert isinstance(await desk.agents.claim(claim), Claimed)
-    assert await desk.reviews.freezes.frozen() == ()
+    assert isinstance(await harness.agents.claim(claim), Claimed)
+    assert await harness.reviews.freezes.frozen() == ()
 
 
-async def test_what_ran_is_still_told_while_it_is_frozen(desk: Desk) -> None:
-    claim = await authorized(desk)
-    granted = await desk.agents.claim(claim)
+async def test_what_ran_is_still_told_while_it_is_frozen(
+    harness: ServiceHarness,
+) -> None:
+    claim = await authorized(harness)
+    granted = await harness.agents.claim(claim)
     assert isinstance(granted, Claimed)
-    await desk.reviews.freezes.freeze(TENANT, "a", "b")
+    await harness.reviews.freezes.freeze(TENANT, "a", "b")
 
-    is_kept = await desk.agents.finish(claim.item_id, granted.fence, Result(ok=True))
+    is_kept = await harness.agents.finish(claim.item_id, granted.fence, Result(ok=True))
 
     assert is_kept
-    assert isinstance(await desk.agents.claim(claim), Done)
+    assert isinstance(await harness.agents.claim(claim), Done)
 
 
 async def test_who_froze_and_lifted_and_why_is_in_the_audit_log_once(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    freezes = desk.reviews.freezes
+    freezes = harness.reviews.freezes
 
     done = [
         await freezes.freeze(TOOL, "T0/U0ANA", "wrong"),
@@ -204,7 +212,9 @@ async def test_who_froze_and_lifted_and_why_is_in_the_audit_log_once(
         await freezes.unfreeze(TOOL, "T0/U0ANA", "again"),
     ]
 
-    audit = await audit_entries(desk.store.conn, desk.store.keys_of_tenant("default"))
+    audit = await audit_entries(
+        harness.store.conn, harness.store.keys_of_tenant("default")
+    )
     assert done == [True, False, True, False]
     assert [(one.name, one.actor, one.reason, one.tool) for one in audit] == [
         (EventName.FREEZE_SET, "T0/U0ANA", "wrong", "process_refund"),
@@ -212,11 +222,13 @@ async def test_who_froze_and_lifted_and_why_is_in_the_audit_log_once(
     ]
 
 
-async def test_everything_that_is_frozen_is_listed_in_order(desk: Desk) -> None:
+async def test_everything_that_is_frozen_is_listed_in_order(
+    harness: ServiceHarness,
+) -> None:
     for scope in SCOPES:
-        await desk.reviews.freezes.freeze(scope, "T0/U0ANA", str(scope))
+        await harness.reviews.freezes.freeze(scope, "T0/U0ANA", str(scope))
 
-    frozen = await desk.reviews.freezes.frozen()
+    frozen = await harness.reviews.freezes.frozen()
 
     assert {str(one.scope) for one in frozen} == set(map(str, SCOPES))
     assert all(one.at_ms > 0 and one.by == "T0/U0ANA" for one in frozen)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.desk import ANA, POLICY, Desk, claim_of
+from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import Approve, Edit, Settled
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
@@ -26,8 +26,8 @@ LOOSE = POLICY.replace("{tier: approve}", "{tier: approve, overridable: true}")
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
 def turn_of(tool: str, hint: CallHint | None, message_id: str = "m1") -> Turn:
@@ -37,14 +37,14 @@ def turn_of(tool: str, hint: CallHint | None, message_id: str = "m1") -> Turn:
 
 
 async def test_a_call_raised_by_the_agent_is_decided_and_executed_once(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
     turn = turn_of("look_up_order", CallHint(hold=True, description="Look"))
-    (verdict,) = await desk.agents.submit(turn)
-    item = await desk.item(verdict.item_id)
+    (verdict,) = await harness.agents.submit(turn)
+    item = await harness.item(verdict.item_id)
 
-    outcome = await desk.reviews.decide(await desk.click(verdict), Approve(), ANA)
-    reply = await desk.agents.claim(claim_of(turn.ref, verdict))
+    outcome = await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+    reply = await harness.agents.claim(claim_of(turn.ref, verdict))
 
     assert verdict.kind is VerdictKind.HOLD
     assert item.tier is Tier.APPROVE
@@ -53,15 +53,17 @@ async def test_a_call_raised_by_the_agent_is_decided_and_executed_once(
     assert isinstance(reply, Claimed)
 
 
-async def test_an_edit_of_a_call_raised_by_the_agent_keeps_the_tier(desk: Desk) -> None:
+async def test_an_edit_of_a_call_raised_by_the_agent_keeps_the_tier(
+    harness: ServiceHarness,
+) -> None:
     turn = turn_of("look_up_order", CallHint(hold=True))
-    (verdict,) = await desk.agents.submit(turn)
+    (verdict,) = await harness.agents.submit(turn)
 
-    await desk.reviews.decide(
-        await desk.click(verdict), Edit(args={"amount": 2}, reason="x"), ANA
+    await harness.reviews.decide(
+        await harness.click(verdict), Edit(args={"amount": 2}, reason="x"), ANA
     )
 
-    item = await desk.item(verdict.item_id)
+    item = await harness.item(verdict.item_id)
     assert item.tier is Tier.APPROVE
     assert item.state is ItemState.AUTHORIZED
 
@@ -76,21 +78,23 @@ async def test_an_edit_of_a_call_raised_by_the_agent_keeps_the_tier(desk: Desk) 
     ],
 )
 async def test_a_person_is_waived_only_where_policy_says_so(
-    desk: Desk, policy: str, kind: VerdictKind
+    harness: ServiceHarness, policy: str, kind: VerdictKind
 ) -> None:
-    desk.policy = load_policy(policy, "policy.yml")
+    harness.policy = load_policy(policy, "policy.yml")
 
-    (verdict,) = await desk.agents.submit(
+    (verdict,) = await harness.agents.submit(
         turn_of("process_refund", CallHint(hold=False))
     )
 
     assert verdict.kind is kind
 
 
-async def test_the_hint_of_the_first_submission_counts(desk: Desk) -> None:
-    (first,) = await desk.agents.submit(turn_of("look_up_order", CallHint(hold=True)))
+async def test_the_hint_of_the_first_submission_counts(harness: ServiceHarness) -> None:
+    (first,) = await harness.agents.submit(
+        turn_of("look_up_order", CallHint(hold=True))
+    )
 
-    (second,) = await desk.agents.submit(turn_of("look_up_order", None))
+    (second,) = await harness.agents.submit(turn_of("look_up_order", None))
 
     assert second == first
     assert second.kind is VerdictKind.HOLD

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.service.desk import ANA, DAN, Desk, claim_of, person
+from tests.service.harness import ANA, DAN, ServiceHarness, claim_of, person
 from twokey.gateway.approvals.decisions import Approve, Forbidden, Settled, Stale
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.records import Home
@@ -21,8 +21,8 @@ BOSS = Home(agent="boss", thread="t1")
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
 def at(
@@ -35,57 +35,62 @@ def at(
 
 
 async def submit(
-    desk: Desk, ref: TurnRef, tool: str = "process_refund", tenant: str = "default"
+    harness: ServiceHarness,
+    ref: TurnRef,
+    tool: str = "process_refund",
+    tenant: str = "default",
 ) -> Verdict:
     """Submit one call."""
-    agents = AgentService(desk.store, lambda: desk.policy, tenant=tenant)
+    agents = AgentService(harness.store, lambda: harness.policy, tenant=tenant)
     call = ProposedCall(tool=tool, args={"amount": 1}, tool_call_id="c1")
     (verdict,) = await agents.submit(Turn(ref=ref, calls=(call,)))
     return verdict
 
 
-async def state(desk: Desk, verdict: Verdict) -> ItemState:
+async def state(harness: ServiceHarness, verdict: Verdict) -> ItemState:
     """Return where a held call stands."""
-    return (await desk.item(verdict.item_id)).state
+    return (await harness.item(verdict.item_id)).state
 
 
 async def test_whoever_asked_the_agent_outside_cannot_approve_what_is_inside(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    keys = desk.store.keys_of_tenant("default")
+    keys = harness.store.keys_of_tenant("default")
     facts = ThreadFacts(requester=DAN)
-    await desk.store.threads.remember(keys, "default", "boss", "t1", facts)
+    await harness.store.threads.remember(keys, "default", "boss", "t1", facts)
 
-    verdict = await submit(desk, at("tools:1"))
-    outcome = await desk.reviews.decide(
-        await desk.click(verdict), Approve(), person("U0DAN")
+    verdict = await submit(harness, at("tools:1"))
+    outcome = await harness.reviews.decide(
+        await harness.click(verdict), Approve(), person("U0DAN")
     )
 
-    assert (await desk.approval(verdict.item_id)).requester == DAN
+    assert (await harness.approval(verdict.item_id)).requester == DAN
     assert isinstance(outcome, Forbidden)
 
 
 async def test_a_decision_about_what_is_inside_brings_back_the_agent_outside(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    verdict = await submit(desk, at("tools:1", thread="a-thread-of-its-own"))
+    verdict = await submit(harness, at("tools:1", thread="a-thread-of-its-own"))
 
-    await desk.reviews.decide(await desk.click(verdict), Approve(), ANA)
+    await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
 
-    queue = desk.store.queue(desk.store.keys_of_tenant("default"))
+    queue = harness.store.queue(harness.store.keys_of_tenant("default"))
     await queue.prepare()
     delivery = await queue.take("w", block_ms=100)
     assert delivery
     assert (delivery.job.agent, delivery.job.thread) == ("boss", "t1")
 
 
-async def test_an_expiry_inside_brings_back_the_agent_outside(desk: Desk) -> None:
-    verdict = await submit(desk, at("tools:1"))
-    await desk.overdue((await desk.approval(verdict.item_id)).id)
+async def test_an_expiry_inside_brings_back_the_agent_outside(
+    harness: ServiceHarness,
+) -> None:
+    verdict = await submit(harness, at("tools:1"))
+    await harness.overdue((await harness.approval(verdict.item_id)).id)
 
-    await desk.sweeper.sweep()
+    await harness.sweeper.sweep()
 
-    queue = desk.store.queue(desk.store.keys_of_tenant("default"))
+    queue = harness.store.queue(harness.store.keys_of_tenant("default"))
     await queue.prepare()
     delivery = await queue.take("w", block_ms=100)
     assert delivery
@@ -98,96 +103,102 @@ INSIDE = ["tools:1", "tools:1|tools:2", "tools:1|1", "|step|__pregel_pull|step"]
 @pytest.mark.parametrize("ns", INSIDE)
 @pytest.mark.parametrize("is_repair", [True, False])
 async def test_what_waits_inside_ends_when_the_turn_outside_does(
-    desk: Desk, ns: str, *, is_repair: bool
+    harness: ServiceHarness, ns: str, *, is_repair: bool
 ) -> None:
     outside = at("")
-    await submit(desk, outside, "look_up_order")
-    inner = await submit(desk, at(ns))
-    click = await desk.click(inner)
+    await submit(harness, outside, "look_up_order")
+    inner = await submit(harness, at(ns))
+    click = await harness.click(inner)
 
     if is_repair:
-        await desk.agents.supersede(outside)
+        await harness.agents.supersede(outside)
     else:
-        await submit(desk, at("", message="m2"), "look_up_order")
+        await submit(harness, at("", message="m2"), "look_up_order")
 
-    assert await state(desk, inner) is ItemState.SUPERSEDED
-    outcome = await desk.reviews.decide(click, Approve(), ANA)
+    assert await state(harness, inner) is ItemState.SUPERSEDED
+    outcome = await harness.reviews.decide(click, Approve(), ANA)
     assert isinstance(outcome, Stale)
     assert outcome.state is ItemState.SUPERSEDED
-    events = await announced(desk.store.conn, desk.store.keys_of_tenant("default"))
+    events = await announced(
+        harness.store.conn, harness.store.keys_of_tenant("default")
+    )
     told = [one for one in events if one.name is EventName.ITEM_SUPERSEDED]
     assert [(one.item, one.home) for one in told] == [(inner.item_id, BOSS)]
 
 
 @pytest.mark.parametrize("ns", ["tools:2", "tools:1|1", "tools:1|1|tools:3", ""])
-async def test_what_waits_beside_or_outside_goes_on(desk: Desk, ns: str) -> None:
-    beside = await submit(desk, at(ns, message="m9"))
-    await submit(desk, at("tools:1"))
+async def test_what_waits_beside_or_outside_goes_on(
+    harness: ServiceHarness, ns: str
+) -> None:
+    beside = await submit(harness, at(ns, message="m9"))
+    await submit(harness, at("tools:1"))
 
-    await submit(desk, at("tools:1", message="m2"))
-    await desk.agents.supersede(at("tools:1", message="m2"))
+    await submit(harness, at("tools:1", message="m2"))
+    await harness.agents.supersede(at("tools:1", message="m2"))
 
-    assert await state(desk, beside) is ItemState.PENDING
+    assert await state(harness, beside) is ItemState.PENDING
 
 
-async def test_another_run_and_another_tenant_go_on(desk: Desk) -> None:
+async def test_another_run_and_another_tenant_go_on(harness: ServiceHarness) -> None:
     other = Home(agent="boss", thread="t2")
-    elsewhere = await submit(desk, at("tools:1").with_(outer=other))
-    theirs = await submit(desk, at("tools:1"), tenant="other")
+    elsewhere = await submit(harness, at("tools:1").with_(outer=other))
+    theirs = await submit(harness, at("tools:1"), tenant="other")
 
-    await submit(desk, at("", message="m2"), "look_up_order")
-    await desk.agents.supersede(at(""))
+    await submit(harness, at("", message="m2"), "look_up_order")
+    await harness.agents.supersede(at(""))
 
-    assert await state(desk, elsewhere) is ItemState.PENDING
-    loaded = await desk.store.approvals.load(theirs.item_id.rpartition(".")[0])
+    assert await state(harness, elsewhere) is ItemState.PENDING
+    loaded = await harness.store.approvals.load(theirs.item_id.rpartition(".")[0])
     assert loaded
     assert loaded.approval.items[0].is_pending
 
 
-async def test_what_runs_inside_is_not_cut_off(desk: Desk) -> None:
+async def test_what_runs_inside_is_not_cut_off(harness: ServiceHarness) -> None:
     ref = at("tools:1")
-    inner = await submit(desk, ref)
-    await desk.reviews.decide(await desk.click(inner), Approve(), ANA)
-    await desk.agents.claim(claim_of(ref, inner))
+    inner = await submit(harness, ref)
+    await harness.reviews.decide(await harness.click(inner), Approve(), ANA)
+    await harness.agents.claim(claim_of(ref, inner))
 
-    await desk.agents.supersede(at(""))
+    await harness.agents.supersede(at(""))
 
-    assert await state(desk, inner) is ItemState.EXECUTING
+    assert await state(harness, inner) is ItemState.EXECUTING
 
 
 @pytest.mark.parametrize("number", range(6))
 async def test_a_click_at_the_moment_of_the_cut_off_has_one_end(
-    desk: Desk, number: int
+    harness: ServiceHarness, number: int
 ) -> None:
-    inner = await submit(desk, at("tools:1"))
-    click = await desk.click(inner)
+    inner = await submit(harness, at("tools:1"))
+    click = await harness.click(inner)
 
     async def cut_off() -> None:
         if number % 2:
-            await desk.agents.supersede(at(""))
+            await harness.agents.supersede(at(""))
         else:
-            await submit(desk, at("", message="m2"), "look_up_order")
+            await submit(harness, at("", message="m2"), "look_up_order")
 
     outcome, _ = await asyncio.gather(
-        desk.reviews.decide(click, Approve(), ANA), cut_off()
+        harness.reviews.decide(click, Approve(), ANA), cut_off()
     )
-    reply = await desk.agents.claim(claim_of(at("tools:1"), inner))
+    reply = await harness.agents.claim(claim_of(at("tools:1"), inner))
 
-    ended = await state(desk, inner)
+    ended = await state(harness, inner)
     is_click_first = isinstance(outcome, Settled)
     assert reply.kind == "refused"
     assert ended is (ItemState.LAPSED if is_click_first else ItemState.SUPERSEDED)
     assert is_click_first or isinstance(outcome, Stale)
 
 
-async def test_a_run_lists_no_approval_that_can_be_kept_no_longer(desk: Desk) -> None:
-    keys = desk.store.keys_of_tenant("default")
-    await desk.store.conn.command(
+async def test_a_run_lists_no_approval_that_can_be_kept_no_longer(
+    harness: ServiceHarness,
+) -> None:
+    keys = harness.store.keys_of_tenant("default")
+    await harness.store.conn.command(
         "ZADD", keys.run("default", BOSS), 1, "ap_old tools:1"
     )
 
-    inner = await submit(desk, at("tools:1"))
+    inner = await submit(harness, at("tools:1"))
 
-    listed = await desk.store.approvals.of_run(keys, "default", BOSS)
-    approval = await desk.approval(inner.item_id)
+    listed = await harness.store.approvals.of_run(keys, "default", BOSS)
+    approval = await harness.approval(inner.item_id)
     assert [(one.id, one.ns) for one in listed] == [(approval.id, "tools:1")]

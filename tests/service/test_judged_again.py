@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, still_members
+from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
 from tests.service.windowed import refund, windowed
 from twokey.gateway.approvals.decisions import Approve, Edit, Reject
 from twokey.gateway.approvals.record import Item
@@ -17,114 +17,120 @@ from twokey.gateway.store.store import Store
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
+def harness(store: Store) -> ServiceHarness:
     return windowed(store)
 
 
-async def shown(desk: Desk, item_id: str) -> Item:
+async def shown(harness: ServiceHarness, item_id: str) -> Item:
     """Return an item as its card is to show it."""
-    approval = await desk.approval(item_id)
-    loaded = await desk.reviews.read_as_of_now(approval.id)
+    approval = await harness.approval(item_id)
+    loaded = await harness.reviews.read_as_of_now(approval.id)
     assert loaded
     return loaded.approval.items[0]
 
 
-async def two(desk: Desk) -> tuple[str, str]:
+async def two(harness: ServiceHarness) -> tuple[str, str]:
     """Open two refunds that are over the limit together."""
     found: list[str] = []
     for thread in ("t1", "t2"):
-        _, verdicts = await desk.submit(refund(700), thread=thread)
+        _, verdicts = await harness.submit(refund(700), thread=thread)
         found.append(verdicts[0].item_id)
     return found[0], found[1]
 
 
-async def over(desk: Desk, item_id: str) -> None:
-    outcome = await desk.reviews.decide(
-        await desk.click_on(item_id), Reject(reason="no"), BEN
+async def over(harness: ServiceHarness, item_id: str) -> None:
+    outcome = await harness.reviews.decide(
+        await harness.click_on(item_id), Reject(reason="no"), BEN
     )
     assert outcome.kind == "settled"
 
 
 async def test_what_a_vote_raised_is_raised_no_longer_than_its_cause(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    first, second = await two(desk)
-    voted = await desk.reviews.decide(await desk.click_on(first), Approve(), ANA)
-    raised = await shown(desk, first)
+    first, second = await two(harness)
+    voted = await harness.reviews.decide(await harness.click_on(first), Approve(), ANA)
+    raised = await shown(harness, first)
 
-    await over(desk, second)
+    await over(harness, second)
 
     assert (voted.kind, raised.tier) == ("voted", Tier.ESCALATE)
-    again = await shown(desk, first)
+    again = await shown(harness, first)
     assert (again.tier, again.opened, len(again.votes)) == (Tier.APPROVE, None, 1)
-    settled = await desk.reviews.decide(
-        await desk.click_on(first), Approve(), BEN, voters=still_members
+    settled = await harness.reviews.decide(
+        await harness.click_on(first), Approve(), BEN, voters=still_members
     )
-    item = await desk.item(first)
+    item = await harness.item(first)
     assert (settled.kind, item.state) == ("settled", ItemState.AUTHORIZED)
     assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0BEN"]
 
 
 async def test_who_voted_already_is_asked_for_nobody_else_once_they_are_enough(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    first, second = await two(desk)
-    click = await desk.click_on(first)
-    await desk.reviews.decide(click, Approve(), ANA)
-    too_early = await desk.reviews.decide(click, Approve(), ANA, voters=still_members)
-    await over(desk, second)
+    first, second = await two(harness)
+    click = await harness.click_on(first)
+    await harness.reviews.decide(click, Approve(), ANA)
+    too_early = await harness.reviews.decide(
+        click, Approve(), ANA, voters=still_members
+    )
+    await over(harness, second)
 
-    settled = await desk.reviews.decide(click, Approve(), ANA, voters=still_members)
+    settled = await harness.reviews.decide(click, Approve(), ANA, voters=still_members)
 
     assert (too_early.kind, settled.kind) == ("forbidden", "settled")
-    assert len((await desk.item(first)).votes) == 1
+    assert len((await harness.item(first)).votes) == 1
 
 
-async def test_nothing_falls_below_what_a_call_was_opened_with(desk: Desk) -> None:
-    first, second = await two(desk)
-    await over(desk, first)
+async def test_nothing_falls_below_what_a_call_was_opened_with(
+    harness: ServiceHarness,
+) -> None:
+    first, second = await two(harness)
+    await over(harness, first)
 
-    item = await shown(desk, second)
+    item = await shown(harness, second)
 
     assert (item.tier, item.demand.approvals) == (Tier.ESCALATE, 2)
-    click = await desk.click_on(second)
-    voted = await desk.reviews.decide(click, Approve(), ANA)
+    click = await harness.click_on(second)
+    voted = await harness.reviews.decide(click, Approve(), ANA)
     assert voted.kind == "voted"
-    item = await desk.item(second)
+    item = await harness.item(second)
     assert (item.tier, item.demand.approvals) == (Tier.ESCALATE, 2)
 
 
-async def test_what_an_edit_raised_stays_raised(desk: Desk) -> None:
-    _, verdicts = await desk.submit(refund(700))
-    _, other = await desk.submit(refund(200), thread="t2")
+async def test_what_an_edit_raised_stays_raised(harness: ServiceHarness) -> None:
+    _, verdicts = await harness.submit(refund(700))
+    _, other = await harness.submit(refund(200), thread="t2")
     args: JsonObject = {"amount": 900, "customer": "c7"}
-    click = await desk.click_on(verdicts[0].item_id)
-    await desk.reviews.decide(click, Edit(args=args), ANA)
+    click = await harness.click_on(verdicts[0].item_id)
+    await harness.reviews.decide(click, Edit(args=args), ANA)
 
-    await over(desk, other[0].item_id)
+    await over(harness, other[0].item_id)
 
-    item = await shown(desk, verdicts[0].item_id)
+    item = await shown(harness, verdicts[0].item_id)
     assert (item.tier, item.opened) == (Tier.ESCALATE, None)
 
 
-async def test_what_is_shown_is_never_written(desk: Desk) -> None:
-    first, _ = await two(desk)
-    before = await desk.approval(first)
+async def test_what_is_shown_is_never_written(harness: ServiceHarness) -> None:
+    first, _ = await two(harness)
+    before = await harness.approval(first)
 
-    assert (await shown(desk, first)).opened is not None
+    assert (await shown(harness, first)).opened is not None
 
-    assert await desk.approval(first) == before
+    assert await harness.approval(first) == before
 
 
-async def test_an_authorization_keeps_what_it_was_given_by(desk: Desk) -> None:
-    first, second = await two(desk)
+async def test_an_authorization_keeps_what_it_was_given_by(
+    harness: ServiceHarness,
+) -> None:
+    first, second = await two(harness)
     for who in (ANA, CHLOE):
-        await desk.reviews.decide(
-            await desk.click_on(first), Approve(), who, voters=still_members
+        await harness.reviews.decide(
+            await harness.click_on(first), Approve(), who, voters=still_members
         )
-    await over(desk, second)
+    await over(harness, second)
 
-    item = await shown(desk, first)
+    item = await shown(harness, first)
 
     assert (item.state, item.tier) == (ItemState.AUTHORIZED, Tier.ESCALATE)
 
@@ -132,28 +138,32 @@ async def test_an_authorization_keeps_what_it_was_given_by(desk: Desk) -> None:
 async def test_a_policy_without_windows_has_nothing_to_judge_again(
     store: Store,
 ) -> None:
-    desk = Desk(store)
-    await desk.submit(refund(700))
+    harness = ServiceHarness(store)
+    await harness.submit(refund(700))
 
-    assert await desk.reviews.judged_again() == []
+    assert await harness.reviews.judged_again() == []
 
 
-async def test_only_calls_that_count_in_windows_are_judged_again(desk: Desk) -> None:
-    await desk.submit(("send_email", {}), thread="t0")
-    first, second = await two(desk)
+async def test_only_calls_that_count_in_windows_are_judged_again(
+    harness: ServiceHarness,
+) -> None:
+    await harness.submit(("send_email", {}), thread="t0")
+    first, second = await two(harness)
 
-    found = await desk.reviews.judged_again()
+    found = await harness.reviews.judged_again()
 
     ids = {loaded.approval.items[0].id for loaded in found}
     assert ids == {first, second}
-    assert len(await desk.reviews.judged_again(1)) <= 1 < MAX_JUDGED_AGAIN
+    assert len(await harness.reviews.judged_again(1)) <= 1 < MAX_JUDGED_AGAIN
 
 
-async def test_another_policy_lowers_nothing_that_a_vote_raised(desk: Desk) -> None:
-    first, _ = await two(desk)
-    await desk.reviews.decide(await desk.click_on(first), Approve(), ANA)
-    desk.policy = load_policy(POLICY, "policy.yml")
+async def test_another_policy_lowers_nothing_that_a_vote_raised(
+    harness: ServiceHarness,
+) -> None:
+    first, _ = await two(harness)
+    await harness.reviews.decide(await harness.click_on(first), Approve(), ANA)
+    harness.policy = load_policy(POLICY, "policy.yml")
 
-    item = await shown(desk, first)
+    item = await shown(harness, first)
 
     assert (item.tier, item.demand.approvals) == (Tier.ESCALATE, 2)

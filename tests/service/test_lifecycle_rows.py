@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from tests.service.desk import ANA, POLICY, Desk, claim_of
+from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -34,28 +34,28 @@ MORE = POLICY.replace(
 class Call:
     """One call, and what may happen to it."""
 
-    def __init__(self, desk: Desk, tool: str = "process_refund") -> None:
-        self.desk = desk
+    def __init__(self, harness: ServiceHarness, tool: str = "process_refund") -> None:
+        self.harness = harness
         self.tool = tool
         self.fence = 0
 
     async def state(self) -> ItemState:
-        return (await self.desk.item(self.id)).state
+        return (await self.harness.item(self.id)).state
 
     async def submit(self) -> None:
-        self.ref, (verdict,) = await self.desk.submit((self.tool, {"amount": 9}))
+        self.ref, (verdict,) = await self.harness.submit((self.tool, {"amount": 9}))
         self.id, self.request = verdict.item_id, claim_of(self.ref, verdict)
 
     async def decide(self, decision: Decision) -> None:
-        click = await self.desk.click_on(self.id)
-        await self.desk.reviews.decide(click, decision, ANA)
+        click = await self.harness.click_on(self.id)
+        await self.harness.reviews.decide(click, decision, ANA)
 
     async def approve(self) -> None:
         await self.submit()
         await self.decide(Approve())
 
     async def claim(self, owner: str = "first") -> None:
-        reply = await self.desk.agents.claim(self.request.with_(owner=owner))
+        reply = await self.harness.agents.claim(self.request.with_(owner=owner))
         self.fence = reply.fence if isinstance(reply, Claimed) else self.fence
 
     async def start(self) -> None:
@@ -64,36 +64,36 @@ class Call:
 
     async def die(self) -> None:
         await self.start()
-        await self.desk.owner_dies(self.id)
+        await self.harness.owner_dies(self.id)
 
     async def doubt(self) -> None:
         await self.die()
-        await self.desk.sweeper.sweep()
+        await self.harness.sweeper.sweep()
 
     async def found(self, finding: Finding) -> None:
         await self.doubt()
         await self.decide(Reconcile(finding=finding))
 
     async def finish(self, result: Result) -> None:
-        await self.desk.agents.finish(self.id, self.fence, result)
+        await self.harness.agents.finish(self.id, self.fence, result)
 
     async def expire(self) -> None:
-        await self.desk.overdue(self.id.partition(".")[0])
-        await self.desk.sweeper.sweep()
+        await self.harness.overdue(self.id.partition(".")[0])
+        await self.harness.sweeper.sweep()
 
     async def lapse(self) -> None:
-        await self.desk.lapsed(self.id)
-        await self.desk.sweeper.sweep()
+        await self.harness.lapsed(self.id)
+        await self.harness.sweeper.sweep()
 
     async def ask_for_more(self) -> None:
-        self.desk.policy = load_policy(MORE, "policy.yml")
+        self.harness.policy = load_policy(MORE, "policy.yml")
         await self.claim()
 
     async def restore(self) -> None:
-        await RecoveryService(self.desk.store).doubt_all()
+        await RecoveryService(self.harness.store).doubt_all()
 
     async def release(self) -> None:
-        await self.desk.agents.release(self.id, self.fence)
+        await self.harness.agents.release(self.id, self.fence)
 
 
 Step = Callable[[Call], Awaitable[None]]
@@ -104,11 +104,11 @@ ROWS: dict[tuple[ItemState, Move], tuple[Step, Step]] = {
     (S.PENDING, M.EXPIRE): (Call.submit, Call.expire),
     (S.PENDING, M.SUPERSEDE): (
         Call.submit,
-        lambda c: c.desk.agents.supersede_run(Home(agent="support", thread="t1")),
+        lambda c: c.harness.agents.supersede_run(Home(agent="support", thread="t1")),
     ),
     (S.PENDING, M.WITHDRAW): (
         Call.submit,
-        lambda c: c.desk.agents.withdraw(frozenset({c.id})),
+        lambda c: c.harness.agents.withdraw(frozenset({c.id})),
     ),
     (S.AUTHORIZED, M.CLAIM): (Call.approve, Call.claim),
     (S.AUTHORIZED, M.LAPSE): (Call.approve, Call.lapse),
@@ -150,7 +150,9 @@ async def test_a_row_makes_its_move_and_without_it_the_move_is_refused(
     store: Store, row: tuple[ItemState, Move], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepare, act = ROWS[row]
-    call = Call(Desk(store), "send_email" if row in IDEMPOTENT else "process_refund")
+    call = Call(
+        ServiceHarness(store), "send_email" if row in IDEMPOTENT else "process_refund"
+    )
     await prepare(call)
     assert await call.state() is row[0]
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.service.desk import ANA, POLICY, Desk
+from tests.service.harness import ANA, POLICY, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.notice import notice_of
@@ -23,124 +23,124 @@ from twokey.gateway.store.store import Store
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
-async def written_by_newer(desk: Desk, approval: str) -> None:
+async def written_by_newer(harness: ServiceHarness, approval: str) -> None:
     """Write a record as the next version would: a new field, and its number."""
-    blobs = desk.store.keys_of_tenant("default").blobs(approval)
-    body = json.loads(text(await desk.store.conn.command("HGET", blobs, "frozen")))
+    blobs = harness.store.keys_of_tenant("default").blobs(approval)
+    body = json.loads(text(await harness.store.conn.command("HGET", blobs, "frozen")))
     fresh = json.dumps({**body, "brought_by_the_next_version": 1})
-    await desk.store.conn.command("HSET", blobs, "frozen", fresh, "format", "2")
+    await harness.store.conn.command("HSET", blobs, "frozen", fresh, "format", "2")
 
 
 async def newer_runs_again(
-    desk: Desk, approval: str, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceHarness, approval: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let a version run that knows the field; it is this one with the number."""
-    blobs = desk.store.keys_of_tenant("default").blobs(approval)
-    body = json.loads(text(await desk.store.conn.command("HGET", blobs, "frozen")))
+    blobs = harness.store.keys_of_tenant("default").blobs(approval)
+    body = json.loads(text(await harness.store.conn.command("HGET", blobs, "frozen")))
     del body["brought_by_the_next_version"]
-    await desk.store.conn.command("HSET", blobs, "frozen", json.dumps(body))
+    await harness.store.conn.command("HSET", blobs, "frozen", json.dumps(body))
     monkeypatch.setattr(codec, "FORMAT", 2)
 
 
-async def state_of(desk: Desk, approval: str) -> str:
-    head = desk.store.keys_of_tenant("default").head(approval)
-    return text(await desk.store.conn.command("HGET", head, "0:s"))
+async def state_of(harness: ServiceHarness, approval: str) -> str:
+    head = harness.store.keys_of_tenant("default").head(approval)
+    return text(await harness.store.conn.command("HGET", head, "0:s"))
 
 
-async def test_every_record_says_its_format(desk: Desk) -> None:
+async def test_every_record_says_its_format(harness: ServiceHarness) -> None:
     policy = POLICY.replace("look_up_order: {tier: auto}", "look: {tier: notify}")
-    click, _ = await desk.refund()
-    keys, conn = desk.store.keys_of_tenant("default"), desk.store.conn
+    click, _ = await harness.refund()
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     blobs = keys.blobs(click.approval)
 
     assert text(await conn.command("HGET", blobs, "format")) == str(codec.FORMAT)
     await conn.command("HDEL", blobs, "format")
-    await desk.reviews.decide(click, Approve(), ANA)
+    await harness.reviews.decide(click, Approve(), ANA)
     assert text(await conn.command("HGET", blobs, "format")) == str(codec.FORMAT)
 
-    noting = Desk(desk.store, load_policy(policy, "policy.yml"))
+    noting = ServiceHarness(harness.store, load_policy(policy, "policy.yml"))
     _, (verdict,) = await noting.submit(("look", {"order": 1}), thread="t9")
     notice = keys.notice(notice_of(verdict.notice)[0])
     assert text(await conn.command("HGET", notice, "format")) == str(codec.FORMAT)
 
 
 async def test_a_newer_record_waits_whatever_is_tried_and_is_decided_later(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    click, claim = await desk.refund()
+    click, claim = await harness.refund()
     approval = click.approval
-    keys = desk.store.keys_of_tenant("default")
-    await written_by_newer(desk, approval)
+    keys = harness.store.keys_of_tenant("default")
+    await written_by_newer(harness, approval)
 
     with pytest.raises(NewerRecord, match=r"format 2; this version reads up to 1"):
-        await desk.reviews.decide(click, Approve(), ANA)
+        await harness.reviews.decide(click, Approve(), ANA)
     with pytest.raises(NewerRecord):
-        await desk.agents.claim(claim)
-    await desk.store.conn.command("ZADD", keys.timers, 1, f"{approval} remind")
-    await desk.store.conn.command("ZADD", keys.expiry, 1, approval)
-    assert await desk.sweeper.sweep() == 0
+        await harness.agents.claim(claim)
+    await harness.store.conn.command("ZADD", keys.timers, 1, f"{approval} remind")
+    await harness.store.conn.command("ZADD", keys.expiry, 1, approval)
+    assert await harness.sweeper.sweep() == 0
 
-    assert await state_of(desk, approval) == "pending"
-    names = {one.name for one in await announced(desk.store.conn, keys)}
+    assert await state_of(harness, approval) == "pending"
+    names = {one.name for one in await announced(harness.store.conn, keys)}
     assert EventName.RECORD_UNREADABLE not in names
-    assert await desk.store.conn.command("ZSCORE", keys.expiry, approval) is not None
-    await newer_runs_again(desk, approval, monkeypatch)
-    outcome = await desk.reviews.decide(click, Approve(), ANA)
+    assert await harness.store.conn.command("ZSCORE", keys.expiry, approval) is not None
+    await newer_runs_again(harness, approval, monkeypatch)
+    outcome = await harness.reviews.decide(click, Approve(), ANA)
     assert outcome.kind == "settled"
-    assert isinstance(await desk.agents.claim(claim), Claimed)
+    assert isinstance(await harness.agents.claim(claim), Claimed)
 
 
 async def test_an_authorized_call_of_a_newer_record_is_not_refused(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    click, claim = await desk.refund()
-    await desk.reviews.decide(click, Approve(), ANA)
-    await written_by_newer(desk, click.approval)
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Approve(), ANA)
+    await written_by_newer(harness, click.approval)
 
     with pytest.raises(NewerRecord):
-        await desk.agents.claim(claim)
+        await harness.agents.claim(claim)
     with pytest.raises(NewerRecord):
-        await desk.agents.outcomes(claim.ref)
+        await harness.agents.outcomes(claim.ref)
 
-    await newer_runs_again(desk, click.approval, monkeypatch)
-    assert isinstance(await desk.agents.claim(claim), Claimed)
+    await newer_runs_again(harness, click.approval, monkeypatch)
+    assert isinstance(await harness.agents.claim(claim), Claimed)
 
 
 async def test_newer_records_keep_no_other_waiting(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    harness: ServiceHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sweep, "_BATCH", 2)
-    newer = [(await desk.refund(thread=f"t{n}"))[0].approval for n in range(5)]
-    keys = desk.store.keys_of_tenant("default")
+    newer = [(await harness.refund(thread=f"t{n}"))[0].approval for n in range(5)]
+    keys = harness.store.keys_of_tenant("default")
     for approval in newer:
-        await written_by_newer(desk, approval)
+        await written_by_newer(harness, approval)
         timer = f"{approval} {TimerKind.REMIND}"
-        await desk.store.conn.command("ZADD", keys.timers, 1, timer)
-        await desk.store.conn.command("ZADD", keys.expiry, 1, approval)
-    click, claim = await desk.refund(thread="other")
-    await desk.overdue(click.approval)
-    await desk.store.conn.command("ZADD", keys.expiry, 2, click.approval)
+        await harness.store.conn.command("ZADD", keys.timers, 1, timer)
+        await harness.store.conn.command("ZADD", keys.expiry, 1, approval)
+    click, claim = await harness.refund(thread="other")
+    await harness.overdue(click.approval)
+    await harness.store.conn.command("ZADD", keys.expiry, 2, click.approval)
     timer = f"{click.approval} {TimerKind.REMIND}"
-    await desk.store.conn.command("ZADD", keys.timers, 2, timer)
+    await harness.store.conn.command("ZADD", keys.timers, 2, timer)
 
-    assert await desk.sweeper.sweep() == 1
+    assert await harness.sweeper.sweep() == 1
 
-    assert (await desk.item(claim.item_id)).state is ItemState.EXPIRED
-    assert await desk.store.conn.command("ZSCORE", keys.timers, timer) is None
-    assert {await state_of(desk, one) for one in newer} == {"pending"}
+    assert (await harness.item(claim.item_id)).state is ItemState.EXPIRED
+    assert await harness.store.conn.command("ZSCORE", keys.timers, timer) is None
+    assert {await state_of(harness, one) for one in newer} == {"pending"}
 
 
 async def test_another_field_under_the_same_number_is_still_unreadable(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    click, _ = await desk.refund()
-    await written_by_newer(desk, click.approval)
-    blobs = desk.store.keys_of_tenant("default").blobs(click.approval)
-    await desk.store.conn.command("HSET", blobs, "format", "1")
+    click, _ = await harness.refund()
+    await written_by_newer(harness, click.approval)
+    blobs = harness.store.keys_of_tenant("default").blobs(click.approval)
+    await harness.store.conn.command("HSET", blobs, "format", "1")
 
     with pytest.raises(UnreadableRecord):
-        await desk.reviews.decide(click, Approve(), ANA)
+        await harness.reviews.decide(click, Approve(), ANA)

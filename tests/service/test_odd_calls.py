@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.levels import examples
-from tests.service.desk import POLICY, Desk
+from tests.service.harness import POLICY, ServiceHarness
 from twokey.gateway.errors import NotAllowed, TwokeyError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Home
@@ -80,10 +80,10 @@ def odd_turns(draw: st.DrawFn) -> Turn:
     )
 
 
-async def judged(desk: Desk, turn: Turn) -> tuple[Verdict, ...] | str:
+async def judged(harness: ServiceHarness, turn: Turn) -> tuple[Verdict, ...] | str:
     """Return the verdicts, or the sentence that refuses the turn."""
     try:
-        return await desk.agents.submit(turn)
+        return await harness.agents.submit(turn)
     except TwokeyError as error:
         return str(error)
 
@@ -97,23 +97,23 @@ async def test_any_turn_is_judged_or_refused_in_a_sentence_and_so_again(
     store: Store, turn: Turn
 ) -> None:
     await store.conn.command("FLUSHALL")
-    desk = Desk(store, RULES)
+    harness = ServiceHarness(store, RULES)
 
-    found = await judged(desk, turn)
+    found = await judged(harness, turn)
 
     if isinstance(found, str):
         assert found.endswith(".")
     else:
         assert [one.tool for one in found] == [one.tool for one in turn.calls]
-    assert await judged(desk, turn) == found
+    assert await judged(harness, turn) == found
 
 
 async def test_a_call_without_a_name_is_denied_and_its_neighbour_judged(
     store: Store,
 ) -> None:
-    desk = Desk(store)
+    harness = ServiceHarness(store)
 
-    _, [nameless, known] = await desk.submit(("", {}), ("look_up_order", {}))
+    _, [nameless, known] = await harness.submit(("", {}), ("look_up_order", {}))
 
     assert (nameless.kind, known.kind) == (VerdictKind.DENY, VerdictKind.RUN)
     assert "names no tool" in nameless.reason
@@ -136,4 +136,4 @@ async def test_a_turn_that_cannot_be_stored_is_refused_with_what_is_wrong(
     call = ProposedCall(tool="look_up_order", args={}, tool_call_id="c1")
 
     with pytest.raises(NotAllowed, match=words):
-        await Desk(store).agents.submit(Turn(ref=ref, calls=(call,)))
+        await ServiceHarness(store).agents.submit(Turn(ref=ref, calls=(call,)))

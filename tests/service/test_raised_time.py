@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.service.desk import ANA, BEN, POLICY, Desk, still_members
+from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, still_members
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Approve, Edit, Forbidden
 from twokey.gateway.approvals.record import Approval
@@ -30,41 +30,43 @@ STRICT = POLICY.replace(
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    made = Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    made = ServiceHarness(store)
     made.policy = load_policy(STRICT, "policy.yml")
     return made
 
 
-async def raised(desk: Desk) -> tuple[Approval, Approval]:
+async def raised(harness: ServiceHarness) -> tuple[Approval, Approval]:
     """Let Ana edit a small refund into a large one; return it before and after."""
-    click, claim = await desk.refund(1)
-    before = await desk.approval(claim.item_id)
+    click, claim = await harness.refund(1)
+    before = await harness.approval(claim.item_id)
     args = {**before.items[0].args, "amount": 900}
-    await desk.reviews.decide(click, Edit(args=args), ANA)
-    after = await desk.approval(claim.item_id)
+    await harness.reviews.decide(click, Edit(args=args), ANA)
+    after = await harness.approval(claim.item_id)
     assert after.items[0].tier is Tier.ESCALATE
     return before, after
 
 
-async def test_an_edit_that_raises_shortens_the_wait(desk: Desk) -> None:
-    before, after = await raised(desk)
+async def test_an_edit_that_raises_shortens_the_wait(harness: ServiceHarness) -> None:
+    before, after = await raised(harness)
 
     assert before.expires_at_ms - before.created_at_ms == HOUR
     waits_ms = after.expires_at_ms - before.created_at_ms
     assert TEN <= waits_ms <= TEN + SLACK
-    keys, conn = desk.store.keys_of_tenant("default"), desk.store.conn
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     due = await conn.command("ZSCORE", keys.expiry, after.id)
     waits = keys.waiting("default", "support")
     full = await conn.command("ZSCORE", waits, after.items[0].id)
     assert float(text(due)) == float(text(full)) == after.expires_at_ms
 
 
-async def test_more_time_ends_where_the_stricter_tier_ends(desk: Desk) -> None:
-    before, after = await raised(desk)
+async def test_more_time_ends_where_the_stricter_tier_ends(
+    harness: ServiceHarness,
+) -> None:
+    before, after = await raised(harness)
 
-    result = await desk.reviews.times.extend(after.id, BEN)
-    again = await desk.reviews.times.extend(after.id, BEN)
+    result = await harness.reviews.times.extend(after.id, BEN)
+    again = await harness.reviews.times.extend(after.id, BEN)
 
     assert isinstance(result, Change)
     longest_ms = result.approval.expires_at_ms - before.created_at_ms
@@ -72,38 +74,40 @@ async def test_more_time_ends_where_the_stricter_tier_ends(desk: Desk) -> None:
     assert isinstance(again, Forbidden)
 
 
-async def test_a_raise_never_gives_more_time(desk: Desk) -> None:
+async def test_a_raise_never_gives_more_time(harness: ServiceHarness) -> None:
     longer = STRICT.replace("expires_in: 10m", "expires_in: 5h")
-    desk.policy = load_policy(longer, "policy.yml")
+    harness.policy = load_policy(longer, "policy.yml")
 
-    before, after = await raised(desk)
+    before, after = await raised(harness)
 
     assert after.expires_at_ms == before.expires_at_ms
 
 
 async def test_a_vote_under_a_stricter_policy_shortens_the_wait_once(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    click, claim = await desk.refund(1)
+    click, claim = await harness.refund(1)
     stricter = STRICT.replace("args.amount > 500", "args.amount > 0")
-    desk.policy = load_policy(stricter, "policy.yml")
+    harness.policy = load_policy(stricter, "policy.yml")
 
-    first = await desk.reviews.decide(click, Approve(), ANA)
+    first = await harness.reviews.decide(click, Approve(), ANA)
 
-    once = await desk.approval(claim.item_id)
+    once = await harness.approval(claim.item_id)
     assert first.kind == "voted"
     assert once.expires_at_ms - once.created_at_ms <= TEN + SLACK
-    second = await desk.reviews.decide(click, Approve(), BEN, voters=still_members)
+    second = await harness.reviews.decide(click, Approve(), BEN, voters=still_members)
     assert second.kind == "voted"
-    assert (await desk.approval(claim.item_id)).expires_at_ms == once.expires_at_ms
+    assert (await harness.approval(claim.item_id)).expires_at_ms == once.expires_at_ms
 
 
-async def test_people_are_reminded_by_the_time_that_is_left(desk: Desk) -> None:
+async def test_people_are_reminded_by_the_time_that_is_left(
+    harness: ServiceHarness,
+) -> None:
     reminding = STRICT.replace("tiers:", "tiers:\n  approve: {remind_at: 50%}")
-    desk.policy = load_policy(reminding, "policy.yml")
+    harness.policy = load_policy(reminding, "policy.yml")
 
-    _, after = await raised(desk)
-    await desk.sweeper.sweep()
+    _, after = await raised(harness)
+    await harness.sweeper.sweep()
 
     # Half an hour before the end of an hour is in the past of ten minutes.
-    assert (await desk.approval(after.items[0].id)).reminded_at_ms > 0
+    assert (await harness.approval(after.items[0].id)).reminded_at_ms > 0

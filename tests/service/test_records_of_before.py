@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.desk import ANA, Desk
+from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.record import approval_of
 from twokey.gateway.protocol.records import Home
@@ -16,13 +16,13 @@ HOUR_MS = 3_600_000
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
-async def as_before(desk: Desk, item: str) -> None:
+async def as_before(harness: ServiceHarness, item: str) -> None:
     """Leave of an approval what a version without open runs and formats wrote."""
-    keys, conn = desk.store.keys_of_tenant("default"), desk.store.conn
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     approval = approval_of(item)[0]
     home = Home(agent="support", thread="t1")
     of = text(await conn.command("HGET", keys.blobs(approval), "of"))
@@ -33,20 +33,22 @@ async def as_before(desk: Desk, item: str) -> None:
         await conn.command("PEXPIRE", key, HOUR_MS)
 
 
-async def test_a_new_turn_ends_what_a_version_before_left_waiting(desk: Desk) -> None:
-    _, [before] = await desk.submit(("process_refund", {"amount": 1.0}))
-    await as_before(desk, before.item_id)
+async def test_a_new_turn_ends_what_a_version_before_left_waiting(
+    harness: ServiceHarness,
+) -> None:
+    _, [before] = await harness.submit(("process_refund", {"amount": 1.0}))
+    await as_before(harness, before.item_id)
 
-    _, [now] = await desk.submit(("process_refund", {"amount": 2.0}))
+    _, [now] = await harness.submit(("process_refund", {"amount": 2.0}))
 
-    assert (await desk.item(before.item_id)).state is ItemState.SUPERSEDED
-    assert (await desk.item(now.item_id)).is_pending
+    assert (await harness.item(before.item_id)).state is ItemState.SUPERSEDED
+    assert (await harness.item(now.item_id)).is_pending
 
 
-async def test_what_a_version_before_opened_is_decided(desk: Desk) -> None:
-    _, [before] = await desk.submit(("process_refund", {"amount": 1.0}))
-    await as_before(desk, before.item_id)
+async def test_what_a_version_before_opened_is_decided(harness: ServiceHarness) -> None:
+    _, [before] = await harness.submit(("process_refund", {"amount": 1.0}))
+    await as_before(harness, before.item_id)
 
-    await desk.reviews.decide(await desk.click(before), Approve(), ANA)
+    await harness.reviews.decide(await harness.click(before), Approve(), ANA)
 
-    assert (await desk.item(before.item_id)).state is ItemState.AUTHORIZED
+    assert (await harness.item(before.item_id)).state is ItemState.AUTHORIZED

@@ -9,7 +9,7 @@ from typing import cast
 import pytest
 
 from tests.races.interleaver import Choose, Interleaver, every_order
-from tests.service.desk import ANA, POLICY, Desk, claim_of
+from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -45,65 +45,69 @@ windows:
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
+def harness(store: Store) -> ServiceHarness:
     text = POLICY.replace("process_refund: {tier: approve}\n", RULES)
-    return Desk(store, load_policy(text + WINDOWS, "policy.yml"))
+    return ServiceHarness(store, load_policy(text + WINDOWS, "policy.yml"))
 
 
 async def ask(
-    desk: Desk, thread: str, amount: int = 49, customer: str = "c7"
+    harness: ServiceHarness, thread: str, amount: int = 49, customer: str = "c7"
 ) -> tuple[TurnRef, Verdict]:
     args: JsonObject = {"amount": amount, "customer": customer}
-    ref, (verdict,) = await desk.submit(("process_refund", args), thread=thread)
+    ref, (verdict,) = await harness.submit(("process_refund", args), thread=thread)
     return ref, verdict
 
 
-async def asked(desk: Desk, window: str = "asked", customer: str = "c7") -> float:
-    return await desk.total(window, resource_key(customer)) / MICRO
+async def asked(
+    harness: ServiceHarness, window: str = "asked", customer: str = "c7"
+) -> float:
+    return await harness.total(window, resource_key(customer)) / MICRO
 
 
-async def pass_by(desk: Desk, minutes: int) -> None:
+async def pass_by(harness: ServiceHarness, minutes: int) -> None:
     """Move the clock of the customer's windows."""
-    keys, conn = desk.store.keys_of_tenant("default"), desk.store.conn
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     for name in ("asked", "asked_sum"):
         window = keys.window("default", name, resource_key("c7"))
         for use in cast("list[bytes]", await conn.command("ZRANGE", window, 0, -1)):
             await conn.command("ZINCRBY", window, -minutes * 60_000, use)
 
 
-async def nothing(_desk: Desk, _ref: TurnRef, _verdict: Verdict) -> None:
+async def nothing(_desk: ServiceHarness, _ref: TurnRef, _verdict: Verdict) -> None:
     """Let it wait."""
 
 
-def decided(decision: Decision) -> Callable[[Desk, TurnRef, Verdict], Awaitable[None]]:
-    async def decide(desk: Desk, _ref: TurnRef, verdict: Verdict) -> None:
-        await desk.reviews.decide(await desk.click(verdict), decision, ANA)
+def decided(
+    decision: Decision,
+) -> Callable[[ServiceHarness, TurnRef, Verdict], Awaitable[None]]:
+    async def decide(harness: ServiceHarness, _ref: TurnRef, verdict: Verdict) -> None:
+        await harness.reviews.decide(await harness.click(verdict), decision, ANA)
 
     return decide
 
 
-async def expired(desk: Desk, _ref: TurnRef, verdict: Verdict) -> None:
-    await desk.overdue((await desk.approval(verdict.item_id)).id)
-    await desk.sweeper.sweep()
+async def expired(harness: ServiceHarness, _ref: TurnRef, verdict: Verdict) -> None:
+    await harness.overdue((await harness.approval(verdict.item_id)).id)
+    await harness.sweeper.sweep()
 
 
-async def lapsed(desk: Desk, ref: TurnRef, verdict: Verdict) -> None:
-    await decided(Approve())(desk, ref, verdict)
-    await desk.lapsed(verdict.item_id)
-    await desk.sweeper.sweep()
+async def lapsed(harness: ServiceHarness, ref: TurnRef, verdict: Verdict) -> None:
+    await decided(Approve())(harness, ref, verdict)
+    await harness.lapsed(verdict.item_id)
+    await harness.sweeper.sweep()
 
 
-async def superseded(desk: Desk, ref: TurnRef, _verdict: Verdict) -> None:
-    await desk.submit(("look_up_order", {}), thread=ref.thread)
+async def superseded(harness: ServiceHarness, ref: TurnRef, _verdict: Verdict) -> None:
+    await harness.submit(("look_up_order", {}), thread=ref.thread)
 
 
-async def withdrawn(desk: Desk, _ref: TurnRef, verdict: Verdict) -> None:
-    await desk.agents.withdraw(frozenset({verdict.item_id}))
+async def withdrawn(harness: ServiceHarness, _ref: TurnRef, verdict: Verdict) -> None:
+    await harness.agents.withdraw(frozenset({verdict.item_id}))
 
 
-async def claimed(desk: Desk, ref: TurnRef, verdict: Verdict) -> None:
-    await decided(Approve())(desk, ref, verdict)
-    await desk.agents.claim(claim_of(ref, verdict))
+async def claimed(harness: ServiceHarness, ref: TurnRef, verdict: Verdict) -> None:
+    await decided(Approve())(harness, ref, verdict)
+    await harness.agents.claim(claim_of(ref, verdict))
 
 
 ENDS = {
@@ -122,97 +126,108 @@ ENDS = {
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 async def test_a_request_stays_counted_when_it(
-    desk: Desk, end: Callable[[Desk, TurnRef, Verdict], Awaitable[None]]
+    harness: ServiceHarness,
+    end: Callable[[ServiceHarness, TurnRef, Verdict], Awaitable[None]],
 ) -> None:
-    ref, verdict = await ask(desk, "t1")
+    ref, verdict = await ask(harness, "t1")
 
-    await end(desk, ref, verdict)
-    await pass_by(desk, minutes=55)
+    await end(harness, ref, verdict)
+    await pass_by(harness, minutes=55)
 
-    assert await asked(desk) == 1
-    assert await asked(desk, "asked_sum") == 49
+    assert await asked(harness) == 1
+    assert await asked(harness, "asked_sum") == 49
 
 
 async def test_the_third_request_is_refused_although_the_first_two_were_refused(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
     for thread in ("t1", "t2"):
-        ref, verdict = await ask(desk, thread)
-        await decided(Reject(reason="no"))(desk, ref, verdict)
+        ref, verdict = await ask(harness, thread)
+        await decided(Reject(reason="no"))(harness, ref, verdict)
 
-    _, third = await ask(desk, "t3")
+    _, third = await ask(harness, "t3")
 
     assert third.kind is VerdictKind.DENY
     assert "the third request in an hour" in third.reason
 
 
-async def test_a_request_that_the_policy_refuses_is_a_request(desk: Desk) -> None:
+async def test_a_request_that_the_policy_refuses_is_a_request(
+    harness: ServiceHarness,
+) -> None:
     for thread in ("t1", "t2", "t3", "t4"):
-        await ask(desk, thread)
-    await pass_by(desk, minutes=55)
+        await ask(harness, thread)
+    await pass_by(harness, minutes=55)
 
-    assert await asked(desk) == 4
+    assert await asked(harness) == 4
 
 
 async def test_a_request_of_an_agent_that_asks_too_much_is_a_request(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
     one = ("process_refund", cast("JsonObject", {"amount": 1, "customer": "c7"}))
-    desk.policy = desk.policy.with_(
-        protect=desk.policy.protect.with_(pending_per_agent=1)
+    harness.policy = harness.policy.with_(
+        protect=harness.policy.protect.with_(pending_per_agent=1)
     )
 
-    _, (held, crowded) = await desk.submit(one, one)
+    _, (held, crowded) = await harness.submit(one, one)
 
     assert (held.kind, crowded.kind) == (VerdictKind.HOLD, VerdictKind.DENY)
-    assert await asked(desk) == 2
+    assert await asked(harness) == 2
 
 
-async def test_a_turn_that_is_submitted_again_asks_once(desk: Desk) -> None:
+async def test_a_turn_that_is_submitted_again_asks_once(
+    harness: ServiceHarness,
+) -> None:
     args: JsonObject = {"amount": 1, "customer": "c7"}
 
     turn = [("process_refund", args)]
-    await asyncio.gather(*(desk.submit(*turn, message_id="m1") for _ in "12345"))
+    await asyncio.gather(*(harness.submit(*turn, message_id="m1") for _ in "12345"))
 
-    assert await asked(desk) == 1
+    assert await asked(harness) == 1
 
 
-async def test_two_requests_of_one_turn_see_each_other(desk: Desk) -> None:
+async def test_two_requests_of_one_turn_see_each_other(harness: ServiceHarness) -> None:
     one = ("process_refund", cast("JsonObject", {"amount": 1, "customer": "c7"}))
 
-    _, verdicts = await desk.submit(one, one, one)
+    _, verdicts = await harness.submit(one, one, one)
 
     kinds = [verdict.kind for verdict in verdicts]
     assert kinds == [VerdictKind.HOLD, VerdictKind.HOLD, VerdictKind.DENY]
 
 
-async def test_a_request_leaves_when_its_hour_has_passed(desk: Desk) -> None:
-    await ask(desk, "t1")
-    await pass_by(desk, minutes=60)
+async def test_a_request_leaves_when_its_hour_has_passed(
+    harness: ServiceHarness,
+) -> None:
+    await ask(harness, "t1")
+    await pass_by(harness, minutes=60)
 
-    assert await asked(desk) == 0
+    assert await asked(harness) == 0
 
 
-async def test_later_requests_change_nothing_about_an_earlier_one(desk: Desk) -> None:
-    _, first = await ask(desk, "t1")
+async def test_later_requests_change_nothing_about_an_earlier_one(
+    harness: ServiceHarness,
+) -> None:
+    _, first = await ask(harness, "t1")
     for thread in ("t2", "t3", "t4"):
-        await ask(desk, thread)
+        await ask(harness, thread)
 
-    outcome = await desk.reviews.decide(await desk.click(first), Approve(), ANA)
+    outcome = await harness.reviews.decide(await harness.click(first), Approve(), ANA)
 
     assert isinstance(outcome, Settled)
 
 
-async def test_an_edit_is_judged_by_the_place_that_its_request_has(desk: Desk) -> None:
-    await ask(desk, "t1", amount=500)
-    _, second = await ask(desk, "t2", amount=100)
-    await ask(desk, "t3", amount=9000)
-    click = await desk.click(second)
+async def test_an_edit_is_judged_by_the_place_that_its_request_has(
+    harness: ServiceHarness,
+) -> None:
+    await ask(harness, "t1", amount=500)
+    _, second = await ask(harness, "t2", amount=100)
+    await ask(harness, "t3", amount=9000)
+    click = await harness.click(second)
 
-    fits = await desk.reviews.preview(
-        await desk.approval(second.item_id), 0, {"amount": 500, "customer": "c7"}
+    fits = await harness.reviews.preview(
+        await harness.approval(second.item_id), 0, {"amount": 500, "customer": "c7"}
     )
-    raised = await desk.reviews.decide(
+    raised = await harness.reviews.decide(
         click, Edit(args={"amount": 501, "customer": "c7"}), ANA
     )
 
@@ -221,13 +236,15 @@ async def test_an_edit_is_judged_by_the_place_that_its_request_has(desk: Desk) -
     assert isinstance(raised, Voted)
 
 
-async def test_an_edit_towards_somebody_else_meets_their_requests(desk: Desk) -> None:
+async def test_an_edit_towards_somebody_else_meets_their_requests(
+    harness: ServiceHarness,
+) -> None:
     for thread in ("t1", "t2"):
-        await ask(desk, thread, customer="c8")
-    _, mine = await ask(desk, "t3")
+        await ask(harness, thread, customer="c8")
+    _, mine = await ask(harness, "t3")
 
-    judged = await desk.reviews.preview(
-        await desk.approval(mine.item_id), 0, {"amount": 1, "customer": "c8"}
+    judged = await harness.reviews.preview(
+        await harness.approval(mine.item_id), 0, {"amount": 1, "customer": "c8"}
     )
 
     assert judged
@@ -240,11 +257,11 @@ async def test_no_order_of_three_requests_lets_the_third_through(store: Store) -
     number = iter(range(10_000))
 
     async def play(choose: Choose) -> None:
-        desk, customer = Desk(store, policy), f"c{next(number)}"
+        harness, customer = ServiceHarness(store, policy), f"c{next(number)}"
         verdicts: list[Verdict] = []
 
         async def one() -> None:
-            _, verdict = await ask(desk, f"t{next(number)}", customer=customer)
+            _, verdict = await ask(harness, f"t{next(number)}", customer=customer)
             verdicts.append(verdict)
 
         await one()
@@ -252,7 +269,7 @@ async def test_no_order_of_three_requests_lets_the_third_through(store: Store) -
             await Interleaver(store.conn, patch).run([one(), one()], choose)
         kinds = sorted(verdict.kind.value for verdict in verdicts)
         assert kinds == ["deny", "hold", "hold"]
-        assert await asked(desk, customer=customer) == 3
+        assert await asked(harness, customer=customer) == 3
 
     orders = 0
     for choose in every_order():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.desk import ANA, BEN, CHLOE, EVE
+from tests.service.harness import ANA, BEN, CHLOE, EVE
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer, Standing
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.service.stopping import StopService

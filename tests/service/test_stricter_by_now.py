@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.service.desk import ANA, BEN, CHLOE, POLICY, Desk, still_members
+from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
 from twokey.gateway.approvals.decisions import Approve, Edit, Forbidden, Invalid, Reject
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
@@ -18,148 +18,162 @@ MINUTE = int(timedelta(minutes=1).total_seconds() * 1000)
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
-def change(desk: Desk, old: str, new: str) -> None:
+def change(harness: ServiceHarness, old: str, new: str) -> None:
     """Put another policy in force."""
     assert old in POLICY
-    desk.policy = load_policy(POLICY.replace(old, new), "policy.yml")
+    harness.policy = load_policy(POLICY.replace(old, new), "policy.yml")
 
 
-async def has_waited(desk: Desk, item_id: str, minutes: int) -> None:
+async def has_waited(harness: ServiceHarness, item_id: str, minutes: int) -> None:
     """Let a card have been opened that long ago; its end stays where it was."""
-    approval = await desk.approval(item_id)
-    keys = desk.store.keys_of_approval(approval.id)
+    approval = await harness.approval(item_id)
+    keys = harness.store.keys_of_approval(approval.id)
     assert keys is not None
     opened_ms = approval.created_at_ms - minutes * MINUTE
     head = keys.head(approval.id)
-    await desk.store.conn.command("HSET", head, "created", str(opened_ms))
+    await harness.store.conn.command("HSET", head, "created", str(opened_ms))
     ends_ms = approval.expires_at_ms - minutes * MINUTE
-    await desk.store.conn.command("HSET", head, "expires", str(ends_ms))
+    await harness.store.conn.command("HSET", head, "expires", str(ends_ms))
 
 
 async def test_a_call_older_than_the_policy_lets_it_be_is_approved_by_nobody(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    click, claim = await desk.refund()
-    await has_waited(desk, claim.item_id, 30)
-    change(desk, REFUND, "process_refund: {tier: approve, expires_in: 20m}")
+    click, claim = await harness.refund()
+    await has_waited(harness, claim.item_id, 30)
+    change(harness, REFUND, "process_refund: {tier: approve, expires_in: 20m}")
 
-    approved = await desk.reviews.decide(click, Approve(), ANA)
-    edited = await desk.reviews.decide(click, Edit(args={"amount": 1}), ANA)
-    rejected = await desk.reviews.decide(click, Reject(reason="late"), ANA)
+    approved = await harness.reviews.decide(click, Approve(), ANA)
+    edited = await harness.reviews.decide(click, Edit(args={"amount": 1}), ANA)
+    rejected = await harness.reviews.decide(click, Reject(reason="late"), ANA)
 
     assert isinstance(approved, Forbidden)
     assert approved.reason.startswith("The policy now gives such a call less time")
     assert isinstance(edited, Forbidden)
     assert rejected.kind == "settled"
-    item = (await desk.approval(claim.item_id)).items[0]
+    item = (await harness.approval(claim.item_id)).items[0]
     assert item.state is ItemState.REJECTED
 
 
-async def test_time_that_people_added_counts_under_a_shorter_policy(desk: Desk) -> None:
-    click, claim = await desk.refund()
-    await desk.reviews.times.extend(claim.item_id.rpartition(".")[0], ANA)
-    await has_waited(desk, claim.item_id, 45)
-    change(desk, REFUND, "process_refund: {tier: approve, expires_in: 30m}")
+async def test_time_that_people_added_counts_under_a_shorter_policy(
+    harness: ServiceHarness,
+) -> None:
+    click, claim = await harness.refund()
+    await harness.reviews.times.extend(claim.item_id.rpartition(".")[0], ANA)
+    await has_waited(harness, claim.item_id, 45)
+    change(harness, REFUND, "process_refund: {tier: approve, expires_in: 30m}")
 
-    outcome = await desk.reviews.decide(click, Approve(), ANA)
+    outcome = await harness.reviews.decide(click, Approve(), ANA)
 
     assert outcome.kind == "settled"
 
 
 async def test_a_call_that_was_raised_has_the_time_of_its_tier_from_then_on(
-    desk: Desk,
+    harness: ServiceHarness,
 ) -> None:
-    click, claim = await desk.refund()
-    await has_waited(desk, claim.item_id, 30)
-    change(desk, REFUND, "process_refund: {tier: escalate, expires_in: 20m}")
+    click, claim = await harness.refund()
+    await has_waited(harness, claim.item_id, 30)
+    change(harness, REFUND, "process_refund: {tier: escalate, expires_in: 20m}")
 
-    first = await desk.reviews.decide(click, Approve(), ANA)
-    second = await desk.reviews.decide(click, Approve(), CHLOE, voters=still_members)
+    first = await harness.reviews.decide(click, Approve(), ANA)
+    second = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
 
     assert (first.kind, second.kind) == ("voted", "settled")
 
 
 @pytest.mark.parametrize("now", ["escalate", "deny"])
-async def test_a_raised_tier_counts(desk: Desk, now: str) -> None:
-    click, claim = await desk.refund()
-    change(desk, REFUND, f"process_refund: {{tier: {now}}}")
+async def test_a_raised_tier_counts(harness: ServiceHarness, now: str) -> None:
+    click, claim = await harness.refund()
+    change(harness, REFUND, f"process_refund: {{tier: {now}}}")
 
-    outcome = await desk.reviews.decide(click, Approve(), ANA)
+    outcome = await harness.reviews.decide(click, Approve(), ANA)
 
     assert outcome.kind == ("voted" if now == "escalate" else "forbidden")
-    item = (await desk.approval(claim.item_id)).items[0]
+    item = (await harness.approval(claim.item_id)).items[0]
     assert item.state is ItemState.PENDING
 
 
-async def test_a_lowered_tier_and_a_deleted_tool_change_nothing(desk: Desk) -> None:
-    _, (verdict,) = await desk.submit(("wire_money", {"amount": 1}))
-    click = await desk.click(verdict)
+async def test_a_lowered_tier_and_a_deleted_tool_change_nothing(
+    harness: ServiceHarness,
+) -> None:
+    _, (verdict,) = await harness.submit(("wire_money", {"amount": 1}))
+    click = await harness.click(verdict)
     for other in ("wire_money: {tier: auto}", "pay: {tier: auto}"):
-        change(desk, "wire_money: {tier: escalate}", other)
+        change(harness, "wire_money: {tier: escalate}", other)
 
-        await desk.reviews.decide(click, Approve(), ANA)
-        item = (await desk.approval(verdict.item_id)).items[0]
+        await harness.reviews.decide(click, Approve(), ANA)
+        item = (await harness.approval(verdict.item_id)).items[0]
 
         assert item.state is ItemState.PENDING
         assert len(item.votes) == 1
 
 
-async def test_who_left_a_role_and_who_joined_it_may_both_not(desk: Desk) -> None:
-    click, _ = await desk.refund()
-    change(desk, "users: [U0ANA, U0BEN, U0DAN]", "users: [U0BEN, U0EVE]")
+async def test_who_left_a_role_and_who_joined_it_may_both_not(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
+    change(harness, "users: [U0ANA, U0BEN, U0DAN]", "users: [U0BEN, U0EVE]")
 
-    gone = await desk.reviews.decide(click, Approve(), ANA)
-    stays = await desk.reviews.decide(click, Approve(), BEN)
+    gone = await harness.reviews.decide(click, Approve(), ANA)
+    stays = await harness.reviews.decide(click, Approve(), BEN)
 
     assert isinstance(gone, Forbidden)
     assert stays.kind == "settled"
 
 
-async def test_a_larger_quorum_counts(desk: Desk) -> None:
-    _, (verdict,) = await desk.submit(("wire_money", {"amount": 1}))
-    click = await desk.click(verdict)
-    change(desk, "approvals: 2", "approvals: 3")
+async def test_a_larger_quorum_counts(harness: ServiceHarness) -> None:
+    _, (verdict,) = await harness.submit(("wire_money", {"amount": 1}))
+    click = await harness.click(verdict)
+    change(harness, "approvals: 2", "approvals: 3")
 
     for who, kind in ((ANA, "voted"), (CHLOE, "voted"), (BEN, "settled")):
-        outcome = await desk.reviews.decide(click, Approve(), who, voters=still_members)
+        outcome = await harness.reviews.decide(
+            click, Approve(), who, voters=still_members
+        )
         assert outcome.kind == kind
 
 
-async def test_a_decision_that_is_not_allowed_any_more_is_refused(desk: Desk) -> None:
-    click, _ = await desk.refund()
-    change(desk, REFUND, "process_refund: {tier: approve, allow: [reject, respond]}")
+async def test_a_decision_that_is_not_allowed_any_more_is_refused(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
+    change(harness, REFUND, "process_refund: {tier: approve, allow: [reject, respond]}")
 
-    outcome = await desk.reviews.decide(click, Approve(), ANA)
+    outcome = await harness.reviews.decide(click, Approve(), ANA)
 
     assert outcome == Invalid(errors={"": "approve is not allowed for this tool."})
 
 
-async def test_a_reason_that_is_required_by_now_is_asked_for(desk: Desk) -> None:
-    click, _ = await desk.refund()
-    change(desk, REFUND, "process_refund: {tier: approve, requires_reason: true}")
+async def test_a_reason_that_is_required_by_now_is_asked_for(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
+    change(harness, REFUND, "process_refund: {tier: approve, requires_reason: true}")
 
-    silent = await desk.reviews.decide(click, Reject(reason=" "), ANA)
-    changed = await desk.reviews.decide(click, Edit(args={"amount": 1}), ANA)
-    said = await desk.reviews.decide(click, Reject(reason="twice"), ANA)
+    silent = await harness.reviews.decide(click, Reject(reason=" "), ANA)
+    changed = await harness.reviews.decide(click, Edit(args={"amount": 1}), ANA)
+    said = await harness.reviews.decide(click, Reject(reason="twice"), ANA)
 
     assert isinstance(silent, Invalid)
     assert isinstance(changed, Invalid)
     assert said.kind == "settled"
 
 
-async def test_an_edit_has_to_fit_the_schema_of_now_as_well(desk: Desk) -> None:
-    click, _ = await desk.refund()
+async def test_an_edit_has_to_fit_the_schema_of_now_as_well(
+    harness: ServiceHarness,
+) -> None:
+    click, _ = await harness.refund()
     schema = "{properties: {amount: {type: number, maximum: 50}}}"
-    change(desk, REFUND, f"process_refund: {{tier: approve, args_schema: {schema}}}")
+    change(harness, REFUND, f"process_refund: {{tier: approve, args_schema: {schema}}}")
 
-    large = await desk.reviews.decide(click, Edit(args={"amount": 60}), ANA)
+    large = await harness.reviews.decide(click, Edit(args={"amount": 60}), ANA)
     smuggled: JsonObject = {"amount": 1, "to": "me"}
-    unknown = await desk.reviews.decide(click, Edit(args=smuggled), ANA)
-    small = await desk.reviews.decide(click, Edit(args={"amount": 40}), ANA)
+    unknown = await harness.reviews.decide(click, Edit(args=smuggled), ANA)
+    small = await harness.reviews.decide(click, Edit(args={"amount": 40}), ANA)
 
     assert isinstance(large, Invalid)
     assert list(large.errors) == ["/amount"]

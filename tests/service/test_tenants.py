@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.desk import ANA, Desk
+from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -22,14 +22,14 @@ TURN = Turn(
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
-    return Desk(store)
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
 
 
 @pytest.fixture
-def other(desk: Desk) -> ReviewService:
+def other(harness: ServiceHarness) -> ReviewService:
     """Return the reviews of another tenant on the same store."""
-    return ReviewService(desk.store, lambda: desk.policy, tenant="other")
+    return ReviewService(harness.store, lambda: harness.policy, tenant="other")
 
 
 async def ask(reviews: ReviewService, by: Person, once: str = "") -> bool:
@@ -39,19 +39,19 @@ async def ask(reviews: ReviewService, by: Person, once: str = "") -> bool:
 
 
 async def test_nobody_is_the_requester_of_another_tenants_call(
-    desk: Desk, other: ReviewService
+    harness: ServiceHarness, other: ReviewService
 ) -> None:
     await ask(other, KIM)
-    (verdict,) = await desk.agents.submit(TURN)
+    (verdict,) = await harness.agents.submit(TURN)
 
-    approval = await desk.approval(verdict.item_id)
+    approval = await harness.approval(verdict.item_id)
     assert (approval.requester, approval.principals) == (None, ())
 
 
 async def test_a_message_of_one_tenant_is_not_known_to_another(
-    desk: Desk, other: ReviewService
+    harness: ServiceHarness, other: ReviewService
 ) -> None:
-    assert await ask(desk.reviews, KIM, "event:1")
+    assert await ask(harness.reviews, KIM, "event:1")
     assert await ask(other, KIM, "event:1")
 
 
@@ -66,15 +66,15 @@ async def test_a_thread_of_another_tenant_is_run_beside_ours(store: Store) -> No
 
 
 async def test_a_turn_of_another_tenant_ends_none_of_ours(
-    desk: Desk, other: ReviewService
+    harness: ServiceHarness, other: ReviewService
 ) -> None:
-    click, claim = await desk.refund(1)
-    agents = AgentService(desk.store, lambda: desk.policy, tenant="other")
+    click, claim = await harness.refund(1)
+    agents = AgentService(harness.store, lambda: harness.policy, tenant="other")
 
     (verdict,) = await agents.submit(TURN)
 
     assert verdict.kind is VerdictKind.HOLD
-    assert (await desk.item(claim.item_id)).is_pending
-    assert await desk.opened() == [click.approval]
-    assert click.approval not in await desk.opened("other")
+    assert (await harness.item(claim.item_id)).is_pending
+    assert await harness.opened() == [click.approval]
+    assert click.approval not in await harness.opened("other")
     assert (await other.decide(click, Approve(), ANA)).kind == "unknown"

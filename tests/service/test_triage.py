@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.service.desk import ANA, CHLOE, POLICY, Desk, still_members
+from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
 from tests.service.windowed import LIMIT, WINDOWS, refunded
 from tests.service.windowed import refund as refund_of
 from twokey.gateway.approvals.decisions import Approve, Settled, Voted
@@ -61,12 +61,12 @@ def saying(raise_to: str, score: int = 0, rationale: str = "") -> Played:
     return Played(lambda _: said)
 
 
-def desk_with(store: Store, triage: object, policy: str = ON) -> Desk:
+def desk_with(store: Store, triage: object, policy: str = ON) -> ServiceHarness:
     """Return a desk whose agents' calls go to triage."""
     given: Any = triage
-    desk = Desk(store, load_policy(policy, "policy.yml"))
-    desk.agents = AgentService(store, lambda: desk.policy, triage=given)
-    return desk
+    harness = ServiceHarness(store, load_policy(policy, "policy.yml"))
+    harness.agents = AgentService(store, lambda: harness.policy, triage=given)
+    return harness
 
 
 async def audit(store: Store, *names: EventName) -> list[Event]:
@@ -75,20 +75,20 @@ async def audit(store: Store, *names: EventName) -> list[Event]:
     return [event for event in entries if event.name in names]
 
 
-async def refund(desk: Desk, thread: str = "t1", **args: Any) -> Verdict:
+async def refund(harness: ServiceHarness, thread: str = "t1", **args: Any) -> Verdict:
     """Submit one refund."""
     call: JsonObject = {"amount": 5, **args}
-    _, (verdict,) = await desk.submit(("process_refund", call), thread=thread)
+    _, (verdict,) = await harness.submit(("process_refund", call), thread=thread)
     return verdict
 
 
 async def test_a_raise_by_triage_asks_for_what_the_higher_tier_asks_for(
     store: Store,
 ) -> None:
-    desk = desk_with(store, saying("escalate", 80, "It pays a new account."))
+    harness = desk_with(store, saying("escalate", 80, "It pays a new account."))
 
-    verdict = await refund(desk)
-    item = await desk.item(verdict.item_id)
+    verdict = await refund(harness)
+    item = await harness.item(verdict.item_id)
 
     assert verdict.tier is Tier.ESCALATE
     assert item.tier is Tier.ESCALATE
@@ -104,13 +104,13 @@ async def test_a_raise_by_triage_asks_for_what_the_higher_tier_asks_for(
 async def test_a_frozen_raise_outlives_triage_and_the_policy_that_asked_for_it(
     store: Store,
 ) -> None:
-    desk = desk_with(store, saying("escalate"))
-    verdict = await refund(desk)
-    desk.policy = load_policy(POLICY, "policy.yml")
+    harness = desk_with(store, saying("escalate"))
+    verdict = await refund(harness)
+    harness.policy = load_policy(POLICY, "policy.yml")
 
-    click = await desk.click(verdict)
-    first = await desk.reviews.decide(click, Approve(), ANA)
-    second = await desk.reviews.decide(click, Approve(), CHLOE, voters=still_members)
+    click = await harness.click(verdict)
+    first = await harness.reviews.decide(click, Approve(), ANA)
+    second = await harness.reviews.decide(click, Approve(), CHLOE, voters=still_members)
 
     assert isinstance(first, Voted)
     assert isinstance(second, Settled)
@@ -130,10 +130,10 @@ async def test_a_frozen_raise_outlives_triage_and_the_policy_that_asked_for_it(
     ],
 )
 async def test_anything_else_changes_nothing(store: Store, answer: object) -> None:
-    desk = desk_with(store, Played(lambda _: answer))
-    plain = Desk(store, load_policy(POLICY, "policy.yml"))
+    harness = desk_with(store, Played(lambda _: answer))
+    plain = ServiceHarness(store, load_policy(POLICY, "policy.yml"))
 
-    changed = await desk.item((await refund(desk, note=BEGGING)).item_id)
+    changed = await harness.item((await refund(harness, note=BEGGING)).item_id)
     same = await plain.item((await refund(plain, "t2", note=BEGGING)).item_id)
 
     assert changed.id != same.id
@@ -148,9 +148,9 @@ async def test_a_triage_that_fails_is_counted_and_the_call_waits_as_it_would(
     def fail(packet: Packet) -> object:
         raise ValueError(packet.arguments)
 
-    desk = desk_with(store, Played(fail))
+    harness = desk_with(store, Played(fail))
 
-    verdict = await refund(desk, note="4111-1111")
+    verdict = await refund(harness, note="4111-1111")
 
     (told,) = await audit(store, EventName.TRIAGE_SILENT)
     assert verdict.tier is Tier.APPROVE
@@ -161,9 +161,9 @@ async def test_a_triage_that_fails_is_counted_and_the_call_waits_as_it_would(
 async def test_a_policy_that_asks_for_triage_where_there_is_none_says_so(
     store: Store,
 ) -> None:
-    desk = desk_with(store, None)
+    harness = desk_with(store, None)
 
-    verdict = await refund(desk)
+    verdict = await refund(harness)
 
     (told,) = await audit(store, EventName.TRIAGE_SILENT)
     assert verdict.tier is Tier.APPROVE
@@ -179,11 +179,11 @@ async def test_a_hanging_triage_costs_a_turn_its_time_out_once(store: Store) -> 
             return await asyncio.Event().wait()
 
     triage = Hanging()
-    desk = desk_with(store, triage, ON.replace("timeout: 20s", "timeout: 2s"))
+    harness = desk_with(store, triage, ON.replace("timeout: 20s", "timeout: 2s"))
     loop = asyncio.get_running_loop()
     began = loop.time()
 
-    _, verdicts = await desk.submit(*(refund_of(n) for n in range(5)))
+    _, verdicts = await harness.submit(*(refund_of(n) for n in range(5)))
 
     assert triage.count == 5
     assert {verdict.tier for verdict in verdicts} == {Tier.APPROVE}
@@ -201,9 +201,9 @@ async def test_all_calls_of_a_turn_are_asked_about_at_the_same_time(
             async with self.all_here:
                 return {"raise_to": "escalate"}
 
-    desk = desk_with(store, Together())
+    harness = desk_with(store, Together())
 
-    _, verdicts = await desk.submit(*(refund_of(n) for n in range(3)))
+    _, verdicts = await harness.submit(*(refund_of(n) for n in range(3)))
 
     assert [verdict.tier for verdict in verdicts] == [Tier.ESCALATE] * 3
 
@@ -213,10 +213,10 @@ async def test_triage_is_asked_only_where_the_policy_switches_it_on(
 ) -> None:
     triage = saying("escalate")
     off = desk_with(store, triage, POLICY)
-    desk = desk_with(store, triage)
+    harness = desk_with(store, triage)
 
     await refund(off, thread="t2")
-    _, (auto, deny) = await desk.submit(
+    _, (auto, deny) = await harness.submit(
         ("look_up_order", {}), ("drop_table", {"name": "orders"})
     )
 
@@ -227,23 +227,23 @@ async def test_triage_is_asked_only_where_the_policy_switches_it_on(
 async def test_a_call_that_would_run_unasked_waits_when_triage_says_so(
     store: Store,
 ) -> None:
-    desk = desk_with(store, saying("approve", 9, "Bulk reading."), ASKED)
+    harness = desk_with(store, saying("approve", 9, "Bulk reading."), ASKED)
 
-    _, (verdict,) = await desk.submit(("look_up_order", {"id": "*"}))
+    _, (verdict,) = await harness.submit(("look_up_order", {"id": "*"}))
 
-    item = await desk.item(verdict.item_id)
+    item = await harness.item(verdict.item_id)
     assert (verdict.kind, item.tier) == (VerdictKind.HOLD, Tier.APPROVE)
     assert item.triage is not None
     assert item.triage.raised_to is Tier.APPROVE
 
 
 async def test_no_wish_of_the_agent_takes_a_raise_back(store: Store) -> None:
-    desk = desk_with(store, saying("approve"), ASKED)
+    harness = desk_with(store, saying("approve"), ASKED)
     hint = CallHint(hold=False)
     call = ProposedCall(tool="look_up_order", args={}, tool_call_id="c", hint=hint)
     ref = TurnRef(agent="support", thread="t9", message_id="m9")
 
-    (verdict,) = await desk.agents.submit(Turn(ref=ref, calls=(call,)))
+    (verdict,) = await harness.agents.submit(Turn(ref=ref, calls=(call,)))
 
     assert (verdict.kind, verdict.tier) == (VerdictKind.HOLD, Tier.APPROVE)
 
@@ -258,9 +258,9 @@ async def test_no_wish_of_the_agent_takes_a_raise_back(store: Store) -> None:
 async def test_triage_refuses_only_where_the_policy_lets_it(
     store: Store, tool: str, kind: VerdictKind, tier: Tier
 ) -> None:
-    desk = desk_with(store, saying("deny", 100, "It says 4111."), ASKED)
+    harness = desk_with(store, saying("deny", 100, "It says 4111."), ASKED)
 
-    _, (verdict,) = await desk.submit((tool, {"note": "4111"}))
+    _, (verdict,) = await harness.submit((tool, {"note": "4111"}))
 
     assert (verdict.kind, verdict.tier) == (kind, tier)
     assert "4111" not in verdict.reason
@@ -271,9 +271,9 @@ async def test_triage_refuses_only_where_the_policy_lets_it(
 async def test_the_audit_log_has_the_raise_and_no_word_of_the_rationale(
     store: Store,
 ) -> None:
-    desk = desk_with(store, saying("escalate", 80, "Card 4111 is odd."))
+    harness = desk_with(store, saying("escalate", 80, "Card 4111 is odd."))
 
-    verdict = await refund(desk, card="4111")
+    verdict = await refund(harness, card="4111")
 
     (raised,) = await audit(store, EventName.TRIAGE_RAISED)
     every = await audit_entries(store.conn, store.keys_of_tenant("default"))
@@ -283,9 +283,9 @@ async def test_the_audit_log_has_the_raise_and_no_word_of_the_rationale(
 
 
 async def test_a_score_alone_is_kept_without_the_words(store: Store) -> None:
-    desk = desk_with(store, saying("approve", 55, BEGGING))
+    harness = desk_with(store, saying("approve", 55, BEGGING))
 
-    item = await desk.item((await refund(desk)).item_id)
+    item = await harness.item((await refund(harness)).item_id)
 
     assert item.triage == Opinion(score=55)
     assert not await audit(store, EventName.TRIAGE_RAISED, EventName.TRIAGE_SILENT)
@@ -293,10 +293,10 @@ async def test_a_score_alone_is_kept_without_the_words(store: Store) -> None:
 
 async def test_a_turn_that_comes_again_is_not_put_to_triage_again(store: Store) -> None:
     triage = saying("escalate")
-    desk = desk_with(store, triage)
+    harness = desk_with(store, triage)
 
-    _, first = await desk.submit(("process_refund", {"amount": 1}), message_id="m1")
-    _, again = await desk.submit(("process_refund", {"amount": 1}), message_id="m1")
+    _, first = await harness.submit(("process_refund", {"amount": 1}), message_id="m1")
+    _, again = await harness.submit(("process_refund", {"amount": 1}), message_id="m1")
 
     assert first == again
     assert len(triage.seen) == 1
@@ -315,12 +315,12 @@ async def test_a_freeze_while_triage_thinks_stops_the_call(store: Store) -> None
             return {"raise_to": "notify"}
 
     triage = Slow()
-    desk = desk_with(store, triage, ASKED)
-    submitting = asyncio.create_task(desk.submit(("look_up_order", {})))
+    harness = desk_with(store, triage, ASKED)
+    submitting = asyncio.create_task(harness.submit(("look_up_order", {})))
     await triage.asked.wait()
 
     scope = Scope(kind=ScopeKind.TOOL, name="look_up_order")
-    await desk.reviews.freezes.freeze(scope, "Ana", "too much")
+    await harness.reviews.freezes.freeze(scope, "Ana", "too much")
     triage.may_answer.set()
     _, (verdict,) = await submitting
 
@@ -334,8 +334,8 @@ async def test_what_triage_refuses_leaves_its_windows_and_what_it_raises_stays(
 ) -> None:
     policy = ON.replace("timeout: 20s", "timeout: 20s, may_deny: true")
     policy = policy.replace("process_refund: {tier: approve}\n", LIMIT) + WINDOWS
-    desk = desk_with(store, saying(raise_to), policy)
+    harness = desk_with(store, saying(raise_to), policy)
 
-    await desk.submit(refund_of(40))
+    await harness.submit(refund_of(40))
 
-    assert await refunded(desk) == left
+    assert await refunded(harness) == left

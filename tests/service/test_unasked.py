@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.service.desk import ANA, Desk
+from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.policy import schemas
 from twokey.gateway.protocol.wire import VerdictKind
@@ -33,11 +33,11 @@ def trips(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 async def test_a_call_that_runs_unasked_takes_two_round_trips(
     store: Store, trips: list[str]
 ) -> None:
-    desk = Desk(store)
-    await desk.submit(("look_up_order", {}))  # scripts are loaded by the first one
+    harness = ServiceHarness(store)
+    await harness.submit(("look_up_order", {}))  # scripts are loaded by the first one
     trips.clear()
 
-    _, verdicts = await desk.submit(("look_up_order", {}), thread="t2")
+    _, verdicts = await harness.submit(("look_up_order", {}), thread="t2")
 
     assert verdicts[0].kind is VerdictKind.RUN
     # Who asked is remembered first, in two; that is the desk's own.
@@ -47,13 +47,13 @@ async def test_a_call_that_runs_unasked_takes_two_round_trips(
 async def test_what_a_thread_has_behind_it_costs_nothing(
     store: Store, trips: list[str]
 ) -> None:
-    desk = Desk(store)
+    harness = ServiceHarness(store)
     for _ in range(5):
-        click, _ = await desk.refund()
-        await desk.reviews.decide(click, Reject(reason="no"), ANA)
+        click, _ = await harness.refund()
+        await harness.reviews.decide(click, Reject(reason="no"), ANA)
     trips.clear()
 
-    await desk.submit(("look_up_order", {}))
+    await harness.submit(("look_up_order", {}))
 
     assert len(trips) == 4
 
@@ -61,12 +61,12 @@ async def test_what_a_thread_has_behind_it_costs_nothing(
 async def test_what_waits_around_and_beside_an_agent_costs_nothing(
     store: Store, trips: list[str]
 ) -> None:
-    desk = Desk(store)
+    harness = ServiceHarness(store)
     for ns in ("", "tools:1", "tools:2", "tools:9|1"):
-        await desk.submit(("process_refund", {"amount": 1}), ns=ns)
+        await harness.submit(("process_refund", {"amount": 1}), ns=ns)
     trips.clear()
 
-    await desk.submit(("look_up_order", {}), ns="tools:9")
+    await harness.submit(("look_up_order", {}), ns="tools:9")
 
     assert len(trips) == 4
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.service.desk import POLICY, Desk
+from tests.service.harness import POLICY, ServiceHarness
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Result
@@ -23,9 +23,9 @@ FAILED = Result(ok=False, summary="no such order 78291")
 
 
 @pytest.fixture
-def desk(store: Store) -> Desk:
+def harness(store: Store) -> ServiceHarness:
     text = POLICY.replace("look_up_order: {tier: auto}\n", RULE)
-    return Desk(store, load_policy(text, "policy.yml"))
+    return ServiceHarness(store, load_policy(text, "policy.yml"))
 
 
 def end_of(ref: TurnRef, call: str = "c0", **changes: object) -> CallEnd:
@@ -35,33 +35,35 @@ def end_of(ref: TurnRef, call: str = "c0", **changes: object) -> CallEnd:
     return end.with_(**changes)
 
 
-async def failures(desk: Desk) -> int:
-    key = desk.store.keys_of_tenant("default").failures("default", "support")
-    count = await desk.store.conn.command("ZCARD", key)
+async def failures(harness: ServiceHarness) -> int:
+    key = harness.store.keys_of_tenant("default").failures("default", "support")
+    count = await harness.store.conn.command("ZCARD", key)
     assert isinstance(count, int)
     return count
 
 
-async def test_a_rule_sees_that_calls_keep_failing(desk: Desk) -> None:
-    ref, _ = await desk.submit(("look_up_order", {}), ("look_up_order", {}))
+async def test_a_rule_sees_that_calls_keep_failing(harness: ServiceHarness) -> None:
+    ref, _ = await harness.submit(("look_up_order", {}), ("look_up_order", {}))
     for call in ("c0", "c1"):
-        await desk.agents.ended(end_of(ref, call))
+        await harness.agents.ended(end_of(ref, call))
 
-    _, (verdict,) = await desk.submit(("look_up_order", {}))
+    _, (verdict,) = await harness.submit(("look_up_order", {}))
 
     assert verdict.tier is Tier.APPROVE
 
 
-async def test_a_failure_that_is_told_often_counts_once(desk: Desk) -> None:
-    ref, _ = await desk.submit(("look_up_order", {}))
+async def test_a_failure_that_is_told_often_counts_once(
+    harness: ServiceHarness,
+) -> None:
+    ref, _ = await harness.submit(("look_up_order", {}))
 
-    await asyncio.gather(*(desk.agents.ended(end_of(ref)) for _ in range(8)))
+    await asyncio.gather(*(harness.agents.ended(end_of(ref)) for _ in range(8)))
 
-    assert await failures(desk) == 1
-    keys = desk.store.keys_of_tenant("default")
+    assert await failures(harness) == 1
+    keys = harness.store.keys_of_tenant("default")
     told = [
         event
-        for event in await audit_entries(desk.store.conn, keys)
+        for event in await audit_entries(harness.store.conn, keys)
         if event.name is EventName.CALL_FAILED
     ]
     assert len(told) == 1
@@ -81,18 +83,20 @@ async def test_a_failure_that_is_told_often_counts_once(desk: Desk) -> None:
     ],
 )
 async def test_what_our_record_does_not_know_counts_nothing(
-    desk: Desk, changes: dict[str, object]
+    harness: ServiceHarness, changes: dict[str, object]
 ) -> None:
-    ref, _ = await desk.submit(("look_up_order", {}))
+    ref, _ = await harness.submit(("look_up_order", {}))
 
-    await desk.agents.ended(end_of(ref).with_(**changes))
+    await harness.agents.ended(end_of(ref).with_(**changes))
 
-    assert await failures(desk) == 0
+    assert await failures(harness) == 0
 
 
-async def test_a_call_that_waits_is_no_failure_of_an_unasked_one(desk: Desk) -> None:
-    ref, _ = await desk.submit(("process_refund", {"amount": 1}))
+async def test_a_call_that_waits_is_no_failure_of_an_unasked_one(
+    harness: ServiceHarness,
+) -> None:
+    ref, _ = await harness.submit(("process_refund", {"amount": 1}))
 
-    await desk.agents.ended(end_of(ref, tool="process_refund"))
+    await harness.agents.ended(end_of(ref, tool="process_refund"))
 
-    assert await failures(desk) == 0
+    assert await failures(harness) == 0

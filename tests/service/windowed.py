@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.service.desk import POLICY, Desk
+from tests.service.harness import POLICY, ServiceHarness
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.resources import resource_key
 from twokey.gateway.policy.rules import Policy
@@ -34,9 +34,9 @@ def windowed_policy() -> Policy:
     return load_policy(WINDOWED, "policy.yml")
 
 
-def windowed(store: Store) -> Desk:
+def windowed(store: Store) -> ServiceHarness:
     """Return a desk with that policy."""
-    return Desk(store, windowed_policy())
+    return ServiceHarness(store, windowed_policy())
 
 
 def refund(
@@ -46,7 +46,7 @@ def refund(
     return tool, {"amount": amount, "customer": customer}
 
 
-async def refunded(desk: Desk, customer: str = "c7") -> float:
+async def refunded(harness: ServiceHarness, customer: str = "c7") -> float:
     """Return what counts of a customer's refunds now."""
-    total = await desk.total("refunds", resource_key(customer))
+    total = await harness.total("refunds", resource_key(customer))
     return total / MICRO

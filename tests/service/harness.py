@@ -1,4 +1,4 @@
-"""Set up the two services on one store, with a policy and a submitted refund."""
+"""Harness of the services: one store, a policy and a submitted refund."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ ANA, BEN, CHLOE, EVE = map(person, ["U0ANA", "U0BEN", "U0CHLOE", "U0EVE"])
 
 
 @dataclass
-class Desk:
+class ServiceHarness:
     """Agents and reviewers of one store, under one policy that may change."""
 
     store: Store

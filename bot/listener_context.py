@@ -170,5 +170,5 @@ class ListenerContext:
 
 
 def _takes_several(item: Item) -> bool:
-    most = max(part.approvals for part in item.demand.parts)
+    most = max(part.approvals for part in item.requirement.parts)
     return most > 1 or item.tier is Tier.ESCALATE or bool(item.votes)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 
 from twokey.bot.membership import Account, Membership, NoAnswer, Snapshot
 from twokey.gateway.approvals.decisions import Reviewer, Standing
-from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Approval
 
 
@@ -67,9 +67,11 @@ class Reviewers:
 
     async def warm(self, approval: Approval) -> None:
         """Ask about the people who may decide this, so that a click need not."""
-        demands = [item.demand for item in approval.items]
-        users = {user for demand in demands for user in users_of(demand)}
-        groups = {group for demand in demands for group in groups_of(demand)}
+        requirements = [item.requirement for item in approval.items]
+        users = {user for requirement in requirements for user in users_of(requirement)}
+        groups = {
+            group for requirement in requirements for group in groups_of(requirement)
+        }
         await asyncio.gather(
             *(self._membership.account(user) for user in sorted(users)),
             *(self._membership.group(group) for group in sorted(groups)),
@@ -121,11 +123,11 @@ class Reviewers:
         return known.standing
 
 
-def groups_of(demand: Demand) -> frozenset[str]:
-    """Return the user groups that matter for a demand."""
-    return frozenset(group for role in demand.roles for group in role.usergroups)
+def groups_of(requirement: Requirement) -> frozenset[str]:
+    """Return the user groups that matter for a requirement."""
+    return frozenset(group for role in requirement.roles for group in role.usergroups)
 
 
-def users_of(demand: Demand) -> frozenset[str]:
-    """Return the people a demand lists by id."""
-    return frozenset(user for role in demand.roles for user in role.users)
+def users_of(requirement: Requirement) -> frozenset[str]:
+    """Return the people a requirement lists by id."""
+    return frozenset(user for role in requirement.roles for user in role.users)

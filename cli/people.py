@@ -10,9 +10,9 @@ from twokey.bot.membership import account_of
 from twokey.bot.web import Reply, Slack, SlackError, SlackRefused
 from twokey.gateway.approvals.decisions import Reviewer, Standing
 from twokey.gateway.approvals.membership import holds
-from twokey.gateway.approvals.people import Demand, Role, Vote
+from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.quorum import Tally, roles_of, tally
-from twokey.gateway.policy.reachable import Reachable, reachable_demands
+from twokey.gateway.policy.reachable import Reachable, reachable_requirements
 from twokey.gateway.policy.rules import Policy
 
 MOST_PEOPLE = 90
@@ -75,7 +75,7 @@ async def check_people(
     Raises:
         SlackError: when Slack does not list the user groups.
     """
-    reachable = list(reachable_demands(policy))
+    reachable = list(reachable_requirements(policy))
     roles = _roles(policy, reachable)
     groups = await _groups(slack)
     ids = dict.fromkeys(
@@ -103,8 +103,8 @@ async def check_people(
         text = f"Slack did not say who {', '.join(unknown)} is; run this again."
         yield Finding("people", text, is_bad=True)
         return
-    for demand, tools in _by_demand(reachable):
-        yield _demand_finding(demand, tools, people)
+    for requirement, tools in _by_requirement(reachable):
+        yield _requirement_finding(requirement, tools, people)
 
 
 def _is_unknown(one: Reviewer) -> bool:
@@ -141,19 +141,21 @@ def _size(able: Sequence[Reviewer], people: People) -> str:
     return f"{many}, {len(able) - 1} could approve a request of one of them"
 
 
-def _demand_finding(demand: Demand, tools: Sequence[str], people: People) -> Finding:
+def _requirement_finding(
+    requirement: Requirement, tools: Sequence[str], people: People
+) -> Finding:
     name = f"people for {_shortened(tools)}"
     if people.requester is not None:
-        count = _count(demand, people, without=people.requester)
+        count = _count(requirement, people, without=people.requester)
         whose = f" for a request of {_name(people.requester)}"
         return _met(name, count) if count.is_met else _unmet(name, count, whose)
-    count = _count(demand, people)
+    count = _count(requirement, people)
     if not count.is_met:
         return _unmet(name, count, "")
     alone = [
         _name(one)
         for one in people.members
-        if not _count(demand, people, without=one).is_met
+        if not _count(requirement, people, without=one).is_met
     ]
     but = f", but not for requests of {', '.join(alone)}" if alone else ""
     return Finding(name, f"{_met(name, count).text}{but}")
@@ -173,29 +175,36 @@ def _unmet(name: str, count: Tally, whose: str) -> Finding:
     return Finding(name, text, is_bad=True)
 
 
-def _count(demand: Demand, people: People, *, without: Reviewer | None = None) -> Tally:
+def _count(
+    requirement: Requirement, people: People, *, without: Reviewer | None = None
+) -> Tally:
     """Let everybody vote who may: what that does not meet, nobody can."""
     votes = [
         Vote(
             by=one.person,
-            roles=roles_of(one, demand.roles),
+            roles=roles_of(one, requirement.roles),
             action_hash="",
             at_ms=0,
         )
         for one in people.members
         if without is None or one.user != without.user
     ]
-    return tally(demand, votes, "")
+    return tally(requirement, votes, "")
 
 
-def _by_demand(reachable: Iterable[Reachable]) -> list[tuple[Demand, list[str]]]:
+def _by_requirement(
+    reachable: Iterable[Reachable],
+) -> list[tuple[Requirement, list[str]]]:
     """Return each requirement once, with the tools it is for."""
-    found: list[tuple[Demand, list[str]]] = []
+    found: list[tuple[Requirement, list[str]]] = []
     for one in reachable:
-        tools = next((names for demand, names in found if demand == one.demand), None)
+        tools = next(
+            (names for requirement, names in found if requirement == one.requirement),
+            None,
+        )
         if tools is None:
             tools = list[str]()
-            found.append((one.demand, tools))
+            found.append((one.requirement, tools))
         tool = one.tool or "any other tool"
         of = f" of {one.agent}" if one.agent else ""
         plain, whole = f"{tool} ({one.tier})", f"{tool}{of} ({one.tier})"
@@ -207,7 +216,7 @@ def _by_demand(reachable: Iterable[Reachable]) -> list[tuple[Demand, list[str]]]
 def _roles(policy: Policy, reachable: Iterable[Reachable]) -> list[Role]:
     """Return every role once: those with a name, and people listed by id together."""
     named = {role.name: role for role in policy.roles_named(tuple(policy.roles))}
-    for role in (role for one in reachable for role in one.demand.roles):
+    for role in (role for one in reachable for role in one.requirement.roles):
         known = named.get(role.name, Role(name=role.name))
         named[role.name] = known.with_(
             users=tuple(dict.fromkeys((*known.users, *role.users))),

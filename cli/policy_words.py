@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import typer
 
 from twokey.cli.console import printable
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.quorum import clauses, tally
 from twokey.gateway.policy.evaluate import Ruling
 from twokey.gateway.policy.raising import FiredRule
@@ -49,7 +49,7 @@ def explained(ruling: Ruling, when: datetime | None) -> Iterator[tuple[str, str]
 
 
 def _of_people(ruling: Ruling, when: datetime | None) -> Iterator[tuple[str, str]]:
-    yield "who", _who(ruling.demand)
+    yield "who", _who(ruling.requirement)
     yield "may", ", ".join(ruling.allow)
     yield "within", f"{_time(ruling.ttl_ms, when)}, then it is refused"
     if ruling.remind_at_ms:
@@ -102,7 +102,7 @@ def too_few_people(policy: Policy) -> list[str]:
         for tool in (*dict.fromkeys(names), "")
         for rules in (Selection(policy, agent, tool) for agent in agents)
         for tier in sorted(_reachable(rules), key=lambda one: one.rank)
-        if tier.needs_people and (lacks := _lacks(rules.demand(tier), tier))
+        if tier.needs_people and (lacks := _lacks(rules.requirement(tier), tier))
     ]
     return list(dict.fromkeys(found))
 
@@ -127,10 +127,10 @@ def _reachable(rules: Selection) -> set[Tier]:
     return {listed} | {tier for tier in raised if tier.rank > listed.rank}
 
 
-def _lacks(demand: Demand, tier: Tier) -> str:
+def _lacks(requirement: Requirement, tier: Tier) -> str:
     """Say what a demand lacks; nothing is known of how many are in a user group."""
-    for names, count in clauses(demand).items():
-        roles = [role for role in demand.roles if role.name in names]
+    for names, count in clauses(requirement).items():
+        roles = [role for role in requirement.roles if role.name in names]
         people = {user for role in roles for user in role.users}
         if any(role.usergroups for role in roles) or len(people) >= count:
             continue
@@ -174,11 +174,11 @@ def _span(span_ms: int) -> str:
     return " ".join(parts) or "0s"
 
 
-def _who(demand: Demand) -> str:
-    held = [role for role in demand.roles if role.users or role.usergroups]
+def _who(requirement: Requirement) -> str:
+    held = [role for role in requirement.roles if role.users or role.usergroups]
     if not held:
         return "nobody: no reviewers are set, so it can only expire"
-    count = tally(demand, (), "")
+    count = tally(requirement, (), "")
     people = "one person" if count.need == 1 else f"{count.need} people"
     parts = [f"{number} {names}" for names, number in count.lacking.items()]
     if sum(count.lacking.values()) == count.need > 1:
@@ -189,7 +189,7 @@ def _who(demand: Demand) -> str:
         parts = []
     names = " or ".join(_holders(role) for role in held)
     most = [f"at least {part}" for part in parts]
-    maker = [] if demand.editor_may_vote else ["nobody approves their own change"]
+    maker = [] if requirement.editor_may_vote else ["nobody approves their own change"]
     return ", ".join([f"{people} of {names}", *most, *maker])
 
 

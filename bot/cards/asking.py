@@ -89,10 +89,10 @@ def called(approval: Approval) -> Asked:
 def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]:
     """Return the roles whose votes are missing, with those who may still give one."""
     votes = _votes(item)
-    missing = quorum.missing_votes(item.demand, votes, item.action_hash)
+    missing = quorum.missing_votes(item.requirement, votes, item.action_hash)
     if not missing:
         # One more click completes it, also of somebody who voted.
-        missing, votes = quorum.clauses(item.demand), ()
+        missing, votes = quorum.clauses(item.requirement), ()
     needed: list[Role] = []
     open_now: dict[frozenset[str], int] = {}
     # What one role alone has to give stands first, and may be all that is missing.
@@ -103,7 +103,9 @@ def _needed(approval: Approval, item: Item, later: Sequence[Role]) -> list[Role]
         open_now[names] = missing[names]
         barred = _not_permitted(approval, item) | _counted(votes, names)
         roles = [
-            _without(role, barred) for role in item.demand.roles if role.name in names
+            _without(role, barred)
+            for role in item.requirement.roles
+            if role.name in names
         ]
         first = _without_later(roles, later)
         needed += first if _can_give(first, missing[names]) else roles
@@ -143,7 +145,7 @@ def _without(role: Role, users: Collection[str], groups: Collection[str] = ()) -
 
 def _not_permitted(approval: Approval, item: Item) -> set[str]:
     is_doubt = item.state is ItemState.IN_DOUBT
-    barred = item.principals if is_doubt else permission.editors(item, item.demand)
+    barred = item.principals if is_doubt else permission.editors(item, item.requirement)
     return _users((*approval.principals, *barred))
 
 
@@ -157,7 +159,7 @@ def _barred_everywhere(approval: Approval) -> set[str]:
 
 
 def _roles(item: Item) -> frozenset[str]:
-    return frozenset(role.name for role in item.demand.roles)
+    return frozenset(role.name for role in item.requirement.roles)
 
 
 def _users(people: Iterable[Person]) -> set[str]:

@@ -257,12 +257,12 @@ def _raised(frame: Frame, item: Item) -> list[Template]:
     first = item.opened
     if first is None or not item.is_pending or frame.approval.is_batch:
         return []  # a row of a batch has room for its tier and reasons only
-    if item.tier is first.tier and not asks_more(item.demand, first.demand):
+    if item.tier is first.tier and not asks_more(item.requirement, first.requirement):
         return []
     if item.tier is Tier.DENY:
         return [template("⛔ *No longer allowed.* This may change again.")]
     need = counted_votes(item).need
-    if need > tally(first.demand, (), item.action_hash).need:
+    if need > tally(first.requirement, (), item.action_hash).need:
         return [template("⬆ *Needs {n} people now*", n=need)]
     return [template("⬆ *Needs more now than when it was asked*")]
 

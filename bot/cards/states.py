@@ -280,7 +280,7 @@ def _pending(approval: Approval, item: Item, *, now_ms: int) -> Template:
     if is_late(approval, now_ms=now_ms):
         ran = template("" if item.is_restored else " Nothing ran.")
         return joined("", [template("⌛ *The time to decide ended* {at}.", at=at), ran])
-    if is_dead_end(approval, item, item.demand):
+    if is_dead_end(approval, item, item.requirement):
         stuck = template("⛔ *Nobody can approve this:* too few people may do it.")
         reject = template("It can be rejected.") if Verb.REJECT in item.allow else None
         ends = template("Expires {at}.", at=at)

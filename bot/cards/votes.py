@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twokey.bot.blocks import Ref, Template, code, joined, template
-from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import Tally, tally
 from twokey.gateway.approvals.record import Item
 
@@ -15,7 +15,7 @@ _LONGEST = 32
 
 def counted_votes(item: Item) -> Tally:
     """Return how far the call is, for exactly what would run now."""
-    return tally(item.demand, item.votes, item.action_hash)
+    return tally(item.requirement, item.votes, item.action_hash)
 
 
 def approvals(item: Item) -> Template:
@@ -50,9 +50,9 @@ def still_needed(item: Item) -> Template:
     return joined("", [template("; "), lack, template(" still needed")])
 
 
-def roles_of(demand: Demand) -> Template:
+def roles_of(requirement: Requirement) -> Template:
     """Name the roles whose holders may vote."""
-    return _roles(" or ".join(role.name for role in demand.roles))
+    return _roles(" or ".join(role.name for role in requirement.roles))
 
 
 def _roles(names: str) -> Template:

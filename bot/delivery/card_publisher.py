@@ -269,8 +269,8 @@ def judgement_digest(record: Shown, key: bytes) -> str:
     rows: list[JsonValue] = [key_id(key)]
     for item in record.items:
         if item.is_pending:
-            demand = item.demand.model_dump(mode="json")
-            rows.append([item.index, item.tier.value, [*item.reasons], demand])
+            requirement = item.requirement.model_dump(mode="json")
+            rows.append([item.index, item.tier.value, [*item.reasons], requirement])
     return digest.tagged_hash(JUDGEMENT_TAG, digest.canonical(rows))
 
 

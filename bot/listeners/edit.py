@@ -85,9 +85,14 @@ async def _warning(
     if not edit_asks_more(first, raised, judged):
         return None
     reviewer = await ctx.reviewer_of(*submitted.who, item)
-    if objection(target.approval, item, reviewer, Verb.EDIT, demand=raised.demand):
+    if objection(
+        target.approval, item, reviewer, Verb.EDIT, requirement=raised.requirement
+    ):
         return None  # the decision says why it is refused
     warned = edit.Raised(
-        tier=raised.tier, args=args, reasons=judged.reasons, demand=raised.demand
+        tier=raised.tier,
+        args=args,
+        reasons=judged.reasons,
+        requirement=raised.requirement,
     )
     return await replace_form(ctx, submitted, target, partial(edit.view, raised=warned))

@@ -82,7 +82,7 @@ async def may_decide(
 
 def _is_open(reviewer: Reviewer, item: Item) -> bool:
     return reviewer.standing in {Standing.MEMBER, Standing.UNKNOWN} and bool(
-        open_roles(reviewer, item.demand.roles)
+        open_roles(reviewer, item.requirement.roles)
     )
 
 

@@ -231,7 +231,7 @@ async def permitted(ctx: ListenerContext, target: Target, verb: Verb, who: Who) 
         raise UserFacingError(_explained_state(approval, item.index, version, now_ms))
     reviewer = await ctx.reviewer_of(*who, item)
     judged = await ctx.service.preview(approval, item.index, item.args)
-    circles = (item.demand, *([judged.demand] if judged else []))
+    circles = (item.requirement, *([judged.requirement] if judged else []))
     reason = objection(approval, item, reviewer, verb, circles=circles)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)
@@ -254,7 +254,7 @@ async def may_settle(ctx: ListenerContext, target: Target, who: Who) -> None:
         raise UserFacingError(explained(stale, now_ms=target.now_ms))
     reviewer = await ctx.reviewer_of(*who, item)
     asked = (approval.principals, item.principals)
-    reason = quorum.objection(reviewer, item.demand, *asked)
+    reason = quorum.objection(reviewer, item.requirement, *asked)
     if reason is not None:
         logger.info("click.refused why=forbidden approval=%s", approval.id)
         raise UserFacingError(label(reason))

@@ -22,7 +22,7 @@ from twokey.bot.ids import Input, View, block_id, seal
 from twokey.bot.modals.form import Read, State, form, read
 from twokey.bot.modals.heading import heading
 from twokey.gateway.approvals.deciding import MAX_TEXT
-from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -40,13 +40,13 @@ class Raised:
         tier: what they need.
         args: the arguments.
         reasons: why, as the policy says.
-        demand: who has to approve them.
+        requirement: who has to approve them.
     """
 
     tier: Tier
     args: JsonObject
     reasons: tuple[str, ...]
-    demand: Demand
+    requirement: Requirement
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +91,10 @@ def view(
     purpose = View.EDIT if raised is None else View.EDIT_RAISED
     is_raised = raised is not None and raised.tier is not Tier.DENY
     # Without a vote of its editor, an edit approves nothing.
-    plain = "Approve edit" if item.demand.editor_may_vote else "Submit edit"
-    title = "Edit and approve" if item.demand.editor_may_vote else "Edit for others"
+    plain = "Approve edit" if item.requirement.editor_may_vote else "Submit edit"
+    title = (
+        "Edit and approve" if item.requirement.editor_may_vote else "Edit for others"
+    )
     made = form(item)
     blocks = [
         *(_raised(approval, item, raised) if raised else []),
@@ -172,7 +174,7 @@ def _raised(approval: Approval, item: Item, raised: Raised) -> list[Block]:
 
 def _needs(item: Item, raised: Raised) -> Template:
     """Say whom the changed call needs, and that its editor is none of them."""
-    bare = item.with_(demand=raised.demand, votes=())
+    bare = item.with_(requirement=raised.requirement, votes=())
     people = counted_votes(bare).need
     head = template("This change raises the tier: ")
     if raised.tier is item.tier:
@@ -181,5 +183,5 @@ def _needs(item: Item, raised: Raised) -> Template:
     if people > 1:
         who = template("{n} people of ", n=people)
         many = template(" have to approve it then, and you cannot be one of them")
-    of = roles_of(raised.demand)
+    of = roles_of(raised.requirement)
     return joined("", [head, who, of, many, still_needed(bare), template(".")])

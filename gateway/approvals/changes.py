@@ -14,7 +14,7 @@ from twokey.gateway.approvals.events import (
     approval_event,
     named_after,
 )
-from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Approval, Item, Opened
 from twokey.gateway.protocol.records import Person, Record
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -34,7 +34,7 @@ class Judgement(Record):
 
     tier: Tier
     reasons: tuple[str, ...]
-    demand: Demand
+    requirement: Requirement
     policy_digest: str
     allow: tuple[Verb, ...] = tuple(Verb)
     ttl_ms: int = 0
@@ -86,11 +86,11 @@ class Frame:
     resolved: Reviewer
 
     @property
-    def demand(self) -> Demand:
+    def requirement(self) -> Requirement:
         """Return who has to agree, by the policy of then and of now."""
         if self.judged is None:
-            return self.item.demand
-        return quorum.stricter(self.item.demand, self.judged.demand)
+            return self.item.requirement
+        return quorum.stricter(self.item.requirement, self.judged.requirement)
 
     @property
     def lapses_at_ms(self) -> int:
@@ -100,10 +100,10 @@ class Frame:
         return self.now_ms + timing.authorization_ms(*ages)
 
     @property
-    def circles(self) -> tuple[Demand, ...]:
+    def circles(self) -> tuple[Requirement, ...]:
         """Return who had to agree by the policy of then, and has to by that of now."""
-        now = () if self.judged is None else (self.judged.demand,)
-        return (self.item.demand, *now)
+        now = () if self.judged is None else (self.judged.requirement,)
+        return (self.item.requirement, *now)
 
     @property
     def withdraws(self) -> bool:
@@ -123,7 +123,9 @@ def raised_item(item: Item, judged: Judgement | None) -> Item:
     tier = join(item.tier, judged.tier)
     reasons = tuple(dict.fromkeys((*item.reasons, *judged.reasons)))
     return item.with_(
-        tier=tier, reasons=reasons, demand=quorum.stricter(item.demand, judged.demand)
+        tier=tier,
+        reasons=reasons,
+        requirement=quorum.stricter(item.requirement, judged.requirement),
     )
 
 
@@ -137,7 +139,7 @@ def edit_asks_more(item: Item, raised: Item, judged: Judgement | None) -> bool:
     if raised.tier is not item.tier:
         return True
     is_lower = judged is not None and judged.tier is not raised.tier
-    return not is_lower and quorum.asks_more(raised.demand, item.demand)
+    return not is_lower and quorum.asks_more(raised.requirement, item.requirement)
 
 
 def first_of(item: Item, judged: Judgement | None) -> Item:
@@ -151,7 +153,10 @@ def first_of(item: Item, judged: Judgement | None) -> Item:
     if first.policy_digest != judged.policy_digest:
         return item.with_(opened=None)  # another policy lowers nothing
     return item.with_(
-        tier=first.tier, reasons=first.reasons, demand=first.demand, opened=None
+        tier=first.tier,
+        reasons=first.reasons,
+        requirement=first.requirement,
+        opened=None,
     )
 
 
@@ -163,13 +168,13 @@ def shown_item(item: Item, judged: Judgement | None) -> Item:
 
 def keeping_floor(first: Item, raised: Item, judged: Judgement | None) -> Item:
     """Return the raised item with what it needed before, if it needs more now."""
-    is_same = (raised.tier, raised.demand) == (first.tier, first.demand)
+    is_same = (raised.tier, raised.requirement) == (first.tier, first.requirement)
     if judged is None or is_same:
         return raised
     floor = Opened(
         tier=first.tier,
         reasons=first.reasons,
-        demand=first.demand,
+        requirement=first.requirement,
         policy_digest=judged.policy_digest,
     )
     return raised.with_(opened=floor)
@@ -205,7 +210,7 @@ def event_of(frame: Frame, item: Item, name: EventName, version: int) -> Event:
         version=version,
         policy_digest=(judged or frame.approval).policy_digest,
         actor=f"{actor.team}/{actor.user}",
-        roles=quorum.roles_of(frame.reviewer, item.demand.roles),
+        roles=quorum.roles_of(frame.reviewer, item.requirement.roles),
         request_digest=frame.click.request_digest,
         data={"on_behalf_of": behalf} if behalf else {},
     )

@@ -120,14 +120,14 @@ def _hands(frame: Frame) -> Reviewer:
     item, reviewer = frame.item, frame.reviewer
     if frame.withdraws:
         return reviewer.with_(stands_in_for=())
-    barred = permission.editors(item, frame.demand)
+    barred = permission.editors(item, frame.requirement)
     if item.state is ItemState.IN_DOUBT:
         barred = item.principals
         item = item.with_(votes=tuple(one.vote for one in item.observations_now))
     principals = (*frame.approval.principals, *barred)
     others = votes_of_others(item, reviewer.person)
     return quorum.standing_in(
-        reviewer, frame.demand.roles, principals, others, item.action_hash
+        reviewer, frame.requirement.roles, principals, others, item.action_hash
     )
 
 
@@ -174,7 +174,7 @@ def _not_permitted(
         item,
         frame.reviewer,
         verb,
-        demand=frame.demand,
+        requirement=frame.requirement,
         circles=frame.circles,
     )
     if objection is not None:
@@ -237,7 +237,7 @@ def _changed(frame: Frame, document: str, reason: str) -> Change | Refusal:
     raised = raised_item(edited, frame.judged)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})
-    if raised.demand.editor_may_vote and not edit_asks_more(
+    if raised.requirement.editor_may_vote and not edit_asks_more(
         frame.item, raised, frame.judged
     ):
         return vote(frame, raised, Verb.EDIT, text=reason)
@@ -258,7 +258,7 @@ def _reopened(frame: Frame, item: Item) -> Change:
         approval=approval,
         index=item.index,
         have=0,
-        need=quorum.tally(item.demand, (), item.action_hash).need,
+        need=quorum.tally(item.requirement, (), item.action_hash).need,
     )
     return pending_change(frame, approval, (event,), voted)
 

@@ -30,26 +30,26 @@ class Role(Record):
     notify: Notify = Notify.MENTION
 
 
-class Demand(Record):
+class Requirement(Record):
     """Who must agree before an item is authorized.
 
     Attributes:
         approvals: how many distinct people.
         of: a vote counts when its person holds one of these roles; empty: none does.
         at_least: role name to the number of votes that must hold it.
-        also: demands that have to be met as well, by the same votes.
+        also: requirements that have to be met as well, by the same votes.
         editor_may_vote: False keeps whoever changes the arguments from approving them.
     """
 
     approvals: int = Field(ge=1)
     of: tuple[Role, ...]
     at_least: dict[str, int] = Field(default_factory=dict)
-    also: tuple[Demand, ...] = ()
+    also: tuple[Requirement, ...] = ()
     editor_may_vote: bool = True
 
     @property
-    def parts(self) -> tuple[Demand, ...]:
-        """Return every demand that has to be met, none of them with another inside."""
+    def parts(self) -> tuple[Requirement, ...]:
+        """Return every requirement that has to be met, none with another inside."""
         own = self.with_(also=(), editor_may_vote=True)
         return (own, *(part for other in self.also for part in other.parts))
 

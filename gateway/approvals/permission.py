@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.decisions import Reviewer
-from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Verb
@@ -30,8 +30,8 @@ def objection(
     reviewer: Reviewer,
     verb: Verb,
     *,
-    demand: Demand | None = None,
-    circles: Sequence[Demand] = (),
+    requirement: Requirement | None = None,
+    circles: Sequence[Requirement] = (),
 ) -> str | None:
     """Return why a person may not say this, as a sentence for them; None: they may.
 
@@ -40,21 +40,21 @@ def objection(
         item: the call on it.
         reviewer: who it is, resolved now.
         verb: what they want to say.
-        demand: who has to agree; None for what is frozen in the item.
+        requirement: who has to agree; None for what is frozen in the item.
         circles: who had to agree by the policy of then, and who has to by that of now.
             Anybody of either may reject.
     """
-    demand = demand or item.demand
-    circles = tuple(circles) or (demand,)
+    requirement = requirement or item.requirement
+    circles = tuple(circles) or (requirement,)
     asked = quorum.is_among(reviewer.person, approval.principals)
     if verb is Verb.REJECT:
         return quorum.no_member(reviewer) if asked else _no(reviewer, circles)
-    barred = editors(item, demand)
-    why = quorum.objection(reviewer, demand, approval.principals, barred)
+    barred = editors(item, requirement)
+    why = quorum.objection(reviewer, requirement, approval.principals, barred)
     if why is None or quorum.no_member(reviewer):
         return why
     was_possible = not any(is_dead_end(approval, item, one) for one in circles)
-    is_for_nobody = was_possible and is_dead_end(approval, item, demand)
+    is_for_nobody = was_possible and is_dead_end(approval, item, requirement)
     if is_for_nobody:
         why = NOBODY
     if Verb.REJECT not in item.allow:
@@ -66,20 +66,20 @@ def objection(
     return f"{why} {_STILL_REJECT}" if may_reject else why
 
 
-def is_dead_end(approval: Approval, item: Item, demand: Demand) -> bool:
+def is_dead_end(approval: Approval, item: Item, requirement: Requirement) -> bool:
     """Say whether nobody, or not enough people, may approve a call any more."""
-    barred = (*approval.principals, *editors(item, demand))
-    return not quorum.is_possible(demand, barred)
+    barred = (*approval.principals, *editors(item, requirement))
+    return not quorum.is_possible(requirement, barred)
 
 
-def editors(item: Item, demand: Demand) -> tuple[Person, ...]:
+def editors(item: Item, requirement: Requirement) -> tuple[Person, ...]:
     """Return those who changed the call and may not approve it therefore."""
-    if demand.editor_may_vote or item.edit is None:
+    if requirement.editor_may_vote or item.edit is None:
         return item.principals
     return (*item.principals, item.edit.by)
 
 
-def _no(reviewer: Reviewer, circles: Sequence[Demand]) -> str | None:
+def _no(reviewer: Reviewer, circles: Sequence[Requirement]) -> str | None:
     """Say why somebody may not reject; the circle of now, the last one, says it."""
     why = None
     for circle in circles:

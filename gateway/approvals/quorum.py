@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from twokey.gateway.approvals.decisions import Reviewer, Standing
 from twokey.gateway.approvals.membership import click_again, holds, not_told, open_roles
-from twokey.gateway.approvals.people import Demand, Notify, Role, Vote
+from twokey.gateway.approvals.people import Notify, Requirement, Role, Vote
 from twokey.gateway.protocol.records import Person, Record
 
 _STANDING_REASONS = {
@@ -81,7 +81,7 @@ def standing_in(
 
 def objection(
     reviewer: Reviewer,
-    demand: Demand,
+    requirement: Requirement,
     principals: Sequence[Person],
     editors: Sequence[Person] = (),
 ) -> str | None:
@@ -91,7 +91,7 @@ def objection(
 
     Args:
         reviewer: who it is, resolved now.
-        demand: who has to agree.
+        requirement: who has to agree.
         principals: those who asked for the call, or for whom it was asked.
         editors: those who changed the call and may not approve it therefore.
     """
@@ -99,7 +99,7 @@ def objection(
         return why
     if is_among(reviewer.person, (*principals, *editors)):
         return _ASKED if is_among(reviewer.person, principals) else _EDITED
-    roles = demand.roles
+    roles = requirement.roles
     if not any(role.users or role.usergroups for role in roles):
         return "No reviewers are set for this call, so nobody can approve it."
     if roles_of(standing_in(reviewer, roles, (*principals, *editors)), roles):
@@ -123,13 +123,13 @@ def is_among(person: Person, people: Iterable[Person]) -> bool:
     return any(one.is_same(person) for one in people)
 
 
-def clauses(demand: Demand) -> dict[frozenset[str], int]:
-    """Return how many holders of which roles a demand needs.
+def clauses(requirement: Requirement) -> dict[frozenset[str], int]:
+    """Return how many holders of which roles a requirement needs.
 
     All clauses have to hold. A vote counts in each clause that names one of its roles.
     """
     found: dict[frozenset[str], int] = {}
-    for part in demand.parts:
+    for part in requirement.parts:
         # Of one role alone, both say how many of it: the higher number holds.
         rows = [(frozenset(role.name for role in part.of), part.approvals)]
         rows += [(frozenset({name}), count) for name, count in part.at_least.items()]
@@ -139,10 +139,10 @@ def clauses(demand: Demand) -> dict[frozenset[str], int]:
 
 
 def missing_votes(
-    demand: Demand, votes: Sequence[Vote], action_hash: str
+    requirement: Requirement, votes: Sequence[Vote], action_hash: str
 ) -> dict[frozenset[str], int]:
     """Return the clauses that are not met yet, with how many votes each lacks."""
-    needed = clauses(demand)
+    needed = clauses(requirement)
     held = _held_by_voters(needed, votes, action_hash)
     missing = {
         names: count - sum(not names.isdisjoint(roles) for roles in held)
@@ -151,12 +151,12 @@ def missing_votes(
     return {names: count for names, count in missing.items() if count > 0}
 
 
-def tally(demand: Demand, votes: Sequence[Vote], action_hash: str) -> Tally:
+def tally(requirement: Requirement, votes: Sequence[Vote], action_hash: str) -> Tally:
     """Count the distinct people whose vote is for exactly this action hash."""
-    needed = clauses(demand)
+    needed = clauses(requirement)
     asked = frozenset[str]().union(*needed)
     held = _held_by_voters(needed, votes, action_hash)
-    missing = missing_votes(demand, votes, action_hash)
+    missing = missing_votes(requirement, votes, action_hash)
     need = max(needed.values())
     return Tally(
         have=len(held),
@@ -199,17 +199,17 @@ def doubtful_roles(
     return tuple(found)
 
 
-def stricter(first: Demand, second: Demand) -> Demand:
-    """Return a demand that is met exactly when both are.
+def stricter(first: Requirement, second: Requirement) -> Requirement:
+    """Return a requirement that is met exactly when both are.
 
     A role that both name is held by those whom both list, and its holders are mentioned
-    if either says so. Demands of the same roles
+    if either says so. Requirements of the same roles
     become one with the higher numbers, and one that follows from another is left out;
     others stand beside each other.
     """
     if first == second:
         return first
-    merged: dict[tuple[str, ...], Demand] = {}
+    merged: dict[tuple[str, ...], Requirement] = {}
     for part in (*first.parts, *second.parts):
         shared = part.with_(
             of=tuple(_shared(role, (first, second)) for role in part.of)
@@ -221,25 +221,25 @@ def stricter(first: Demand, second: Demand) -> Demand:
     return head.with_(also=tuple(rest), editor_may_vote=may_vote)
 
 
-def is_possible(demand: Demand, barred: Iterable[Person] = ()) -> bool:
-    """Say whether a demand names enough people who are not barred from it.
+def is_possible(requirement: Requirement, barred: Iterable[Person] = ()) -> bool:
+    """Say whether a requirement names enough people who are not barred from it.
 
     A user group may have any number of members.
     """
     out = {person.user for person in barred}
-    for names, count in clauses(demand).items():
-        roles = [role for role in demand.roles if role.name in names]
+    for names, count in clauses(requirement).items():
+        roles = [role for role in requirement.roles if role.name in names]
         people = {user for role in roles for user in role.users} - out
         if len(people) < count and not any(role.usergroups for role in roles):
             return False
     return True
 
 
-def asks_more(demand: Demand, before: Demand) -> bool:
-    """Say whether a demand needs somebody whom the one before did not need."""
+def asks_more(requirement: Requirement, before: Requirement) -> bool:
+    """Say whether a requirement needs somebody whom the one before did not need."""
     known = clauses(before)
     return not all(
-        _follows(names, count, known) for names, count in clauses(demand).items()
+        _follows(names, count, known) for names, count in clauses(requirement).items()
     )
 
 
@@ -305,7 +305,7 @@ def _told(
     return {" or ".join(sorted(names)): count for names, count in told.items()}
 
 
-def _needed(parts: Iterable[Demand]) -> list[Demand]:
+def _needed(parts: Iterable[Requirement]) -> list[Requirement]:
     """Leave out every part that is met whenever another one is."""
     kept = list(parts)
     for part in [*kept]:
@@ -322,9 +322,9 @@ def _follows(
     return any(one <= names and known[one] >= count for one in known)
 
 
-def _shared(role: Role, demands: tuple[Demand, Demand]) -> Role:
-    for demand in demands:
-        for other in demand.roles:
+def _shared(role: Role, requirements: tuple[Requirement, Requirement]) -> Role:
+    for requirement in requirements:
+        for other in requirement.roles:
             if other.name == role.name:
                 is_told = Notify.MENTION in {role.notify, other.notify}
                 role = role.with_(
@@ -337,8 +337,8 @@ def _shared(role: Role, demands: tuple[Demand, Demand]) -> Role:
     return role
 
 
-def _joined(one: Demand, other: Demand) -> Demand:
-    return Demand(
+def _joined(one: Requirement, other: Requirement) -> Requirement:
+    return Requirement(
         approvals=max(one.approvals, other.approvals),
         of=one.of,
         at_least={

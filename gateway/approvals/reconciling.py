@@ -25,7 +25,7 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import Move, advance
-from twokey.gateway.approvals.people import Demand, Observation, Vote
+from twokey.gateway.approvals.people import Observation, Requirement, Vote
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -46,20 +46,20 @@ def reconcile(frame: Frame, decision: Reconcile) -> Change | Refusal:
     refusal = _not_open(frame) or _not_permitted(frame, decision)
     if refusal is not None:
         return refusal
-    demand = _demand(frame, decision.finding)
-    mine = _observation(frame, decision, demand)
+    requirement = _requirement(frame, decision.finding)
+    mine = _observation(frame, decision, requirement)
     others = tuple(
         one for one in frame.item.observations_now if not one.vote.by.is_same(mine.by)
     )
     same = tuple(one.vote for one in others if one.finding is mine.finding)
     item = frame.item.with_(observations=(*others, mine))
-    count = quorum.tally(demand, (*same, mine.vote), item.action_hash)
+    count = quorum.tally(requirement, (*same, mine.vote), item.action_hash)
     if count.is_met:
-        doubtful = quorum.doubtful_roles(same, frame.voters, demand.roles)
+        doubtful = quorum.doubtful_roles(same, frame.voters, requirement.roles)
         if doubtful:
             return Forbidden(reason=membership.not_told(doubtful, frame.voters))
-        still = quorum.asked_again(same, frame.voters, demand.roles)
-        count = quorum.tally(demand, (*still, mine.vote), item.action_hash)
+        still = quorum.asked_again(same, frame.voters, requirement.roles)
+        count = quorum.tally(requirement, (*still, mine.vote), item.action_hash)
     if count.is_met:
         return _settled(frame, item, mine)
     approval = following(frame.approval, item)
@@ -93,10 +93,12 @@ def _event(frame: Frame, item: Item, mine: Observation, name: EventName) -> Even
     return event.with_(reason=mine.finding.value, data=event.data | noted)
 
 
-def _observation(frame: Frame, decision: Reconcile, demand: Demand) -> Observation:
+def _observation(
+    frame: Frame, decision: Reconcile, requirement: Requirement
+) -> Observation:
     vote = Vote(
         by=frame.reviewer.person,
-        roles=quorum.roles_of(frame.reviewer, demand.roles),
+        roles=quorum.roles_of(frame.reviewer, requirement.roles),
         action_hash=frame.item.action_hash,
         at_ms=frame.now_ms,
         on_behalf_of=for_whom(frame),
@@ -125,15 +127,15 @@ def _not_permitted(frame: Frame, decision: Reconcile) -> Refusal | None:
     if len(decision.note) > MAX_NOTE:
         problem = f"This is {len(decision.note)} characters, {MAX_NOTE} are allowed."
         return Invalid(errors={"/note": problem})
-    demand = _demand(frame, decision.finding)
+    requirement = _requirement(frame, decision.finding)
     objection = quorum.objection(
-        frame.reviewer, demand, frame.approval.principals, item.principals
+        frame.reviewer, requirement, frame.approval.principals, item.principals
     )
     if objection is None and decision.finding is Finding.RERUN:
         objection = _no_rerun(frame)
     if objection is not None:
         return Forbidden(reason=objection)
-    if left_open := membership.open_roles(frame.resolved, demand.roles):
+    if left_open := membership.open_roles(frame.resolved, requirement.roles):
         return Forbidden(reason=membership.not_told(left_open, [frame.resolved]))
     if any(
         one.finding is decision.finding and one.vote.by.is_same(frame.reviewer.person)
@@ -145,15 +147,15 @@ def _not_permitted(frame: Frame, decision: Reconcile) -> Refusal | None:
     return None
 
 
-def _demand(frame: Frame, finding: Finding) -> Demand:
+def _requirement(frame: Frame, finding: Finding) -> Requirement:
     """Return who has to agree: as for the call, and by the policy of now to repeat it.
 
     A policy that nobody can meet any more must not keep a doubt open for ever.
     """
     item, judged = frame.item, frame.judged
     if judged is None or finding is not Finding.RERUN:
-        return item.demand
-    return quorum.stricter(item.demand, judged.demand)
+        return item.requirement
+    return quorum.stricter(item.requirement, judged.requirement)
 
 
 def _no_rerun(frame: Frame) -> str | None:

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from twokey.gateway.approvals import lifecycle
 from twokey.gateway.approvals.lifecycle import ApprovalState
-from twokey.gateway.approvals.people import Demand, Observation, Role, Vote
+from twokey.gateway.approvals.people import Observation, Requirement, Role, Vote
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import EditRecord, Home, Person, Record, Result
 from twokey.gateway.protocol.states import ItemState
@@ -97,7 +97,7 @@ class Opened(Record):
 
     tier: Tier
     reasons: tuple[str, ...]
-    demand: Demand
+    requirement: Requirement
     policy_digest: str
 
 
@@ -106,8 +106,8 @@ class Item(Record):
 
     Attributes:
         asks_on_failure: a call that failed is in doubt until people settle it.
-        opened: what it needs at least, while ``tier``, ``reasons`` and ``demand`` are
-            stricter by a later judgement; None when they are what it was opened with.
+        opened: what it needs at least, while ``tier``, ``reasons`` and ``requirement``
+            are stricter by a later judgement; None when they are what was opened.
         authorization_ms: how long an authorization may wait by the policy that judged
             the call; 0: as long as any may.
         revoked: why an authorization was taken back; kept when it was given anew.
@@ -132,7 +132,7 @@ class Item(Record):
     tier: Tier
     reasons: tuple[str, ...] = ()
     allow: tuple[Verb, ...]
-    demand: Demand
+    requirement: Requirement
     requested: str
     action: str
     state: ItemState = ItemState.PENDING

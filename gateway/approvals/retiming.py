@@ -102,7 +102,9 @@ def _refusal(approval: Approval, reviewer: Reviewer, now_ms: int) -> Refusal | N
     if now_ms >= approval.expires_at_ms:
         return Expired(expires_at_ms=approval.expires_at_ms)
     objections = [
-        quorum.objection(reviewer, item.demand, approval.principals, item.principals)
+        quorum.objection(
+            reviewer, item.requirement, approval.principals, item.principals
+        )
         for item in waiting
     ]
     return None if None in objections else _forbidden(objections)
@@ -115,7 +117,7 @@ def _forbidden(objections: Sequence[str | None]) -> Forbidden:
 def _change(
     before: Approval, after: Approval, reviewer: Reviewer, name: EventName
 ) -> Change:
-    roles = [role for item in after.items for role in item.demand.roles]
+    roles = [role for item in after.items for role in item.requirement.roles]
     event: Event = approval_event(after, name).with_(
         actor=f"{reviewer.team}/{reviewer.user}",
         roles=tuple(dict.fromkeys(quorum.roles_of(reviewer, roles))),

@@ -16,7 +16,7 @@ from twokey.gateway.approvals.changes import (
     raised_item,
 )
 from twokey.gateway.approvals.lifecycle import Move, advance
-from twokey.gateway.approvals.people import Demand, Role, Vote
+from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.record import Approval, Item, Revocation
 from twokey.gateway.approvals.timing import LONGEST
 from twokey.gateway.protocol import digest
@@ -58,11 +58,11 @@ def revoked(
         return _ended(approval, item, judged, FORBIDDEN, now_ms)
     if _is_too_old(item, judged, now_ms):
         return _ended(approval, item, judged, TOO_OLD, now_ms)
-    demand = quorum.stricter(item.demand, judged.demand)
-    votes = _still_counting(item, demand)
-    if quorum.tally(demand, votes, item.action_hash).is_met:
+    requirement = quorum.stricter(item.requirement, judged.requirement)
+    votes = _still_counting(item, requirement)
+    if quorum.tally(requirement, votes, item.action_hash).is_met:
         return None
-    if not _has_people(demand):
+    if not _has_people(requirement):
         return _ended(approval, item, judged, NOBODY, now_ms)
     return _asked_anew(approval, item.with_(votes=votes), judged, NEEDS_MORE, now_ms)
 
@@ -90,10 +90,11 @@ def in_another_state(
     return _asked_anew(approval, changed, judged, STATE_CHANGED, now_ms)
 
 
-def _has_people(demand: Demand) -> bool:
-    """Say whether somebody is named for each part of a demand."""
+def _has_people(requirement: Requirement) -> bool:
+    """Say whether somebody is named for each part of a requirement."""
     return all(
-        any(role.users or role.usergroups for role in part.of) for part in demand.parts
+        any(role.users or role.usergroups for role in part.of)
+        for part in requirement.parts
     )
 
 
@@ -150,24 +151,24 @@ def _revocation(item: Item, reason: str, now_ms: int) -> Revocation:
     return Revocation(reason=reason, at_ms=now_ms, times=times + 1)
 
 
-def _still_counting(item: Item, demand: Demand) -> tuple[Vote, ...]:
+def _still_counting(item: Item, requirement: Requirement) -> tuple[Vote, ...]:
     """Return the votes for what would run, with the roles that the policy still gives.
 
     Memberships of Slack's user groups are not known here: who held a role by a group
     keeps it while the policy names a group for that role.
     """
-    then = {role.name: role for role in item.demand.roles}
+    then = {role.name: role for role in item.requirement.roles}
     kept = [
         vote.with_(
             roles=tuple(
                 role.name
-                for role in demand.roles
+                for role in requirement.roles
                 if _holds(vote, role, then.get(role.name))
             )
         )
         for vote in item.votes
         if vote.action_hash == item.action_hash
-        and not quorum.is_among(vote.by, permission.editors(item, demand))
+        and not quorum.is_among(vote.by, permission.editors(item, requirement))
     ]
     return tuple(vote for vote in kept if vote.roles)
 

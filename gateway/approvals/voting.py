@@ -36,7 +36,7 @@ def is_counted(frame: Frame, item: Item) -> bool:
     person, action_hash = frame.reviewer.person, item.action_hash
     if not quorum.has_voted(item.votes, person, action_hash):
         return False
-    if quorum.tally(item.demand, item.votes, action_hash).is_met:
+    if quorum.tally(item.requirement, item.votes, action_hash).is_met:
         return False  # more were needed when they voted; nobody else is by now
     if quorum.has_voted(votes_of_others(item, person), person, action_hash):
         return True
@@ -46,7 +46,7 @@ def is_counted(frame: Frame, item: Item) -> bool:
         if vote.action_hash == action_hash and vote.by.is_same(person)
         for name in vote.roles
     }
-    return counted.issuperset(quorum.roles_of(frame.reviewer, item.demand.roles))
+    return counted.issuperset(quorum.roles_of(frame.reviewer, item.requirement.roles))
 
 
 def votes_of_others(item: Item, person: Person) -> tuple[Vote, ...]:
@@ -65,7 +65,7 @@ def vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
     """
     if _has_outlived(frame):
         return Forbidden(reason=_OUTLIVED)
-    roles = item.demand.roles
+    roles = item.requirement.roles
     if left_open := membership.open_roles(frame.resolved, roles):
         return Forbidden(reason=membership.not_told(left_open, [frame.resolved]))
     is_edited = item.action != frame.item.action
@@ -79,17 +79,17 @@ def vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
         membership_at_ms=frame.now_ms - membership.age_ms(frame.reviewer),
         reason=text if verb is Verb.APPROVE else "",
     )
-    barred = permission.editors(frame.item, item.demand)
+    barred = permission.editors(frame.item, item.requirement)
     others = votes_of_others(item, vote.by)
     before = tuple(one for one in others if not quorum.is_among(one.by, barred))
     earlier = before
-    count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
+    count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
     if count.is_met:
         doubtful = quorum.doubtful_roles(before, frame.voters, roles)
         if doubtful:
             return Forbidden(reason=membership.not_told(doubtful, frame.voters))
         earlier = quorum.asked_again(before, frame.voters, roles)
-        count = quorum.tally(item.demand, (*earlier, vote), item.action_hash)
+        count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
     lost = [
         one.by
         for one in before

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from twokey.gateway.approvals.evidence import redacted
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.fields import fill, placeholders
 from twokey.gateway.policy.overrides import Override
@@ -28,8 +28,8 @@ class Ruling(Record):
         tier: how much it needs.
         reasons: why, as sentences of ours without any text of the agent's.
         allow: what a reviewer may say.
-        demand: who must agree; meaningful when people are needed, and then its roles
-            may hold nobody, so that nobody can approve.
+        requirement: who must agree; meaningful when people are needed, and then its
+            roles may hold nobody, so that nobody can approve.
         ttl_ms: how long people may take.
         channel: where the card goes, ``#name`` or an id.
         authorization_ms: how long an approved call may wait to run.
@@ -51,7 +51,7 @@ class Ruling(Record):
     tier: Tier
     reasons: tuple[str, ...]
     allow: tuple[Verb, ...]
-    demand: Demand
+    requirement: Requirement
     ttl_ms: int
     channel: str
     authorization_ms: int = 0
@@ -129,14 +129,14 @@ def evaluate(
     asks: tuple[FiredRule | Raise, ...] = (*raised, *also)
     tier = join(tier, *(one.to for one in asks), *(Tier.ESCALATE for _ in doubts))
     waiting = rules.waiting(tier)
-    demand = rules.demand(tier, [one.needs for one in raised if one.needs])
-    calls, called = rules.called(tier, demand)
+    requirement = rules.requirement(tier, [one.needs for one in raised if one.needs])
+    calls, called = rules.called(tier, requirement)
     reasons = (*tier_reasons, *(one.reason for one in asks), *doubts)
     return Ruling(
         tier=tier,
         reasons=(*reasons, *schema_reasons),
         allow=_allowed(rules.allow(), is_editable=not schema_reasons),
-        demand=demand,
+        requirement=requirement,
         ttl_ms=rules.ttl_ms(tier),
         authorization_ms=rules.authorization_ms(tier),
         channel=rules.channel(tier),

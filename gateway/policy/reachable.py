@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.selection import Selection
 from twokey.gateway.protocol.tiers import Tier, join
@@ -22,24 +22,24 @@ class Reachable:
         agent: its name, "" for one that the policy does not list.
         tool: likewise.
         tier: at which people are asked.
-        demand: who has to agree.
+        requirement: who has to agree.
     """
 
     agent: str
     tool: str
     tier: Tier
-    demand: Demand
+    requirement: Requirement
 
 
-def reachable_demands(policy: Policy) -> Iterator[Reachable]:
+def reachable_requirements(policy: Policy) -> Iterator[Reachable]:
     """Yield who has to agree to what, for all that a rule can raise a call to."""
     for agent in (_UNLISTED, *policy.agents):
         own = policy.agents[agent].tools if agent else {}
         for tool in dict.fromkeys((_UNLISTED, *policy.tools, *own)):
             selection = Selection(policy, agent, tool)
             for tier, needs in _asked(selection):
-                demand = selection.demand(tier, needs)
-                yield Reachable(agent, tool, tier, demand)
+                requirement = selection.requirement(tier, needs)
+                yield Reachable(agent, tool, tier, requirement)
 
 
 def _asked(selection: Selection) -> Iterator[tuple[Tier, tuple[str, ...]]]:

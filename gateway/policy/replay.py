@@ -17,7 +17,7 @@ from typing import NamedTuple
 from pydantic import ConfigDict, Field, ValidationError
 
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.people import Demand, Vote
+from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import tally
 from twokey.gateway.errors import BadJson, PolicyError
 from twokey.gateway.policy.evaluate import evaluate, listed_tier
@@ -143,16 +143,16 @@ def _votes(rows: Iterable[Row]) -> dict[str, _Voters]:
     return {item: votes[item] for item in approved if votes[item]}
 
 
-def _unmet(demand: Demand, voters: _Voters) -> dict[str, int]:
+def _unmet(requirement: Requirement, voters: _Voters) -> dict[str, int]:
     """Return who would have had to agree besides, by the roles held then."""
     counted = [
         Vote(by=Person(team="", user=who), roles=roles, action_hash="", at_ms=0)
         for who, roles in voters.items()
     ]
-    count = tally(demand, counted, "")
+    count = tally(requirement, counted, "")
     if count.is_met:
         return {}
-    names = " or ".join(role.name for role in demand.roles)
+    names = " or ".join(role.name for role in requirement.roles)
     return count.lacking or {names or "nobody": count.need - count.have}
 
 
@@ -280,7 +280,7 @@ def _judged(
         ruling = evaluate(policy, agent=agent, tool=tool, args=args, facts=facts)
         now, reasons = ruling.tier, ruling.reasons
         is_asked = now.needs_people and bool(voters)
-        lacking = _unmet(ruling.demand, voters) if is_asked else {}
+        lacking = _unmet(ruling.requirement, voters) if is_asked else {}
         history.reserve(step, found, is_denied=now is Tier.DENY)
     if now.needs_people:
         history.asked(step)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeVar
 
-from twokey.gateway.approvals.people import Demand, Notify, Role
+from twokey.gateway.approvals.people import Notify, Requirement, Role
 from twokey.gateway.approvals.timing import AUTHORIZATION_LIFETIME
 from twokey.gateway.policy.fields import is_channel
 from twokey.gateway.policy.overrides import Override
@@ -103,7 +103,7 @@ class Selection:
         needed = {verb for one in sources for verb in one.requires_reason or ()}
         return tuple(verb for verb in Verb if verb in needed)
 
-    def demand(self, tier: Tier, needs: Iterable[str] = ()) -> Demand:
+    def requirement(self, tier: Tier, needs: Iterable[str] = ()) -> Requirement:
         """Return who must agree at a tier.
 
         Args:
@@ -115,22 +115,26 @@ class Selection:
         base = [required(policy, name) for name in dict.fromkeys(own)]
         if tier is Tier.ESCALATE or not own:
             base.append(self._of_tier(tier, base))
-        demand = joined([*base, *(required(policy, name) for name in needs)])
+        requirement = joined([*base, *(required(policy, name) for name in needs)])
         is_quiet = self.waiting(tier).notify is Notify.NONE
-        return _without_mentions(demand) if is_quiet else demand
+        return _without_mentions(requirement) if is_quiet else requirement
 
     def everybody(self) -> tuple[Role, ...]:
         """Return every role that may be asked, at any tier and by any rule."""
         needs = [rule.needs for rule in self.raising() if rule.needs]
-        demands = [self.demand(tier) for tier in (Tier.APPROVE, Tier.ESCALATE)]
-        demands += [required(self._policy, name) for name in needs]
-        return tuple(role for demand in demands for role in demand.roles)
+        requirements = [
+            self.requirement(tier) for tier in (Tier.APPROVE, Tier.ESCALATE)
+        ]
+        requirements += [required(self._policy, name) for name in needs]
+        return tuple(role for requirement in requirements for role in requirement.roles)
 
     def waiting(self, tier: Tier) -> WaitingRule:
         """Return how the tier passes its time."""
         return self._policy.tiers.waiting(tier)
 
-    def called(self, tier: Tier, demand: Demand) -> tuple[str, tuple[Role, ...]]:
+    def called(
+        self, tier: Tier, requirement: Requirement
+    ) -> tuple[str, tuple[Role, ...]]:
         """Return who is called later, as the policy names it, and the roles of that.
 
         Nobody is called who could not vote. There are no roles of a channel.
@@ -139,8 +143,8 @@ class Selection:
         if not name or is_channel(name):
             return name, ()
         roles = self._policy.roles_named((name,))
-        known = {role.name for role in demand.roles}
-        users = {user for role in demand.roles for user in role.users}
+        known = {role.name for role in requirement.roles}
+        users = {user for role in requirement.roles for user in role.users}
         may_vote = any(one.name in known or users & {*one.users} for one in roles)
         return (name, roles) if may_vote else ("", ())
 
@@ -196,7 +200,7 @@ class Selection:
         more = f"The policy lists it as {narrow} for this agent."
         return join(tier, narrow), (reason, more)
 
-    def _of_tier(self, tier: Tier, own: Iterable[Demand]) -> Demand:
+    def _of_tier(self, tier: Tier, own: Iterable[Requirement]) -> Requirement:
         """Return who must agree at a tier, beside what the tool itself requires."""
         rule, escalate = self.waiting(tier), self._policy.tiers.escalate
         is_escalated = tier is Tier.ESCALATE
@@ -205,13 +209,13 @@ class Selection:
         is_open = all(one is None for one in chosen)
         if rule.needs is not None and (is_escalated or is_open):
             return required(self._policy, rule.needs)
-        known = [role.name for demand in own for role in demand.roles]
+        known = [role.name for requirement in own for role in requirement.roles]
         chosen = (*chosen, tuple(known) or None)
         names = _first(*chosen, otherwise=self._policy.defaults.reviewers)
         of = self._people(rule.escalate_to, names)
         if not is_escalated:
-            return Demand(approvals=1, of=of)
-        return Demand(
+            return Requirement(approvals=1, of=of)
+        return Requirement(
             approvals=escalate.approvals, of=of, at_least=dict(escalate.at_least)
         )
 
@@ -221,11 +225,11 @@ class Selection:
         return self._policy.roles_named(tuple(dict.fromkeys(names)))
 
 
-def _without_mentions(demand: Demand) -> Demand:
-    """Return the same demand, of roles whose holders no card mentions."""
-    return demand.with_(
-        of=tuple(role.with_(notify=Notify.NONE) for role in demand.of),
-        also=tuple(_without_mentions(part) for part in demand.also),
+def _without_mentions(requirement: Requirement) -> Requirement:
+    """Return the same requirement, of roles whose holders no card mentions."""
+    return requirement.with_(
+        of=tuple(role.with_(notify=Notify.NONE) for role in requirement.of),
+        also=tuple(_without_mentions(part) for part in requirement.also),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.selection import Selection
 
@@ -17,7 +17,7 @@ _UNLISTED = ""
 """No agent and no tool has this name, so it stands for those the policy omits."""
 
 
-def stoppers(policy: Policy, *, agent: str = "", tool: str = "") -> Demand:
+def stoppers(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
     """Return the people of whom one may stop this.
 
     Args:
@@ -30,10 +30,10 @@ def stoppers(policy: Policy, *, agent: str = "", tool: str = "") -> Demand:
     for name in agents:
         for each in [tool] if tool else _tools(policy, name):
             found += Selection(policy, name, each).everybody()
-    return Demand(approvals=1, of=_merged(found))
+    return Requirement(approvals=1, of=_merged(found))
 
 
-def lifters(policy: Policy, *, agent: str = "", tool: str = "") -> Demand:
+def lifters(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
     """Return the people of whom one may let run again what was stopped.
 
     Args:
@@ -44,7 +44,7 @@ def lifters(policy: Policy, *, agent: str = "", tool: str = "") -> Demand:
     named = policy.protect.unfreeze
     if named is None:
         return stoppers(policy, agent=agent, tool=tool)
-    return Demand(approvals=1, of=policy.roles_named(named))
+    return Requirement(approvals=1, of=policy.roles_named(named))
 
 
 def _tools(policy: Policy, agent: str) -> list[str]:

@@ -35,4 +35,4 @@ async def dead_ends(store: Store, policy: Policy, *, tenant: str) -> list[Item]:
 def _is_stuck(approval: Approval, item: Item) -> bool:
     if not item.is_pending:
         return False
-    return item.tier is Tier.DENY or is_dead_end(approval, item, item.demand)
+    return item.tier is Tier.DENY or is_dead_end(approval, item, item.requirement)

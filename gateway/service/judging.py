@@ -70,7 +70,7 @@ async def judge_now(
     judgement = Judgement(
         tier=ruling.tier,
         reasons=ruling.reasons,
-        demand=ruling.demand,
+        requirement=ruling.requirement,
         policy_digest=policy.digest,
         allow=ruling.allow,
         ttl_ms=ruling.ttl_ms,

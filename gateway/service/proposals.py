@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 
 from twokey.gateway.approvals.events import Event, EventName, approval_event
 from twokey.gateway.approvals.notice import Notice, notice_of
-from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import stricter
 from twokey.gateway.approvals.record import (
     Approval,
@@ -155,9 +155,12 @@ def _by_two(one: Ruled) -> Ruled:
     ruling = one.ruling
     if not ruling.tier.needs_people:
         return one
-    two = Demand(approvals=2, of=ruling.demand.roles)
-    demand, reasons = stricter(ruling.demand, two), (*ruling.reasons, FORGOTTEN)
-    return replace(one, ruling=ruling.with_(demand=demand, reasons=reasons))
+    two = Requirement(approvals=2, of=ruling.requirement.roles)
+    requirement, reasons = (
+        stricter(ruling.requirement, two),
+        (*ruling.reasons, FORGOTTEN),
+    )
+    return replace(one, ruling=ruling.with_(requirement=requirement, reasons=reasons))
 
 
 def _notices(turn: Turn, source: Source) -> Notices:
@@ -266,7 +269,7 @@ def _item(
         tier=ruling.tier,
         reasons=ruling.reasons,
         allow=ruling.allow,
-        demand=ruling.demand,
+        requirement=ruling.requirement,
         requested=document,
         action=document,
         description=ruling.description,

@@ -207,11 +207,11 @@ class ReviewService:
     def usergroups(self, item: Item) -> frozenset[str]:
         """Return the user groups that may matter for an item, then or now.
 
-        Those of its frozen demand, and those that the current policy names for its
+        Those of its pinned requirement, and those that the current policy names for its
         tool at any tier: whoever is asked by either may come first.
         """
         rules = Selection(self._policy(), item.ctx.agent, item.tool)
-        roles = (*item.demand.roles, *rules.everybody())
+        roles = (*item.requirement.roles, *rules.everybody())
         return frozenset(group for role in roles for group in role.usergroups)
 
     async def waiting(self, limit: int = MAX_QUEUE) -> list[Loaded]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from twokey.gateway.approvals.changes import listed
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer
-from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import objection, standing_in
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.stopping import lifters, stoppers
@@ -81,11 +81,11 @@ class StopService:
         Raises:
             StoreUnavailable: when it is not known to be lifted.
         """
-        demand = self._lifters(scope)
-        forbidden = _forbidden(reviewer, demand, _NOBODY_LIFTS)
+        requirement = self._lifters(scope)
+        forbidden = _forbidden(reviewer, requirement, _NOBODY_LIFTS)
         if forbidden is not None:
             return forbidden
-        behalf = _behalf(reviewer, demand)
+        behalf = _behalf(reviewer, requirement)
         return await self._freezes.unfreeze(
             scope, _by(reviewer), reason, on_behalf_of=behalf
         )
@@ -94,10 +94,10 @@ class StopService:
         """Return everything that is frozen or paused, oldest first."""
         return await self._freezes.frozen()
 
-    def _stoppers(self, scope: Scope) -> Demand:
+    def _stoppers(self, scope: Scope) -> Requirement:
         return stoppers(self._policy(), **_what(scope))
 
-    def _lifters(self, scope: Scope) -> Demand:
+    def _lifters(self, scope: Scope) -> Requirement:
         return lifters(self._policy(), **_what(scope))
 
 
@@ -105,18 +105,20 @@ def _what(scope: Scope) -> dict[str, str]:
     return {} if scope.kind is ScopeKind.TENANT else {scope.kind.value: scope.name}
 
 
-def _forbidden(reviewer: Reviewer, demand: Demand, nobody: str) -> Forbidden | None:
-    if not any(role.users or role.usergroups for role in demand.roles):
+def _forbidden(
+    reviewer: Reviewer, requirement: Requirement, nobody: str
+) -> Forbidden | None:
+    if not any(role.users or role.usergroups for role in requirement.roles):
         return Forbidden(reason=nobody)
-    reason = objection(reviewer, demand, ())
+    reason = objection(reviewer, requirement, ())
     return Forbidden(reason=reason) if reason else None
 
 
-def _behalf(reviewer: Reviewer, demand: Demand) -> str:
+def _behalf(reviewer: Reviewer, requirement: Requirement) -> str:
     """Name those for whom somebody does this who may not by a role of their own."""
-    if objection(reviewer.with_(stands_in_for=()), demand, ()) is None:
+    if objection(reviewer.with_(stands_in_for=()), requirement, ()) is None:
         return ""
-    acting = standing_in(reviewer, demand.roles, ())
+    acting = standing_in(reviewer, requirement.roles, ())
     return listed(other.person for other in acting.stands_in_for)
 
 

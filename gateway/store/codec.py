@@ -43,7 +43,7 @@ _IN_HEAD = {
 _IN_DETAIL = {
     "tier",
     "reasons",
-    "demand",
+    "requirement",
     "opened",
     "action",
     "principals",

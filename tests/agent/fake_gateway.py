@@ -14,7 +14,7 @@ from typing import Any
 
 from twokey.gateway.approvals import answering, editing, lifecycle
 from twokey.gateway.approvals.lifecycle import Move
-from twokey.gateway.approvals.people import Demand, Observation, Vote
+from twokey.gateway.approvals.people import Observation, Requirement, Vote
 from twokey.gateway.approvals.record import Context, Item, Revocation, Settlement
 from twokey.gateway.errors import NotAllowed, StoreUnavailable
 from twokey.gateway.policy.evaluate import Ruling
@@ -353,7 +353,7 @@ class FakeGateway:
                 tier=asked if is_overridable else join(listed, asked),
                 reasons=(),
                 allow=self.allow,
-                demand=Demand(approvals=1, of=()),
+                requirement=Requirement(approvals=1, of=()),
                 ttl_ms=1,
                 channel="#agents",
                 overridable=is_overridable,
@@ -389,7 +389,7 @@ class FakeGateway:
             tier=ruling.tier,
             reasons=ruling.reasons,
             allow=ruling.allow,
-            demand=ruling.demand,
+            requirement=ruling.requirement,
             requested=document,
             action=document,
             description=ruling.description,

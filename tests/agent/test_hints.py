@@ -148,8 +148,8 @@ def test_a_call_that_would_run_is_held_when_the_agent_asks(tier: Tier) -> None:
 def test_a_call_that_is_held_gets_the_people_time_and_channel_of_a_card() -> None:
     hinted = ruled(TIERED, CallHint(hold=True), "look_up")
 
-    assert [role.users for role in hinted.demand.of] == [("U0ANA",)]
-    assert hinted.demand.approvals == 1
+    assert [role.users for role in hinted.requirement.of] == [("U0ANA",)]
+    assert hinted.requirement.approvals == 1
     assert hinted.ttl_ms == 3_600_000
     assert hinted.channel == "#cards"
 

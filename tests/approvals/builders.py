@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twokey.gateway.approvals.decisions import Click, Reviewer, Standing
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval, Context, Item, item_id
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Person
@@ -20,8 +20,8 @@ CHLOE = Person(team="T0", user="U0CHLOE", name="Chloé")
 DAN = Person(team="T0", user="U0DAN", name="Dan")
 SUPPORT = Role(name="support", users=("U0ANA", "U0BEN", "U0DAN"))
 SENIOR = Role(name="senior", users=("U0CHLOE",))
-ONE = Demand(approvals=1, of=(SUPPORT,))
-TWO = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+ONE = Requirement(approvals=1, of=(SUPPORT,))
+TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
 SCHEMA: JsonObject = {
     "type": "object",
     "properties": {
@@ -36,7 +36,7 @@ def an_item(
     index: int = 0,
     *,
     args: JsonObject | None = None,
-    demand: Demand = ONE,
+    requirement: Requirement = ONE,
     tier: Tier = Tier.APPROVE,
     requires_reason: tuple[Verb, ...] = (),
     schema: JsonObject | None = SCHEMA,
@@ -64,7 +64,7 @@ def an_item(
         tool="process_refund",
         tier=tier,
         allow=allow,
-        demand=demand,
+        requirement=requirement,
         requested=document,
         action=document,
         args_schema=schema,

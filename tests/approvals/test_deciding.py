@@ -39,7 +39,7 @@ from twokey.gateway.approvals.decisions import (
     Standing,
 )
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -77,9 +77,9 @@ def changed(result: Change | Outcome) -> Change:
     return result
 
 
-def judgement(tier: Tier, demand: Demand) -> Judgement:
+def judgement(tier: Tier, requirement: Requirement) -> Judgement:
     return Judgement(
-        tier=tier, reasons=("rule",), demand=demand, policy_digest="sha256:1"
+        tier=tier, reasons=("rule",), requirement=requirement, policy_digest="sha256:1"
     )
 
 
@@ -186,7 +186,7 @@ def test_nobody_decides_who_may_not(
 
 @pytest.mark.parametrize("roles", [(), (Role(name="nobody"),)])
 def test_an_empty_list_of_reviewers_means_nobody(roles: tuple[Role, ...]) -> None:
-    approval = an_approval(an_item(demand=Demand(approvals=1, of=roles)))
+    approval = an_approval(an_item(requirement=Requirement(approvals=1, of=roles)))
 
     result = say(approval, Approve(), reviewer(ANA))
 
@@ -195,8 +195,10 @@ def test_an_empty_list_of_reviewers_means_nobody(roles: tuple[Role, ...]) -> Non
 
 
 def test_unresolved_user_groups_approve_nothing() -> None:
-    group = Demand(approvals=1, of=(Role(name="support", usergroups=("S0SUPPORT",)),))
-    approval = an_approval(an_item(demand=group))
+    group = Requirement(
+        approvals=1, of=(Role(name="support", usergroups=("S0SUPPORT",)),)
+    )
+    approval = an_approval(an_item(requirement=group))
     ana = reviewer(ANA)
 
     unresolved = say(
@@ -231,7 +233,7 @@ def test_a_second_decision_is_told_who_was_faster() -> None:
 
 
 def test_a_click_on_an_older_version_is_refused() -> None:
-    approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+    approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
     old = click_on(approval)
     edited = changed(say(approval, Edit(args=HALF), reviewer(ANA))).approval
 
@@ -270,7 +272,7 @@ def test_an_unchanged_edit_is_no_way_around_a_forbidden_approve() -> None:
 
 
 def test_two_people_are_needed_and_one_of_them_senior() -> None:
-    approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+    approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
 
     first = changed(say(approval, Approve(), reviewer(ANA)))
     again = say(first.approval, Approve(), reviewer(ANA))
@@ -285,7 +287,7 @@ def test_two_people_are_needed_and_one_of_them_senior() -> None:
 
 
 def test_an_edit_voids_the_votes_before_it_and_is_its_editors_own() -> None:
-    approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+    approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
     first = changed(say(approval, Approve(), reviewer(CHLOE))).approval
 
     edited = changed(say(first, Edit(args=HALF), reviewer(ANA)))
@@ -297,7 +299,7 @@ def test_an_edit_voids_the_votes_before_it_and_is_its_editors_own() -> None:
 
 
 def test_one_rejection_settles_even_after_an_approval() -> None:
-    approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+    approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
     first = changed(say(approval, Approve(), reviewer(ANA))).approval
 
     assert (
@@ -330,8 +332,8 @@ def test_a_policy_that_denies_now_wins_over_the_frozen_one() -> None:
 
 
 def test_a_looser_policy_never_lowers_what_was_frozen() -> None:
-    approval = an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
-    loose = judgement(Tier.AUTO, Demand(approvals=1, of=(SUPPORT, SENIOR)))
+    approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
+    loose = judgement(Tier.AUTO, Requirement(approvals=1, of=(SUPPORT, SENIOR)))
 
     change = changed(say(approval, Approve(), reviewer(ANA), judged=loose))
 

@@ -25,7 +25,7 @@ from twokey.gateway.approvals.decisions import (
     Standing,
 )
 from twokey.gateway.approvals.membership import open_roles
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -33,7 +33,7 @@ from twokey.gateway.protocol.tiers import Tier
 
 SUPPORT = Role(name="support", users=("U0ANA",), usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))
-TWO = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
 ARGS: JsonObject = {"order_id": "78291", "amount": 5}
 
 
@@ -64,7 +64,7 @@ def say(
 
 
 def two_people() -> Approval:
-    return an_approval(an_item(demand=TWO, tier=Tier.ESCALATE))
+    return an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
 
 
 @pytest.mark.parametrize("decision", [Approve(), Edit(args=ARGS)])

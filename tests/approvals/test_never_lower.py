@@ -25,14 +25,14 @@ from tests.levels import examples
 from twokey.gateway.approvals.changes import Change, Judgement
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject
-from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 
-DEMANDS = {
-    **dict.fromkeys(Tier, Demand(approvals=1, of=(SUPPORT, SENIOR))),
+REQUIREMENTS = {
+    **dict.fromkeys(Tier, Requirement(approvals=1, of=(SUPPORT, SENIOR))),
     Tier.APPROVE: ONE,
     Tier.ESCALATE: TWO,
 }
@@ -53,7 +53,9 @@ STEPS = st.lists(
 
 def judgement(tier: Tier) -> Judgement:
     """Return what a policy of that moment would say."""
-    return Judgement(tier=tier, reasons=(), demand=DEMANDS[tier], policy_digest=tier)
+    return Judgement(
+        tier=tier, reasons=(), requirement=REQUIREMENTS[tier], policy_digest=tier
+    )
 
 
 @settings(max_examples=examples(400), deadline=None)
@@ -68,7 +70,7 @@ def judgement(tier: Tier) -> Judgement:
 def test_no_vote_edit_policy_or_time_lowers_a_tier_or_what_it_demands(
     tier: Tier, steps: list[tuple[Person, Decision, Tier, int]]
 ) -> None:
-    approval: Approval = an_approval(an_item(tier=tier, demand=DEMANDS[tier]))
+    approval: Approval = an_approval(an_item(tier=tier, requirement=REQUIREMENTS[tier]))
     now_ms = NOW_MS
     for person, decision, today, passed_ms in steps:
         now_ms += passed_ms
@@ -86,8 +88,11 @@ def test_no_vote_edit_policy_or_time_lowers_a_tier_or_what_it_demands(
             continue
         after, approval = result.approval.items[0], result.approval
         assert after.tier.rank >= before.tier.rank
-        assert after.demand.approvals >= before.demand.approvals
-        assert dict(before.demand.at_least).items() <= after.demand.at_least.items()
+        assert after.requirement.approvals >= before.requirement.approvals
+        assert (
+            dict(before.requirement.at_least).items()
+            <= after.requirement.at_least.items()
+        )
         if after.state is ItemState.AUTHORIZED:
             strictest = max(before.tier.rank, today.rank)
             voices = {vote.by.user for vote in after.votes}

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.approvals.builders import ANA, BEN, CHLOE, SENIOR, SUPPORT, TWO, reviewer
-from twokey.gateway.approvals.people import Demand, Role, Vote
+from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.quorum import roles_of, stricter, tally
 from twokey.gateway.protocol.records import Person
 
@@ -40,9 +40,9 @@ def test_distinct_people_count_for_the_identical_action_only(
 
 
 def test_a_person_in_two_roles_is_one_vote_that_holds_both() -> None:
-    demand = Demand(approvals=1, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+    requirement = Requirement(approvals=1, of=(SUPPORT, SENIOR), at_least={"senior": 1})
 
-    count = tally(demand, [vote(CHLOE, "support", "senior")], HASH)
+    count = tally(requirement, [vote(CHLOE, "support", "senior")], HASH)
 
     assert count.is_met
 
@@ -62,14 +62,14 @@ def test_of_two_lists_of_one_role_only_people_on_both_count() -> None:
     smaller = Role(name="support", users=("U0BEN",))
 
     both = stricter(
-        Demand(approvals=1, of=(SUPPORT,)), Demand(approvals=2, of=(smaller,))
+        Requirement(approvals=1, of=(SUPPORT,)), Requirement(approvals=2, of=(smaller,))
     )
 
-    assert both == Demand(approvals=2, of=(smaller,))
+    assert both == Requirement(approvals=2, of=(smaller,))
 
 
 def test_an_escalation_asks_for_what_was_frozen_and_for_more() -> None:
-    both = stricter(Demand(approvals=1, of=(SUPPORT,)), TWO)
+    both = stricter(Requirement(approvals=1, of=(SUPPORT,)), TWO)
 
     seniors = [vote(CHLOE, "senior"), vote(BEN, "senior")]
     mixed = [vote(CHLOE, "senior"), vote(ANA, "support")]
@@ -79,19 +79,19 @@ def test_an_escalation_asks_for_what_was_frozen_and_for_more() -> None:
 
 
 def test_at_least_one_of_the_only_role_lowers_no_number_of_approvals() -> None:
-    demand = Demand(approvals=2, of=(SENIOR,), at_least={"senior": 1})
+    requirement = Requirement(approvals=2, of=(SENIOR,), at_least={"senior": 1})
     one, other = vote(CHLOE, "senior"), vote(BEN, "senior")
 
-    assert not tally(demand, [one], HASH).is_met
-    assert tally(demand, [one], HASH).need == 2
-    assert tally(demand, [one, other], HASH).is_met
+    assert not tally(requirement, [one], HASH).is_met
+    assert tally(requirement, [one], HASH).need == 2
+    assert tally(requirement, [one, other], HASH).is_met
 
 
 def test_roles_without_anybody_in_common_leave_nobody() -> None:
     others = Role(name="support", users=("U0EVE",))
 
-    both = stricter(Demand(approvals=1, of=(SUPPORT,)),
-                    Demand(approvals=1, of=(others,)))  # fmt: skip
+    both = stricter(Requirement(approvals=1, of=(SUPPORT,)),
+                    Requirement(approvals=1, of=(others,)))  # fmt: skip
 
     assert roles_of(reviewer(ANA), both.roles) == ()
 
@@ -101,17 +101,17 @@ ROLES = st.builds(
     name=st.sampled_from("abc"),
     users=st.lists(st.sampled_from(["U1", "U2", "U3"]), unique=True).map(tuple),
 )
-DEMANDS = st.builds(
-    Demand,
+REQUIREMENTS = st.builds(
+    Requirement,
     approvals=st.integers(1, 3),
     of=st.lists(ROLES, max_size=3, unique_by=lambda role: role.name).map(tuple),
     at_least=st.dictionaries(st.sampled_from("abc"), st.integers(1, 2), max_size=2),
 )
 
 
-@given(DEMANDS, DEMANDS, st.sets(st.sampled_from(["U1", "U2", "U3"])))
+@given(REQUIREMENTS, REQUIREMENTS, st.sets(st.sampled_from(["U1", "U2", "U3"])))
 def test_no_votes_meet_a_stricter_demand_and_not_both_of_its_parents(
-    first: Demand, second: Demand, voters: set[str]
+    first: Requirement, second: Requirement, voters: set[str]
 ) -> None:
     both = stricter(first, second)
     people = [Person(team="T0", user=user) for user in sorted(voters)]

@@ -25,21 +25,25 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Reviewer,
 )
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.permission import NOBODY
 from twokey.gateway.approvals.quorum import is_possible
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 
-THEN = Demand(approvals=1, of=(Role(name="reviewers", users=(ANA.user,)),))
-NOW = Demand(approvals=1, of=(Role(name="reviewers", users=(BEN.user,)),))
-BOTH = Demand(approvals=1, of=(Role(name="reviewers", users=(ANA.user, BEN.user)),))
+THEN = Requirement(approvals=1, of=(Role(name="reviewers", users=(ANA.user,)),))
+NOW = Requirement(approvals=1, of=(Role(name="reviewers", users=(BEN.user,)),))
+BOTH = Requirement(
+    approvals=1, of=(Role(name="reviewers", users=(ANA.user, BEN.user)),)
+)
 
 
-def say(decision: Decision, by: Reviewer, now: Demand = NOW) -> Change | Outcome:
-    approval = an_approval(an_item(demand=THEN))
-    judged = Judgement(tier=Tier.APPROVE, reasons=(), demand=now, policy_digest="p")
+def say(decision: Decision, by: Reviewer, now: Requirement = NOW) -> Change | Outcome:
+    approval = an_approval(an_item(requirement=THEN))
+    judged = Judgement(
+        tier=Tier.APPROVE, reasons=(), requirement=now, policy_digest="p"
+    )
     return decide(
         approval, click_on(approval), decision, by, now_ms=NOW_MS, judged=judged
     )
@@ -83,10 +87,10 @@ def test_who_is_in_both_circles_decides_as_before() -> None:
 
 
 def test_a_policy_that_did_not_change_is_not_blamed() -> None:
-    asked_by_the_only_reviewer = Demand(
+    asked_by_the_only_reviewer = Requirement(
         approvals=1, of=(Role(name="reviewers", users=(DAN.user,)),)
     )
-    approval = an_approval(an_item(demand=asked_by_the_only_reviewer))
+    approval = an_approval(an_item(requirement=asked_by_the_only_reviewer))
 
     refused = decide(
         approval, click_on(approval), Approve(), reviewer(DAN), now_ms=NOW_MS
@@ -97,19 +101,23 @@ def test_a_policy_that_did_not_change_is_not_blamed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("demand", "barred", "possible"),
+    ("requirement", "barred", "possible"),
     [
         (BOTH, (), True),
         (BOTH, (ANA,), True),
         (BOTH, (ANA, BEN), False),
         (BOTH.with_(approvals=2), (), True),
         (BOTH.with_(approvals=2), (ANA,), False),
-        (Demand(approvals=1, of=(Role(name="nobody"),)), (), False),
-        (Demand(approvals=9, of=(Role(name="g", usergroups=("S1",)),)), (ANA,), True),
-        (THEN.with_(also=(Demand(approvals=1, of=(Role(name="x"),)),)), (), False),
+        (Requirement(approvals=1, of=(Role(name="nobody"),)), (), False),
+        (
+            Requirement(approvals=9, of=(Role(name="g", usergroups=("S1",)),)),
+            (ANA,),
+            True,
+        ),
+        (THEN.with_(also=(Requirement(approvals=1, of=(Role(name="x"),)),)), (), False),
     ],
 )
 def test_whether_enough_people_are_named_is_counted_without_those_barred(
-    demand: Demand, barred: tuple[Person, ...], *, possible: bool
+    requirement: Requirement, barred: tuple[Person, ...], *, possible: bool
 ) -> None:
-    assert is_possible(demand, barred) is possible
+    assert is_possible(requirement, barred) is possible

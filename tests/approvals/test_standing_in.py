@@ -13,14 +13,14 @@ from twokey.gateway.approvals.decisions import (
     Reviewer,
     Standing,
 )
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState
 
 SUPPORT = Role(name="support", users=("U0ANA", "U0CHLOE"))
 SENIOR = Role(name="senior", users=("U0CHLOE",))
-ONE = Demand(approvals=1, of=(SUPPORT,))
-TWO = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+ONE = Requirement(approvals=1, of=(SUPPORT,))
+TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
 
 
 def person(user: str, *others: Reviewer) -> Reviewer:
@@ -51,8 +51,8 @@ def approve(approval: Approval, who: Reviewer) -> Approval | Forbidden:
     return say(approval, who, Approve())
 
 
-def one(demand: Demand) -> Approval:
-    return an_approval(a_refund(demand=demand))
+def one(requirement: Requirement) -> Approval:
+    return an_approval(a_refund(requirement=requirement))
 
 
 def test_a_colleague_decides_for_a_reviewer_and_both_are_named() -> None:
@@ -81,12 +81,12 @@ def test_nobody_decides_for_whoever_asked() -> None:
 
 
 def test_one_reviewer_and_who_stands_in_for_them_are_not_two() -> None:
-    demand = Demand(approvals=2, of=(SUPPORT,))
-    first = approve(one(demand), ANA)
+    requirement = Requirement(approvals=2, of=(SUPPORT,))
+    first = approve(one(requirement), ANA)
     assert isinstance(first, Approval)
     assert isinstance(approve(first, person("U0BEN", ANA)), Forbidden)
 
-    other = approve(one(demand), person("U0BEN", ANA))
+    other = approve(one(requirement), person("U0BEN", ANA))
     assert isinstance(other, Approval)
     assert isinstance(approve(other, ANA), Forbidden)
     assert isinstance(approve(other, person("U0EVE", ANA)), Forbidden)
@@ -104,9 +104,9 @@ def test_a_reviewer_who_stands_in_for_another_is_still_one_person() -> None:
 
 
 def test_who_needs_nobodys_role_uses_up_nobodys_word() -> None:
-    demand = Demand(approvals=2, of=(SUPPORT,))
+    requirement = Requirement(approvals=2, of=(SUPPORT,))
 
-    first = approve(one(demand), person("U0ANA", CHLOE))
+    first = approve(one(requirement), person("U0ANA", CHLOE))
 
     assert isinstance(first, Approval)
     assert first.items[0].votes[0].on_behalf_of == ()

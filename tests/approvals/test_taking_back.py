@@ -35,7 +35,7 @@ from twokey.gateway.approvals.decisions import (
     Voted,
 )
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.approvals.people import Demand
+from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
@@ -44,8 +44,8 @@ from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.protocol.wire import AnswerKind
 
 HALF = Edit(args={"order_id": "78291", "amount": 449.5})
-SENIOR_ONLY = Demand(approvals=1, of=(SENIOR,))
-MAKER = Demand(approvals=1, of=(SUPPORT,), editor_may_vote=False)
+SENIOR_ONLY = Requirement(approvals=1, of=(SENIOR,))
+MAKER = Requirement(approvals=1, of=(SUPPORT,), editor_may_vote=False)
 
 
 def say(
@@ -76,8 +76,8 @@ def forbidden(result: Change | Outcome) -> str:
     return result.reason
 
 
-def raised(demand: Demand, tier: Tier = Tier.APPROVE) -> Judgement:
-    return Judgement(tier=tier, reasons=(), demand=demand, policy_digest="p")
+def raised(requirement: Requirement, tier: Tier = Tier.APPROVE) -> Judgement:
+    return Judgement(tier=tier, reasons=(), requirement=requirement, policy_digest="p")
 
 
 def test_who_asked_for_a_call_takes_it_back_and_the_agent_is_told_why() -> None:
@@ -99,7 +99,7 @@ def test_who_asked_for_a_call_takes_it_back_and_the_agent_is_told_why() -> None:
 
 
 def test_who_asked_takes_it_back_without_being_one_of_its_reviewers() -> None:
-    others = an_approval(an_item(demand=SENIOR_ONLY))
+    others = an_approval(an_item(requirement=SENIOR_ONLY))
 
     change = changed(say(others, Reject(), reviewer(DAN)))
 
@@ -110,8 +110,8 @@ def test_nobody_takes_a_call_back_in_the_place_of_another() -> None:
     ben = reviewer(BEN).with_(stands_in_for=(reviewer(DAN),))
     dan = reviewer(DAN).with_(stands_in_for=(reviewer(CHLOE),))
 
-    by_ben = changed(say(an_approval(an_item(demand=TWO)), Reject(), ben))
-    by_dan = changed(say(an_approval(an_item(demand=TWO)), Reject(), dan))
+    by_ben = changed(say(an_approval(an_item(requirement=TWO)), Reject(), ben))
+    by_dan = changed(say(an_approval(an_item(requirement=TWO)), Reject(), dan))
 
     assert by_ben.approval.items[0].state is ItemState.REJECTED
     assert by_dan.approval.items[0].settlement
@@ -143,7 +143,7 @@ def test_where_nobody_may_reject_nobody_is_told_that_they_can() -> None:
     [
         (an_item(), raised(TWO, Tier.ESCALATE)),
         (an_item(), raised(SENIOR_ONLY)),
-        (an_item(demand=MAKER), None),
+        (an_item(requirement=MAKER), None),
     ],
 )
 def test_who_changed_a_call_may_still_reject_it_and_not_approve_it(
@@ -163,7 +163,7 @@ def test_who_changed_a_call_may_still_reject_it_and_not_approve_it(
 
 
 def test_maker_is_not_checker_and_another_one_is() -> None:
-    edit = changed(say(an_approval(an_item(demand=MAKER)), HALF, reviewer(ANA)))
+    edit = changed(say(an_approval(an_item(requirement=MAKER)), HALF, reviewer(ANA)))
     done = changed(say(edit.approval, Approve(), reviewer(BEN)))
 
     assert done.approval.items[0].state is ItemState.AUTHORIZED
@@ -171,7 +171,7 @@ def test_maker_is_not_checker_and_another_one_is() -> None:
 
 
 def test_who_changed_nothing_approves_where_maker_is_not_checker() -> None:
-    approval = an_approval(an_item(demand=MAKER))
+    approval = an_approval(an_item(requirement=MAKER))
 
     done = changed(say(approval, Approve(), reviewer(ANA)))
 
@@ -196,7 +196,7 @@ def test_an_approval_carries_its_reason_where_the_policy_asks_for_one(
 
 
 def test_the_reason_of_a_first_vote_is_kept_and_announced() -> None:
-    item = an_item(demand=TWO, tier=Tier.ESCALATE)
+    item = an_item(requirement=TWO, tier=Tier.ESCALATE)
 
     change = changed(say(an_approval(item), Approve(reason="fine"), reviewer(ANA)))
 

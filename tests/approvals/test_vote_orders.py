@@ -21,16 +21,18 @@ from twokey.gateway.approvals.decisions import (
     Reviewer,
     Standing,
 )
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.tiers import Tier
 
 SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", usergroups=("S0SENIOR",))
 GROUPS = {"support": "S0SUPPORT", "senior": "S0SENIOR"}
-DEMANDS = {
-    Tier.APPROVE: Demand(approvals=1, of=(SUPPORT,)),
-    Tier.ESCALATE: Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1}),
+REQUIREMENTS = {
+    Tier.APPROVE: Requirement(approvals=1, of=(SUPPORT,)),
+    Tier.ESCALATE: Requirement(
+        approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1}
+    ),
 }
 NAMES = ("ana", "ben", "chloe", "dan", "eve", "flo")
 ROLES = {
@@ -215,7 +217,9 @@ def user(name: str) -> str:
 def judged(amount: int) -> Judgement:
     """Return what the policy says of an amount."""
     tier = Tier.ESCALATE if amount > 500 else Tier.APPROVE
-    return Judgement(tier=tier, reasons=(), demand=DEMANDS[tier], policy_digest="p")
+    return Judgement(
+        tier=tier, reasons=(), requirement=REQUIREMENTS[tier], policy_digest="p"
+    )
 
 
 def decision_of(step: Step) -> Decision:
@@ -259,7 +263,9 @@ def test_ten_thousand_orders_of_votes_end_as_the_policy_says(
     tier = judged(first).tier
     approval = an_approval(
         an_item(
-            args={"order_id": "1", "amount": first}, demand=DEMANDS[tier], tier=tier
+            args={"order_id": "1", "amount": first},
+            requirement=REQUIREMENTS[tier],
+            tier=tier,
         )
     ).with_(expires_at_ms=NOW_MS + LIFETIME_MS, principals=(DAN,))
     model, people, now_ms = Model(first), People(), NOW_MS

@@ -19,7 +19,7 @@ from tests.approvals.builders import (
 from twokey.gateway.approvals.changes import Change, Judgement
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reviewer
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.revoking import revoked
 from twokey.gateway.protocol.states import ItemState
@@ -48,15 +48,17 @@ def said(
     return change.approval
 
 
-def by_now(demand: Demand) -> Judgement:
-    return Judgement(tier=Tier.APPROVE, reasons=(), demand=demand, policy_digest="p")
+def by_now(requirement: Requirement) -> Judgement:
+    return Judgement(
+        tier=Tier.APPROVE, reasons=(), requirement=requirement, policy_digest="p"
+    )
 
 
 def test_a_role_that_was_taken_from_somebody_is_taken_from_who_stood_in() -> None:
-    before = Demand(approvals=1, of=(NIGHT,))
-    without_ben = Demand(approvals=1, of=(NIGHT.with_(users=()),))
+    before = Requirement(approvals=1, of=(NIGHT,))
+    without_ben = Requirement(approvals=1, of=(NIGHT.with_(users=()),))
     chloe = reviewer(CHLOE).with_(stands_in_for=(reviewer(BEN),))
-    done = said(an_approval(an_item(demand=before)), Approve(), chloe)
+    done = said(an_approval(an_item(requirement=before)), Approve(), chloe)
     item = done.items[0]
     assert item.state is ItemState.AUTHORIZED
 
@@ -70,10 +72,10 @@ def test_a_role_that_was_taken_from_somebody_is_taken_from_who_stood_in() -> Non
 def test_nobody_stands_in_for_who_changed_the_call_and_may_not_approve_it(
     *, is_at_claim: bool
 ) -> None:
-    loose = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+    loose = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
     strict = loose.with_(editor_may_vote=False)
     half = Edit(args={"order_id": "78291", "amount": 449.5})
-    edited = said(an_approval(an_item(demand=loose)), half, reviewer(CHLOE))
+    edited = said(an_approval(an_item(requirement=loose)), half, reviewer(CHLOE))
     if is_at_claim:
         done = said(edited, Approve(), reviewer(BEN))
         back = revoked(done, done.items[0], by_now(strict), now_ms=NOW_MS)

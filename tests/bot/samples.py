@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from twokey.gateway.approvals import editing
-from twokey.gateway.approvals.people import Demand, Role, Vote
+from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.record import Approval, Context, Item, Settlement
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import EditRecord, Person, Result
@@ -25,8 +25,8 @@ KIM = Person(team=TEAM, user="U0KIM", name="Kim")
 
 SUPPORT = Role(name="support", usergroups=("S0SUPPORT",))
 SENIOR = Role(name="senior", users=("U0BEN",))
-ONE = Demand(approvals=1, of=(SUPPORT,))
-TWO = Demand(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
+ONE = Requirement(approvals=1, of=(SUPPORT,))
+TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
 
 REFUND: JsonObject = {
     "amount": 899.0,
@@ -78,7 +78,7 @@ def an_item(
         tool=tool,
         tier=Tier.APPROVE,
         allow=tuple(Verb),
-        demand=ONE,
+        requirement=ONE,
         requested=document,
         action=document,
     )

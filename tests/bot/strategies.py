@@ -99,7 +99,7 @@ def items(draw: st.DrawFn, index: int = 0) -> Item:
         tool=draw(hostile) or "tool",
         index=index,
         tier=tier,
-        demand=TWO if tier is Tier.ESCALATE else ONE,
+        requirement=TWO if tier is Tier.ESCALATE else ONE,
         reasons=tuple(draw(st.lists(hostile, max_size=3))),
         description=draw(hostile),
         triage=draw(st.none() | st.builds(Opinion, rationale=hostile)),

@@ -296,7 +296,7 @@ def test_an_explanation_comes_as_json(home: Path, tell: Any) -> None:
 
     ruling = json.loads(out)
     assert ruling["tier"] == "escalate"
-    assert ruling["demand"]["at_least"] == {"senior": 1}
+    assert ruling["requirement"]["at_least"] == {"senior": 1}
     assert ruling["policy_digest"].startswith("sha256:")
 
 

@@ -12,7 +12,7 @@ import pytest
 from twokey.cli import people
 from twokey.cli.main import run
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.reachable import reachable_demands
+from twokey.gateway.policy.reachable import reachable_requirements
 from twokey.gateway.store.store import Store
 from twokey.sandbox.server import Sandbox
 
@@ -215,8 +215,8 @@ def test_only_tiers_that_a_call_can_come_to_are_looked_at() -> None:
     )
 
     found = [
-        (one.tool, one.tier.value, [role.name for role in one.demand.roles])
-        for one in reachable_demands(policy)
+        (one.tool, one.tier.value, [role.name for role in one.requirement.roles])
+        for one in reachable_requirements(policy)
     ]
 
     assert ("", "approve", ["support"]) in found

@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 
 from tests.conftest import eventually
-from tests.matrix.model import Cell, Demand
+from tests.matrix.model import Cell, Requirement
 from tests.matrix.people import (
     EMPTY,
     LISTED,
@@ -41,14 +41,14 @@ from twokey.sandbox.samples import TEAM
 
 PATIENCE_S = 60.0
 _BIG, _MAYBE_BIG = "wire_money", "refund"
-TOOLS: dict[Demand, str] = {
-    Demand.BY_GROUP: "by_group",
-    Demand.BY_LIST: "by_list",
-    Demand.NOBODY: "by_nobody",
-    Demand.EMPTY: "by_empty",
-    Demand.MISSING: "by_missing",
-    Demand.RAISED: _MAYBE_BIG,
-    Demand.RAISED_BY_SELF: _MAYBE_BIG,
+TOOLS: dict[Requirement, str] = {
+    Requirement.BY_GROUP: "by_group",
+    Requirement.BY_LIST: "by_list",
+    Requirement.NOBODY: "by_nobody",
+    Requirement.EMPTY: "by_empty",
+    Requirement.MISSING: "by_missing",
+    Requirement.RAISED: _MAYBE_BIG,
+    Requirement.RAISED_BY_SELF: _MAYBE_BIG,
 }
 _RAISES = {"to": "escalate", "when": "args.amount > 500", "because": "over 500"}
 
@@ -119,7 +119,7 @@ class MatrixStack:
         )
         await twokey.store.threads.remember(keys, "default", agent, thread, facts)
         call = ProposedCall(
-            tool=TOOLS.get(cell.demand, _BIG),
+            tool=TOOLS.get(cell.requirement, _BIG),
             args={"amount": 12, "order_id": "78291"},
             tool_call_id="c1",
         )
@@ -177,18 +177,22 @@ def _policy(cells: int) -> dict[str, object]:
         "additionalProperties": False,
     }
     big = {"tier": "escalate", "args_schema": schema}
-    reviewers: dict[Demand, object] = {
-        Demand.BY_GROUP: "support",
-        Demand.BY_LIST: "listed",
-        Demand.NOBODY: [],
-        Demand.EMPTY: "empty",
-        Demand.MISSING: "missing",
-        Demand.RAISED: ["support", "listed", "senior"],
+    reviewers: dict[Requirement, object] = {
+        Requirement.BY_GROUP: "support",
+        Requirement.BY_LIST: "listed",
+        Requirement.NOBODY: [],
+        Requirement.EMPTY: "empty",
+        Requirement.MISSING: "missing",
+        Requirement.RAISED: ["support", "listed", "senior"],
     }
     tools: dict[str, object] = {
-        tool: {"tier": "approve", "reviewers": reviewers[demand], "args_schema": schema}
-        for demand, tool in TOOLS.items()
-        if demand in reviewers
+        tool: {
+            "tier": "approve",
+            "reviewers": reviewers[requirement],
+            "args_schema": schema,
+        }
+        for requirement, tool in TOOLS.items()
+        if requirement in reviewers
     }
     refund = {**cast("dict[str, object]", tools[_MAYBE_BIG]), "raise": [_RAISES]}
     return {

@@ -14,7 +14,7 @@ from tests.matrix.people import Kind
 from twokey.gateway.protocol.verbs import Verb
 
 
-class Demand(StrEnum):
+class Requirement(StrEnum):
     """What the call needs, and what already happened to it."""
 
     BY_GROUP = "approve by support group"
@@ -55,15 +55,15 @@ class Voter(StrEnum):
 
 @dataclass(frozen=True)
 class Cell:
-    """One kind of person, one demand, one decision."""
+    """One kind of person, one requirement, one decision."""
 
     kind: Kind
-    demand: Demand
+    requirement: Requirement
     verb: Verb
 
     def __str__(self) -> str:
         """Return the cell as a line of a report."""
-        return f"{self.kind} | {self.demand} | {self.verb}"
+        return f"{self.kind} | {self.requirement} | {self.verb}"
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,11 @@ class End:
 
 CAN_VOTE = (Kind.BY_ID, Kind.BY_GROUP, Kind.SENIOR)
 CELLS = tuple(
-    Cell(kind, demand, verb)
-    for kind, demand, verb in itertools.product(Kind, Demand, Verb)
+    Cell(kind, requirement, verb)
+    for kind, requirement, verb in itertools.product(Kind, Requirement, Verb)
     # Whose first word does not count has no second one.
-    if demand not in {Demand.AFTER_SELF, Demand.RAISED_BY_SELF} or kind in CAN_VOTE
+    if requirement not in {Requirement.AFTER_SELF, Requirement.RAISED_BY_SELF}
+    or kind in CAN_VOTE
 )
 
 _STATES = {
@@ -121,21 +122,21 @@ _ROLES = {
     Kind.NO_GROUPS_BY_ID: {"listed"},
 }
 _ASKED = {
-    Demand.BY_GROUP: {"support"},
-    Demand.BY_LIST: {"listed"},
-    Demand.EMPTY: {"empty"},
-    Demand.MISSING: {"missing"},
+    Requirement.BY_GROUP: {"support"},
+    Requirement.BY_LIST: {"listed"},
+    Requirement.EMPTY: {"empty"},
+    Requirement.MISSING: {"missing"},
 }
 _ESCALATED = {"support", "listed", "senior"}
-_RAISED = {Demand.RAISED, Demand.RAISED_BY_SELF}
-_VOID = {Demand.AFTER_DEACTIVATED, Demand.AFTER_REVOKED}
+_RAISED = {Requirement.RAISED, Requirement.RAISED_BY_SELF}
+_VOID = {Requirement.AFTER_DEACTIVATED, Requirement.AFTER_REVOKED}
 _NO_GROUPS = {Kind.NO_GROUPS, Kind.NO_GROUPS_BY_ID}
 _RECORDED = "is recorded"
 
 
 def expected(cell: Cell) -> End:
     """Return what the policy makes of a cell."""
-    before, is_other = _before(cell.demand), cell.demand in _RAISED
+    before, is_other = _before(cell.requirement), cell.requirement in _RAISED
     if refusal(cell):
         return End(Word.REFUSED, "pending", before, is_other)
     if cell.verb in {Verb.REJECT, Verb.RESPOND}:  # one word against it is enough
@@ -143,7 +144,7 @@ def expected(cell: Cell) -> End:
         return End(Word.SETTLED, state, before, is_other)
     is_edited = cell.verb is Verb.EDIT
     # Votes are for the call as it was, and of people who may vote still.
-    is_void = is_edited or cell.demand in _VOID
+    is_void = is_edited or cell.requirement in _VOID
     votes = {Voter.SELF} if is_void else {*before, Voter.SELF}
     word = Word.SETTLED if _is_enough(cell, votes) else Word.VOTED
     state = _STATES[cell.verb] if word is Word.SETTLED else "pending"
@@ -158,25 +159,25 @@ def sentence(cell: Cell) -> str:
 
 def refusal(cell: Cell) -> str:
     """Return in part why a decision does not count; "" when it does."""
-    kind, demand = cell.kind, cell.demand
+    kind, requirement = cell.kind, cell.requirement
     is_rejected = cell.verb is Verb.REJECT
     if kind in _ASKERS and is_rejected:  # whoever asked may take it back
         return ""
     if kind in _NEVER:
         return _NEVER[kind]
     # What is escalated is asked afresh; anything else may be known from a minute ago.
-    if kind is Kind.DEACTIVATED_NOW and demand.is_escalated:
+    if kind is Kind.DEACTIVATED_NOW and requirement.is_escalated:
         return _NEVER[Kind.DEACTIVATED]
-    if demand is Demand.RAISED_BY_SELF and not is_rejected:
+    if requirement is Requirement.RAISED_BY_SELF and not is_rejected:
         return _CHANGED
-    if demand is Demand.NOBODY:
+    if requirement is Requirement.NOBODY:
         return "nobody can approve it"
     return _doubt(cell) if _roles(cell) else _stranger_to_it(cell)
 
 
 def _stranger_to_it(cell: Cell) -> str:
     """Refuse who holds no role that is asked for, as far as Slack tells."""
-    is_asking = cell.demand is not Demand.BY_LIST and cell.kind in _NO_GROUPS
+    is_asking = cell.requirement is not Requirement.BY_LIST and cell.kind in _NO_GROUPS
     if is_asking:
         return "Slack did not say who is in"
     return "you are not on that list"
@@ -186,28 +187,28 @@ def _doubt(cell: Cell) -> str:
     """Refuse a second vote, and any vote while a role that is asked for is open."""
     if cell.verb in {Verb.REJECT, Verb.RESPOND}:
         return ""
-    if cell.demand is Demand.AFTER_SELF and cell.verb is Verb.APPROVE:
+    if cell.requirement is Requirement.AFTER_SELF and cell.verb is Verb.APPROVE:
         return "already counted"
-    is_open = cell.kind is Kind.NO_GROUPS_BY_ID and cell.demand.is_escalated
+    is_open = cell.kind is Kind.NO_GROUPS_BY_ID and cell.requirement.is_escalated
     return "Slack did not say who is in" if is_open else ""
 
 
 def _roles(cell: Cell) -> set[str]:
-    if cell.kind is Kind.REVOKED_NOW and cell.demand.is_escalated:
+    if cell.kind is Kind.REVOKED_NOW and cell.requirement.is_escalated:
         return set()
-    asked = _ESCALATED if cell.demand.is_escalated else _ASKED[cell.demand]
+    asked = _ESCALATED if cell.requirement.is_escalated else _ASKED[cell.requirement]
     return _ROLES[cell.kind] & asked
 
 
-def _before(demand: Demand) -> frozenset[Voter]:
-    if demand is Demand.AFTER_SELF:
+def _before(requirement: Requirement) -> frozenset[Voter]:
+    if requirement is Requirement.AFTER_SELF:
         return frozenset({Voter.SELF})
-    is_second = demand.value.startswith("escalate, second")
+    is_second = requirement.value.startswith("escalate, second")
     return frozenset({Voter.BEFORE} if is_second else ())
 
 
 def _is_enough(cell: Cell, votes: set[Voter]) -> bool:
-    if not cell.demand.is_escalated:
+    if not cell.requirement.is_escalated:
         return True
-    is_senior = cell.kind is Kind.SENIOR or cell.demand is Demand.AFTER_SENIOR
+    is_senior = cell.kind is Kind.SENIOR or cell.requirement is Requirement.AFTER_SENIOR
     return len(votes) == 2 and is_senior

@@ -22,7 +22,7 @@ from tests.matrix.gestures import (
     version_shown,
 )
 from tests.matrix.matrix_stack import PATIENCE_S, MatrixStack, Table, open_hall
-from tests.matrix.model import Cell, Demand, End, Voter, Word
+from tests.matrix.model import Cell, End, Requirement, Voter, Word
 from tests.matrix.people import (
     DEACTIVATED_BEFORE,
     DEMOTED_BEFORE,
@@ -48,15 +48,15 @@ from twokey.sandbox.workspace import Workspace
 FOR_EVER_S = 1e9
 AT_ONCE = 16
 
-_FIRST: dict[Demand, Place] = {
-    Demand.AFTER_JUNIOR: JUNIOR_BEFORE,
-    Demand.AFTER_SENIOR: SENIOR_BEFORE,
-    Demand.AFTER_DEACTIVATED: DEACTIVATED_BEFORE,
-    Demand.AFTER_REVOKED: REVOKED_BEFORE,
-    Demand.AFTER_DEMOTED: DEMOTED_BEFORE,
-    Demand.RAISED: JUNIOR_BEFORE,
+_FIRST: dict[Requirement, Place] = {
+    Requirement.AFTER_JUNIOR: JUNIOR_BEFORE,
+    Requirement.AFTER_SENIOR: SENIOR_BEFORE,
+    Requirement.AFTER_DEACTIVATED: DEACTIVATED_BEFORE,
+    Requirement.AFTER_REVOKED: REVOKED_BEFORE,
+    Requirement.AFTER_DEMOTED: DEMOTED_BEFORE,
+    Requirement.RAISED: JUNIOR_BEFORE,
 }
-_RAISED = {Demand.RAISED, Demand.RAISED_BY_SELF}
+_RAISED = {Requirement.RAISED, Requirement.RAISED_BY_SELF}
 
 
 class Hour(StrEnum):
@@ -118,7 +118,7 @@ class _Shown:
 
 def hour_of(cell: Cell) -> Hour:
     """Return when a cell is played."""
-    usual = Hour.ESCALATING if cell.demand.is_escalated else Hour.APPROVING
+    usual = Hour.ESCALATING if cell.requirement.is_escalated else Hour.APPROVING
     return _HOURS.get(cell.kind, usual)
 
 
@@ -149,7 +149,9 @@ async def play(cells: Sequence[Cell]) -> Results:
 async def _vote_first(stack: MatrixStack, tables: Sequence[Table]) -> None:
     """Let those vote who vote before; each of them is told that it counts."""
     voters = {
-        table: _first(table) for table in tables if "second vote" in table.cell.demand
+        table: _first(table)
+        for table in tables
+        if "second vote" in table.cell.requirement
     }
     room = asyncio.Semaphore(AT_ONCE)
 
@@ -168,7 +170,7 @@ async def _vote_first(stack: MatrixStack, tables: Sequence[Table]) -> None:
 
 async def _raise(stack: MatrixStack, tables: Sequence[Table]) -> None:
     """Let those edit who edit before: each edit asks for more, on the same card."""
-    raised = [table for table in tables if table.cell.demand in _RAISED]
+    raised = [table for table in tables if table.cell.requirement in _RAISED]
     for table in raised:
         user = _first(table)
         await click(stack, table, Verb.EDIT, user)
@@ -186,8 +188,8 @@ async def _raise(stack: MatrixStack, tables: Sequence[Table]) -> None:
 async def _introduce(stack: MatrixStack, tables: Sequence[Table]) -> None:
     """Let the bot hear of those who are gone later, while they are still there."""
     known = {
-        Cell(Kind.REVOKED_NOW, Demand.BY_GROUP, Verb.APPROVE),
-        Cell(Kind.DEACTIVATED_NOW, Demand.BY_LIST, Verb.APPROVE),
+        Cell(Kind.REVOKED_NOW, Requirement.BY_GROUP, Verb.APPROVE),
+        Cell(Kind.DEACTIVATED_NOW, Requirement.BY_LIST, Verb.APPROVE),
     }
     for table in tables:
         if table.cell in known:
@@ -310,7 +312,7 @@ def _private(workspace: Workspace, table: Table) -> list[Message]:
 
 
 def _first(table: Table) -> str:
-    place = _FIRST.get(table.cell.demand)
+    place = _FIRST.get(table.cell.requirement)
     return table.person if place is None else place.user.id
 
 

@@ -74,7 +74,7 @@ def _is_known_already(cell: Cell, played: Played) -> bool:
     end = played.end
     is_refused = end is not None and end.word is Word.REFUSED and not end.voters
     says_so = len(played.told) == 1 and not played.leaked
-    return is_gone and not cell.demand.is_escalated and is_refused and says_so
+    return is_gone and not cell.requirement.is_escalated and is_refused and says_so
 
 
 def _is_as_it_should(played: Played, words: str) -> bool:

@@ -24,7 +24,7 @@ BY_NOW_TABLE = (
     Mutant(
         "maker is not checker",
         DECIDING,
-        "    if raised.demand.editor_may_vote and not edit_asks_more(",
+        "    if raised.requirement.editor_may_vote and not edit_asks_more(",
         "    if not edit_asks_more(",
         "tests/approvals/test_taking_back.py",
     ),
@@ -115,8 +115,8 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: nothing runs again without the people whom the policy of now needs",
         RECONCILING,
-        "return quorum.stricter(item.demand, judged.demand)",
-        "return item.demand",
+        "return quorum.stricter(item.requirement, judged.requirement)",
+        "return item.requirement",
         RUNS,
     ),
     Mutant(
@@ -164,7 +164,7 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: a claim needs the votes that the policy of now asks for",
         "gateway/approvals/revoking.py",
-        "    if quorum.tally(demand, votes, item.action_hash).is_met:",
+        "    if quorum.tally(requirement, votes, item.action_hash).is_met:",
         "    if True:",
         CLAIMED,
     ),

@@ -60,8 +60,8 @@ LIFETIMES_TABLE = (
     Mutant(
         "where people are forgotten nobody approves alone",
         "gateway/service/proposals.py",
-        "two = Demand(approvals=2,",
-        "two = Demand(approvals=1,",
+        "two = Requirement(approvals=2,",
+        "two = Requirement(approvals=1,",
         "tests/clock/test_who_asked.py",
     ),
     Mutant(

@@ -27,7 +27,7 @@ SLACK_TABLE = (
     Mutant(
         "only who may review a thing stops it",
         "gateway/service/stopping.py",
-        "reason = objection(reviewer, demand, ())",
+        "reason = objection(reviewer, requirement, ())",
         "reason = None",
         "tests/service/test_stopping.py",
     ),

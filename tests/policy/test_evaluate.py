@@ -55,7 +55,7 @@ def judge(tool: str, agent: str = "support", **args: JsonValue) -> Ruling:
 
 
 def names(ruling: Ruling) -> list[str]:
-    return [role.name for role in ruling.demand.of]
+    return [role.name for role in ruling.requirement.of]
 
 
 @pytest.mark.parametrize(
@@ -87,19 +87,19 @@ def test_a_reason_says_where_the_tier_comes_from() -> None:
 
 
 def test_people_listed_by_id_and_by_role_are_frozen_into_the_demand() -> None:
-    demand = judge("refund").demand
+    requirement = judge("refund").requirement
 
-    assert demand.approvals == 1
-    assert [(r.name, r.users, r.usergroups) for r in demand.of] == [
+    assert requirement.approvals == 1
+    assert [(r.name, r.users, r.usergroups) for r in requirement.of] == [
         ("finance", ("U0FIN",), ()),
         ("reviewers", ("U0ANA",), ("S0NIGHT",)),
     ]
 
 
 def test_escalate_asks_for_two_people_and_a_senior() -> None:
-    demand = judge("wire").demand
+    requirement = judge("wire").requirement
 
-    assert (demand.approvals, demand.at_least) == (2, {"senior": 1})
+    assert (requirement.approvals, requirement.at_least) == (2, {"senior": 1})
     assert names(judge("wire")) == ["support", "senior"]
 
 
@@ -108,10 +108,10 @@ def test_escalate_without_its_own_people_asks_those_of_the_tool() -> None:
         "version: 1\ntools: {wire: {tier: escalate, reviewers: U0ANA}}", "p"
     )
 
-    demand = evaluate(policy, agent="a", tool="wire", args={}).demand
+    requirement = evaluate(policy, agent="a", tool="wire", args={}).requirement
 
-    assert demand.approvals == 2
-    assert demand.of[0].users == ("U0ANA",)
+    assert requirement.approvals == 2
+    assert requirement.of[0].users == ("U0ANA",)
 
 
 def test_the_narrower_place_wins_for_people_channel_and_time() -> None:
@@ -168,9 +168,9 @@ def test_an_empty_or_unknown_reviewer_list_lets_nobody_approve(
         team="T1", user="U1", usergroups=frozenset({"S1"}), standing=Standing.MEMBER
     )
 
-    demand = evaluate(policy, agent="a", tool="t", args={}).demand
+    requirement = evaluate(policy, agent="a", tool="t", args={}).requirement
 
-    assert objection(anyone, demand, ()) is not None
+    assert objection(anyone, requirement, ()) is not None
 
 
 def test_the_schema_of_the_policy_wins_over_that_of_the_agent() -> None:
@@ -284,4 +284,4 @@ def test_every_call_gets_a_ruling_whatever_its_arguments_and_schema(
 
     assert ruling.tier.rank >= judge(tool).tier.rank
     assert ruling.allow
-    assert ruling.demand.of
+    assert ruling.requirement.of

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from twokey.gateway.approvals.people import Demand, Notify, Role
+from twokey.gateway.approvals.people import Notify, Requirement, Role
 from twokey.gateway.approvals.quorum import stricter
 from twokey.gateway.policy.load import BadPolicy, load_policy
 from twokey.gateway.policy.selection import Selection
@@ -25,18 +25,18 @@ tools: {refund: {tier: approve}}
 """
 
 
-def demand_at(tier: Tier, text: str = POLICY) -> Demand:
+def requirement_at(tier: Tier, text: str = POLICY) -> Requirement:
     policy = load_policy(text, "policy.yml")
-    return Selection(policy, "support", "refund").demand(tier)
+    return Selection(policy, "support", "refund").requirement(tier)
 
 
-def told(demand: Demand) -> dict[str, Notify]:
-    return {role.name: role.notify for role in demand.roles}
+def told(requirement: Requirement) -> dict[str, Notify]:
+    return {role.name: role.notify for role in requirement.roles}
 
 
 def test_a_role_is_mentioned_unless_it_or_its_tier_says_otherwise() -> None:
-    assert told(demand_at(Tier.APPROVE)) == {"support": Notify.NONE}
-    assert told(demand_at(Tier.ESCALATE)) == {
+    assert told(requirement_at(Tier.APPROVE)) == {"support": Notify.NONE}
+    assert told(requirement_at(Tier.ESCALATE)) == {
         "support": Notify.MENTION,
         "senior": Notify.NONE,
     }
@@ -49,8 +49,8 @@ def test_a_tier_silences_every_part_of_a_requirement() -> None:
         "tools: {refund: {tier: approve, needs: both}}",
     ).replace(", notify: none}\ntiers", "}\ntiers")
 
-    assert set(told(demand_at(Tier.APPROVE, needs)).values()) == {Notify.NONE}
-    assert set(told(demand_at(Tier.ESCALATE, needs)).values()) == {Notify.MENTION}
+    assert set(told(requirement_at(Tier.APPROVE, needs)).values()) == {Notify.NONE}
+    assert set(told(requirement_at(Tier.ESCALATE, needs)).values()) == {Notify.MENTION}
 
 
 @pytest.mark.parametrize("pair", [*product(Notify, repeat=2)])
@@ -58,7 +58,9 @@ def test_of_two_demands_the_one_that_mentions_people_wins(
     pair: tuple[Notify, Notify],
 ) -> None:
     first, second = (
-        Demand(approvals=1, of=(Role(name="support", users=("U0ANA",), notify=one),))
+        Requirement(
+            approvals=1, of=(Role(name="support", users=("U0ANA",), notify=one),)
+        )
         for one in pair
     )
 

@@ -70,7 +70,7 @@ def test_a_rule_that_holds_raises_and_says_what_it_saw() -> None:
     ruling = judge("refund", amount=501, card="4111")
 
     assert ruling.tier is Tier.ESCALATE
-    assert ruling.demand.approvals == 2
+    assert ruling.requirement.approvals == 2
     assert ruling.reasons[1:] == (
         "Raised to escalate: refund over 500.",
         "Raised to escalate: test card.",
@@ -170,7 +170,7 @@ def test_those_who_are_called_later_may_vote_from_the_start() -> None:
 
     assert ruling.escalate_to == "senior"
     assert [role.users for role in ruling.escalate_roles] == [("U0LEAD",)]
-    assert [role.name for role in ruling.demand.of] == ["support", "senior"]
+    assert [role.name for role in ruling.requirement.of] == ["support", "senior"]
 
 
 def override(tool: str, **asked: object) -> Ruling:

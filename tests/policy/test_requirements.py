@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from twokey.cli.main import run
 from twokey.cli.policy_words import explained, idle_requirements, replayed
-from twokey.gateway.approvals.people import Demand, Vote
+from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import stricter, tally
 from twokey.gateway.policy.evaluate import Ruling, evaluate
 from twokey.gateway.policy.facts import Facts
@@ -62,12 +62,12 @@ ROLES = {
 POLICY = load_policy(HEAD + REQUIREMENTS + RULES, "policy.yml")
 
 
-def agreed(demand: Demand, people: Iterable[str]) -> bool:
+def agreed(requirement: Requirement, people: Iterable[str]) -> bool:
     votes = [
         Vote(by=Person(team="T0", user=one), roles=ROLES[one], action_hash="h", at_ms=1)
         for one in people
     ]
-    return tally(demand, votes, "h").is_met
+    return tally(requirement, votes, "h").is_met
 
 
 def judge(tool: str, amount: float = 1) -> Ruling:
@@ -76,8 +76,8 @@ def judge(tool: str, amount: float = 1) -> Ruling:
     )
 
 
-def who(demand: Demand) -> str:
-    ruling = judge("letter").with_(demand=demand)
+def who(requirement: Requirement) -> str:
+    ruling = judge("letter").with_(requirement=requirement)
     return dict(explained(ruling, None))["who"]
 
 
@@ -106,14 +106,14 @@ def test_support_and_finance_together_are_two_people(
 
 
 def test_who_is_missing_is_named_until_both_agreed() -> None:
-    demand = required(POLICY, "pay_out")
+    requirement = required(POLICY, "pay_out")
     vote = Vote(
         by=Person(team="T0", user="U0ANA"), roles=("support",), action_hash="h", at_ms=1
     )
 
-    assert tally(demand, (), "h").lacking == {"finance": 1, "support": 1}
-    assert tally(demand, (), "h").need == 2
-    assert tally(demand, (vote,), "h").lacking == {"finance": 1}
+    assert tally(requirement, (), "h").lacking == {"finance": 1, "support": 1}
+    assert tally(requirement, (), "h").need == 2
+    assert tally(requirement, (vote,), "h").lacking == {"finance": 1}
 
 
 HELD = st.dictionaries(
@@ -186,17 +186,17 @@ def test_no_rule_that_fires_makes_a_call_need_less(
     ]
 
     assert more.tier.rank >= less.tier.rank
-    if tally(more.demand, votes, "h").is_met and less.tier.needs_people:
-        assert tally(less.demand, votes, "h").is_met
+    if tally(more.requirement, votes, "h").is_met and less.tier.needs_people:
+        assert tally(less.requirement, votes, "h").is_met
 
 
 def test_one_senior_alone_is_enough_above_50_and_nobody_else_is() -> None:
     small, large = judge("refund", 20), judge("refund", 51)
 
     assert small.tier is large.tier is Tier.APPROVE
-    assert agreed(small.demand, ["U0ANA"])
-    assert agreed(large.demand, ["U0LEAD"])
-    assert not agreed(large.demand, ["U0ANA", "U0BEN", "U0FIN"])
+    assert agreed(small.requirement, ["U0ANA"])
+    assert agreed(large.requirement, ["U0LEAD"])
+    assert not agreed(large.requirement, ["U0ANA", "U0BEN", "U0FIN"])
     assert large.reasons[-1] == "Needs one_senior: over 50."
 
 
@@ -217,8 +217,8 @@ def test_a_rule_that_cannot_be_checked_needs_what_it_names() -> None:
     ruling = evaluate(POLICY, agent="a", tool="refund", args={}, facts=Facts(now_ms=1))
 
     assert ruling.tier is Tier.ESCALATE
-    assert not agreed(ruling.demand, ["U0ANA", "U0BEN", "U0FIN"])
-    assert agreed(ruling.demand, ["U0ANA", "U0BEN", "U0FIN", "U0LEAD"])
+    assert not agreed(ruling.requirement, ["U0ANA", "U0BEN", "U0FIN"])
+    assert agreed(ruling.requirement, ["U0ANA", "U0BEN", "U0FIN", "U0LEAD"])
 
 
 def test_everybody_who_may_be_asked_by_a_rule_counts_as_a_reviewer() -> None:
@@ -235,7 +235,7 @@ def test_explain_says_in_words_who_has_to_agree() -> None:
         "2 people, 1 finance and 1 support, out of support (U0ANA, U0BEN, U0BOTH) or "
         "finance (U0FIN, U0BOTH), nobody approves their own change"
     )
-    joined = stricter(Demand(approvals=1, of=POLICY.roles_named(("support",))),
+    joined = stricter(Requirement(approvals=1, of=POLICY.roles_named(("support",))),
                       required(POLICY, "one_senior"))  # fmt: skip
     assert who(joined).startswith("1 senior and 1 support, who may be the same people")
 

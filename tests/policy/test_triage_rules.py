@@ -115,5 +115,8 @@ def test_a_raise_brings_the_people_and_the_time_of_the_higher_tier() -> None:
         also=[Raise(to=Tier.ESCALATE, reason="odd")],
     )
 
-    assert (ruling.demand.approvals, ruling.demand.at_least) == (2, {"senior": 1})
+    assert (ruling.requirement.approvals, ruling.requirement.at_least) == (
+        2,
+        {"senior": 1},
+    )
     assert ruling.ttl_ms == 300_000

@@ -70,8 +70,8 @@ def test_a_refund_over_50_needs_a_senior_and_nobody_else() -> None:
 
     assert at_the_limit.tier is Tier.APPROVE
     assert above.tier is Tier.APPROVE
-    assert above.demand.approvals == 1
-    assert [role.name for role in above.demand.roles] == ["senior"]
+    assert above.requirement.approvals == 1
+    assert [role.name for role in above.requirement.roles] == ["senior"]
     assert above.reasons[-1] == "Needs one_senior: a refund over 50."
 
 

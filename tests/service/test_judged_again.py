@@ -90,12 +90,12 @@ async def test_nothing_falls_below_what_a_call_was_opened_with(
 
     item = await shown(harness, second)
 
-    assert (item.tier, item.demand.approvals) == (Tier.ESCALATE, 2)
+    assert (item.tier, item.requirement.approvals) == (Tier.ESCALATE, 2)
     click = await harness.click_on(second)
     voted = await harness.reviews.decide(click, Approve(), ANA)
     assert voted.kind == "voted"
     item = await harness.item(second)
-    assert (item.tier, item.demand.approvals) == (Tier.ESCALATE, 2)
+    assert (item.tier, item.requirement.approvals) == (Tier.ESCALATE, 2)
 
 
 async def test_what_an_edit_raised_stays_raised(harness: ServiceHarness) -> None:
@@ -166,4 +166,4 @@ async def test_another_policy_lowers_nothing_that_a_vote_raised(
 
     item = await shown(harness, first)
 
-    assert (item.tier, item.demand.approvals) == (Tier.ESCALATE, 2)
+    assert (item.tier, item.requirement.approvals) == (Tier.ESCALATE, 2)

@@ -92,7 +92,7 @@ async def test_a_raise_by_triage_asks_for_what_the_higher_tier_asks_for(
 
     assert verdict.tier is Tier.ESCALATE
     assert item.tier is Tier.ESCALATE
-    assert (item.demand.approvals, item.demand.at_least) == (2, {"senior": 1})
+    assert (item.requirement.approvals, item.requirement.at_least) == (2, {"senior": 1})
     assert item.reasons[-1] == (
         "Raised to escalate: triage, a model's opinion, asks for more care."
     )
@@ -138,7 +138,7 @@ async def test_anything_else_changes_nothing(store: Store, answer: object) -> No
 
     assert changed.id != same.id
     assert (changed.tier, changed.reasons) == (same.tier, same.reasons)
-    assert (changed.demand, changed.allow) == (same.demand, same.allow)
+    assert (changed.requirement, changed.allow) == (same.requirement, same.allow)
     assert changed.triage is None or changed.triage.rationale == ""
 
 

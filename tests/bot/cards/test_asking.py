@@ -26,7 +26,7 @@ from twokey.bot.cards.approval import card
 from twokey.bot.cards.asking import MOST, asked
 from twokey.bot.cards.calling import needed_too, unsettled, with_reviewers
 from twokey.bot.cards.message import Message
-from twokey.gateway.approvals.people import Demand, Notify, Observation, Role, Vote
+from twokey.gateway.approvals.people import Notify, Observation, Requirement, Role, Vote
 from twokey.gateway.approvals.record import Approval, Item, Waiting
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
@@ -35,7 +35,7 @@ from twokey.gateway.protocol.verbs import Finding
 
 LEAD = Role(name="lead", users=("U0LEAD",))
 FOUR = Role(name="four", users=("U0ANA", "U0BEN", "U0KIM", "U0LEAD"))
-ALL = Demand(approvals=1, of=(FOUR,))
+ALL = Requirement(approvals=1, of=(FOUR,))
 
 
 def named(approval: Approval) -> str:
@@ -55,80 +55,84 @@ def voted(item: Item, by: Person, *roles: str, behalf: tuple[Person, ...] = ()) 
 
 
 def test_a_card_mentions_the_groups_and_people_of_its_requirement() -> None:
-    approval = an_approval(a_refund(demand=TWO))
+    approval = an_approval(a_refund(requirement=TWO))
 
     assert "m:*Reviewers:* <@U0BEN> <!subteam^S0SUPPORT>\n" in shown(approval)
 
 
 def test_who_asked_and_who_else_may_not_approve_is_no_reviewer() -> None:
-    barred = an_item(principals=(BEN,), demand=ALL)
+    barred = an_item(principals=(BEN,), requirement=ALL)
 
     assert named(an_approval(barred)) == "<@U0ANA> <@U0LEAD>"
 
 
 def test_an_editor_who_may_not_approve_is_no_reviewer() -> None:
-    demand = ALL.with_(editor_may_vote=False)
-    item = edited(an_item(demand=demand), {"amount": 1}, by=ANA)
+    requirement = ALL.with_(editor_may_vote=False)
+    item = edited(an_item(requirement=requirement), {"amount": 1}, by=ANA)
 
     assert named(an_approval(item)) == "<@U0BEN> <@U0LEAD>"
 
 
 def test_once_the_others_agreed_only_the_role_that_lacks_is_mentioned() -> None:
-    demand = Demand(approvals=2, of=(FOUR, LEAD), at_least={"lead": 1})
-    item = voted(an_item(demand=demand), ANA, "four")
+    requirement = Requirement(approvals=2, of=(FOUR, LEAD), at_least={"lead": 1})
+    item = voted(an_item(requirement=requirement), ANA, "four")
 
     assert named(an_approval(item)) == "<@U0LEAD>"
 
 
 def test_who_voted_without_the_role_that_lacks_is_asked_for_it() -> None:
-    item = voted(an_item(demand=TWO), BEN, "support")
+    item = voted(an_item(requirement=TWO), BEN, "support")
 
     assert "<@U0BEN>" in named(an_approval(item))
 
 
 def test_whose_word_somebody_else_gave_is_not_asked_again() -> None:
-    item = an_item(demand=ALL.with_(approvals=2))
+    item = an_item(requirement=ALL.with_(approvals=2))
     item = voted(item, ANA, "four", behalf=(BEN,))
 
     assert named(an_approval(item)) == "<@U0LEAD>"
 
 
 def test_a_click_that_only_completes_may_come_from_anybody_who_may_decide() -> None:
-    item = voted(an_item(demand=ALL), ANA, "four")
+    item = voted(an_item(requirement=ALL), ANA, "four")
 
     assert named(an_approval(item)) == "<@U0ANA> <@U0BEN> <@U0LEAD>"
 
 
 def test_who_is_called_later_is_left_alone_as_long_as_others_are_enough() -> None:
-    demand = Demand(approvals=1, of=(SUPPORT, SENIOR))
-    later = an_approval(an_item(demand=demand), waiting=Waiting(roles=(SENIOR,)))
+    requirement = Requirement(approvals=1, of=(SUPPORT, SENIOR))
+    later = an_approval(
+        an_item(requirement=requirement), waiting=Waiting(roles=(SENIOR,))
+    )
 
     assert named(later) == "<!subteam^S0SUPPORT>"
     assert named(later.with_(escalated_at_ms=NOW)) == "<!subteam^S0SUPPORT> <@U0BEN>"
 
 
 @pytest.mark.parametrize(
-    "demand",
+    "requirement",
     [
         TWO,
-        Demand(approvals=2, of=(LEAD, SENIOR)),
-        Demand(approvals=1, of=(Role(name="support", users=("U0KIM",)), SENIOR)),
+        Requirement(approvals=2, of=(LEAD, SENIOR)),
+        Requirement(approvals=1, of=(Role(name="support", users=("U0KIM",)), SENIOR)),
     ],
     ids=["named", "too few others", "the other one asked"],
 )
 def test_who_is_called_later_and_needed_anyway_is_mentioned_at_once(
-    demand: Demand,
+    requirement: Requirement,
 ) -> None:
-    approval = an_approval(an_item(demand=demand), waiting=Waiting(roles=(SENIOR,)))
+    approval = an_approval(
+        an_item(requirement=requirement), waiting=Waiting(roles=(SENIOR,))
+    )
 
     assert "<@U0BEN>" in named(approval)
 
 
 def test_of_many_people_each_role_has_some_and_the_rest_is_counted() -> None:
     many = Role(name="many", users=tuple(f"U{n:09}" for n in range(40)))
-    demand = Demand(approvals=2, of=(many, LEAD))
+    requirement = Requirement(approvals=2, of=(many, LEAD))
 
-    text = named(an_approval(an_item(demand=demand)))
+    text = named(an_approval(an_item(requirement=requirement)))
 
     assert text.startswith("<@U000000000> <@U0LEAD> <@U000000001>")
     assert text.count("<@") == MOST
@@ -138,23 +142,23 @@ def test_of_many_people_each_role_has_some_and_the_rest_is_counted() -> None:
 def test_the_group_of_a_role_is_mentioned_before_its_people() -> None:
     both = Role(name="both", users=("U0ANA",), usergroups=("S0SUPPORT",))
 
-    text = named(an_approval(an_item(demand=Demand(approvals=1, of=(both,)))))
+    text = named(an_approval(an_item(requirement=Requirement(approvals=1, of=(both,)))))
 
     assert text == "<!subteam^S0SUPPORT> <@U0ANA>"
 
 
 def test_a_role_that_is_not_to_be_mentioned_is_not() -> None:
     quiet = SUPPORT.with_(notify=Notify.NONE)
-    approval = an_approval(an_item(demand=TWO.with_(of=(quiet, SENIOR))))
-    alone = an_approval(an_item(demand=Demand(approvals=1, of=(quiet,))))
+    approval = an_approval(an_item(requirement=TWO.with_(of=(quiet, SENIOR))))
+    alone = an_approval(an_item(requirement=Requirement(approvals=1, of=(quiet,))))
 
     assert named(approval) == "<@U0BEN>"
     assert "Reviewers" not in shown(alone)
 
 
 def test_a_card_of_several_calls_mentions_everybody_once() -> None:
-    items = [an_item(index=0, demand=TWO), an_item(index=1)]
-    denied = an_item(index=2, demand=ALL, tier=Tier.DENY)
+    items = [an_item(index=0, requirement=TWO), an_item(index=1)]
+    denied = an_item(index=2, requirement=ALL, tier=Tier.DENY)
 
     text = shown(an_approval(*items, denied))
 
@@ -167,7 +171,7 @@ def test_a_card_that_is_late_or_decided_mentions_no_reviewers() -> None:
 
 
 def test_a_line_for_others_names_only_those_who_were_not_mentioned() -> None:
-    note = needed_too(an_approval(an_item(demand=TWO)), but={"support"})
+    note = needed_too(an_approval(an_item(requirement=TWO)), but={"support"})
 
     assert "m:<@U0BEN> 🔔" in readable(note.blocks)
     assert "S0SUPPORT" not in readable(note.blocks)
@@ -175,8 +179,8 @@ def test_a_line_for_others_names_only_those_who_were_not_mentioned() -> None:
 
 
 def test_an_edit_mentions_those_who_decide_the_edited_call_alone() -> None:
-    edit = edited(an_item(index=0, demand=TWO), {"amount": 1}, by=ANA)
-    other = an_item(index=1, demand=ALL)
+    edit = edited(an_item(index=0, requirement=TWO), {"amount": 1}, by=ANA)
+    other = an_item(index=1, requirement=ALL)
     note = Message((), "The call of process_refund was edited.")
 
     told, roles = with_reviewers(
@@ -190,7 +194,7 @@ def test_an_edit_mentions_those_who_decide_the_edited_call_alone() -> None:
 
 
 def test_a_call_in_doubt_needs_those_who_did_not_say_yet_what_became_of_it() -> None:
-    item = an_item(demand=ALL.with_(approvals=2), principals=(KIM,), fence=1)
+    item = an_item(requirement=ALL.with_(approvals=2), principals=(KIM,), fence=1)
     item = item.with_(state=ItemState.IN_DOUBT, votes=(a_vote(item, BEN, "four"),))
     seen = Observation(
         finding=Finding.EXECUTED, vote=a_vote(item, ANA, "four"), fence=1
@@ -206,7 +210,7 @@ def test_a_call_in_doubt_needs_those_who_did_not_say_yet_what_became_of_it() -> 
 def test_who_is_reminded_of_a_doubt_is_who_can_settle_it_and_nobody_once_it_is() -> (
     None
 ):
-    item = an_item(demand=ALL).with_(state=ItemState.IN_DOUBT)
+    item = an_item(requirement=ALL).with_(state=ItemState.IN_DOUBT)
     note, roles = unsettled(an_approval(item))
 
     assert note is not None

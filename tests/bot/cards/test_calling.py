@@ -20,7 +20,7 @@ from tests.bot.samples import (
 from tests.bot.strategies import CANARY
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.calling import escalation, reminder, told_elsewhere
-from twokey.gateway.approvals.people import Demand, Role
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Waiting
 from twokey.gateway.protocol.tiers import Tier
 
@@ -30,7 +30,7 @@ UNTIL = "<!date^1795258800^{date_short_pretty} {time_secs}|2026-11-21 11:00:00 U
 
 
 def test_a_reminder_names_neither_who_asked_nor_who_has_voted() -> None:
-    item = a_refund(demand=Demand(approvals=2, of=(PEOPLE,)))
+    item = a_refund(requirement=Requirement(approvals=2, of=(PEOPLE,)))
     item = item.with_(votes=(a_vote(item, ANA),))
 
     note = reminder(an_approval(item, principals=(KIM,)))
@@ -42,7 +42,7 @@ def test_a_reminder_names_neither_who_asked_nor_who_has_voted() -> None:
 
 
 def test_a_reminder_names_whom_another_call_of_the_card_needs() -> None:
-    first, second = an_item(index=0, demand=TWO), an_item(index=1, demand=TWO)
+    first, second = an_item(index=0, requirement=TWO), an_item(index=1, requirement=TWO)
     first = first.with_(votes=(a_vote(first, BEN),))
 
     note = reminder(an_approval(first, second))
@@ -59,7 +59,7 @@ def test_a_call_for_others_names_them_and_the_channels_that_were_told() -> None:
 
 
 def test_where_a_channel_was_not_told_who_may_decide_is_called_and_it_is_said() -> None:
-    item = a_refund(demand=Demand(approvals=1, of=(PEOPLE,)))
+    item = a_refund(requirement=Requirement(approvals=1, of=(PEOPLE,)))
     waiting = CALLED.with_(channels=("#leads", "C0GENERAL"))
 
     note = escalation(

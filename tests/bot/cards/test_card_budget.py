@@ -41,7 +41,7 @@ MANY = (
     Role(name="s" * 64, usergroups=tuple(f"S{'0' * 19}{n}" for n in range(9))),
     Role(name="u" * 64, users=tuple(f"U{'0' * 18}{n}" for n in range(10, 99))),
 )
-FLOOR = Opened(tier=Tier.APPROVE, reasons=(), demand=TWO, policy_digest="p")
+FLOOR = Opened(tier=Tier.APPROVE, reasons=(), requirement=TWO, policy_digest="p")
 
 
 def _fullest(
@@ -58,7 +58,7 @@ def _fullest(
         reasons=(long, long),
         triage=Opinion(raised_to=Tier.ESCALATE, rationale=long),
         tier=Tier.ESCALATE,
-        demand=TWO.with_(
+        requirement=TWO.with_(
             approvals=20, of=(*MANY, *TWO.of), at_least={"r" * 200: 3, "s" * 64: 9}
         ),
     )

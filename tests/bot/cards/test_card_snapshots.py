@@ -35,12 +35,12 @@ FOLDER = Path(__file__).parent / "snapshots"
 HALF = REFUND | {"amount": 449.5}
 ESCALATED = a_refund(
     tier=Tier.ESCALATE,
-    demand=TWO,
+    requirement=TWO,
     reasons=("refund over 500", "over 100 for this customer in 24 h"),
 )
 RAISED = a_refund(
     tier=Tier.ESCALATE,
-    demand=TWO,
+    requirement=TWO,
     reasons=("Raised to escalate: triage, a model's opinion, asks for more care.",),
     triage=Opinion(
         raised_to=Tier.ESCALATE,

@@ -44,7 +44,7 @@ NO_PERSONS_WORD = re.compile(
 def approvals() -> list[Approval]:
     """Return an approval in each state, alone, of two people, edited and in a batch."""
     every = [an_approval(a_refund(state=state)) for state in ItemState]
-    two = a_refund(demand=TWO)
+    two = a_refund(requirement=TWO)
     changed = edited(a_refund(), REFUND | {"amount": 449.5}, reason="half")
     batch = [an_item(index=index, state=s) for index, s in enumerate(ItemState)]
     return [
@@ -127,7 +127,7 @@ def test_what_is_asked_comes_first(state: ItemState, words: str) -> None:
 
 
 def test_how_many_people_are_still_needed_is_said() -> None:
-    two = a_refund(demand=TWO)
+    two = a_refund(requirement=TWO)
     voted = two.with_(votes=(a_vote(two, ANA),))
 
     assert of_card(an_approval(two)).startswith("2 approvals needed for process_refund")

@@ -27,7 +27,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 
 N = EventName
-ESCALATED = a_refund(tier=Tier.ESCALATE, demand=TWO)
+ESCALATED = a_refund(tier=Tier.ESCALATE, requirement=TWO)
 EDITED = edited(a_refund(), REFUND | {"amount": 449.5}, reason="half was broken")
 OWN_EDIT = """m:✏️ Edited and approved.
 +--

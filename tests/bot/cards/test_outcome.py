@@ -34,7 +34,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Verb
 
 BY_ANA = Settlement(verb=Verb.APPROVE, by=ANA, at_ms=NOW, text=CANARY)
-ESCALATED = a_refund(demand=TWO)
+ESCALATED = a_refund(requirement=TWO)
 NO_SENIOR = ESCALATED.with_(votes=(a_vote(ESCALATED, ANA), a_vote(ESCALATED, BEN)))
 ONE_JUNIOR = ESCALATED.with_(votes=(a_vote(ESCALATED, ANA),))
 

@@ -36,7 +36,9 @@ def _check(view: Any) -> None:
 @_quick
 @given(approvals(most=2))
 def test_every_deciding_modal_is_accepted_and_tame(approval: Approval) -> None:
-    raised = edit.Raised(Tier.ESCALATE, {"other": True}, reasons=("over",), demand=TWO)
+    raised = edit.Raised(
+        Tier.ESCALATE, {"other": True}, reasons=("over",), requirement=TWO
+    )
 
     _check(edit.view(approval, 0, key=KEY, team=TEAM))
     _check(edit.view(approval, 0, key=KEY, team=TEAM, raised=raised))

@@ -63,7 +63,7 @@ VIEWS: dict[str, Any] = {
             Tier.ESCALATE,
             REFUND | {"amount": 1200},
             reasons=("The policy lists this tool.", "Raised: a refund over 1000."),
-            demand=TWO.with_(approvals=3),
+            requirement=TWO.with_(approvals=3),
         ),
     ),
     "edit_denied": edit.view(
@@ -75,7 +75,7 @@ VIEWS: dict[str, Any] = {
             Tier.DENY,
             REFUND | {"amount": 2000},
             reasons=("Raised to deny: nobody refunds so much.",),
-            demand=TWO,
+            requirement=TWO,
         ),
     ),
     "reject": reject.view(REFUNDS, 0, key=KEY, team=TEAM),

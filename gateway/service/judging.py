@@ -47,7 +47,7 @@ async def judge_now(
         declared_schema=item.args_schema,
     )
     totals = await totals_now(store, approval, item, one)
-    standing = await store.attention.standing(
+    load = await store.attention.load(
         keys,
         approval.tenant,
         approval.agent,
@@ -62,11 +62,9 @@ async def judge_now(
         args=args,
         # The frozen schema was judged when the call was submitted.
         declared_schema=None,
-        facts=facts_of(
-            standing, one, totals, requester=requester, asked=standing.asked
-        ),
+        facts=facts_of(load, one, totals, requester=requester, asked=load.asked),
     )
-    freeze = freeze_of(standing, approval.agent, item.tool)
+    freeze = freeze_of(load, approval.agent, item.tool)
     judgement = Judgement(
         tier=ruling.tier,
         reasons=ruling.reasons,

@@ -11,7 +11,7 @@ from twokey.gateway.policy.windows import window_uses
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.attention import Standing
+from twokey.gateway.store.attention import AgentLoad
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of
@@ -104,7 +104,7 @@ async def totals_now(
 
 
 def facts_of(
-    standing: Standing,
+    load: AgentLoad,
     measured: Measured,
     totals: Mapping[str, int],
     *,
@@ -114,18 +114,18 @@ def facts_of(
     """Return what is known of a call's moment.
 
     Args:
-        standing: of the agent.
+        load: of the agent.
         measured: what the call uses.
         totals: what each of its windows comes to.
         requester: Slack id of who asked the agent, or empty.
         asked: what the agent asked people for in ten minutes, this call included.
     """
     return Facts(
-        now_ms=standing.now_ms,
+        now_ms=load.now_ms,
         windows=dict(totals),
         requester=requester,
         requests_10m=asked,
-        failures_1h=standing.failures,
-        rejections_in_row=standing.refusals,
+        failures_1h=load.failures,
+        rejections_in_row=load.refusals,
         problems=measured.problems,
     )

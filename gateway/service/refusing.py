@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from twokey.gateway.policy.rules import Protection
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store.attention import Rejection, Standing, fingerprint
+from twokey.gateway.store.attention import AgentLoad, Rejection, fingerprint
 from twokey.gateway.store.freezes import Freeze, names_of, paused
 
 NAMELESS = (
@@ -19,48 +19,48 @@ MISFIT = "The arguments do not fit the tool, or there is no such tool."
 
 
 def refusal(
-    standing: Standing, protect: Protection, agent: str, tool: str, args: JsonObject
+    load: AgentLoad, protect: Protection, agent: str, tool: str, args: JsonObject
 ) -> str:
     """Return why a call is refused whatever the policy says of it; "" when it is not.
 
     Args:
-        standing: of the agent.
+        load: of the agent.
         protect: how much it may ask of people.
         agent: its name.
         tool: the tool's name.
         args: strict JSON.
     """
-    freeze = freeze_of(standing, agent, tool) or standing.frozen.get(paused(agent))
+    freeze = freeze_of(load, agent, tool) or load.frozen.get(paused(agent))
     if freeze is not None:
         return stopped(freeze)
-    rejection = standing.rejected.get(fingerprint(tool, args))
+    rejection = load.rejected.get(fingerprint(tool, args))
     if rejection and rejection.turns_ago <= protect.same_rejected_within:
         return _repeated(rejection)
     return ""
 
 
-def freeze_of(standing: Standing, agent: str, tool: str) -> Freeze | None:
+def freeze_of(load: AgentLoad, agent: str, tool: str) -> Freeze | None:
     """Return what keeps this tool of an agent from starting; a pause does not."""
-    found = (standing.frozen.get(name) for name in names_of(agent, tool))
+    found = (load.frozen.get(name) for name in names_of(agent, tool))
     return next((freeze for freeze in found if freeze is not None), None)
 
 
-def crowded(standing: Standing, protect: Protection, held: int) -> str:
+def crowded(load: AgentLoad, protect: Protection, held: int) -> str:
     """Return why an agent may not ask people for one call more; "" when it may.
 
     Args:
-        standing: of the agent.
+        load: of the agent.
         protect: how much it may ask of people.
         held: calls of this turn that wait already.
     """
-    if standing.waiting + held >= protect.pending_per_agent:
+    if load.waiting + held >= protect.pending_per_agent:
         return (
-            f"{standing.waiting + held} of your calls wait for a person already, and "
+            f"{load.waiting + held} of your calls wait for a person already, and "
             "no more may. Slow down: wait for their answers before you ask for more."
         )
-    if standing.asked + held >= protect.requests_per_10m:
+    if load.asked + held >= protect.requests_per_10m:
         return (
-            f"You asked people for {standing.asked + held} calls within 10 minutes, "
+            f"You asked people for {load.asked + held} calls within 10 minutes, "
             "and no more are put to them. Slow down, and ask again later."
         )
     return ""

@@ -15,7 +15,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Verdict, VerdictKind
 from twokey.gateway.service import refusing
 from twokey.gateway.service.measuring import Measured
-from twokey.gateway.store.attention import Standing
+from twokey.gateway.store.attention import AgentLoad
 from twokey.gateway.store.freezes import names_of
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import Use, use_of
@@ -56,9 +56,9 @@ class KeptVerdicts:
         """Say whether this very policy gave these verdicts."""
         return self.policy_digest == policy.digest
 
-    def halted(self, standing: Standing, agent: str) -> KeptVerdicts:
+    def halted(self, load: AgentLoad, agent: str) -> KeptVerdicts:
         """Return the verdicts with those taken back that a freeze stops by now."""
-        halted = [_halted(verdict, standing, agent) for verdict in self.verdicts]
+        halted = [_halted(verdict, load, agent) for verdict in self.verdicts]
         return KeptVerdicts(halted, self.policy_digest)
 
 
@@ -100,11 +100,11 @@ def _without_share(use: Use) -> Use:
     )
 
 
-def _halted(verdict: Verdict, standing: Standing, agent: str) -> Verdict:
+def _halted(verdict: Verdict, load: AgentLoad, agent: str) -> Verdict:
     if verdict.kind is not VerdictKind.RUN:
         return verdict
     for name in names_of(agent, verdict.tool):
-        freeze = standing.frozen.get(name)
+        freeze = load.frozen.get(name)
         if freeze is not None:
             return refused(verdict, refusing.stopped(freeze))
     return verdict

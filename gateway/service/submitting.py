@@ -29,7 +29,7 @@ from twokey.gateway.service.proposals import Proposal, Ruled, Source, propose
 from twokey.gateway.service.rejudging import KeptVerdicts, judged_again, totals_with
 from twokey.gateway.service.well_formed import check_texts
 from twokey.gateway.store import keys as store_keys
-from twokey.gateway.store.attention import Standing
+from twokey.gateway.store.attention import AgentLoad
 from twokey.gateway.store.opening import Admission, Listed
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
@@ -78,7 +78,7 @@ class Submitter:
         advising = Advising(self._triage, turn)
         await self._join(turn)
         for _ in range(_ATTEMPTS):
-            standing = await self._store.attention.standing(
+            load = await self._store.attention.load(
                 self._keys,
                 self._tenant,
                 ref.agent,
@@ -86,11 +86,11 @@ class Submitter:
                 ref.home,
                 turn_key=turn_key,
             )
-            if standing.verdicts:
-                kept = KeptVerdicts.read(standing.verdicts)
-                kept = kept.halted(standing, ref.agent)
-                return await self._by_now(turn, kept, standing), ()
-            judged = await self._judge(turn, turn_key, standing, advising)
+            if load.verdicts:
+                kept = KeptVerdicts.read(load.verdicts)
+                kept = kept.halted(load, ref.agent)
+                return await self._by_now(turn, kept, load), ()
+            judged = await self._judge(turn, turn_key, load, advising)
             if judged is None:
                 continue
             opened = await self._open(turn, turn_key, judged)
@@ -102,7 +102,7 @@ class Submitter:
         )
 
     async def _by_now(
-        self, turn: Turn, kept: KeptVerdicts, standing: Standing
+        self, turn: Turn, kept: KeptVerdicts, load: AgentLoad
     ) -> tuple[Verdict, ...]:
         """Return known verdicts without those that the policy of now refuses."""
         policy = self._policy()
@@ -110,7 +110,7 @@ class Submitter:
             return kept.verdicts
         calls = {call.tool_call_id: call for call in turn.calls}
         found: list[Verdict] = []
-        requester = standing.thread.requester.user if standing.thread.requester else ""
+        requester = load.thread.requester.user if load.thread.requester else ""
         for verdict in kept.verdicts:
             call = calls.get(verdict.tool_call_id)
             if call is None or verdict.kind is not VerdictKind.RUN:
@@ -127,7 +127,7 @@ class Submitter:
                 declared_schema=turn.schemas.get(call.tool),
             )
             totals = await totals_with(self._store, self._keys.blobs(""), one)
-            moment = _Moment(standing, [one], [totals], requester)
+            moment = _Moment(load, [one], [totals], requester)
             ruling = _judged(turn, policy, call, moment.facts(0, held=0))
             found.append(judged_again(verdict, ruling.tier))
         return tuple(found)
@@ -155,10 +155,10 @@ class Submitter:
         await threads.change(self._keys, *place, joined, why="aside")
 
     async def _judge(
-        self, turn: Turn, turn_key: str, standing: Standing, advising: Advising
+        self, turn: Turn, turn_key: str, load: AgentLoad, advising: Advising
     ) -> _JudgedTurn | None:
         policy = self._policy()
-        requester = standing.thread.requester.user if standing.thread.requester else ""
+        requester = load.thread.requester.user if load.thread.requester else ""
         measured = [
             # What goes back to the model is no request, and nobody knows its amounts.
             Measured()
@@ -181,9 +181,9 @@ class Submitter:
             )
         if totals is None:
             return None
-        moment = _Moment(standing, measured, totals, requester)
+        moment = _Moment(load, measured, totals, requester)
         ruled = _ruled(turn, policy, moment, {})
-        advised = await advising.advise(ruled, now_ms=standing.now_ms)
+        advised = await advising.advise(ruled, now_ms=load.now_ms)
         if advised:
             ruled = _ruled(turn, policy, moment, advised)
         source = Source(
@@ -191,9 +191,9 @@ class Submitter:
             shard_approval_id=self._approval_id,
             shard_notice_id=self._notice_id,
             salt=lambda: secrets.token_hex(16),
-            facts=standing.thread,
+            facts=load.thread,
             policy_digest=policy.digest,
-            asked=standing.asked,
+            asked=load.asked,
         )
         proposal = propose(turn, ruled, source)
         told = triage_events(turn, advised, proposal, source)
@@ -279,18 +279,18 @@ class _JudgedTurn:
 class _Moment:
     """What is known of the agent and of each call while a turn is judged."""
 
-    standing: Standing
+    load: AgentLoad
     measured: Sequence[Measured]
     totals: Sequence[Mapping[str, int]]
     requester: str
 
     def facts(self, place: int, *, held: int) -> Facts:
         return facts_of(
-            self.standing,
+            self.load,
             self.measured[place],
             self.totals[place],
             requester=self.requester,
-            asked=self.standing.asked + held + 1,
+            asked=self.load.asked + held + 1,
         )
 
     def requests_before(self, place: int) -> dict[str, int]:
@@ -301,17 +301,17 @@ def _ruled(
     turn: Turn, policy: Policy, moment: _Moment, advised: Mapping[int, Advised]
 ) -> list[Ruled]:
     ruled: list[Ruled] = []
-    standing, held, agent = moment.standing, 0, turn.ref.agent
+    load, held, agent = moment.load, 0, turn.ref.agent
     for place, call in enumerate(turn.calls):
         facts, told = moment.facts(place, held=held), advised.get(place)
         also = (*(told.also if told else ()), *_misfit(call))
         ruling = _judged(turn, policy, call, facts, also)
-        refusal = _refusal(standing, policy, agent, call)
+        refusal = _refusal(load, policy, agent, call)
         is_returned = not refusal and _is_returned(policy, call)
         if is_returned:
             refusal = call.problem
         elif not refusal and ruling.tier.needs_people:
-            refusal = refusing.crowded(standing, policy.protect, held)
+            refusal = refusing.crowded(load, policy.protect, held)
             held += not refusal
         opinion, before = told.opinion if told else None, moment.requests_before(place)
         ruled.append(Ruled(call, ruling, refusal, opinion, before, is_returned))
@@ -349,11 +349,11 @@ def _judged(
     return apply_hint(judge, call.hint)
 
 
-def _refusal(standing: Standing, policy: Policy, agent: str, call: ProposedCall) -> str:
+def _refusal(load: AgentLoad, policy: Policy, agent: str, call: ProposedCall) -> str:
     if not call.tool:
         return refusing.NAMELESS
     try:
-        return refusing.refusal(standing, policy.protect, agent, call.tool, call.args)
+        return refusing.refusal(load, policy.protect, agent, call.tool, call.args)
     except BadJson:
         return ""  # refused with a sentence when its document is made
 

@@ -34,8 +34,8 @@ class Rejection(Record):
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where an agent stands, as of one moment.
+class AgentLoad:
+    """How much an agent asks and what became of it, as of one moment.
 
     Attributes:
         now_ms: the store's clock.
@@ -105,7 +105,7 @@ class AttentionStore:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    async def standing(
+    async def load(
         self,
         keys: Keys,
         tenant: str,
@@ -114,12 +114,12 @@ class AttentionStore:
         home: Home,
         *,
         turn_key: str,
-    ) -> Standing:
+    ) -> AgentLoad:
         """Read where an agent stands before one of its turns is judged.
 
         Who asked is read of the run: people speak to the agent outside of all others.
         """
-        reply = await scripts.STANDING(
+        reply = await scripts.LOAD_CONTEXT(
             self._conn,
             turn=keys.turn(turn_key),
             facts=keys.thread_facts(tenant, home.agent, home.thread),
@@ -131,7 +131,7 @@ class AttentionStore:
             rejected=keys.rejected(tenant, agent, thread),
         )
         waiting, asked, failures, refusals = map(number, cast("list[Reply]", reply[5]))
-        return Standing(
+        return AgentLoad(
             now_ms=number(reply[1]),
             verdicts=text(reply[2]),
             thread=read_facts(text(reply[3])),

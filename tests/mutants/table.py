@@ -387,7 +387,7 @@ TABLE = (
     Mutant(
         "a freeze takes back a verdict to run",
         "gateway/service/submitting.py",
-        "kept = kept.halted(standing, ref.agent)",
+        "kept = kept.halted(load, ref.agent)",
         "pass",
         FREEZES,
     ),
@@ -408,8 +408,8 @@ TABLE = (
     Mutant(
         "an agent asks no faster than its rate",
         "gateway/service/refusing.py",
-        "    if standing.asked + held >= protect.requests_per_10m:",
-        "    if standing.asked < 0:",
+        "    if load.asked + held >= protect.requests_per_10m:",
+        "    if load.asked < 0:",
         ATTENTION,
     ),
     Mutant(

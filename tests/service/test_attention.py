@@ -13,7 +13,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Home, Result
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import CallEnd, Claimed, Verdict, VerdictKind
-from twokey.gateway.store.attention import FAILED_MS, Standing
+from twokey.gateway.store.attention import FAILED_MS, AgentLoad
 from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
@@ -39,9 +39,9 @@ def kinds(verdicts: tuple[Verdict, ...]) -> list[VerdictKind]:
     return [one.kind for one in verdicts]
 
 
-async def standing(harness: ServiceHarness) -> Standing:
+async def load(harness: ServiceHarness) -> AgentLoad:
     keys = harness.store.keys_of_tenant("default")
-    return await harness.store.attention.standing(
+    return await harness.store.attention.load(
         keys,
         "default",
         "support",
@@ -213,7 +213,7 @@ async def test_an_approval_in_between_starts_the_row_anew(
 
     await rejected(harness, 2)
 
-    assert (await standing(harness)).refusals == 2
+    assert (await load(harness)).refusals == 2
     assert await harness.reviews.freezes.frozen() == ()
 
 
@@ -228,7 +228,7 @@ async def test_failures_count_for_an_hour(store: Store) -> None:
 
     key = harness.store.keys_of_tenant("default").failures("default", "support")
     left = await store.conn.command("PTTL", key)
-    assert (await standing(harness)).failures == 1
+    assert (await load(harness)).failures == 1
     assert isinstance(left, int)
     assert 0 < left <= FAILED_MS
 
@@ -248,7 +248,7 @@ async def test_a_call_that_ran_unasked_and_failed_counts_once(store: Store) -> N
     await harness.agents.ended(end)
     await harness.agents.ended(end)
 
-    assert (await standing(harness)).failures == 1
+    assert (await load(harness)).failures == 1
 
 
 @pytest.mark.parametrize(

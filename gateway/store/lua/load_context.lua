@@ -1,5 +1,5 @@
 #!lua
--- Say where an agent stands before a turn of it is judged: one reading of everything.
+-- Load what judging a turn needs to know of its agent, in one step.
 -- KEYS[1] turn     string  the turn's verdicts
 -- KEYS[2] facts    hash    who asked in the thread
 -- KEYS[3] frozen   hash    what is frozen of the tenant
@@ -9,13 +9,13 @@
 -- KEYS[7] refusals string  how many of the agent's calls were rejected in a row
 -- KEYS[8] rejected hash    what was rejected in the thread
 -- Returns:
---   {"standing", now_ms, verdicts, facts, frozen, counts, rejected}
+--   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected}
 local now = now_ms()
 local counts = {}
 for place = 4, 6 do
   counts[place - 3] = redis.call('ZCOUNT', KEYS[place], '(' .. now, '+inf')
 end
 counts[4] = tonumber(redis.call('GET', KEYS[7]) or '0')
-return {'standing', now, redis.call('GET', KEYS[1]) or '',
+return {'load_context', now, redis.call('GET', KEYS[1]) or '',
   redis.call('HGET', KEYS[2], 'facts') or '', redis.call('HGETALL', KEYS[3]),
   counts, redis.call('HGETALL', KEYS[8])}

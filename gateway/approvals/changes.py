@@ -69,7 +69,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Frame:
+class DecisionContext:
     """What a decision is made over: the record, the click, the person, the time.
 
     ``reviewer`` stands in for those alone whose roles count here; ``resolved`` is the
@@ -180,9 +180,9 @@ def keeping_floor(first: Item, raised: Item, judged: Judgement | None) -> Item:
     return raised.with_(opened=floor)
 
 
-def for_whom(frame: Frame) -> tuple[Person, ...]:
+def for_whom(context: DecisionContext) -> tuple[Person, ...]:
     """Return those for whom this person decides here."""
-    return tuple(other.person for other in frame.reviewer.stands_in_for)
+    return tuple(other.person for other in context.reviewer.stands_in_for)
 
 
 def following(approval: Approval, *items: Item, **changes: object) -> Approval:
@@ -190,28 +190,34 @@ def following(approval: Approval, *items: Item, **changes: object) -> Approval:
     return approval.replacing(*items, rev=approval.rev + 1, **changes)
 
 
-def reopened(frame: Frame, item: Item, version: int) -> Approval:
+def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
     """Return the next record; what still waits at a stricter tier waits no longer."""
-    approval = following(frame.approval, item, version=version)
-    is_raised = item.is_pending and item.tier is not frame.item.tier
-    if not is_raised or frame.judged is None or not frame.judged.ttl_ms:
+    approval = following(context.approval, item, version=version)
+    is_raised = item.is_pending and item.tier is not context.item.tier
+    if not is_raised or context.judged is None or not context.judged.ttl_ms:
         return approval
-    if timing.is_hastened(approval, ttl_ms=frame.judged.ttl_ms, now_ms=frame.now_ms):
+    if timing.is_hastened(
+        approval, ttl_ms=context.judged.ttl_ms, now_ms=context.now_ms
+    ):
         return approval
-    return timing.hastened(approval, ttl_ms=frame.judged.ttl_ms, now_ms=frame.now_ms)
+    return timing.hastened(
+        approval, ttl_ms=context.judged.ttl_ms, now_ms=context.now_ms
+    )
 
 
-def event_of(frame: Frame, item: Item, name: EventName, version: int) -> Event:
+def event_of(
+    context: DecisionContext, item: Item, name: EventName, version: int
+) -> Event:
     """Return what is announced of a decision: who, what, under which policy."""
-    actor: Person = frame.reviewer.person
-    judged, behalf = frame.judged, listed(for_whom(frame))
+    actor: Person = context.reviewer.person
+    judged, behalf = context.judged, listed(for_whom(context))
     text = item.settlement.text if item.settlement else ""
-    return approval_event(frame.approval, name, item, reason=text).with_(
+    return approval_event(context.approval, name, item, reason=text).with_(
         version=version,
-        policy_digest=(judged or frame.approval).policy_digest,
+        policy_digest=(judged or context.approval).policy_digest,
         actor=f"{actor.team}/{actor.user}",
-        roles=quorum.roles_of(frame.reviewer, item.requirement.roles),
-        request_digest=frame.click.request_digest,
+        roles=quorum.roles_of(context.reviewer, item.requirement.roles),
+        request_digest=context.click.request_digest,
         data={"on_behalf_of": behalf} if behalf else {},
     )
 

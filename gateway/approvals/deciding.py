@@ -13,7 +13,7 @@ from typing import assert_never
 from twokey.gateway.approvals import editing, permission, quorum
 from twokey.gateway.approvals.changes import (
     Change,
-    Frame,
+    DecisionContext,
     Judgement,
     edit_asks_more,
     event_of,
@@ -100,14 +100,16 @@ def decide(
     if item is None:
         return Changed(seen_version=click.version, version=approval.version)
     item = first_of(item, judged)
-    frame = Frame(
+    context = DecisionContext(
         approval, item, click, reviewer, now_ms, judged, tuple(voters), reviewer
     )
-    frame = replace(frame, reviewer=_hands(frame))
+    context = replace(context, reviewer=_actor(context))
     if isinstance(decision, Reconcile):
-        return reconcile(frame, decision)
+        return reconcile(context, decision)
     return (
-        _not_open(frame) or _not_permitted(frame, decision) or _apply(frame, decision)
+        _not_open(context)
+        or _not_permitted(context, decision)
+        or _apply(context, decision)
     )
 
 
@@ -115,47 +117,47 @@ def _item_at(approval: Approval, index: int) -> Item | None:
     return approval.items[index] if 0 <= index < len(approval.items) else None
 
 
-def _hands(frame: Frame) -> Reviewer:
+def _actor(context: DecisionContext) -> Reviewer:
     """Return the person with those in whose place they decide; nobody withdraws so."""
-    item, reviewer = frame.item, frame.reviewer
-    if frame.withdraws:
+    item, reviewer = context.item, context.reviewer
+    if context.withdraws:
         return reviewer.with_(stands_in_for=())
-    barred = permission.editors(item, frame.requirement)
+    barred = permission.editors(item, context.requirement)
     if item.state is ItemState.IN_DOUBT:
         barred = item.principals
         item = item.with_(votes=tuple(one.vote for one in item.observations_now))
-    principals = (*frame.approval.principals, *barred)
+    principals = (*context.approval.principals, *barred)
     others = votes_of_others(item, reviewer.person)
     return quorum.standing_in(
-        reviewer, frame.requirement.roles, principals, others, item.action_hash
+        reviewer, context.requirement.roles, principals, others, item.action_hash
     )
 
 
 def _apply(
-    frame: Frame, decision: Approve | Edit | Reject | Respond
+    context: DecisionContext, decision: Approve | Edit | Reject | Respond
 ) -> Change | Refusal:
     match decision:
         case Approve():
-            return _approve(frame, decision.reason)
+            return _approve(context, decision.reason)
         case Edit():
-            return _edit(frame, decision)
+            return _edit(context, decision)
         case Reject():
-            if frame.needs_reason(Verb.REJECT) and not decision.reason.strip():
+            if context.needs_reason(Verb.REJECT) and not decision.reason.strip():
                 return Invalid(errors={"": "A reason is needed to reject this call."})
-            move = Move.WITHDRAW if frame.withdraws else Move.REJECT
-            return _close(frame, move, Verb.REJECT, decision.reason)
+            move = Move.WITHDRAW if context.withdraws else Move.REJECT
+            return _close(context, move, Verb.REJECT, decision.reason)
         case Respond():
             if not decision.message.strip():
                 return Invalid(errors={"": "The answer is empty."})
-            return _close(frame, Move.ANSWER, Verb.RESPOND, decision.message)
+            return _close(context, Move.ANSWER, Verb.RESPOND, decision.message)
         case _:
             assert_never(decision)
 
 
-def _not_open(frame: Frame) -> Refusal | None:
-    approval, item, click = frame.approval, frame.item, frame.click
+def _not_open(context: DecisionContext) -> Refusal | None:
+    approval, item, click = context.approval, context.item, context.click
     if item.state is ItemState.EXPIRED or (
-        item.is_pending and frame.now_ms >= approval.expires_at_ms
+        item.is_pending and context.now_ms >= approval.expires_at_ms
     ):
         return Expired(expires_at_ms=approval.expires_at_ms)
     if not item.is_pending:
@@ -166,16 +168,16 @@ def _not_open(frame: Frame) -> Refusal | None:
 
 
 def _not_permitted(
-    frame: Frame, decision: Approve | Edit | Reject | Respond
+    context: DecisionContext, decision: Approve | Edit | Reject | Respond
 ) -> Refusal | None:
-    item, judged, verb = frame.item, frame.judged, Verb(decision.kind)
+    item, judged, verb = context.item, context.judged, Verb(decision.kind)
     objection = permission.objection(
-        frame.approval,
+        context.approval,
         item,
-        frame.reviewer,
+        context.reviewer,
         verb,
-        requirement=frame.requirement,
-        circles=frame.circles,
+        requirement=context.requirement,
+        circles=context.circles,
     )
     if objection is not None:
         return Forbidden(reason=objection)
@@ -186,103 +188,105 @@ def _not_permitted(
     return None
 
 
-def _approve(frame: Frame, reason: str) -> Change | Refusal:
-    item = raised_item(frame.item, frame.judged)
+def _approve(context: DecisionContext, reason: str) -> Change | Refusal:
+    item = raised_item(context.item, context.judged)
     if item.tier is Tier.DENY:
         return Forbidden(reason="The policy no longer allows this call at all.")
-    if item.tier is Tier.ESCALATE and frame.click.is_shared:
+    if item.tier is Tier.ESCALATE and context.click.is_shared:
         return Forbidden(reason=_OWN_DECISION)
-    if is_counted(frame, item):
+    if is_counted(context, item):
         return Forbidden(
             reason="Your approval is already counted; somebody else is needed too."
         )
     problem = _too_long(reason, REASON_POINTER)
-    if frame.needs_reason(Verb.APPROVE) and not reason.strip():
+    if context.needs_reason(Verb.APPROVE) and not reason.strip():
         problem = {REASON_POINTER: "A reason is needed to approve this call."}
     if problem:
         return Invalid(errors=problem)
-    return vote(frame, item, Verb.APPROVE, text=reason)
+    return vote(context, item, Verb.APPROVE, text=reason)
 
 
-def _edit(frame: Frame, edit: Edit) -> Change | Refusal:
-    schema = frame.judged.args_schema if frame.judged else None
+def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
+    schema = context.judged.args_schema if context.judged else None
     errors = (
         _too_long(edit.reason, REASON_POINTER)
-        or edits.argument_errors(frame.item.args_schema, edit.args)
+        or edits.argument_errors(context.item.args_schema, edit.args)
         or edits.argument_errors(schema, edit.args)
     )
     if errors:
         return Invalid(errors=errors)
     try:
-        document = editing.edited_document(frame.item, edit.args)
+        document = editing.edited_document(context.item, edit.args)
     except BadJson as error:
         return Invalid(errors={error.pointer: f"{error.problem}."})
-    if document == frame.item.action:
-        return _unchanged(frame, edit.reason)
+    if document == context.item.action:
+        return _unchanged(context, edit.reason)
     # An edit approves what it makes of the call.
-    if frame.needs_reason(Verb.EDIT, Verb.APPROVE) and not edit.reason.strip():
+    if context.needs_reason(Verb.EDIT, Verb.APPROVE) and not edit.reason.strip():
         return Invalid(errors={"": "A reason is needed to change this call."})
-    return _changed(frame, document, edit.reason)
+    return _changed(context, document, edit.reason)
 
 
-def _changed(frame: Frame, document: str, reason: str) -> Change | Refusal:
+def _changed(context: DecisionContext, document: str, reason: str) -> Change | Refusal:
     record = editing.edit_record(
-        frame.item,
+        context.item,
         document,
-        by=frame.reviewer.person,
-        at_ms=frame.now_ms,
+        by=context.reviewer.person,
+        at_ms=context.now_ms,
         reason=reason,
     )
-    edited = frame.item.with_(action=document, edit=record, votes=())
-    raised = raised_item(edited, frame.judged)
+    edited = context.item.with_(action=document, edit=record, votes=())
+    raised = raised_item(edited, context.judged)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})
     if raised.requirement.editor_may_vote and not edit_asks_more(
-        frame.item, raised, frame.judged
+        context.item, raised, context.judged
     ):
-        return vote(frame, raised, Verb.EDIT, text=reason)
-    principals = (*raised.principals, frame.reviewer.person)
-    return _reopened(frame, raised.with_(principals=principals))
+        return vote(context, raised, Verb.EDIT, text=reason)
+    principals = (*raised.principals, context.reviewer.person)
+    return _reopened(context, raised.with_(principals=principals))
 
 
-def _unchanged(frame: Frame, reason: str) -> Change | Refusal:
-    if _not_permitted(frame, Approve()) is None:
-        return _approve(frame, reason)
+def _unchanged(context: DecisionContext, reason: str) -> Change | Refusal:
+    if _not_permitted(context, Approve()) is None:
+        return _approve(context, reason)
     return Invalid(errors={"": "Nothing was changed, and approve is not allowed."})
 
 
-def _reopened(frame: Frame, item: Item) -> Change:
-    approval = reopened(frame, item, frame.approval.version + 1)
-    event = event_of(frame, item, EventName.ITEM_EDITED, approval.version)
+def _reopened(context: DecisionContext, item: Item) -> Change:
+    approval = reopened(context, item, context.approval.version + 1)
+    event = event_of(context, item, EventName.ITEM_EDITED, approval.version)
     voted = Voted(
         approval=approval,
         index=item.index,
         have=0,
         need=quorum.tally(item.requirement, (), item.action_hash).need,
     )
-    return pending_change(frame, approval, (event,), voted)
+    return pending_change(context, approval, (event,), voted)
 
 
-def _close(frame: Frame, move: Move, verb: Verb, text: str) -> Change | Refusal:
+def _close(
+    context: DecisionContext, move: Move, verb: Verb, text: str
+) -> Change | Refusal:
     problem = _too_long(text, "")
     if problem:
         return Invalid(errors=problem)
     # As its card shows it: who ends a call lowers nothing that it needed until then.
-    item = shown_item(frame.item, frame.judged).with_(
+    item = shown_item(context.item, context.judged).with_(
         opened=None,
-        state=advance(frame.item.state, move),
-        changed_at_ms=frame.now_ms,
+        state=advance(context.item.state, move),
+        changed_at_ms=context.now_ms,
         settlement=Settlement(
             verb=verb,
-            by=frame.reviewer.person,
-            at_ms=frame.now_ms,
+            by=context.reviewer.person,
+            at_ms=context.now_ms,
             text=text,
-            on_behalf_of=for_whom(frame),
+            on_behalf_of=for_whom(context),
         ),
     )
-    approval = following(frame.approval, item)
-    event = event_of(frame, item, named_after(item.state), approval.version)
-    return pending_change(frame, approval, (event,))
+    approval = following(context.approval, item)
+    event = event_of(context, item, named_after(item.state), approval.version)
+    return pending_change(context, approval, (event,))
 
 
 def _too_long(text: str, pointer: str) -> dict[str, str]:

@@ -26,14 +26,14 @@ def open_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
     A role is open when Slack did not say whether this person, or one whom they stand
     in for, holds it, and nothing else shows that one of them does.
     """
-    hands = (reviewer, *reviewer.stands_in_for)
+    actors = (reviewer, *reviewer.stands_in_for)
     # While the person is unknown, what others handed to them counts for nothing.
     is_known = reviewer.standing is not Standing.UNKNOWN
     return tuple(
         role.name
         for role in roles
-        if any(_may_hold(hand, role) for hand in hands)
-        and not (is_known and any(_surely_holds(hand, role) for hand in hands))
+        if any(_may_hold(actor, role) for actor in actors)
+        and not (is_known and any(_surely_holds(actor, role) for actor in actors))
     )
 
 
@@ -48,8 +48,8 @@ def not_told(names: Iterable[str], people: Sequence[Reviewer]) -> str:
 
 def click_again(people: Sequence[Reviewer]) -> str:
     """Return when a click is worth repeating, as a sentence."""
-    hands = [hand for one in people for hand in (one, *one.stands_in_for)]
-    wait_s = max((hand.retry_in_s for hand in hands), default=0)
+    actors = [actor for one in people for actor in (one, *one.stands_in_for)]
+    wait_s = max((actor.retry_in_s for actor in actors), default=0)
     if wait_s > 1:
         return f"Please click again in {wait_s} seconds."
     return "Please click again in a moment."
@@ -57,16 +57,16 @@ def click_again(people: Sequence[Reviewer]) -> str:
 
 def age_ms(reviewer: Reviewer) -> int:
     """Return how old the oldest answer is that this person's roles rest on."""
-    hands = (reviewer, *reviewer.stands_in_for)
-    return max(hand.membership_age_ms for hand in hands)
+    actors = (reviewer, *reviewer.stands_in_for)
+    return max(actor.membership_age_ms for actor in actors)
 
 
-def _surely_holds(hand: Reviewer, role: Role) -> bool:
-    return hand.standing is Standing.MEMBER and holds(hand, role)
+def _surely_holds(actor: Reviewer, role: Role) -> bool:
+    return actor.standing is Standing.MEMBER and holds(actor, role)
 
 
-def _may_hold(hand: Reviewer, role: Role) -> bool:
-    if hand.standing is Standing.UNKNOWN:
-        return hand.user in role.users or bool(role.usergroups)
-    is_open = not hand.unknown_groups.isdisjoint(role.usergroups)
-    return hand.standing is Standing.MEMBER and (holds(hand, role) or is_open)
+def _may_hold(actor: Reviewer, role: Role) -> bool:
+    if actor.standing is Standing.UNKNOWN:
+        return actor.user in role.users or bool(role.usergroups)
+    is_open = not actor.unknown_groups.isdisjoint(role.usergroups)
+    return actor.standing is Standing.MEMBER and (holds(actor, role) or is_open)

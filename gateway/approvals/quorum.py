@@ -45,9 +45,9 @@ def roles_of(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
 
     Roles of those whom they stand in for count; see `standing_in`.
     """
-    hands = (reviewer, *reviewer.stands_in_for)
+    actors = (reviewer, *reviewer.stands_in_for)
     return tuple(
-        role.name for role in roles if any(holds(hand, role) for hand in hands)
+        role.name for role in roles if any(holds(actor, role) for actor in actors)
     )
 
 
@@ -192,9 +192,9 @@ def doubtful_roles(
     """Return the roles of these votes that Slack left open when it was asked again."""
     found: dict[str, None] = {}
     for vote in votes:
-        voter, *others = _hands(vote, people)
-        hands = voter.with_(stands_in_for=tuple(others))
-        left_open = open_roles(hands, roles)
+        voter, *others = _actors(vote, people)
+        actors = voter.with_(stands_in_for=tuple(others))
+        left_open = open_roles(actors, roles)
         found |= dict.fromkeys(name for name in vote.roles if name in left_open)
     return tuple(found)
 
@@ -273,14 +273,14 @@ def _still_held(
     vote: Vote, people: Sequence[Reviewer], roles: Sequence[Role]
 ) -> tuple[str, ...]:
     """Return what a voter holds, alone or for those for whom they voted."""
-    voter, *others = _hands(vote, people)
+    voter, *others = _actors(vote, people)
     if voter.standing is not Standing.MEMBER:
         return ()
     members = [one for one in others if one.standing is Standing.MEMBER]
     return roles_of(voter.with_(stands_in_for=tuple(members)), roles)
 
 
-def _hands(vote: Vote, people: Sequence[Reviewer]) -> list[Reviewer]:
+def _actors(vote: Vote, people: Sequence[Reviewer]) -> list[Reviewer]:
     """Return the voter as resolved now, and those for whom they voted and still may."""
     unknown = Reviewer(team=vote.by.team, user=vote.by.user)
     voter = next((one for one in people if one.person.is_same(vote.by)), unknown)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from twokey.gateway.approvals import membership, quorum
 from twokey.gateway.approvals.changes import (
     Change,
-    Frame,
+    DecisionContext,
     event_of,
     following,
     for_whom,
@@ -41,104 +41,106 @@ _MOVES = {
 }
 
 
-def reconcile(frame: Frame, decision: Reconcile) -> Change | Refusal:
+def reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusal:
     """Record what a person found; settle the doubt when enough found the same."""
-    refusal = _not_open(frame) or _not_permitted(frame, decision)
+    refusal = _not_open(context) or _not_permitted(context, decision)
     if refusal is not None:
         return refusal
-    requirement = _requirement(frame, decision.finding)
-    mine = _observation(frame, decision, requirement)
+    requirement = _requirement(context, decision.finding)
+    mine = _observation(context, decision, requirement)
     others = tuple(
-        one for one in frame.item.observations_now if not one.vote.by.is_same(mine.by)
+        one for one in context.item.observations_now if not one.vote.by.is_same(mine.by)
     )
     same = tuple(one.vote for one in others if one.finding is mine.finding)
-    item = frame.item.with_(observations=(*others, mine))
+    item = context.item.with_(observations=(*others, mine))
     count = quorum.tally(requirement, (*same, mine.vote), item.action_hash)
     if count.is_met:
-        doubtful = quorum.doubtful_roles(same, frame.voters, requirement.roles)
+        doubtful = quorum.doubtful_roles(same, context.voters, requirement.roles)
         if doubtful:
-            return Forbidden(reason=membership.not_told(doubtful, frame.voters))
-        still = quorum.asked_again(same, frame.voters, requirement.roles)
+            return Forbidden(reason=membership.not_told(doubtful, context.voters))
+        still = quorum.asked_again(same, context.voters, requirement.roles)
         count = quorum.tally(requirement, (*still, mine.vote), item.action_hash)
     if count.is_met:
-        return _settled(frame, item, mine)
-    approval = following(frame.approval, item)
+        return _settled(context, item, mine)
+    approval = following(context.approval, item)
     voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)
-    event = _event(frame, item, mine, EventName.ITEM_OBSERVED)
+    event = _event(context, item, mine, EventName.ITEM_OBSERVED)
     return Change(approval, (event,), voted)
 
 
-def _settled(frame: Frame, item: Item, mine: Observation) -> Change:
+def _settled(context: DecisionContext, item: Item, mine: Observation) -> Change:
     settled = item.with_(
         state=advance(item.state, _MOVES[mine.finding]),
-        changed_at_ms=frame.now_ms,
+        changed_at_ms=context.now_ms,
         found=mine.finding,
         # Whatever this attempt's owner says from now on comes after people settled it.
         settled_fence=item.fence,
     )
     if mine.finding is Finding.RERUN:
         # What the last attempt came to is no result of the next one.
-        settled = settled.with_(result=None, lapses_at_ms=frame.lapses_at_ms)
+        settled = settled.with_(result=None, lapses_at_ms=context.lapses_at_ms)
     # What was seen of this attempt says nothing of the next one: see `_not_open`.
     again = mine.finding is Finding.RERUN
-    version = frame.approval.version + again
-    approval = following(frame.approval, settled, version=version)
-    event = _event(frame, settled, mine, EventName.ITEM_RECONCILED)
+    version = context.approval.version + again
+    approval = following(context.approval, settled, version=version)
+    event = _event(context, settled, mine, EventName.ITEM_RECONCILED)
     return Change(approval, (event.with_(version=version),), resumes=True)
 
 
-def _event(frame: Frame, item: Item, mine: Observation, name: EventName) -> Event:
-    event = event_of(frame, item, name, frame.approval.version)
+def _event(
+    context: DecisionContext, item: Item, mine: Observation, name: EventName
+) -> Event:
+    event = event_of(context, item, name, context.approval.version)
     noted = {"note": mine.note} if mine.note else {}
     return event.with_(reason=mine.finding.value, data=event.data | noted)
 
 
 def _observation(
-    frame: Frame, decision: Reconcile, requirement: Requirement
+    context: DecisionContext, decision: Reconcile, requirement: Requirement
 ) -> Observation:
     vote = Vote(
-        by=frame.reviewer.person,
-        roles=quorum.roles_of(frame.reviewer, requirement.roles),
-        action_hash=frame.item.action_hash,
-        at_ms=frame.now_ms,
-        on_behalf_of=for_whom(frame),
-        membership_at_ms=frame.now_ms - membership.age_ms(frame.reviewer),
+        by=context.reviewer.person,
+        roles=quorum.roles_of(context.reviewer, requirement.roles),
+        action_hash=context.item.action_hash,
+        at_ms=context.now_ms,
+        on_behalf_of=for_whom(context),
+        membership_at_ms=context.now_ms - membership.age_ms(context.reviewer),
     )
     return Observation(
         finding=decision.finding,
         vote=vote,
         note=decision.note.strip(),
-        fence=frame.item.fence,
+        fence=context.item.fence,
     )
 
 
-def _not_open(frame: Frame) -> Refusal | None:
-    approval, item = frame.approval, frame.item
+def _not_open(context: DecisionContext) -> Refusal | None:
+    approval, item = context.approval, context.item
     if item.state is not ItemState.IN_DOUBT:
         return Stale.of(item)
-    click = frame.click
+    click = context.click
     if click.version != approval.version or click.action_hash != item.action_hash:
         return Changed(seen_version=click.version, version=approval.version)
     return None
 
 
-def _not_permitted(frame: Frame, decision: Reconcile) -> Refusal | None:
-    item = frame.item
+def _not_permitted(context: DecisionContext, decision: Reconcile) -> Refusal | None:
+    item = context.item
     if len(decision.note) > MAX_NOTE:
         problem = f"This is {len(decision.note)} characters, {MAX_NOTE} are allowed."
         return Invalid(errors={"/note": problem})
-    requirement = _requirement(frame, decision.finding)
+    requirement = _requirement(context, decision.finding)
     objection = quorum.objection(
-        frame.reviewer, requirement, frame.approval.principals, item.principals
+        context.reviewer, requirement, context.approval.principals, item.principals
     )
     if objection is None and decision.finding is Finding.RERUN:
-        objection = _no_rerun(frame)
+        objection = _no_rerun(context)
     if objection is not None:
         return Forbidden(reason=objection)
-    if left_open := membership.open_roles(frame.resolved, requirement.roles):
-        return Forbidden(reason=membership.not_told(left_open, [frame.resolved]))
+    if left_open := membership.open_roles(context.resolved, requirement.roles):
+        return Forbidden(reason=membership.not_told(left_open, [context.resolved]))
     if any(
-        one.finding is decision.finding and one.vote.by.is_same(frame.reviewer.person)
+        one.finding is decision.finding and one.vote.by.is_same(context.reviewer.person)
         for one in item.observations_now
     ):
         return Forbidden(
@@ -147,20 +149,20 @@ def _not_permitted(frame: Frame, decision: Reconcile) -> Refusal | None:
     return None
 
 
-def _requirement(frame: Frame, finding: Finding) -> Requirement:
+def _requirement(context: DecisionContext, finding: Finding) -> Requirement:
     """Return who has to agree: as for the call, and by the policy of now to repeat it.
 
     A policy that nobody can meet any more must not keep a doubt open for ever.
     """
-    item, judged = frame.item, frame.judged
+    item, judged = context.item, context.judged
     if judged is None or finding is not Finding.RERUN:
         return item.requirement
     return quorum.stricter(item.requirement, judged.requirement)
 
 
-def _no_rerun(frame: Frame) -> str | None:
+def _no_rerun(context: DecisionContext) -> str | None:
     """Say why nobody may have this run again; None when people may."""
-    item, judged = frame.item, frame.judged
+    item, judged = context.item, context.judged
     if judged and judged.stopped:
         return judged.stopped
     verb = item.settlement.verb if item.settlement else Verb.APPROVE

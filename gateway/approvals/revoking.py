@@ -174,11 +174,11 @@ def _still_counting(item: Item, requirement: Requirement) -> tuple[Vote, ...]:
 
 
 def _holds(vote: Vote, role: Role, then: Role | None) -> bool:
-    hands: tuple[Person, ...] = (vote.by, *vote.on_behalf_of)
-    if any(hand.user in role.users for hand in hands):
+    actors: tuple[Person, ...] = (vote.by, *vote.on_behalf_of)
+    if any(actor.user in role.users for actor in actors):
         return True
     if role.name not in vote.roles or not role.usergroups:
         return False
     # Who was listed by id and is listed no more has lost the role; so has whoever
     # stood in for them.
-    return then is None or all(hand.user not in then.users for hand in hands)
+    return then is None or all(actor.user not in then.users for actor in actors)

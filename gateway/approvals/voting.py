@@ -5,7 +5,7 @@ from __future__ import annotations
 from twokey.gateway.approvals import membership, permission, quorum, timing
 from twokey.gateway.approvals.changes import (
     Change,
-    Frame,
+    DecisionContext,
     event_of,
     for_whom,
     keeping_floor,
@@ -27,13 +27,13 @@ _OUTLIVED = (
 )
 
 
-def is_counted(frame: Frame, item: Item) -> bool:
+def is_counted(context: DecisionContext, item: Item) -> bool:
     """Return True if this person's vote stands and would count for no more now.
 
     Who was given another role since, or whose role Slack did not know at the time, may
     vote again: the new vote takes the place of the old one.
     """
-    person, action_hash = frame.reviewer.person, item.action_hash
+    person, action_hash = context.reviewer.person, item.action_hash
     if not quorum.has_voted(item.votes, person, action_hash):
         return False
     if quorum.tally(item.requirement, item.votes, action_hash).is_met:
@@ -46,7 +46,7 @@ def is_counted(frame: Frame, item: Item) -> bool:
         if vote.action_hash == action_hash and vote.by.is_same(person)
         for name in vote.roles
     }
-    return counted.issuperset(quorum.roles_of(frame.reviewer, item.requirement.roles))
+    return counted.issuperset(quorum.roles_of(context.reviewer, item.requirement.roles))
 
 
 def votes_of_others(item: Item, person: Person) -> tuple[Vote, ...]:
@@ -54,41 +54,43 @@ def votes_of_others(item: Item, person: Person) -> tuple[Vote, ...]:
     return tuple(vote for vote in item.votes if not vote.by.is_same(person))
 
 
-def vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
+def vote(
+    context: DecisionContext, item: Item, verb: Verb, text: str
+) -> Change | Refusal:
     """Count an approval; authorize the item when nobody else is needed.
 
     Args:
-        frame: what the decision is made over.
+        context: what the decision is made over.
         item: as it would run now, with what the policy of now asks for.
         verb: APPROVE, or EDIT when the reviewer changed the arguments.
         text: the reviewer's reason.
     """
-    if _has_outlived(frame):
+    if _has_outlived(context):
         return Forbidden(reason=_OUTLIVED)
     roles = item.requirement.roles
-    if left_open := membership.open_roles(frame.resolved, roles):
-        return Forbidden(reason=membership.not_told(left_open, [frame.resolved]))
-    is_edited = item.action != frame.item.action
-    version = frame.approval.version + (1 if is_edited else 0)
+    if left_open := membership.open_roles(context.resolved, roles):
+        return Forbidden(reason=membership.not_told(left_open, [context.resolved]))
+    is_edited = item.action != context.item.action
+    version = context.approval.version + (1 if is_edited else 0)
     vote = Vote(
-        by=frame.reviewer.person,
-        roles=quorum.roles_of(frame.reviewer, roles),
+        by=context.reviewer.person,
+        roles=quorum.roles_of(context.reviewer, roles),
         action_hash=item.action_hash,
-        at_ms=frame.now_ms,
-        on_behalf_of=for_whom(frame),
-        membership_at_ms=frame.now_ms - membership.age_ms(frame.reviewer),
+        at_ms=context.now_ms,
+        on_behalf_of=for_whom(context),
+        membership_at_ms=context.now_ms - membership.age_ms(context.reviewer),
         reason=text if verb is Verb.APPROVE else "",
     )
-    barred = permission.editors(frame.item, item.requirement)
+    barred = permission.editors(context.item, item.requirement)
     others = votes_of_others(item, vote.by)
     before = tuple(one for one in others if not quorum.is_among(one.by, barred))
     earlier = before
     count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
     if count.is_met:
-        doubtful = quorum.doubtful_roles(before, frame.voters, roles)
+        doubtful = quorum.doubtful_roles(before, context.voters, roles)
         if doubtful:
-            return Forbidden(reason=membership.not_told(doubtful, frame.voters))
-        earlier = quorum.asked_again(before, frame.voters, roles)
+            return Forbidden(reason=membership.not_told(doubtful, context.voters))
+        earlier = quorum.asked_again(before, context.voters, roles)
         count = quorum.tally(item.requirement, (*earlier, vote), item.action_hash)
     lost = [
         one.by
@@ -96,51 +98,51 @@ def vote(frame: Frame, item: Item, verb: Verb, text: str) -> Change | Refusal:
         if not quorum.has_voted(earlier, one.by, one.action_hash)
     ]
     item = item.with_(votes=(*earlier, vote))
-    events = [event_of(frame, item, EventName.ITEM_EDITED, version)] * is_edited
+    events = [event_of(context, item, EventName.ITEM_EDITED, version)] * is_edited
     if count.is_met:
-        item = _authorized(frame, item, verb, text)
+        item = _authorized(context, item, verb, text)
     elif not is_edited:
-        item = keeping_floor(frame.item, item, frame.judged)
-    approval = reopened(frame, item, version)
+        item = keeping_floor(context.item, item, context.judged)
+    approval = reopened(context, item, version)
     name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
-    last = event_of(frame, item, name, version).with_(reason=text)
+    last = event_of(context, item, name, version).with_(reason=text)
     if lost:
         last = last.with_(data=last.data | {"no_longer": listed(lost)})
     voted = Voted(approval=approval, index=item.index, have=count.have, need=count.need)
     return pending_change(
-        frame, approval, (*events, last), None if count.is_met else voted
+        context, approval, (*events, last), None if count.is_met else voted
     )
 
 
-def _has_outlived(frame: Frame) -> bool:
+def _has_outlived(context: DecisionContext) -> bool:
     """Say whether a call waited longer than the policy by now lets its tier wait.
 
     What was raised waits from then on as the stricter tier lets it; see `reopened`.
     """
-    approval, judged = frame.approval, frame.judged
+    approval, judged = context.approval, context.judged
     if judged is None or not judged.ttl_ms or approval.latest_at_ms:
         return False
-    is_same = judged.tier is frame.item.tier and judged.ttl_ms < approval.ttl_ms
-    return is_same and frame.now_ms >= timing.end_ms(approval, ttl_ms=judged.ttl_ms)
+    is_same = judged.tier is context.item.tier and judged.ttl_ms < approval.ttl_ms
+    return is_same and context.now_ms >= timing.end_ms(approval, ttl_ms=judged.ttl_ms)
 
 
-def _authorized(frame: Frame, item: Item, verb: Verb, text: str) -> Item:
+def _authorized(context: DecisionContext, item: Item, verb: Verb, text: str) -> Item:
     return item.with_(
         state=advance(item.state, Move.AUTHORIZE),
-        changed_at_ms=frame.now_ms,
-        lapses_at_ms=frame.lapses_at_ms,
+        changed_at_ms=context.now_ms,
+        lapses_at_ms=context.lapses_at_ms,
         settlement=Settlement(
             verb=Verb.EDIT if item.edit else verb,
-            by=frame.reviewer.person,
-            at_ms=frame.now_ms,
+            by=context.reviewer.person,
+            at_ms=context.now_ms,
             text=text,
-            on_behalf_of=for_whom(frame),
+            on_behalf_of=for_whom(context),
         ),
     )
 
 
 def pending_change(
-    frame: Frame,
+    context: DecisionContext,
     approval: Approval,
     events: tuple[Event, ...],
     voted: Voted | None = None,
@@ -150,6 +152,6 @@ def pending_change(
         approval,
         events,
         voted,
-        before_ms=frame.approval.expires_at_ms,
+        before_ms=context.approval.expires_at_ms,
         resumes=voted is None,
     )

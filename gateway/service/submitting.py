@@ -30,7 +30,7 @@ from twokey.gateway.service.rejudging import KeptVerdicts, judged_again, totals_
 from twokey.gateway.service.well_formed import check_texts
 from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.attention import AgentLoad
-from twokey.gateway.store.opening import Admission, Listed
+from twokey.gateway.store.opening import Listed, Preconditions
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 from twokey.gateway.store.windows import Use
@@ -211,7 +211,7 @@ class Submitter:
             verdicts=KeptVerdicts(proposal.verdicts, judged.policy.digest).dumped(),
             events=proposal.events,
             thread=(turn.ref.agent, turn.ref.thread),
-            admission=judged.admission(self._tenant, turn),
+            preconditions=judged.preconditions(self._tenant, turn),
             notices=proposal.notices,
         )
         if opened is None:
@@ -246,13 +246,13 @@ class _JudgedTurn:
         self.measured = measured
         self.proposal = proposal
 
-    def admission(self, tenant: str, turn: Turn) -> Admission:
+    def preconditions(self, tenant: str, turn: Turn) -> Preconditions:
         """Return what has to hold still while the turn opens."""
         verdicts = self.proposal.verdicts
         requests = [use for one in self.measured for use in one.requests]
         protect = self.policy.protect
         open_ = [one.tool for one in verdicts if one.kind is not VerdictKind.DENY]
-        return Admission(
+        return Preconditions(
             tenant=tenant,
             names=refusing.watched(turn.ref.agent, open_),
             waiting=protect.pending_per_agent,

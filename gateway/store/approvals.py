@@ -18,7 +18,7 @@ from twokey.gateway.store.attention import ASKED_MS
 from twokey.gateway.store.changing import Loaded, Write, milliseconds, texts, write
 from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.keys import LEASE, RETENTION, Keys, shard_of_approval
-from twokey.gateway.store.opening import Admission, Listed, Opened
+from twokey.gateway.store.opening import Listed, Opened, Preconditions
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.windows import as_rows
 
@@ -56,7 +56,7 @@ class ApprovalStore:
         verdicts: str,
         events: Sequence[Event],
         thread: tuple[str, str],
-        admission: Admission,
+        preconditions: Preconditions,
         notices: Sequence[Notice] = (),
     ) -> Opened | None:
         """Store the approvals of one turn, their events and the verdicts, once.
@@ -68,7 +68,7 @@ class ApprovalStore:
             verdicts: JSON to answer this turn with, now and again.
             events: what to announce.
             thread: agent and thread id.
-            admission: what has to hold still.
+            preconditions: what has to hold still.
             notices: new notices of what runs unasked.
 
         Returns:
@@ -76,21 +76,21 @@ class ApprovalStore:
         """
         own = Home(agent=thread[0], thread=thread[1])
         if approvals:
-            await self._pending.add(keys, admission.tenant, thread[0])
+            await self._pending.add(keys, preconditions.tenant, thread[0])
         reply = await scripts.OPEN(
             self._conn,
             turn=keys.turn(turn_key),
-            run=keys.run(admission.tenant, admission.home or own),
+            run=keys.run(preconditions.tenant, preconditions.home or own),
             expiry=keys.expiry,
             outbox=keys.outbox,
             audit=keys.audit,
-            reservation=keys.reservation(turn_key, as_rows(admission.reserved)),
-            frozen=keys.frozen(admission.tenant),
-            waiting=keys.waiting(admission.tenant, thread[0]),
-            asked=keys.asked(admission.tenant, thread[0]),
-            rejected=keys.rejected(admission.tenant, *thread),
+            reservation=keys.reservation(turn_key, as_rows(preconditions.reserved)),
+            frozen=keys.frozen(preconditions.tenant),
+            waiting=keys.waiting(preconditions.tenant, thread[0]),
+            asked=keys.asked(preconditions.tenant, thread[0]),
+            rejected=keys.rejected(preconditions.tenant, *thread),
             timers=keys.timers,
-            undrawn=keys.undrawn(admission.tenant),
+            undrawn=keys.undrawn(preconditions.tenant),
             records=[
                 key
                 for approval in approvals
@@ -101,19 +101,19 @@ class ApprovalStore:
             verdicts=verdicts,
             events=texts(events),
             approvals=json.dumps(
-                [opening.row(approval, admission.held) for approval in approvals]
+                [opening.row(approval, preconditions.held) for approval in approvals]
             ),
-            names=json.dumps(admission.names),
+            names=json.dumps(preconditions.names),
             limits=json.dumps(
                 {
-                    "waiting": admission.waiting,
-                    "asked": admission.asked,
+                    "waiting": preconditions.waiting,
+                    "asked": preconditions.asked,
                     "asked_ms": ASKED_MS,
                 }
             ),
-            counted=as_rows(admission.counted),
-            refused=as_rows(admission.refused),
-            is_reserved=bool(admission.reserved),
+            counted=as_rows(preconditions.counted),
+            refused=as_rows(preconditions.refused),
+            is_reserved=bool(preconditions.reserved),
             noticed=json.dumps([notice.model_dump_json() for notice in notices]),
         )
         match text(reply[0]):

@@ -45,7 +45,7 @@ class Opened:
 
 
 @dataclass(frozen=True)
-class Admission:
+class Preconditions:
     """What has to hold still when a turn opens, and what its calls reserved.
 
     Attributes:

@@ -38,8 +38,8 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: a call that outlived its time is approved by nobody",
         "gateway/approvals/voting.py",
-        "    if _has_outlived(frame):",
-        "    if False and _has_outlived(frame):",
+        "    if _has_outlived(context):",
+        "    if False and _has_outlived(context):",
         STRICTER,
     ),
     Mutant(
@@ -52,7 +52,7 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: a raised call has the time of its tier from then on",
         "gateway/approvals/voting.py",
-        "judged.tier is frame.item.tier and judged.ttl_ms",
+        "judged.tier is context.item.tier and judged.ttl_ms",
         "judged.ttl_ms",
         STRICTER,
     ),

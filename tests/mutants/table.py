@@ -130,8 +130,8 @@ TABLE = (
     Mutant(
         "an edit voids earlier votes",
         DECIDING,
-        "edited = frame.item.with_(action=document, edit=record, votes=())",
-        "edited = frame.item.with_(action=document, edit=record)",
+        "edited = context.item.with_(action=document, edit=record, votes=())",
+        "edited = context.item.with_(action=document, edit=record)",
     ),
     Mutant(
         "votes count for one hash only",
@@ -143,7 +143,7 @@ TABLE = (
     Mutant(
         "a raising editor becomes a principal",
         DECIDING,
-        "principals = (*raised.principals, frame.reviewer.person)",
+        "principals = (*raised.principals, context.reviewer.person)",
         "principals = raised.principals",
     ),
     Mutant(
@@ -248,7 +248,7 @@ TABLE = (
     Mutant(
         "approve all approves nothing that is escalated by now",
         "gateway/approvals/deciding.py",
-        "if item.tier is Tier.ESCALATE and frame.click.is_shared:",
+        "if item.tier is Tier.ESCALATE and context.click.is_shared:",
         "if False:",
     ),
     Mutant(
@@ -457,7 +457,7 @@ TABLE = (
     Mutant(
         "no vote is recorded while Slack leaves a role of it open",
         "gateway/approvals/voting.py",
-        "if left_open := membership.open_roles(frame.resolved, roles):",
+        "if left_open := membership.open_roles(context.resolved, roles):",
         "if left_open := ():",
         "tests/approvals",
     ),

@@ -16,7 +16,7 @@ from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed, Refused
 from twokey.gateway.store.changing import Write, write
-from twokey.gateway.store.opening import Admission
+from twokey.gateway.store.opening import Preconditions
 from twokey.gateway.store.store import Store
 
 
@@ -122,13 +122,13 @@ async def test_the_open_script_itself_answers_a_turn_once(
     harness: ServiceHarness,
 ) -> None:
     keys = harness.store.keys_of_tenant("default")
-    turn, free = "sha256:" + "1" * 64, Admission("default", (), waiting=1, asked=1)
+    turn, free = "sha256:" + "1" * 64, Preconditions("default", (), waiting=1, asked=1)
 
     first = await harness.store.approvals.open_turn(
-        keys, turn, [], verdicts="[1]", events=[], thread=("a", "t"), admission=free
+        keys, turn, [], verdicts="[1]", events=[], thread=("a", "t"), preconditions=free
     )
     second = await harness.store.approvals.open_turn(
-        keys, turn, [], verdicts="[2]", events=[], thread=("a", "t"), admission=free
+        keys, turn, [], verdicts="[2]", events=[], thread=("a", "t"), preconditions=free
     )
 
     assert first

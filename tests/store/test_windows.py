@@ -19,7 +19,7 @@ from hypothesis.stateful import (
 
 from tests.levels import examples
 from twokey.gateway.store import windows
-from twokey.gateway.store.opening import Admission
+from twokey.gateway.store.opening import Preconditions
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.windows import MAX_MICRO, Use, use_of
 
@@ -99,13 +99,13 @@ class Sliding(RuleBasedStateMachine):
     def _open(self, turn_key: str, uses: list[Use], runs: list[bool]) -> None:
         ran = [use for use, is_run in zip(uses, runs, strict=True) if is_run]
         refused = [use for use in uses if use not in ran]
-        admission = Admission(
+        preconditions = Preconditions(
             "default", (), 1, 1, counted=ran, refused=refused, reserved=uses
         )
         opened = self._run(
             self.store.approvals.open_turn(
                 self.keys, turn_key, [], verdicts="[]", events=[],
-                thread=("a", "t"), admission=admission,
+                thread=("a", "t"), preconditions=preconditions,
             )
         )  # fmt: skip
         assert opened
@@ -185,11 +185,17 @@ async def test_a_turn_that_was_judged_too_long_is_judged_again(store: Store) -> 
     use = use_of(keys.window("default", "w", "k"), name="w", call="c", micro=5,
                  within_ms=1000)  # fmt: skip
     await store.windows.reserve(keys, turn, [[use]])
-    admission = Admission("default", (), 1, 1, counted=[use], reserved=[use])
+    preconditions = Preconditions("default", (), 1, 1, counted=[use], reserved=[use])
     await store.conn.command("DEL", keys.reservation(turn, windows.as_rows([use])))
 
     opened = await store.approvals.open_turn(
-        keys, turn, [], verdicts="[]", events=[], thread=("a", "t"), admission=admission
+        keys,
+        turn,
+        [],
+        verdicts="[]",
+        events=[],
+        thread=("a", "t"),
+        preconditions=preconditions,
     )
 
     assert opened is None
@@ -218,7 +224,7 @@ async def test_a_turn_with_verdicts_reserves_nothing(store: Store) -> None:
     use = use_of(window, name="w", call="c", micro=5, within_ms=1000)
     await store.approvals.open_turn(
         keys, turn, [], verdicts="[]", events=[], thread=("a", "t"),
-        admission=Admission("default", (), 1, 1),
+        preconditions=Preconditions("default", (), 1, 1),
     )  # fmt: skip
 
     assert await store.windows.reserve(keys, turn, [[use]]) is None

@@ -21,10 +21,9 @@ from twokey.agent import (
     rechecks,
     repeats,
     results,
+    tool_messages,
     turns,
-    words,
 )
-from twokey.agent.book import Book
 from twokey.agent.bridge import Shell, insistently
 from twokey.agent.edits_inside import collecting
 from twokey.agent.exact_runs import Handler
@@ -44,6 +43,7 @@ from twokey.agent.proposing import Prepared, Toolbox
 from twokey.agent.results import ToolResult
 from twokey.agent.tool_schemas import schema_of
 from twokey.agent.unasked import RanBefore, run_unasked
+from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.errors import LeaseLost, NotAllowed, StateUnknown, TwokeyError
 from twokey.gateway.protocol import digest, run_context, strict_json
 from twokey.gateway.protocol.business_state import BusinessState
@@ -69,7 +69,7 @@ class Caller:
     agent: str
     gateway: Callable[[], Gateway]
     shell: Shell
-    book: Book
+    cache: VerdictCache
     tools: Toolbox = field(default_factory=Toolbox)
     schemas: Mapping[str, JsonObject] = field(default_factory=dict[str, JsonObject])
 
@@ -110,7 +110,7 @@ class Caller:
         except TwokeyError:
             return draft.all_denied(ref.message_id, turns.UNREACHABLE)
         note = draft.note(ref.message_id, verdicts)
-        self.book.put(ref, note.verdicts)
+        self.cache.put(ref, note.verdicts)
         return note
 
     async def _states(
@@ -146,7 +146,9 @@ class Caller:
             return _uncleared(request, turns.NO_VERDICT)
         ref = turns.place(self.agent, message.id)
         if ref is None:
-            return _closing(request, words.told(request.tool_call, turns.NO_THREAD))
+            return _closing(
+                request, tool_messages.told(request.tool_call, turns.NO_THREAD)
+            )
         verdict = turns.noted(state, message, request.tool_call)
         if verdict.kind is VerdictKind.DENY:
             return _refused(request, verdict)
@@ -180,7 +182,7 @@ class Caller:
         verdict: Verdict,
     ) -> Verdict:
         """Return what the gateway says of a call that may run unasked by state."""
-        known = self.book.get(ref)
+        known = self.cache.get(ref)
         message = turns.asking_message(state, verdict.tool_call_id)
         if known is None and message is not None:
             calls = turns.open_calls(message, state["messages"])
@@ -225,7 +227,10 @@ class Caller:
             result = end
         else:
             if end.result is None:
-                return _closing(request, words.told(request.tool_call, words.CUT_OFF))
+                return _closing(
+                    request,
+                    tool_messages.told(request.tool_call, tool_messages.CUT_OFF),
+                )
             history = request.state["messages"]
             result, inside = given_back(request.tool_call, end.result, history)
         return self._presented(
@@ -237,11 +242,11 @@ class Caller:
     ) -> ToolResult:
         item_id = verdict.item_id
         if not _is_alone(request):
-            return _uncleared(request, words.NOT_ALONE, item_id)
+            return _uncleared(request, tool_messages.NOT_ALONE, item_id)
         args = strict_json.accept_object(request.tool_call["args"])
         answer = answers.ask(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-            told = words.told_answer(request.tool_call, answer, item_id=item_id)
+            told = tool_messages.told_answer(request.tool_call, answer, item_id=item_id)
             return _closing(request, told)
         held = HeldCall(
             ref=ref,
@@ -263,25 +268,27 @@ class Caller:
             return await exact_runs.run_exactly(request, run, args)
 
         def failure(text: str) -> ToolResult:
-            return words.told(request.tool_call, text)
+            return tool_messages.told(request.tool_call, text)
 
         try:
             gateway = self.gateway()
         except NotAllowed as error:
-            told = words.told(request.tool_call, str(error), item_id=held.item_id)
+            told = tool_messages.told(
+                request.tool_call, str(error), item_id=held.item_id
+            )
             return _closing(request, told)
         end = await execute(
             held, gateway, self.shell, Work(run_with, results.stored, failure)
         )
         if isinstance(end, Closed):
             call = request.tool_call
-            told = words.told_answer(call, end.answer, item_id=held.item_id)
+            told = tool_messages.told_answer(call, end.answer, item_id=held.item_id)
             return _closing(request, told)
         if isinstance(end, NotRun):
             return _uncleared(request, end.reason, held.item_id)
         if isinstance(end, Reconciled):
             call, item_id = request.tool_call, held.item_id
-            told = words.told_finding(call, end.finding, item_id=item_id)
+            told = tool_messages.told_finding(call, end.finding, item_id=item_id)
             if end.edit is None:
                 return _closing(request, told)
             # What took effect, if anything did, is what a person had made of it.
@@ -333,22 +340,22 @@ class Caller:
         records = [*([own] if own is not None else []), *fresh]
         if not records:
             return presented
-        self.book.put_edits(home, records)
+        self.cache.put_edits(home, records)
         return results.carrying(presented, {"twokey_edits": messages.facts(records)})
 
 
 def _refused(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
     """Return the answer to a call that its verdict does not let run."""
     reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
-    text = words.denied(reason or turns.NO_VERDICT)
+    text = tool_messages.denied(reason or turns.NO_VERDICT)
     if text in turns.UNCLEARED:
         return _uncleared(request, text)
-    return _closing(request, words.told(request.tool_call, text))
+    return _closing(request, tool_messages.told(request.tool_call, text))
 
 
 def _uncleared(request: ToolCallRequest, text: str, item_id: str = "") -> ToolResult:
     """Return the answer to a submitted call that we do not let run."""
-    told = words.told(request.tool_call, text, item_id=item_id)
+    told = tool_messages.told(request.tool_call, text, item_id=item_id)
     return _closing(request, repeats.marked(told))
 
 

@@ -24,7 +24,7 @@ from referencing.exceptions import Unresolvable
 from twokey.agent.argument_models import ArgumentModel, argument_model
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import digest, strict_json
-from twokey.gateway.protocol.checking import TooMuchWork, problems
+from twokey.gateway.protocol.schema_validation import TooMuchWork, problems
 from twokey.gateway.protocol.strict_json import JsonObject
 
 _LISTED = 3

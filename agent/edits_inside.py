@@ -6,7 +6,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from twokey.agent import homes
+from twokey.agent import outer_run
 from twokey.gateway.protocol import run_context
 from twokey.gateway.protocol.records import EditRecord, Home
 
@@ -19,7 +19,7 @@ def collecting(home: Home) -> Generator[list[EditRecord]]:
     found: list[EditRecord] = []
     token = _inside.set(found)
     try:
-        with run_context.at_home(home), homes.own_conversation():
+        with run_context.at_home(home), outer_run.own_conversation():
             yield found
     finally:
         _inside.reset(token)

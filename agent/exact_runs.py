@@ -7,7 +7,7 @@ from typing import Any, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 
-from twokey.agent import proposing, repeats, turns, words
+from twokey.agent import proposing, repeats, tool_messages, turns
 from twokey.agent.cleaning import cleaned
 from twokey.agent.grants import guarding
 from twokey.agent.results import ToolResult
@@ -36,7 +36,7 @@ async def run_exactly(
         exact = with_args(request, args).override(tool=guarding(tool))
         return cleaned(await run(exact), request.state["messages"])
     except NotAllowed as error:
-        return repeats.marked(words.told(request.tool_call, str(error)))
+        return repeats.marked(tool_messages.told(request.tool_call, str(error)))
 
 
 def unread(state: Mapping[str, Any], request: ToolCallRequest, args: JsonObject) -> str:

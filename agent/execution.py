@@ -19,7 +19,7 @@ from typing import Generic, TypeVar, assert_never
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
-from twokey.agent import bridge, rechecks, words
+from twokey.agent import bridge, rechecks, tool_messages
 from twokey.agent.answers import ask_what_happened, forget_findings
 from twokey.agent.bridge import Shell, insistently
 from twokey.agent.edits_inside import collecting
@@ -172,7 +172,7 @@ async def execute(
                 forget_findings(held.item_id, held.action_hash)
                 return _done(reply)
             case Refused():
-                return NotRun(words.denied(reply.reason))
+                return NotRun(tool_messages.denied(reply.reason))
             case Reopened():
                 answer = held.ask_again()
                 if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
@@ -200,7 +200,7 @@ async def _settled_claim(
         if isinstance(reply, CheckState):
             state = await _state_now(held, reply, shell)
             if state is None:
-                return Refused(reason=words.MISMATCH)
+                return Refused(reason=tool_messages.MISMATCH)
             request = request.with_(state=state)
         elif not isinstance(reply, Busy):
             return reply
@@ -250,7 +250,7 @@ async def _run_once(
     if args is None:
         logger.warning("execution.mismatch item=%s", held.item_id)
         await _release(held, claimed, gateway, shell)
-        return NotRun(words.MISMATCH)
+        return NotRun(tool_messages.MISMATCH)
     if held.recheck is not None and state_in(claimed.action) is None:
         await _release(held, claimed, gateway, shell)
         return NotRun(rechecks.NOT_BOUND)
@@ -278,7 +278,7 @@ async def _run_once(
                 raise
             # Whatever a tool can raise ends here: the effect may have happened, so it
             # is recorded inside the claim and told. Raised, it would replay for ever.
-            result = work.failure(words.failed(error))
+            result = work.failure(tool_messages.failed(error))
     stored = work.store(result, inside)
     await _finish(held, claimed, gateway, shell, stored)
     if claimed.asks_on_failure and not stored.ok:

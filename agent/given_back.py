@@ -7,7 +7,7 @@ from typing import Any
 
 from langchain_core.messages import AnyMessage
 
-from twokey.agent import results, words
+from twokey.agent import results, tool_messages
 from twokey.agent.cleaning import cleaned
 from twokey.agent.results import ToolResult
 from twokey.gateway.protocol.records import EditRecord, Result
@@ -22,4 +22,6 @@ def given_back(
     found = results.restored(result.payload)
     if found is not None:
         return cleaned(found[0], history), found[1]
-    return words.told(call, words.lost(result), is_error=not result.ok), []
+    return tool_messages.told(
+        call, tool_messages.lost(result), is_error=not result.ok
+    ), []

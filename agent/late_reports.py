@@ -14,7 +14,7 @@ from typing import Any
 
 from langchain_core.messages import AnyMessage, ToolMessage
 
-from twokey.agent import turns, words
+from twokey.agent import tool_messages, turns
 from twokey.agent.calls import Caller
 from twokey.agent.messages import ITEM_KEY, SETTLED_KEY, prepended
 from twokey.agent.run_edits import heard
@@ -66,7 +66,7 @@ def told(
 
 def notice(report: LateReport) -> str:
     """Return what the model reads of a report, with look-alikes in it defused."""
-    return f"{MARK} {edits.defuse(words.reported_late(report))}"
+    return f"{MARK} {edits.defuse(tool_messages.reported_late(report))}"
 
 
 def _is_news(message: Any, report: LateReport) -> bool:  # noqa: ANN401 - a ToolMessage

@@ -28,17 +28,16 @@ from twokey.agent import (
     edits_inside,
     late_reports,
     messages,
-    notes,
     order,
     overrides,
     proposing,
     repair,
     run_edits,
+    system_prompt,
     tool_starts,
     turns,
     unasked,
 )
-from twokey.agent.book import Book
 from twokey.agent.bridge import Awaiting, Blocking, Shell, drive
 from twokey.agent.calls import Caller
 from twokey.agent.grants import guarding
@@ -46,6 +45,7 @@ from twokey.agent.interrupt_on import DESCRIPTION_PREFIX, Asking, Gates, Interru
 from twokey.agent.proposing import Toolbox
 from twokey.agent.results import ToolResult
 from twokey.agent.turns import TwokeyState
+from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.gates.marks import Gate
 from twokey.gateway.protocol import port
@@ -100,7 +100,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
             self._gates = Gates(interrupt_on, description_prefix)
         self._tools = Toolbox()
         self._note: AgentNote | None = None
-        self._book = Book()
+        self._book = VerdictCache()
         self._is_order_checked = False
 
     @property
@@ -297,7 +297,7 @@ class ApprovalMiddleware(AgentMiddleware[AgentState[Any], Any, Any], Gate):
         note = await self._noted(shell) if self.system_note else None
         if note is None:
             return told
-        system = notes.with_note(told.system_message, note)
+        system = system_prompt.with_note(told.system_message, note)
         return told.override(system_message=system)
 
     async def _noted(self, shell: Shell) -> AgentNote | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import ToolMessage
 
-from twokey.agent import messages, results, words
+from twokey.agent import messages, results, tool_messages
 from twokey.agent.results import ToolResult
 from twokey.gateway.protocol.wire import Answer, ReconcileAnswer
 
@@ -38,7 +38,7 @@ def with_settlement(
     """
     if settled is None:
         return result
-    note = words.settled(settled)
+    note = tool_messages.settled(settled)
 
     def told(message: ToolMessage) -> ToolMessage:
         if message.tool_call_id != request.tool_call["id"]:

@@ -23,7 +23,7 @@ from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command
 from pydantic import ValidationError
 
-from twokey.agent import messages, results, turns, words
+from twokey.agent import messages, results, tool_messages, turns
 from twokey.agent.bridge import insistently
 from twokey.agent.calls import Caller
 from twokey.agent.given_back import given_back
@@ -78,7 +78,7 @@ async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] |
     if not is_broken:
         return None
     if ref := turns.place(caller.agent, ""):
-        caller.book.put_edits(ref.home, repair.records)
+        caller.cache.put_edits(ref.home, repair.records)
     return _update(state, rebuilt, repair)
 
 
@@ -140,7 +140,9 @@ async def _answer(
             verdict = None
             if note is not None and note.message_id == message.id:
                 verdict = note.verdicts.get(call_id)
-            repair.answers[call_id] = words.told(call, _without_outcome(verdict))
+            repair.answers[call_id] = tool_messages.told(
+                call, _without_outcome(verdict)
+            )
         else:
             repair.answers[call_id] = _from_outcome(repair, call, outcome)
 
@@ -167,29 +169,31 @@ def _without_outcome(verdict: Verdict | None) -> str:
     whose messages this one reads. Only a refusal of our own is known not to have run.
     """
     if verdict is not None and verdict.kind is VerdictKind.DENY:
-        return words.denied(verdict.reason)
-    return words.MOVED_ON
+        return tool_messages.denied(verdict.reason)
+    return tool_messages.MOVED_ON
 
 
 def _from_outcome(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
     if outcome.found is not None:
-        return words.told_finding(call, outcome.found, item_id=outcome.item_id)
+        return tool_messages.told_finding(call, outcome.found, item_id=outcome.item_id)
     if outcome.state in _RAN and outcome.result is not None:
         return _from_result(repair, call, outcome)
     answer = outcome.answer
     if answer is None or answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-        text = words.cut_off(outcome.state)
-        told = words.told(call, text, item_id=outcome.item_id)
+        text = tool_messages.cut_off(outcome.state)
+        told = tool_messages.told(call, text, item_id=outcome.item_id)
         # People may yet settle what became of it, and be wrong.
         return messages.marked_settled(told) if outcome.state in _OPEN else told
-    return words.told_answer(call, answer, item_id=outcome.item_id)
+    return tool_messages.told_answer(call, answer, item_id=outcome.item_id)
 
 
 def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolMessage:
     assert outcome.result is not None  # noqa: S101 - the caller looked
     result, inside = given_back(call, outcome.result, repair.history)
     found = results.answering(result)
-    message = found or words.told(call, words.RESULT_LOST, is_error=False)
+    message = found or tool_messages.told(
+        call, tool_messages.RESULT_LOST, is_error=False
+    )
     kwargs = {**message.additional_kwargs, ITEM_KEY: outcome.item_id}
     marked = message.model_copy(
         update={"additional_kwargs": kwargs, "tool_call_id": call["id"] or ""}
@@ -199,7 +203,7 @@ def _from_result(repair: _Repair, call: ToolCall, outcome: CallOutcome) -> ToolM
     told = messages.with_records(marked, outcome.edit, inside)
     if outcome.settled is None:
         return told
-    note = words.settled(outcome.settled)
+    note = tool_messages.settled(outcome.settled)
     told = messages.marked_settled(told)
     return messages.with_note(told, note) if note else told
 

@@ -23,8 +23,8 @@ from twokey.agent import (
     rechecks,
     signatures,
     step_arguments,
+    tool_messages,
     turns,
-    words,
 )
 from twokey.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
 from twokey.agent.execution import (
@@ -228,7 +228,7 @@ async def _required(step: _Step, run: _Run[R], shell: Shell) -> Outcome[R]:
     ref = _place(step)
     verdict = await _verdict(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
-        return NotApproved("deny", words.denied(verdict.reason))
+        return NotApproved("deny", tool_messages.denied(verdict.reason))
     if verdict.kind is VerdictKind.RUN:
         with run_context.at_home(ref.home), granted(_grant(step, ref)):
             end = await run_unasked(
@@ -242,7 +242,7 @@ async def _required(step: _Step, run: _Run[R], shell: Shell) -> Outcome[R]:
             )
         if not isinstance(end, RanBefore):
             return Approved(end, step.args)
-        return _given_back(end.result) if end.result else Unsure(words.CUT_OFF)
+        return _given_back(end.result) if end.result else Unsure(tool_messages.CUT_OFF)
     return await _held(step, ref, verdict, run, shell)
 
 
@@ -256,7 +256,7 @@ async def _held(
     answer = answers.ask(verdict, step.args)
     if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
         said = answer.message if answer.by else ""
-        return NotApproved(str(answer.type), words.ended(answer), said)
+        return NotApproved(str(answer.type), tool_messages.ended(answer), said)
     held = HeldCall(
         ref=ref,
         tool=step.tool,
@@ -281,11 +281,11 @@ async def _held(
     if isinstance(end, Ran):
         return _with_edit(end.result, end.edit, why)
     if isinstance(end, Closed):
-        return NotApproved(str(end.answer.type), words.ended(end.answer))
+        return NotApproved(str(end.answer.type), tool_messages.ended(end.answer))
     if isinstance(end, NotRun):
         return NotApproved("deny", end.reason)
     if isinstance(end, Reconciled):
-        return Unsure(words.reconciled(end.finding))
+        return Unsure(tool_messages.reconciled(end.finding))
     return _noted(_with_edit(_given_back(end.result), end.edit, why), end.settled)
 
 
@@ -371,7 +371,7 @@ def _kept(
 
 def _given_back(result: Result) -> Approved[Any] | NotApproved | Unsure:
     if not result.payload:
-        return Unsure(words.lost(result))
+        return Unsure(tool_messages.lost(result))
     try:
         row = strict_json.parse_object(result.payload)
         if not result.ok and "unsure" in row:
@@ -380,7 +380,7 @@ def _given_back(result: Result) -> Approved[Any] | NotApproved | Unsure:
             return NotApproved("misfit", str(row["not_run"]))
         return Approved(row["result"], cast("JsonObject", row["args"]))
     except (TwokeyError, KeyError):
-        return Unsure(words.lost(result))
+        return Unsure(tool_messages.lost(result))
 
 
 def _with_edit(
@@ -393,7 +393,7 @@ def _with_edit(
 
 def _noted(outcome: Outcome[R], settled: ReconcileAnswer | None) -> Outcome[R]:
     """Return an unsure end with the note of those who left it as it is."""
-    note = words.settled(settled) if settled else ""
+    note = tool_messages.settled(settled) if settled else ""
     if not note or not isinstance(outcome, Unsure):
         return outcome
     return Unsure(f"{note} {outcome.message}")

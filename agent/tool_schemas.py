@@ -13,8 +13,8 @@ from pydantic.errors import PydanticInvalidForJsonSchema
 from twokey.agent.argument_models import argument_model
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import strict_json
-from twokey.gateway.protocol.checking import matches
-from twokey.gateway.protocol.closing import subschemas
+from twokey.gateway.protocol.schema_closing import subschemas
+from twokey.gateway.protocol.schema_validation import matches
 from twokey.gateway.protocol.strict_json import JsonObject
 
 

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, AnyMessage, ToolCall, ToolMessage
 from langgraph.config import get_config
 from pydantic import Field, ValidationError
 
-from twokey.agent import homes, rechecks, repeats
+from twokey.agent import outer_run, rechecks, repeats
 from twokey.agent.messages import add_edits
 from twokey.agent.proposing import NO_CALLS, KeptArgs, Prepared, plain
 from twokey.gateway.errors import BadJson
@@ -104,13 +104,13 @@ def place(agent: str, message_id: str) -> TurnRef | None:
     if not thread:
         return None
     own, _, _ = str(configurable.get("checkpoint_ns", "")).rpartition("|")
-    homes.check_name(agent, thread, own)
+    outer_run.check_name(agent, thread, own)
     return TurnRef(
         agent=agent,
         thread=thread,
         ns=own,
         message_id=message_id,
-        outer=homes.outer_of(agent, thread, own),
+        outer=outer_run.outer_of(agent, thread, own),
     )
 
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 
 from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 
-from twokey.agent import words
+from twokey.agent import tool_messages
 from twokey.agent.bridge import Shell, insistently
 from twokey.agent.execution import HANDED_OVER
 from twokey.gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
@@ -96,7 +96,7 @@ async def run_unasked(
         if is_invalid_resume(error):
             await call.give_back()
         else:
-            failure = Result(ok=False, summary=words.failed(error))
+            failure = Result(ok=False, summary=tool_messages.failed(error))
             await call.end(failure, is_over=False)
         raise
     done = kept(result)

@@ -29,7 +29,7 @@ from twokey.gateway.policy.tokens import (
     written,
 )
 from twokey.gateway.policy.wording import MACROS, check_wording
-from twokey.gateway.protocol.checking import matches
+from twokey.gateway.protocol.schema_validation import matches
 from twokey.gateway.protocol.strict_json import JsonObject
 
 ROOTS = frozenset({"args", "call", "windows", "now", "requester", "recent"})

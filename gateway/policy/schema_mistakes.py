@@ -9,7 +9,7 @@ from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
 
 from twokey.gateway.policy.schemas import unusable
-from twokey.gateway.protocol.closing import subschemas
+from twokey.gateway.protocol.schema_closing import subschemas
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.sentences import Path, near, shortened, shown
 

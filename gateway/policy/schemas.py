@@ -11,9 +11,9 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, Schema
 
-from twokey.gateway.protocol.checking import unmatched
-from twokey.gateway.protocol.closing import closed
 from twokey.gateway.protocol.edits import argument_errors, schema_problem
+from twokey.gateway.protocol.schema_closing import closed
+from twokey.gateway.protocol.schema_validation import unmatched
 from twokey.gateway.protocol.strict_json import JsonObject
 
 _LONGEST = 80

@@ -12,10 +12,10 @@ from pydantic import JsonValue
 from referencing.exceptions import Unresolvable
 
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.checking import TooMuchWork, problems
-from twokey.gateway.protocol.closing import closed
 from twokey.gateway.protocol.pointers import pointer_to
 from twokey.gateway.protocol.records import EditRecord
+from twokey.gateway.protocol.schema_closing import closed
+from twokey.gateway.protocol.schema_validation import TooMuchWork, problems
 from twokey.gateway.protocol.strict_json import JsonObject
 
 _BOUNDS = {

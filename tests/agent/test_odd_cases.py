@@ -28,9 +28,9 @@ from tests.agent.world import (
     pay,
 )
 from twokey.agent import ApprovalMiddleware, connected, guarded
-from twokey.agent.book import BOOK_SIZE, Book
-from twokey.agent.notes import with_note
 from twokey.agent.scripted_model import calling, scripted
+from twokey.agent.system_prompt import with_note
+from twokey.agent.verdict_cache import CACHE_SIZE, VerdictCache
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import AgentNote, TurnRef
@@ -296,10 +296,10 @@ async def test_a_tool_whose_schema_is_no_json_schema_is_still_judged(
 
 
 def test_a_process_remembers_the_newest_turns_only() -> None:
-    book = Book()
+    book = VerdictCache()
     refs = [
         TurnRef(agent="a", thread="t", message_id=str(number))
-        for number in range(BOOK_SIZE + 1)
+        for number in range(CACHE_SIZE + 1)
     ]
 
     for ref in refs:

@@ -11,7 +11,7 @@ from langgraph.types import Command, interrupt
 
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.world import CONFIG, STRICT, Effects, Runner, build, pay, results
-from twokey.agent import book
+from twokey.agent import verdict_cache
 from twokey.agent.scripted_model import calling
 from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.protocol.states import ItemState
@@ -126,7 +126,7 @@ async def test_a_cleared_call_that_the_policy_takes_back_says_so(
     runner: Runner, memory: InMemorySaver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread rests before its tools, and goes on under another policy."""
-    monkeypatch.setattr(book, "BOOK_AGE_S", 0.0)
+    monkeypatch.setattr(verdict_cache, "CACHE_AGE_S", 0.0)
     gateway, effects = FakeGateway({"pay": Tier.AUTO}), Effects()
     graph = build(gateway, effects.tools(), pay(), saver=memory)
     graph.interrupt_before_nodes = ["tools"]

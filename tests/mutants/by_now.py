@@ -6,7 +6,7 @@ from tests.mutants.mutant import Mutant
 
 DECIDING = "gateway/approvals/deciding.py"
 STRICTER = "tests/service/test_stricter_by_now.py"
-CHECKING = "gateway/protocol/checking.py"
+CHECKING = "gateway/protocol/schema_validation.py"
 RECONCILING = "gateway/approvals/reconciling.py"
 CLAIMED = "tests/service/test_claimed_by_now.py"
 RUNS = "tests/attacks/test_runs.py"

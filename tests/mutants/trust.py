@@ -114,7 +114,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "what a process heard of one thread it tells in no other",
-        "agent/book.py",
+        "agent/verdict_cache.py",
         "return (home, edit_hash) in self._edits",
         "return edit_hash in {each for _, each in self._edits}",
         "tests/agent/test_edits_of_a_thread.py",
@@ -149,7 +149,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an outermost agent believes no run that was left over",
-        "agent/homes.py",
+        "agent/outer_run.py",
         "return home if ns and not is_own else None",
         "return None if is_own else home",
         "tests/agent/test_homes.py",

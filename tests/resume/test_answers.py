@@ -9,7 +9,7 @@ import pytest
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.resume.house import House
-from twokey.agent import words
+from twokey.agent import tool_messages
 from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
@@ -102,7 +102,7 @@ async def test_a_doubt_that_nobody_knows_ends_without_a_word_of_people(
     [answer] = answers.ready.values()
     found = ReconcileAnswer.model_validate(answer)
     assert (found.type, found.by) == ("skip", None)
-    told = words.reconciled(found)
+    told = tool_messages.reconciled(found)
     assert "has no record of this call" in told
     assert "Whether it took effect is unknown" in told
     assert "reviewer" not in told

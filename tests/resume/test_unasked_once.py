@@ -14,7 +14,7 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.types import interrupt
 
 from tests.resume import sample_tools
-from twokey.agent import grant, words
+from twokey.agent import grant, tool_messages
 from twokey.gateway.errors import LeaseLost
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.port import connected
@@ -143,7 +143,7 @@ async def test_a_call_is_not_repeated_by_who_takes_over_from_a_paused_process(
         await stage.late
 
     assert len(sample_tools.ledger()) == 1
-    assert await stage.words() == words.CUT_OFF
+    assert await stage.words() == tool_messages.CUT_OFF
 
 
 async def test_a_call_that_may_be_repeated_runs_again_under_the_same_key(

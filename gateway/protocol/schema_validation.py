@@ -1,4 +1,4 @@
-"""Check arguments against a JSON Schema in a time that no arguments can stretch.
+"""Validate arguments against a JSON Schema in bounded time.
 
 The library matches patterns with `re`, which takes exponential time on texts that an
 attacker chooses; it compares all elements of a list with each other; and it follows
@@ -25,7 +25,7 @@ from referencing.jsonschema import Schema
 
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.closing import subschemas
+from twokey.gateway.protocol.schema_closing import subschemas
 from twokey.gateway.protocol.strict_json import JsonObject
 
 MAX_REFERENCES = 10_000

@@ -15,15 +15,15 @@ from twokey.gateway.protocol import edits
 from twokey.gateway.protocol.records import EditRecord, Home
 from twokey.gateway.protocol.wire import TurnRef, Verdict
 
-BOOK_SIZE = 512
+CACHE_SIZE = 512
 """How many turns this process remembers the verdicts of."""
-BOOK_AGE_S = 5.0
+CACHE_AGE_S = 5.0
 """How long a verdict of this process counts before the gateway is asked again."""
-BOOK_EDITS = 8192
+CACHED_EDITS = 8192
 """How many edits this process remembers the hash of."""
 
 
-class Book:
+class VerdictCache:
     """The verdicts and the edits that came from the gateway, newest kept."""
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Book:
         with self._lock:
             known = (time.monotonic(), dict(verdicts))
             self._turns[ref.model_dump_json()] = known
-            while len(self._turns) > BOOK_SIZE:
+            while len(self._turns) > CACHE_SIZE:
                 self._turns.popitem(last=False)
 
     def get(self, ref: TurnRef) -> dict[str, Verdict] | None:
@@ -46,7 +46,7 @@ class Book:
         """
         with self._lock:
             at, known = self._turns.get(ref.model_dump_json(), (0.0, None))
-        return known if time.monotonic() - at < BOOK_AGE_S else None
+        return known if time.monotonic() - at < CACHE_AGE_S else None
 
     def put_edits(self, home: Home, records: Iterable[EditRecord]) -> None:
         """Remember edits that the gateway told or confirmed in a run."""
@@ -54,7 +54,7 @@ class Book:
         with self._lock:
             for each in hashes:
                 self._edits[home, each] = None
-            while len(self._edits) > BOOK_EDITS:
+            while len(self._edits) > CACHED_EDITS:
                 self._edits.popitem(last=False)
 
     def has_edit(self, home: Home, edit_hash: str) -> bool:

@@ -8,8 +8,8 @@ import typer
 
 from twokey.bot.app import SlackBot
 from twokey.cli import console
-from twokey.cli.house import bot_config
 from twokey.cli.session import Session, session_of
+from twokey.cli.stack import bot_config
 from twokey.cli.starting import EXAMPLES, InsecureDev, begin_logs
 from twokey.cli.stopping import until_stopped
 from twokey.gateway.policy_file import PolicyFile, followed

@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console
-from twokey.cli.demo_haste import hastened
+from twokey.cli.demo_policy import hastened
 from twokey.cli.demo_scripts import SCRIPTS, Stage
-from twokey.cli.demo_world import (
+from twokey.cli.demo_stack import (
     CHANNEL,
     FIRST_WORDS,
     REQUESTER,

@@ -14,7 +14,7 @@ from twokey.bot.cards.message import Message
 from twokey.bot.cards.outcome import agent_words
 from twokey.bot.cards.run_state import RUN_TEXTS
 from twokey.bot.ids import CARD_EVENT, Action, Input
-from twokey.cli.demo_world import (
+from twokey.cli.demo_stack import (
     CHANNEL,
     FIRST_WORDS,
     REQUESTER,

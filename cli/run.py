@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console
-from twokey.cli.demo_world import REQUESTER, open_world
-from twokey.cli.house import open_house
-from twokey.cli.rehearsal import furnish, holders
+from twokey.cli.demo_stack import REQUESTER, open_world
+from twokey.cli.seed import holders, seed
 from twokey.cli.session import Session, session_of
+from twokey.cli.stack import open_house
 from twokey.cli.starting import EXAMPLES, InsecureDev, begin_logs
 from twokey.cli.stopping import until_stopped
 from twokey.gateway.config import DEFAULT_FILE
@@ -76,7 +76,7 @@ async def _rehearse(session: Session, port: int) -> None:
         settings.data_dir / "sandbox",
         port=port,
         env=session.env,
-        furnish=partial(furnish, policy=policy),
+        seed=partial(seed, policy=policy),
         suggestions=(),
     ) as world:
         url = f"{world.sandbox.url}/?user={REQUESTER}"

@@ -13,7 +13,7 @@ from tests.conftest import eventually
 from tests.service.harness import ANA
 from twokey.bot.cards.undelivered import undelivered
 from twokey.bot.ids import Action
-from twokey.cli.house import bot_config
+from twokey.cli.stack import bot_config
 from twokey.gateway.approvals.decisions import Approve, Click, Reject
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Origin

@@ -30,7 +30,7 @@ from tests.matrix.people import (
     populate,
 )
 from twokey.bot import limits
-from twokey.cli.demo_world import World, open_world
+from twokey.cli.demo_stack import World, open_world
 from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.config import SlackMode
 from twokey.gateway.protocol.records import Person

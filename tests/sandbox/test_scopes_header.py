@@ -7,8 +7,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from twokey.cli.demo_world import environment
-from twokey.cli.house import open_house
+from twokey.cli.demo_stack import environment
+from twokey.cli.stack import open_house
 from twokey.gateway.config import Settings, SlackMode
 from twokey.gateway.errors import SettingsError
 from twokey.sandbox.server import Sandbox

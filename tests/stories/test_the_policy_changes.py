@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.cli.demo_scripts import Stage
-from twokey.cli.demo_world import World, open_world
+from twokey.cli.demo_stack import World, open_world
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.outbox import audit_entries

@@ -19,7 +19,7 @@ from tests.lifetimes import listed
 from twokey.bot import limits
 from twokey.bot.cards.outcome import agent_words
 from twokey.bot.ids import CARD_EVENT, Action, Input
-from twokey.cli.demo_world import World, open_world
+from twokey.cli.demo_stack import World, open_world
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.config import SlackMode
 from twokey.gateway.store.connection import text

@@ -1,4 +1,4 @@
-"""Let a story of the demo not wait: the same policy with shorter times."""
+"""Shorten timeouts for scripted demos: the same policy with shorter times."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Furnish a sandbox Slack with the people and the channels that a policy names."""
+"""Seed a sandbox Slack with the people and the channels that a policy names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from twokey.sandbox.samples import ANA, BEN, CHLOE, TEAM
 from twokey.sandbox.workspace import Workspace
 
 
-def furnish(workspace: Workspace, policy: Policy) -> None:
+def seed(workspace: Workspace, policy: Policy) -> None:
     """Let every role of a policy be held by somebody of a sample workspace.
 
     What the sandbox lacks is added under the policy's own ids: channels with everybody

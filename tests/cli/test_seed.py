@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from twokey.cli.rehearsal import furnish, holders
+from twokey.cli.seed import holders, seed
 from twokey.gateway.policy.load import load_policy
 from twokey.sandbox.samples import sample_workspace
 
@@ -22,7 +22,7 @@ tools: {wire: {channel: C0ELSEWHERE}, mail: {channel: "#general"}}
 def test_every_role_of_the_example_is_held_by_somebody() -> None:
     policy, workspace = load_policy(EXAMPLE.read_text("utf-8"), "p"), sample_workspace()
 
-    furnish(workspace, policy)
+    seed(workspace, policy)
 
     lines = holders(policy, workspace)
     assert lines == ["support: Ana Alves, Ben Boer", "senior: Lead, Head"]
@@ -31,7 +31,7 @@ def test_every_role_of_the_example_is_held_by_somebody() -> None:
 def test_the_first_role_and_later_ones_are_different_people() -> None:
     policy, workspace = load_policy(ROLES, "p"), sample_workspace()
 
-    furnish(workspace, policy)
+    seed(workspace, policy)
 
     assert holders(policy, workspace) == [
         "first: Ana Alves, Ben Boer",
@@ -45,8 +45,8 @@ def test_the_first_role_and_later_ones_are_different_people() -> None:
 def test_channels_are_added_once_and_the_bot_is_in_them() -> None:
     policy, workspace = load_policy(ROLES, "p"), sample_workspace()
 
-    furnish(workspace, policy)
-    furnish(workspace, policy)
+    seed(workspace, policy)
+    seed(workspace, policy)
 
     names = [each.name for each in workspace.channels.values() if not each.is_im]
     assert sorted(names) == [

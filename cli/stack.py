@@ -1,4 +1,4 @@
-"""Put a whole house together: gateway, agents and bot in one process."""
+"""Start the whole stack in one process: gateway, agents and bot."""
 
 from __future__ import annotations
 

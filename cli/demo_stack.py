@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from twokey.cli.house import House, open_house
+from twokey.cli.stack import House, open_house
 from twokey.gateway.config import Settings, SlackMode
 from twokey.gateway.errors import SettingsError
 from twokey.sandbox.records import Suggestion
@@ -57,7 +57,7 @@ async def open_world(
     mode: SlackMode = SlackMode.SOCKET,
     env: Mapping[str, str] | None = None,
     is_kept: bool = True,
-    furnish: Callable[[Workspace], None] = _as_it_is,
+    seed: Callable[[Workspace], None] = _as_it_is,
     suggestions: Sequence[Suggestion] = SUGGESTIONS,
 ) -> AsyncGenerator[World]:
     """Start the sandbox and everything else on this machine.
@@ -69,7 +69,7 @@ async def open_world(
         mode: how the sandbox delivers to the bot.
         env: settings from the environment over the file.
         is_kept: keep the sandbox's messages in ``data_dir``, too.
-        furnish: adds to the workspace before anybody comes.
+        seed: adds to the workspace before anybody comes.
         suggestions: what the page offers to ask.
 
     Raises:
@@ -86,7 +86,7 @@ async def open_world(
             "choose another port with --port (0: any that is free)."
         ) from error
     try:
-        furnish(sandbox.workspace)
+        seed(sandbox.workspace)
         settings = Settings.load(config, environment(sandbox, data_dir, mode, env))
         settings = _apart(settings, data_dir)
         async with open_house(settings) as house:

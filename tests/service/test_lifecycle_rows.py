@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.service.harness import ANA, POLICY, ServiceHarness, claim_of
+from twokey.gateway.approvals import lifecycle
 from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -157,7 +158,8 @@ async def test_a_row_makes_its_move_and_without_it_the_move_is_refused(
     assert await call.state() is row[0]
 
     with monkeypatch.context() as patch:
-        patch.delitem(TRANSITIONS, row)
+        rows = {each: state for each, state in TRANSITIONS.items() if each != row}
+        patch.setattr(lifecycle, "TRANSITIONS", rows)
         with pytest.raises(IllegalMove):
             await act(call)
     refused = await call.state()

@@ -29,3 +29,16 @@ def test_every_picture_is_shown_somewhere() -> None:
 
     assert pictures
     assert [name for name in pictures if name not in shown] == []
+
+
+def test_the_architecture_names_files_that_are_there_and_at_most_five_for_a_change() -> (
+    None
+):
+    text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    rows = text.partition("| I want to")[2].splitlines()[2:]
+
+    named = [re.findall(r"`([\w/]+(?:\.\w+)?)`", row) for row in rows if row]
+
+    assert named
+    assert [file for row in named for file in row if not (ROOT / file).exists()] == []
+    assert max(map(len, named)) <= 5

@@ -228,7 +228,7 @@ def _item(
     return Item.model_validate(
         {
             **row,
-            **_object(blobs[f"{index}:d"]),
+            **_detail(blobs[f"{index}:d"]),
             "state": ItemState(head[f"{index}:s"].decode()),
             "changed_at_ms": number(head.get(f"{index}:t")),
             "lapses_at_ms": number(head.get(f"{index}:l")),
@@ -284,6 +284,15 @@ def _says(item: Item, document: str) -> bool:
     """Say whether an action document is about the call that the record names."""
     action = parse_object(document)
     return (action["tool"], action["ctx"]) == (item.tool, item.ctx.as_dict())
+
+
+def _detail(text: bytes) -> dict[str, JsonValue]:
+    """Read what `detail` wrote, also before formats had numbers."""
+    found = _object(text)
+    for part in (found, found.get("opened")):
+        if isinstance(part, dict) and "demand" in part:
+            part["requirement"] = part.pop("demand")
+    return found
 
 
 def _object(text: bytes) -> dict[str, JsonValue]:

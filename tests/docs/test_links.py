@@ -31,9 +31,7 @@ def test_every_picture_is_shown_somewhere() -> None:
     assert [name for name in pictures if name not in shown] == []
 
 
-def test_the_architecture_names_files_that_are_there_and_at_most_five_for_a_change() -> (
-    None
-):
+def test_the_architecture_names_at_most_five_files_for_a_change_and_all_exist() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     rows = text.partition("| I want to")[2].splitlines()[2:]
 

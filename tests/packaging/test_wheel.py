@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+UV = Path(sys.executable).parent / "uv"
 POLICY = "version: 1\ndefaults: {reviewers: [U0ANA]}\ntools: {pay: {tier: approve}}\n"
 SETTINGS = "policy: policy.yml\n"
 
@@ -38,10 +39,13 @@ def run(
 
 
 def installed(what: str, place: Path, *others: str) -> Path:
-    """Install into a new environment; return the folder of its programs."""
-    run([sys.executable, "-m", "venv", place], ROOT)
-    pip = place / "bin/pip"
-    run([pip, "install", "--quiet", what, *others], ROOT)
+    """Install into a new environment; return the folder of its programs.
+
+    By uv: it keeps what it downloaded, and there are ten environments to fill.
+    """
+    run([UV, "venv", "--quiet", "--python", sys.executable, place], ROOT)
+    python = place / "bin/python"
+    run([UV, "pip", "install", "--quiet", "--python", python, what, *others], ROOT)
     return place / "bin"
 
 
@@ -49,10 +53,9 @@ def installed(what: str, place: Path, *others: str) -> Path:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build an sdist of the tree, and a wheel of the sdist."""
     folder = tmp_path_factory.mktemp("dist")
-    programs = installed("hatchling", folder / "venv")
-    run([programs / "hatchling", "build", "-t", "sdist", "-d", folder], ROOT)
+    run([UV, "build", "--quiet", "--sdist", "--out-dir", folder, ROOT], ROOT)
     (sdist,) = folder.glob("*.tar.gz")
-    run([programs / "pip", "wheel", "-q", "--no-deps", "-w", folder, sdist], folder)
+    run([UV, "build", "--quiet", "--wheel", "--out-dir", folder, sdist], folder)
     return folder
 
 

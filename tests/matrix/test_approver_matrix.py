@@ -14,7 +14,8 @@ from tests.matrix.playing import Played, Results, play
 _ALARMS = ("Traceback", "Error", "Exception", "500", "went wrong", "took too long")
 
 
-pytestmark = pytest.mark.timeout(600)
+# One process plays the matrix for all of them.
+pytestmark = [pytest.mark.timeout(600), pytest.mark.xdist_group("matrix")]
 
 
 @pytest.fixture(scope="module")

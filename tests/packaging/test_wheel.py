@@ -18,7 +18,11 @@ UV = Path(sys.executable).parent / "uv"
 POLICY = "version: 1\ndefaults: {reviewers: [U0ANA]}\ntools: {pay: {tier: approve}}\n"
 SETTINGS = "policy: policy.yml\n"
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    pytest.mark.xdist_group("wheel"),  # it is built once
+]
 
 
 def run(

@@ -9,6 +9,7 @@ import pytest
 from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
 from tests.bot.signed import interaction, post_signed
 from tests.bot.tampering import button_value, click_with, copied, expire
+from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from twokey.bot.ids import Action, seal
 from twokey.gateway.approvals.decisions import Click, Edit, Reviewer, Standing
@@ -237,6 +238,13 @@ async def test_a_button_of_an_approval_that_is_gone_says_so(house: House) -> Non
     async with house.running():
         verdict = await house.refund()
         card = await house.card(verdict)
+        approval = (await house.approval(verdict)).id
+
+        async def is_registered() -> bool:
+            # A card that is not registered yet is taken back when its record is gone.
+            return await house.store.cards.place(house.keys, approval) is not None
+
+        await eventually(is_registered)
         await lose_records(house.store.conn)
 
         await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)

@@ -21,7 +21,7 @@ timed = @began=$$(date +%s); $(1); ended=$$?; \
 
 help:
 	@echo "make demo         start everything locally and print a link to the page"
-	@echo "make test-fast    run the tests that answer within two minutes"
+	@echo "make test-fast    run all but the slow tests"
 	@echo "make test         run every test"
 	@echo "make check        format, lint, types, import contracts, sizes, spelling, workflows"
 	@echo "make coverage     see that tests take every branch of the core"

@@ -270,8 +270,7 @@ class _FolderServer:
                     "who ends it (too little memory?)."
                 )
                 logger.error("engine.failed deaths=%d why=%s", deaths, self.failure)
-            pause_s = _FIRST_PAUSE_S * 2 ** min(deaths, _MOST_DOUBLINGS)
-            self._stop.wait(min(pause_s, _LONGEST_PAUSE_S))
+            self._stop.wait(pause_s(deaths))
 
     def _again(self, deaths: int) -> StoreUnavailable | None:
         try:
@@ -289,6 +288,12 @@ class _FolderServer:
             return True
         with FolderLock(self.folder / "server.lock") as lock:
             return not lock.take()
+
+
+def pause_s(deaths: int) -> float:
+    """Return the seconds to wait after so many deaths in a row: doubled, but bounded."""
+    # A full disk lasts for thousands of tries, and a float holds 1,023 doublings.
+    return min(_FIRST_PAUSE_S * 2.0 ** min(deaths, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)
 
 
 def _within(seconds: float, is_done: Callable[[], bool]) -> bool:

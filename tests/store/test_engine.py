@@ -322,16 +322,23 @@ def test_a_server_is_tried_again_however_often_that_failed(
         tries += 1
         raise StoreUnavailable("No space left on device.")
 
-    for name in ("_LOOK_S", "_LONGEST_PAUSE_S"):
-        monkeypatch.setattr(engine_module, name, 0.0)
+    monkeypatch.setattr(engine_module, "_LOOK_S", 0.01)
+    monkeypatch.setattr(engine_module, "_LONGEST_PAUSE_S", 0.01)
     with EmbeddedEngine(folder) as engine:
         assert engine.pid is not None
         with monkeypatch.context() as on_a_full_disk:
             on_a_full_disk.setattr(engine_module, "ServerProcess", full)
             os.kill(engine.pid, signal.SIGKILL)
-            wait_until(lambda: tries > 1100)
+            wait_until(lambda: tries > 2 * engine_module.MAX_DEATHS)
 
         wait_until(lambda: answers(engine))
+
+
+def test_the_pause_between_two_tries_grows_to_a_bound() -> None:
+    pauses = [engine_module.pause_s(deaths) for deaths in (1, 2, 3, 10, 1100, 10**9)]
+
+    assert pauses[:3] == pytest.approx([0.2, 0.4, 0.8])
+    assert pauses[3:] == [5.0, 5.0, 5.0]
 
 
 def test_a_folder_whose_server_does_not_answer_is_refused(

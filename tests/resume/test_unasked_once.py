@@ -35,6 +35,8 @@ tools:
   count: {tier: auto}
   poll: {tier: auto, idempotent: true}
   delegate: {tier: auto}
+  consult: {tier: auto}
+  ask_and_count: {tier: auto}
   ask: {tier: notify}
 """,
     "policy.yml",
@@ -84,12 +86,25 @@ class Stage:
             return str(state["messages"][-1].text)
 
         @tool
+        async def ask_and_count() -> str:
+            """Ask somebody, and count."""
+            return f"{interrupt('what?')}: {await effect('count')}"
+
+        @tool
+        async def consult() -> str:
+            """Let another agent ask somebody, and count."""
+            inner = cast("Any", sample_tools.graph(ask_and_count))
+            question = '[["ask_and_count", {}]]'
+            state = await inner.ainvoke({"messages": [HumanMessage(question)]})
+            return f"They say: {state['messages'][-1].text}"
+
+        @tool
         def ask() -> str:
             """Ask somebody."""
             sample_tools.note("ask")
             return f"said {interrupt('what?')}"
 
-        return [ping, count, poll, delegate, ask]
+        return [ping, count, poll, delegate, ask_and_count, consult, ask]
 
     def runner(self) -> LangGraphLocal:
         """Return the agent, as one more process would run it."""
@@ -103,9 +118,13 @@ class Stage:
     async def start(self, name: str) -> LangGraphLocal:
         """Let one process begin a call, and another one take its thread over."""
         first = self.runner()
-        self.late = asyncio.create_task(
-            self.under(lambda: first.start("t1", f'[["{name}", {{}}]]', key="k"))
+        return await self.taken_over(
+            lambda: first.start("t1", f'[["{name}", {{}}]]', key="k")
         )
+
+    async def taken_over(self, work: Any) -> LangGraphLocal:
+        """Let one process come into a call, and another one take its thread over."""
+        self.late = asyncio.create_task(self.under(work))
         await self.has_begun.wait()
         at = self.at
         lease = at.keys.lease(at.tenant, at.agent, at.thread)
@@ -205,6 +224,24 @@ async def test_a_call_that_pauses_inside_goes_on_under_the_next_lease(
 
     assert sample_tools.ledger() == ["ask", "ask"]
     assert await stage.words() == "said yes"
+
+
+async def test_an_agent_inside_a_call_goes_on_that_was_cut_off_after_a_pause(
+    stage: Stage,
+) -> None:
+    one = stage.runner()
+    await stage.under(lambda: one.start("t1", '[["consult", {}]]', key="k"))
+    [question] = (await one.probe("t1")).pending
+    answer = {question.id: cast("Any", "yes")}
+    second = await stage.taken_over(lambda: one.resume("t1", answer, key="k"))
+    stage.late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stage.late
+
+    await stage.under(lambda: second.nudge("t1", key="k"))
+
+    assert len(sample_tools.ledger()) == 1
+    assert await stage.words() == f"They say: {tool_messages.CUT_OFF}"
 
 
 async def test_a_call_that_nobody_began_runs_for_who_takes_over(stage: Stage) -> None:

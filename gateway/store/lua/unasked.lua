@@ -21,12 +21,14 @@ if ARGV[1] == 'begin' then
   if by and not ours then
     local result = redis.call('HGET', KEYS[1], call .. ':r')
     if result then return {'ran', result} end
-    -- What agents inside it do is written down for each of their calls.
+    -- What agents inside it do is written down for each of their calls. One that
+    -- paused goes on from its own checkpoint and does not begin again, so that it
+    -- was entered is kept across pauses.
     local entered = redis.call('HEXISTS', KEYS[1], call .. ':in') == 1
     if not entered and ARGV[5] ~= '1' then return {'cut_off'} end
   end
   redis.call('HSET', KEYS[1], call .. ':f', ARGV[3])
-  redis.call('HDEL', KEYS[1], call .. ':r', call .. ':in')
+  redis.call('HDEL', KEYS[1], call .. ':r')
   redis.call('PEXPIRE', KEYS[1], ARGV[6])
   return {'run'}
 end
@@ -36,7 +38,7 @@ if ARGV[1] == 'enter' then
 elseif ARGV[1] == 'end' then
   redis.call('HSET', KEYS[1], call .. ':r', ARGV[4])
 else
-  redis.call('HDEL', KEYS[1], call .. ':f', call .. ':in')
+  redis.call('HDEL', KEYS[1], call .. ':f')
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[6])
 return {'noted'}

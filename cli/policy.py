@@ -138,7 +138,7 @@ def explain(
         when=when,
         said=(*(windows or ()), *(f"recent.{one}" for one in recent or ())),
     )
-    ruling = evaluate(
+    evaluation = evaluate(
         policy,
         agent=proposed.agent,
         tool=proposed.tool,
@@ -147,12 +147,11 @@ def explain(
         facts=facts,
     )
     if json:
-        document = ruling.model_dump(mode="json")
+        document = evaluation.model_dump(mode="json", exclude={"stopped"})
         judged = facts.model_dump(mode="json")
-        extra: JsonObject = {"policy_digest": policy.digest, "facts": judged}
-        console.as_json({**document, **extra})
+        console.as_json({**document, "facts": judged})
         return
-    for label, text in explained(ruling, when if at else None):
+    for label, text in explained(evaluation, when if at else None):
         typer.echo(f"{typer.style(f'{label:<9}', bold=True)} {text}")
 
 

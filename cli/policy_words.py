@@ -10,7 +10,7 @@ import typer
 from twokey.cli.console import printable
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.quorum import clauses, tally
-from twokey.gateway.policy.evaluate import Ruling
+from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.policy.raising import FiredRule
 from twokey.gateway.policy.replay import Replayed
 from twokey.gateway.policy.requirement_checks import unused
@@ -28,43 +28,47 @@ _COLOURS = {
 }
 
 
-def explained(ruling: Ruling, when: datetime | None) -> Iterator[tuple[str, str]]:
-    """Yield label and text of everything that a ruling says.
+def explained(
+    evaluation: Evaluation, when: datetime | None
+) -> Iterator[tuple[str, str]]:
+    """Yield label and text of everything that an evaluation says.
 
     Args:
-        ruling: of the call.
+        evaluation: of the call.
         when: the time at which it is judged; None leaves absolute times out.
     """
-    yield "tier", _tier(ruling.tier)
-    for reason in ruling.reasons:
+    yield "tier", _tier(evaluation.tier)
+    for reason in evaluation.reasons:
         yield "because", reason
-    for rule in ruling.fired:
+    for rule in evaluation.fired:
         yield "rule", _rule(rule)
-    if ruling.triage is not None:
-        yield "triage", _triage(ruling.triage)
-    if ruling.tier.needs_people:
-        yield from _of_people(ruling, when)
-    if ruling.tier.needs_people or ruling.tier is Tier.NOTIFY:
-        yield from _shown(ruling)
+    if evaluation.triage is not None:
+        yield "triage", _triage(evaluation.triage)
+    if evaluation.tier.needs_people:
+        yield from _of_people(evaluation, when)
+    if evaluation.tier.needs_people or evaluation.tier is Tier.NOTIFY:
+        yield from _shown(evaluation)
 
 
-def _of_people(ruling: Ruling, when: datetime | None) -> Iterator[tuple[str, str]]:
-    yield "who", _who(ruling.requirement)
-    yield "may", ", ".join(ruling.allow)
-    yield "within", f"{_time(ruling.ttl_ms, when)}, then it is refused"
-    if ruling.remind_at_ms:
-        yield "reminds", f"after {_time(ruling.remind_at_ms, when)}"
-    if ruling.escalate_at_ms:
-        after = _time(ruling.escalate_at_ms, when)
-        yield "calls", f"{ruling.escalate_to} after {after}"
+def _of_people(
+    evaluation: Evaluation, when: datetime | None
+) -> Iterator[tuple[str, str]]:
+    yield "who", _who(evaluation.requirement)
+    yield "may", ", ".join(evaluation.allow)
+    yield "within", f"{_time(evaluation.ttl_ms, when)}, then it is refused"
+    if evaluation.remind_at_ms:
+        yield "reminds", f"after {_time(evaluation.remind_at_ms, when)}"
+    if evaluation.escalate_at_ms:
+        after = _time(evaluation.escalate_at_ms, when)
+        yield "calls", f"{evaluation.escalate_to} after {after}"
 
 
-def _shown(ruling: Ruling) -> Iterator[tuple[str, str]]:
-    yield "where", ruling.channel
-    if ruling.description:
-        yield "card", printable(ruling.description)
-    if ruling.redact:
-        yield "hidden", ", ".join(ruling.redact)
+def _shown(evaluation: Evaluation) -> Iterator[tuple[str, str]]:
+    yield "where", evaluation.channel
+    if evaluation.description:
+        yield "card", printable(evaluation.description)
+    if evaluation.redact:
+        yield "hidden", ", ".join(evaluation.redact)
 
 
 def replayed(found: Sequence[Replayed]) -> Iterator[str]:

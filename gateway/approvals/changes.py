@@ -1,4 +1,4 @@
-"""Hold one decision while it is judged, and what comes of it."""
+"""Describe the context of one decision, and the change that it makes."""
 
 from __future__ import annotations
 
@@ -15,33 +15,11 @@ from twokey.gateway.approvals.events import (
     named_after,
 )
 from twokey.gateway.approvals.people import Requirement
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Opened
-from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.protocol.verbs import ReasonFor, Verb
-
-
-class Judgement(Record):
-    """What the policy says now of the arguments that would run.
-
-    ``ttl_ms`` is how long a call of this tier may wait, ``authorization_ms`` how long
-    it may then wait to run; 0 when nobody says.
-    ``args_schema`` is the policy's own; the agent's is frozen in the item.
-    ``stopped`` says that somebody froze this, as a sentence for a person; empty when
-    the call could start.
-    """
-
-    tier: Tier
-    reasons: tuple[str, ...]
-    requirement: Requirement
-    policy_digest: str
-    allow: tuple[Verb, ...] = tuple(Verb)
-    ttl_ms: int = 0
-    authorization_ms: int = 0
-    requires_reason: ReasonFor = ()
-    args_schema: JsonObject | None = None
-    stopped: str = ""
+from twokey.gateway.protocol.records import Person
+from twokey.gateway.protocol.tiers import join
+from twokey.gateway.protocol.verbs import Verb
 
 
 @dataclass(frozen=True)
@@ -81,28 +59,28 @@ class DecisionContext:
     click: Click
     reviewer: Reviewer
     now_ms: int
-    judged: Judgement | None
+    policy_now: PolicyDecision | None
     voters: tuple[Reviewer, ...]
     resolved: Reviewer
 
     @property
     def requirement(self) -> Requirement:
         """Return who has to agree, by the policy of then and of now."""
-        if self.judged is None:
+        if self.policy_now is None:
             return self.item.requirement
-        return quorum.stricter(self.item.requirement, self.judged.requirement)
+        return quorum.stricter(self.item.requirement, self.policy_now.requirement)
 
     @property
     def lapses_at_ms(self) -> int:
         """Return when an authorization that is given now ends by itself."""
-        now = self.judged.authorization_ms if self.judged else 0
+        now = self.policy_now.authorization_ms if self.policy_now else 0
         ages = (self.item.authorization_ms, now)
         return self.now_ms + timing.authorization_ms(*ages)
 
     @property
     def circles(self) -> tuple[Requirement, ...]:
         """Return who had to agree by the policy of then, and has to by that of now."""
-        now = () if self.judged is None else (self.judged.requirement,)
+        now = () if self.policy_now is None else (self.policy_now.requirement,)
         return (self.item.requirement, *now)
 
     @property
@@ -112,24 +90,24 @@ class DecisionContext:
 
     def needs_reason(self, *verbs: Verb) -> bool:
         """Say whether one of these decisions has to say why, then or now."""
-        now = self.judged.requires_reason if self.judged else ()
+        now = self.policy_now.requires_reason if self.policy_now else ()
         return any(verb in (*self.item.requires_reason, *now) for verb in verbs)
 
 
-def raised_item(item: Item, judged: Judgement | None) -> Item:
+def raised_item(item: Item, policy_now: PolicyDecision | None) -> Item:
     """Return an item that needs what it needed and what the policy of now asks for."""
-    if judged is None:
+    if policy_now is None:
         return item
-    tier = join(item.tier, judged.tier)
-    reasons = tuple(dict.fromkeys((*item.reasons, *judged.reasons)))
+    tier = join(item.tier, policy_now.tier)
+    reasons = tuple(dict.fromkeys((*item.reasons, *policy_now.reasons)))
     return item.with_(
         tier=tier,
         reasons=reasons,
-        requirement=quorum.stricter(item.requirement, judged.requirement),
+        requirement=quorum.stricter(item.requirement, policy_now.requirement),
     )
 
 
-def edit_asks_more(item: Item, raised: Item, judged: Judgement | None) -> bool:
+def edit_asks_more(item: Item, raised: Item, policy_now: PolicyDecision | None) -> bool:
     """Return True if an edit makes its call need more than it needed before.
 
     Whoever does that leaves the decision to others. Arguments of a lower tier add that
@@ -138,19 +116,19 @@ def edit_asks_more(item: Item, raised: Item, judged: Judgement | None) -> bool:
     """
     if raised.tier is not item.tier:
         return True
-    is_lower = judged is not None and judged.tier is not raised.tier
+    is_lower = policy_now is not None and policy_now.tier is not raised.tier
     return not is_lower and quorum.asks_more(raised.requirement, item.requirement)
 
 
-def first_of(item: Item, judged: Judgement | None) -> Item:
+def first_of(item: Item, policy_now: PolicyDecision | None) -> Item:
     """Return what a waiting item is judged from: without what this policy raised.
 
     What raised it may be over, such as another call in the same window.
     """
     first = item.opened
-    if first is None or judged is None or not item.is_pending:
+    if first is None or policy_now is None or not item.is_pending:
         return item
-    if first.policy_digest != judged.policy_digest:
+    if first.policy_digest != policy_now.policy_digest:
         return item.with_(opened=None)  # another policy lowers nothing
     return item.with_(
         tier=first.tier,
@@ -160,22 +138,22 @@ def first_of(item: Item, judged: Judgement | None) -> Item:
     )
 
 
-def shown_item(item: Item, judged: Judgement | None) -> Item:
+def shown_item(item: Item, policy_now: PolicyDecision | None) -> Item:
     """Return a waiting item as it is judged now."""
-    first = first_of(item, judged)
-    return keeping_floor(first, raised_item(first, judged), judged)
+    first = first_of(item, policy_now)
+    return keeping_floor(first, raised_item(first, policy_now), policy_now)
 
 
-def keeping_floor(first: Item, raised: Item, judged: Judgement | None) -> Item:
+def keeping_floor(first: Item, raised: Item, policy_now: PolicyDecision | None) -> Item:
     """Return the raised item with what it needed before, if it needs more now."""
     is_same = (raised.tier, raised.requirement) == (first.tier, first.requirement)
-    if judged is None or is_same:
+    if policy_now is None or is_same:
         return raised
     floor = Opened(
         tier=first.tier,
         reasons=first.reasons,
         requirement=first.requirement,
-        policy_digest=judged.policy_digest,
+        policy_digest=policy_now.policy_digest,
     )
     return raised.with_(opened=floor)
 
@@ -194,14 +172,14 @@ def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
     """Return the next record; what still waits at a stricter tier waits no longer."""
     approval = following(context.approval, item, version=version)
     is_raised = item.is_pending and item.tier is not context.item.tier
-    if not is_raised or context.judged is None or not context.judged.ttl_ms:
+    if not is_raised or context.policy_now is None or not context.policy_now.ttl_ms:
         return approval
     if timing.is_hastened(
-        approval, ttl_ms=context.judged.ttl_ms, now_ms=context.now_ms
+        approval, ttl_ms=context.policy_now.ttl_ms, now_ms=context.now_ms
     ):
         return approval
     return timing.hastened(
-        approval, ttl_ms=context.judged.ttl_ms, now_ms=context.now_ms
+        approval, ttl_ms=context.policy_now.ttl_ms, now_ms=context.now_ms
     )
 
 
@@ -210,11 +188,11 @@ def event_of(
 ) -> Event:
     """Return what is announced of a decision: who, what, under which policy."""
     actor: Person = context.reviewer.person
-    judged, behalf = context.judged, listed(for_whom(context))
+    policy_now, behalf = context.policy_now, listed(for_whom(context))
     text = item.settlement.text if item.settlement else ""
     return approval_event(context.approval, name, item, reason=text).with_(
         version=version,
-        policy_digest=(judged or context.approval).policy_digest,
+        policy_digest=(policy_now or context.approval).policy_digest,
         actor=f"{actor.team}/{actor.user}",
         roles=quorum.roles_of(context.reviewer, item.requirement.roles),
         request_digest=context.click.request_digest,

@@ -14,7 +14,6 @@ from twokey.gateway.approvals import editing, permission, quorum
 from twokey.gateway.approvals.changes import (
     Change,
     DecisionContext,
-    Judgement,
     edit_asks_more,
     event_of,
     first_of,
@@ -43,6 +42,7 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.events import EventName, named_after
 from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.reconciling import reconcile
 from twokey.gateway.approvals.record import Approval, Item, Settlement
 from twokey.gateway.approvals.voting import (
@@ -76,7 +76,7 @@ def decide(
     reviewer: Reviewer,
     *,
     now_ms: int,
-    judged: Judgement | None = None,
+    policy_now: PolicyDecision | None = None,
     voters: Sequence[Reviewer] = (),
 ) -> Change | Refusal:
     """Apply a decision to an approval, or say why it does not count.
@@ -90,8 +90,8 @@ def decide(
         decision: what they said.
         reviewer: who they are, resolved now.
         now_ms: the store's clock.
-        judged: the current policy's word on the arguments that would run; None keeps
-            what is frozen in the item.
+        policy_now: what the current policy says of the arguments that would run; None
+            keeps what is pinned in the item.
         voters: those who voted for this item before, resolved now. They are asked
             again when a vote would be the last one needed; whoever is missing here
             is unknown, and an unknown vote completes nothing.
@@ -99,9 +99,9 @@ def decide(
     item = _item_at(approval, click.index)
     if item is None:
         return Changed(seen_version=click.version, version=approval.version)
-    item = first_of(item, judged)
+    item = first_of(item, policy_now)
     context = DecisionContext(
-        approval, item, click, reviewer, now_ms, judged, tuple(voters), reviewer
+        approval, item, click, reviewer, now_ms, policy_now, tuple(voters), reviewer
     )
     context = replace(context, reviewer=_actor(context))
     if isinstance(decision, Reconcile):
@@ -170,7 +170,7 @@ def _not_open(context: DecisionContext) -> Refusal | None:
 def _not_permitted(
     context: DecisionContext, decision: Approve | Edit | Reject | Respond
 ) -> Refusal | None:
-    item, judged, verb = context.item, context.judged, Verb(decision.kind)
+    item, policy_now, verb = context.item, context.policy_now, Verb(decision.kind)
     objection = permission.objection(
         context.approval,
         item,
@@ -181,15 +181,15 @@ def _not_permitted(
     )
     if objection is not None:
         return Forbidden(reason=objection)
-    if verb not in item.allow or (judged and verb not in judged.allow):
+    if verb not in item.allow or (policy_now and verb not in policy_now.allow):
         return Invalid(errors={"": f"{decision.kind} is not allowed for this tool."})
-    if judged and judged.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
-        return Forbidden(reason=f"{judged.stopped} You can reject it now.")
+    if policy_now and policy_now.stopped and verb in {Verb.APPROVE, Verb.EDIT}:
+        return Forbidden(reason=f"{policy_now.stopped} You can reject it now.")
     return None
 
 
 def _approve(context: DecisionContext, reason: str) -> Change | Refusal:
-    item = raised_item(context.item, context.judged)
+    item = raised_item(context.item, context.policy_now)
     if item.tier is Tier.DENY:
         return Forbidden(reason="The policy no longer allows this call at all.")
     if item.tier is Tier.ESCALATE and context.click.is_shared:
@@ -207,7 +207,7 @@ def _approve(context: DecisionContext, reason: str) -> Change | Refusal:
 
 
 def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
-    schema = context.judged.args_schema if context.judged else None
+    schema = context.policy_now.args_schema if context.policy_now else None
     errors = (
         _too_long(edit.reason, REASON_POINTER)
         or edits.argument_errors(context.item.args_schema, edit.args)
@@ -236,11 +236,11 @@ def _changed(context: DecisionContext, document: str, reason: str) -> Change | R
         reason=reason,
     )
     edited = context.item.with_(action=document, edit=record, votes=())
-    raised = raised_item(edited, context.judged)
+    raised = raised_item(edited, context.policy_now)
     if raised.tier is Tier.DENY:
         return Invalid(errors={"": "The policy does not allow these arguments."})
     if raised.requirement.editor_may_vote and not edit_asks_more(
-        context.item, raised, context.judged
+        context.item, raised, context.policy_now
     ):
         return vote(context, raised, Verb.EDIT, text=reason)
     principals = (*raised.principals, context.reviewer.person)
@@ -272,7 +272,7 @@ def _close(
     if problem:
         return Invalid(errors=problem)
     # As its card shows it: who ends a call lowers nothing that it needed until then.
-    item = shown_item(context.item, context.judged).with_(
+    item = shown_item(context.item, context.policy_now).with_(
         opened=None,
         state=advance(context.item.state, move),
         changed_at_ms=context.now_ms,

@@ -154,18 +154,18 @@ def _requirement(context: DecisionContext, finding: Finding) -> Requirement:
 
     A policy that nobody can meet any more must not keep a doubt open for ever.
     """
-    item, judged = context.item, context.judged
-    if judged is None or finding is not Finding.RERUN:
+    item, policy_now = context.item, context.policy_now
+    if policy_now is None or finding is not Finding.RERUN:
         return item.requirement
-    return quorum.stricter(item.requirement, judged.requirement)
+    return quorum.stricter(item.requirement, policy_now.requirement)
 
 
 def _no_rerun(context: DecisionContext) -> str | None:
     """Say why nobody may have this run again; None when people may."""
-    item, judged = context.item, context.judged
-    if judged and judged.stopped:
-        return judged.stopped
+    item, policy_now = context.item, context.policy_now
+    if policy_now and policy_now.stopped:
+        return policy_now.stopped
     verb = item.settlement.verb if item.settlement else Verb.APPROVE
-    if judged and (judged.tier is Tier.DENY or verb not in judged.allow):
+    if policy_now and (policy_now.tier is Tier.DENY or verb not in policy_now.allow):
         return "The policy no longer allows this call at all."
     return None

@@ -10,13 +10,13 @@ from __future__ import annotations
 from twokey.gateway.approvals import permission, quorum
 from twokey.gateway.approvals.changes import (
     Change,
-    Judgement,
     by_gateway,
     following,
     raised_item,
 )
 from twokey.gateway.approvals.lifecycle import Move, advance
 from twokey.gateway.approvals.people import Requirement, Role, Vote
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Revocation
 from twokey.gateway.approvals.timing import LONGEST
 from twokey.gateway.protocol import digest
@@ -44,34 +44,36 @@ _CAN_APPROVE = frozenset({Verb.APPROVE, Verb.EDIT})
 
 
 def revoked(
-    approval: Approval, item: Item, judged: Judgement, *, now_ms: int
+    approval: Approval, item: Item, policy_now: PolicyDecision, *, now_ms: int
 ) -> Change | None:
     """Return what becomes of an authorized item; None when it may run.
 
     Args:
         approval: the record as it stands.
         item: an authorized item of it.
-        judged: what the policy of now says of what would run.
+        policy_now: what the policy of now says of what would run.
         now_ms: the store's clock.
     """
-    if judged.tier is Tier.DENY or not _CAN_APPROVE & set(judged.allow):
-        return _ended(approval, item, judged, FORBIDDEN, now_ms)
-    if _is_too_old(item, judged, now_ms):
-        return _ended(approval, item, judged, TOO_OLD, now_ms)
-    requirement = quorum.stricter(item.requirement, judged.requirement)
+    if policy_now.tier is Tier.DENY or not _CAN_APPROVE & set(policy_now.allow):
+        return _ended(approval, item, policy_now, FORBIDDEN, now_ms)
+    if _is_too_old(item, policy_now, now_ms):
+        return _ended(approval, item, policy_now, TOO_OLD, now_ms)
+    requirement = quorum.stricter(item.requirement, policy_now.requirement)
     votes = _still_counting(item, requirement)
     if quorum.tally(requirement, votes, item.action_hash).is_met:
         return None
     if not _has_people(requirement):
-        return _ended(approval, item, judged, NOBODY, now_ms)
-    return _asked_anew(approval, item.with_(votes=votes), judged, NEEDS_MORE, now_ms)
+        return _ended(approval, item, policy_now, NOBODY, now_ms)
+    return _asked_anew(
+        approval, item.with_(votes=votes), policy_now, NEEDS_MORE, now_ms
+    )
 
 
 def in_another_state(
     approval: Approval,
     item: Item,
     state: BusinessState,
-    judged: Judgement,
+    policy_now: PolicyDecision,
     *,
     now_ms: int,
 ) -> Change:
@@ -87,7 +89,7 @@ def in_another_state(
     if edit is not None:
         edit = edit.with_(executed_hash=digest.action_hash(document))
     changed = item.with_(action=document, edit=edit, votes=())
-    return _asked_anew(approval, changed, judged, STATE_CHANGED, now_ms)
+    return _asked_anew(approval, changed, policy_now, STATE_CHANGED, now_ms)
 
 
 def _has_people(requirement: Requirement) -> bool:
@@ -98,41 +100,41 @@ def _has_people(requirement: Requirement) -> bool:
     )
 
 
-def _is_too_old(item: Item, judged: Judgement, now_ms: int) -> bool:
+def _is_too_old(item: Item, policy_now: PolicyDecision, now_ms: int) -> bool:
     """Say whether the policy of now lets nobody use an authorization of this age.
 
     A call that was started before goes by the end that its authorization was given.
     """
-    if item.fence or not judged.authorization_ms:
+    if item.fence or not policy_now.authorization_ms:
         return False
-    return now_ms >= item.changed_at_ms + judged.authorization_ms
+    return now_ms >= item.changed_at_ms + policy_now.authorization_ms
 
 
 def _ended(
-    approval: Approval, item: Item, judged: Judgement, reason: str, now_ms: int
+    approval: Approval, item: Item, policy_now: PolicyDecision, reason: str, now_ms: int
 ) -> Change:
     ended = item.with_(
         state=advance(item.state, Move.LAPSE),
         changed_at_ms=now_ms,
         revoked=_revocation(item, reason, now_ms).with_(is_final=True),
     )
-    return by_gateway(following(approval, ended), ended, judged.policy_digest)
+    return by_gateway(following(approval, ended), ended, policy_now.policy_digest)
 
 
 def _asked_anew(
-    approval: Approval, item: Item, judged: Judgement, reason: str, now_ms: int
+    approval: Approval, item: Item, policy_now: PolicyDecision, reason: str, now_ms: int
 ) -> Change:
     """Put a call to people again: with its own time, and a version of its own.
 
     The version makes every click on an older card count for nothing.
     """
-    waiting = raised_item(item, judged).with_(
+    waiting = raised_item(item, policy_now).with_(
         state=advance(item.state, Move.REOPEN),
         changed_at_ms=now_ms,
         settlement=None,
         revoked=_revocation(item, reason, now_ms),
     )
-    ttl_ms = judged.ttl_ms or approval.ttl_ms
+    ttl_ms = policy_now.ttl_ms or approval.ttl_ms
     # Calls beside it that wait already lose no time by it.
     is_alone = not any(other.is_pending for other in approval.items)
     ends_ms = now_ms + ttl_ms
@@ -143,7 +145,7 @@ def _asked_anew(
         expires_at_ms=ends_ms if is_alone else max(ends_ms, approval.expires_at_ms),
         latest_at_ms=now_ms + LONGEST * ttl_ms,
     )
-    return by_gateway(reopened, waiting, judged.policy_digest)
+    return by_gateway(reopened, waiting, policy_now.policy_digest)
 
 
 def _revocation(item: Item, reason: str, now_ms: int) -> Revocation:

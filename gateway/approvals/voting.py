@@ -102,7 +102,7 @@ def vote(
     if count.is_met:
         item = _authorized(context, item, verb, text)
     elif not is_edited:
-        item = keeping_floor(context.item, item, context.judged)
+        item = keeping_floor(context.item, item, context.policy_now)
     approval = reopened(context, item, version)
     name = EventName.ITEM_AUTHORIZED if count.is_met else EventName.ITEM_VOTED
     last = event_of(context, item, name, version).with_(reason=text)
@@ -119,11 +119,15 @@ def _has_outlived(context: DecisionContext) -> bool:
 
     What was raised waits from then on as the stricter tier lets it; see `reopened`.
     """
-    approval, judged = context.approval, context.judged
-    if judged is None or not judged.ttl_ms or approval.latest_at_ms:
+    approval, policy_now = context.approval, context.policy_now
+    if policy_now is None or not policy_now.ttl_ms or approval.latest_at_ms:
         return False
-    is_same = judged.tier is context.item.tier and judged.ttl_ms < approval.ttl_ms
-    return is_same and context.now_ms >= timing.end_ms(approval, ttl_ms=judged.ttl_ms)
+    is_same = (
+        policy_now.tier is context.item.tier and policy_now.ttl_ms < approval.ttl_ms
+    )
+    return is_same and context.now_ms >= timing.end_ms(
+        approval, ttl_ms=policy_now.ttl_ms
+    )
 
 
 def _authorized(context: DecisionContext, item: Item, verb: Verb, text: str) -> Item:

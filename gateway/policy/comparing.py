@@ -42,8 +42,8 @@ _EQUALITIES = frozenset(Token(Kind.MARK, text) for text in ("==", "!="))
 _RELATIONS = _EQUALITIES | {_IN, *(Token(Kind.MARK, s) for s in ("<", "<=", ">", ">="))}
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
-# The library writes a warning for each function that fails; the ruling says the same
-# with the rule's name, and a sample call of `twokey policy check` fails on purpose.
+# The library writes a warning for each function that fails; the evaluation names the
+# rule instead, and a sample call of `twokey policy check` fails on purpose.
 logging.getLogger("cel").setLevel(logging.CRITICAL)
 
 Row = tuple[Token, ...]

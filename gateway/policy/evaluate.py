@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from twokey.gateway.approvals.evidence import redacted
-from twokey.gateway.approvals.people import Requirement, Role
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.fields import fill, placeholders
 from twokey.gateway.policy.overrides import Override
@@ -15,58 +15,22 @@ from twokey.gateway.policy.schemas import unusable
 from twokey.gateway.policy.selection import Selection
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.edits import argument_errors
-from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.protocol.verbs import ReasonFor, Verb
+from twokey.gateway.protocol.verbs import Verb
 
 
-class Ruling(Record):
-    """What a call needs, frozen into its item.
+class Evaluation(PolicyDecision):
+    """What a policy decides about a call, and how it came to that.
 
     Attributes:
-        tier: how much it needs.
-        reasons: why, as sentences of ours without any text of the agent's.
-        allow: what a reviewer may say.
-        requirement: who must agree; meaningful when people are needed, and then its
-            roles may hold nobody, so that nobody can approve.
-        ttl_ms: how long people may take.
-        channel: where the card goes, ``#name`` or an id.
-        authorization_ms: how long an approved call may wait to run.
-        description: the filled template; holds values of the agent's: untrusted.
-        args_schema: what an edit is checked against; None: only strict JSON.
-        redact: dotted paths that cards hide.
-        requires_reason: the decisions that need a reason.
-        asks_on_failure: people say whether a call that failed runs again.
-        idempotent: an execution in doubt may be repeated under the same key.
         overridable: a run of the agent may ask for less than is listed.
         fired: the rules that raised the tier, and what they saw: untrusted.
-        remind_at_ms: when to remind, counted from the opening; 0 for never.
-        escalate_at_ms: when to call ``escalate_to``, counted alike; 0 for never.
-        escalate_to: a role, a channel or a Slack user id, as the policy names it.
-        escalate_roles: who holds that role; they may vote from the start.
         triage: how triage is asked about this call; None: it is not.
     """
 
-    tier: Tier
-    reasons: tuple[str, ...]
-    allow: tuple[Verb, ...]
-    requirement: Requirement
-    ttl_ms: int
-    channel: str
-    authorization_ms: int = 0
-    description: str = ""
-    args_schema: JsonObject | None = None
-    redact: tuple[str, ...] = ()
-    requires_reason: ReasonFor = ()
-    idempotent: bool = False
-    asks_on_failure: bool = False
     overridable: bool = False
     fired: tuple[FiredRule, ...] = ()
-    remind_at_ms: int = 0
-    escalate_at_ms: int = 0
-    escalate_to: str = ""
-    escalate_roles: tuple[Role, ...] = ()
     triage: TriageRule | None = None
 
 
@@ -94,7 +58,7 @@ def evaluate(
     facts: Facts | None = None,
     overrides: Mapping[str, Override] | None = None,
     also: Sequence[Raise] = (),
-) -> Ruling:
+) -> Evaluation:
     """Judge one call.
 
     Never raises: what is unlisted gets the default tier, what is unknown or empty
@@ -132,11 +96,12 @@ def evaluate(
     requirement = rules.requirement(tier, [one.needs for one in raised if one.needs])
     calls, called = rules.called(tier, requirement)
     reasons = (*tier_reasons, *(one.reason for one in asks), *doubts)
-    return Ruling(
+    return Evaluation(
         tier=tier,
         reasons=(*reasons, *schema_reasons),
         allow=_allowed(rules.allow(), is_editable=not schema_reasons),
         requirement=requirement,
+        policy_digest=policy.digest,
         ttl_ms=rules.ttl_ms(tier),
         authorization_ms=rules.authorization_ms(tier),
         channel=rules.channel(tier),

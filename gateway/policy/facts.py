@@ -1,4 +1,4 @@
-"""Hold what a ruling needs to know beside the call: time, totals, who, how often."""
+"""Describe the facts beside the call that rules read: time, totals, who, how often."""
 
 from __future__ import annotations
 

@@ -277,10 +277,10 @@ def _judged(
             policy, agent=agent, tool=tool, args=args, requester=requester
         )
         facts = history.facts(step, found)
-        ruling = evaluate(policy, agent=agent, tool=tool, args=args, facts=facts)
-        now, reasons = ruling.tier, ruling.reasons
+        evaluation = evaluate(policy, agent=agent, tool=tool, args=args, facts=facts)
+        now, reasons = evaluation.tier, evaluation.reasons
         is_asked = now.needs_people and bool(voters)
-        lacking = _unmet(ruling.requirement, voters) if is_asked else {}
+        lacking = _unmet(evaluation.requirement, voters) if is_asked else {}
         history.reserve(step, found, is_denied=now is Tier.DENY)
     if now.needs_people:
         history.asked(step)

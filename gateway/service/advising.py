@@ -13,7 +13,7 @@ from twokey.gateway.policy.raising import Raise, is_strict
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Turn
-from twokey.gateway.service.proposals import Proposal, Ruled, Source
+from twokey.gateway.service.proposals import EvaluatedCall, Proposal, Source
 from twokey.gateway.triage.advice import apply_advice
 from twokey.gateway.triage.asking import Reply, ask
 from twokey.gateway.triage.packet import packet_of
@@ -56,20 +56,20 @@ class Advising:
         self._began_s: float | None = None
 
     async def advise(
-        self, ruled: Sequence[Ruled], *, now_ms: int
+        self, evaluated: Sequence[EvaluatedCall], *, now_ms: int
     ) -> Mapping[int, Advised]:
         """Return what triage comes to, by the place of the call in the turn.
 
         All calls that the policy puts to triage are asked about at the same time.
 
         Args:
-            ruled: every call of the turn, judged without triage.
+            evaluated: every call of the turn, judged without triage.
             now_ms: the store's clock.
         """
         new = [
-            (place, one, one.ruling.triage)
-            for place, one in enumerate(ruled)
-            if one.ruling.triage and place not in self._replies and _may_wait(one)
+            (place, one, one.evaluation.triage)
+            for place, one in enumerate(evaluated)
+            if one.evaluation.triage and place not in self._replies and _may_wait(one)
         ]
         replies = await asyncio.gather(
             *(self._ask(one, rule, now_ms=now_ms) for _, one, rule in new)
@@ -77,13 +77,13 @@ class Advising:
         for (place, _, rule), reply in zip(new, replies, strict=True):
             self._replies[place] = (rule, reply)
         return {
-            place: _advised(ruled[place].ruling.tier, rule, reply)
+            place: _advised(evaluated[place].evaluation.tier, rule, reply)
             for place, (rule, reply) in self._replies.items()
         }
 
-    async def _ask(self, one: Ruled, rule: TriageRule, *, now_ms: int) -> Reply:
+    async def _ask(self, one: EvaluatedCall, rule: TriageRule, *, now_ms: int) -> Reply:
         packet = packet_of(
-            one.ruling,
+            one.evaluation,
             agent=self._turn.ref.agent,
             tool=one.call.tool,
             args=one.call.args,
@@ -134,7 +134,7 @@ _REASONS = {
 }
 
 
-def _may_wait(one: Ruled) -> bool:
+def _may_wait(one: EvaluatedCall) -> bool:
     return not one.refusal and is_strict(one.call.args)
 
 

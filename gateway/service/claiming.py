@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from twokey.gateway.approvals import executing
 from twokey.gateway.approvals.answering import UNASKED_ENDS, answer_for, ended
-from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.approvals.revoking import in_another_state, revoked
 from twokey.gateway.errors import BadJson, UnreadableRecord
@@ -152,11 +153,11 @@ class ClaimService:
             return _told(item.with_(state=ItemState.LAPSED))
         judged = await self._judged(loaded, item)
         back: Change | CheckState | None = revoked(
-            approval, item, judged.judgement, now_ms=now_ms
+            approval, item, judged.policy_now, now_ms=now_ms
         )
         if back is None:
             try:
-                back = _in_another_state(loaded, item, request.state, judged.judgement)
+                back = _in_another_state(loaded, item, request.state, judged.policy_now)
             except BadJson:
                 return Refused(reason=STATE_TOO_LARGE, state=item.state)
         if isinstance(back, CheckState):
@@ -187,7 +188,7 @@ class ClaimService:
             authorized = item.with_(state=ItemState.AUTHORIZED)
             if judged.freeze is not None:
                 return Refused(reason=stopped(judged.freeze), state=item.state)
-            if revoked(approval, authorized, judged.judgement, now_ms=0) is None:
+            if revoked(approval, authorized, judged.policy_now, now_ms=0) is None:
                 return self._grant(loaded, item, request)
         return Write(executing.doubted(approval, item, now_ms=now_ms), is_fenced=True)
 
@@ -262,7 +263,7 @@ def requested_before(item: Item) -> str:
 
 
 def _in_another_state(
-    loaded: Loaded, item: Item, seen: StateNow | None, judged: Judgement
+    loaded: Loaded, item: Item, seen: StateNow | None, judged: PolicyDecision
 ) -> Change | CheckState | None:
     """Return what becomes of a call whose state is not known to be the approved one.
 

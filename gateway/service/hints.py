@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twokey.gateway.policy.evaluate import Ruling
+from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.policy.overrides import Override
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
@@ -13,12 +13,12 @@ from twokey.gateway.protocol.wire import CallHint
 MAX_DESCRIPTION = 200
 """Longest description of an agent's that stands on a card; a longer one is cut."""
 
-Judge = Callable[[Override | None], Ruling]
+Judge = Callable[[Override | None], Evaluation]
 """What policy says of one call, given what is asked for beside it."""
 
 
-def apply_hint(judge: Judge, hint: CallHint | None) -> Ruling:
-    """Return policy's ruling as a hint changes it: raised, narrowed, or as it was.
+def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
+    """Return policy's evaluation as a hint changes it: raised, narrowed, or as it was.
 
     Whoever can forge a hint gains nothing by it. Only ``approve`` can be loosened, to
     ``auto``, only where policy says ``overridable``, and no further than its rules of
@@ -30,23 +30,27 @@ def apply_hint(judge: Judge, hint: CallHint | None) -> Ruling:
         judge: asks policy about this call; pure, called once or twice.
         hint: the agent's wish; None changes nothing.
     """
-    ruling = judge(None)
+    evaluation = judge(None)
     if hint is None:
-        return ruling
-    tier = _wished(ruling, hint)
+        return evaluation
+    tier = _wished(evaluation, hint)
     if tier is not None:
         # Time, people and channel depend on the tier, so policy is asked again.
-        ruling = judge(Override(tier=tier))
-    return ruling.with_(
-        allow=_narrowed(ruling.allow, hint.allow),
-        description=_described(ruling, hint.description),
+        evaluation = judge(Override(tier=tier))
+    return evaluation.with_(
+        allow=_narrowed(evaluation.allow, hint.allow),
+        description=_described(evaluation, hint.description),
     )
 
 
-def _wished(ruling: Ruling, hint: CallHint) -> Tier | None:
-    if hint.hold is True and ruling.tier.runs_unasked:
+def _wished(evaluation: Evaluation, hint: CallHint) -> Tier | None:
+    if hint.hold is True and evaluation.tier.runs_unasked:
         return Tier.APPROVE
-    if hint.hold is False and ruling.overridable and ruling.tier is Tier.APPROVE:
+    if (
+        hint.hold is False
+        and evaluation.overridable
+        and evaluation.tier is Tier.APPROVE
+    ):
         return Tier.AUTO
     return None
 
@@ -60,10 +64,10 @@ def _narrowed(
     return kept or (Verb.REJECT,)
 
 
-def _described(ruling: Ruling, text: str) -> str:
+def _described(evaluation: Evaluation, text: str) -> str:
     line = " ".join(text.split())
-    if ruling.description or ruling.redact or not line:
-        return ruling.description
+    if evaluation.description or evaluation.redact or not line:
+        return evaluation.description
     cut = len(line) - MAX_DESCRIPTION
     shown = line if cut <= 0 else f"{line[:MAX_DESCRIPTION]}… ({cut} more characters)"
     return f"The agent says: {shown}"

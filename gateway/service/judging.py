@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.gateway.approvals.changes import Judgement, shown_item
+from twokey.gateway.approvals.changes import shown_item
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.rules import Policy
@@ -23,7 +24,7 @@ class JudgedNow:
     ``freeze`` is what stops the call, if somebody froze it.
     """
 
-    judgement: Judgement
+    policy_now: PolicyDecision
     used: Judged
     freeze: Freeze | None
 
@@ -55,29 +56,17 @@ async def judge_now(
         approval.home,
         turn_key=approval.message_id,
     )
-    ruling = evaluate(
+    freeze = freeze_of(load, approval.agent, item.tool)
+    policy_now = evaluate(
         policy,
         agent=approval.agent,
         tool=item.tool,
         args=args,
-        # The frozen schema was judged when the call was submitted.
+        # The agent's schema is pinned in the item since the call was submitted.
         declared_schema=None,
         facts=facts_of(load, one, totals, requester=requester, asked=load.asked),
-    )
-    freeze = freeze_of(load, approval.agent, item.tool)
-    judgement = Judgement(
-        tier=ruling.tier,
-        reasons=ruling.reasons,
-        requirement=ruling.requirement,
-        policy_digest=policy.digest,
-        allow=ruling.allow,
-        ttl_ms=ruling.ttl_ms,
-        authorization_ms=ruling.authorization_ms,
-        requires_reason=ruling.requires_reason,
-        args_schema=ruling.args_schema,
-        stopped=unstartable(freeze) if freeze else "",
-    )
-    return JudgedNow(judgement, Judged(one.uses, totals), freeze)
+    ).with_(stopped=unstartable(freeze) if freeze else "")
+    return JudgedNow(policy_now, Judged(one.uses, totals), freeze)
 
 
 async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approval:
@@ -89,7 +78,7 @@ async def as_of_now(store: Store, policy: Policy, approval: Approval) -> Approva
     for item in approval.items:
         if item.is_pending:
             judged = await judge_now(store, policy, approval, item, item.args)
-            shown = shown.replacing(shown_item(item, judged.judgement))
+            shown = shown.replacing(shown_item(item, judged.policy_now))
     return shown
 
 

@@ -17,7 +17,8 @@ from twokey.gateway.approvals.notice import (
     notice_of,
     row_id,
 )
-from twokey.gateway.policy.evaluate import Ruling, is_idempotent
+from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.policy.evaluate import is_idempotent
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Person
@@ -71,7 +72,7 @@ class Notices:
         self._ids: dict[str, str] = {}
         self._calls: dict[str, list[NoticedCall]] = {}
 
-    def add(self, call: ProposedCall, ruling: Ruling) -> str:
+    def add(self, call: ProposedCall, ruling: PolicyDecision) -> str:
         """Put a call on the notice of its channel; return the id of its row."""
         channel = ruling.channel
         if channel not in self._ids:

@@ -19,7 +19,7 @@ from twokey.gateway.approvals.record import (
     item_id,
 )
 from twokey.gateway.errors import BadJson
-from twokey.gateway.policy.evaluate import Ruling
+from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.policy.fields import is_channel
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import with_state
@@ -49,16 +49,16 @@ _SHARED = -1
 
 
 @dataclass(frozen=True)
-class Ruled:
+class EvaluatedCall:
     """One call and what policy says of it; a ``refusal`` says why it is not asked.
 
-    ``opinion`` is what triage thought of it; the ruling holds what it raised.
+    ``opinion`` is what triage thought of it; the evaluation holds what it raised.
     ``requests_before`` is what windows of requests held before it. ``is_returned``
     says that the call goes back to the model because it does not fit.
     """
 
     call: ProposedCall
-    ruling: Ruling
+    evaluation: Evaluation
     refusal: str = ""
     opinion: Opinion | None = None
     requests_before: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -91,7 +91,7 @@ class Source:
     asked: int = 0
 
 
-def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
+def propose(turn: Turn, evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     """Give every call its verdict and put the calls that wait on cards.
 
     Calls that wait are grouped by channel, `MAX_ITEMS` a card, in the order of the
@@ -101,29 +101,29 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
     was about.
     """
     if source.facts.is_partial:
-        ruled = [_by_two(one) for one in ruled]
-    seen = Counter(one.call.tool_call_id for one in ruled)
+        evaluated = [_by_two(one) for one in evaluated]
+    seen = Counter(one.call.tool_call_id for one in evaluated)
     verdicts: dict[int, Verdict] = {}
     events: list[Event] = []
-    waiting: dict[tuple[str, int], list[tuple[int, Ruled, str]]] = {}
+    waiting: dict[tuple[str, int], list[tuple[int, EvaluatedCall, str]]] = {}
     notices = _notices(turn, source)
-    for place, one in enumerate(ruled):
+    for place, one in enumerate(evaluated):
         refusal = _refusal(one, seen)
         document = "" if refusal else _document(turn, one, source)
         if refusal or not document:
             reason = refusal or "The call is too large or no strict JSON."
             verdicts[place] = _verdict(one, VerdictKind.DENY, reason=reason)
             events.append(_refused(turn, one, source, reason))
-        elif one.ruling.tier.runs_unasked:
-            is_noticed = one.ruling.tier is Tier.NOTIFY
-            row = notices.add(one.call, one.ruling) if is_noticed else ""
+        elif one.evaluation.tier.runs_unasked:
+            is_noticed = one.evaluation.tier is Tier.NOTIFY
+            row = notices.add(one.call, one.evaluation) if is_noticed else ""
             verdicts[place] = _verdict(one, VerdictKind.RUN).with_(notice=row)
             notice = notice_of(row)[0] if row else ""
             ran = _event(turn, one, source, EventName.CALL_RAN, "")
             events.append(ran.with_(notice=notice, item=row))
         else:
-            alone = place if one.ruling.tier is Tier.ESCALATE else _SHARED
-            waiting.setdefault((one.ruling.channel, alone), []).append(
+            alone = place if one.evaluation.tier is Tier.ESCALATE else _SHARED
+            waiting.setdefault((one.evaluation.channel, alone), []).append(
                 (place, one, document)
             )
     approvals: list[Approval] = []
@@ -140,27 +140,29 @@ def propose(turn: Turn, ruled: Sequence[Ruled], source: Source) -> Proposal:
         verdicts[place] = _held(one, item)
     events += [_opened(approval) for approval in approvals]
     return Proposal(
-        verdicts=tuple(verdicts[place] for place in range(len(ruled))),
+        verdicts=tuple(verdicts[place] for place in range(len(evaluated))),
         approvals=tuple(approvals),
         events=tuple(events),
         notices=notices.made(),
     )
 
 
-def _by_two(one: Ruled) -> Ruled:
+def _by_two(one: EvaluatedCall) -> EvaluatedCall:
     """Return a call that two people have to approve, if anybody has to.
 
     Whoever asked may hold the role. One of two people is somebody else.
     """
-    ruling = one.ruling
-    if not ruling.tier.needs_people:
+    evaluation = one.evaluation
+    if not evaluation.tier.needs_people:
         return one
-    two = Requirement(approvals=2, of=ruling.requirement.roles)
+    two = Requirement(approvals=2, of=evaluation.requirement.roles)
     requirement, reasons = (
-        stricter(ruling.requirement, two),
-        (*ruling.reasons, FORGOTTEN),
+        stricter(evaluation.requirement, two),
+        (*evaluation.reasons, FORGOTTEN),
     )
-    return replace(one, ruling=ruling.with_(requirement=requirement, reasons=reasons))
+    return replace(
+        one, evaluation=evaluation.with_(requirement=requirement, reasons=reasons)
+    )
 
 
 def _notices(turn: Turn, source: Source) -> Notices:
@@ -173,7 +175,7 @@ def _notices(turn: Turn, source: Source) -> Notices:
     )
 
 
-def _refusal(one: Ruled, seen: Counter[str]) -> str:
+def _refusal(one: EvaluatedCall, seen: Counter[str]) -> str:
     if seen[one.call.tool_call_id] > 1:
         return (
             f"Two calls of this turn share the id {one.call.tool_call_id!r}, so "
@@ -181,12 +183,14 @@ def _refusal(one: Ruled, seen: Counter[str]) -> str:
         )
     if one.refusal:
         return one.refusal
-    if one.ruling.tier is Tier.DENY:
-        return " ".join(one.ruling.reasons) or "The policy does not allow this call."
+    if one.evaluation.tier is Tier.DENY:
+        return (
+            " ".join(one.evaluation.reasons) or "The policy does not allow this call."
+        )
     return ""
 
 
-def _document(turn: Turn, one: Ruled, source: Source) -> str:
+def _document(turn: Turn, one: EvaluatedCall, source: Source) -> str:
     try:
         document = digest.action_document(
             tool=one.call.tool,
@@ -203,7 +207,7 @@ def _document(turn: Turn, one: Ruled, source: Source) -> str:
 def _approval(
     turn: Turn,
     channel: str,
-    rows: Sequence[tuple[int, Ruled, str]],
+    rows: Sequence[tuple[int, EvaluatedCall, str]],
     source: Source,
 ) -> Approval:
     approval_id = source.shard_approval_id()
@@ -224,8 +228,8 @@ def _approval(
         ns=turn.ref.ns,
         message_id=turn.ref.message_id,
         channel=channel,
-        ttl_ms=min(one.ruling.ttl_ms for _, one, _ in rows),
-        waiting=_waiting([one.ruling for _, one, _ in rows]),
+        ttl_ms=min(one.evaluation.ttl_ms for _, one, _ in rows),
+        waiting=_waiting([one.evaluation for _, one, _ in rows]),
         requester=facts.requester,
         principals=tuple(principals),
         origin=facts.origin,
@@ -235,14 +239,14 @@ def _approval(
     )
 
 
-def _waiting(rulings: Sequence[Ruling]) -> Waiting:
+def _waiting(evaluations: Sequence[Evaluation]) -> Waiting:
     """Return how a card passes its time: as its most impatient call does."""
-    called = [ruling for ruling in rulings if ruling.escalate_at_ms]
-    roles = [role for ruling in called for role in ruling.escalate_roles]
+    called = [one for one in evaluations if one.escalate_at_ms]
+    roles = [role for one in called for role in one.escalate_roles]
     channels = [one.escalate_to for one in called if is_channel(one.escalate_to)]
     return Waiting(
-        remind_at_ms=_earliest(ruling.remind_at_ms for ruling in rulings),
-        escalate_at_ms=_earliest(ruling.escalate_at_ms for ruling in called),
+        remind_at_ms=_earliest(one.remind_at_ms for one in evaluations),
+        escalate_at_ms=_earliest(one.escalate_at_ms for one in called),
         roles=tuple(dict.fromkeys(roles)),
         channels=tuple(dict.fromkeys(channels)),
     )
@@ -254,38 +258,38 @@ def _earliest(times_ms: Iterable[int]) -> int:
 
 def _item(
     turn: Turn,
-    one: Ruled,
+    one: EvaluatedCall,
     document: str,
     source: Source,
     approval_id: str,
     index: int,
 ) -> Item:
-    ruling = one.ruling
+    evaluation = one.evaluation
     return Item(
         id=item_id(approval_id, index),
         index=index,
         ctx=_context(turn, one, source),
         tool=one.call.tool,
-        tier=ruling.tier,
-        reasons=ruling.reasons,
-        allow=ruling.allow,
-        requirement=ruling.requirement,
+        tier=evaluation.tier,
+        reasons=evaluation.reasons,
+        allow=evaluation.allow,
+        requirement=evaluation.requirement,
         requested=document,
         action=document,
-        description=ruling.description,
-        args_schema=ruling.args_schema,
-        redact=ruling.redact,
-        requires_reason=ruling.requires_reason,
-        idempotent=ruling.idempotent,
-        asks_on_failure=ruling.asks_on_failure,
-        authorization_ms=ruling.authorization_ms,
+        description=evaluation.description,
+        args_schema=evaluation.args_schema,
+        redact=evaluation.redact,
+        requires_reason=evaluation.requires_reason,
+        idempotent=evaluation.idempotent,
+        asks_on_failure=evaluation.asks_on_failure,
+        authorization_ms=evaluation.authorization_ms,
         spelled=one.call.spelled,
         triage=one.opinion,
         requests_before=dict(one.requests_before),
     )
 
 
-def _context(turn: Turn, one: Ruled, source: Source) -> Context:
+def _context(turn: Turn, one: EvaluatedCall, source: Source) -> Context:
     return Context(
         tenant=source.tenant,
         agent=turn.ref.agent,
@@ -296,7 +300,7 @@ def _context(turn: Turn, one: Ruled, source: Source) -> Context:
     )
 
 
-def _held(one: Ruled, item: Item) -> Verdict:
+def _held(one: EvaluatedCall, item: Item) -> Verdict:
     return _verdict(one, VerdictKind.HOLD).with_(
         item_id=item.id,
         action_hash=item.action_hash,
@@ -305,8 +309,8 @@ def _held(one: Ruled, item: Item) -> Verdict:
     )
 
 
-def _verdict(one: Ruled, kind: VerdictKind, reason: str = "") -> Verdict:
-    tier = Tier.DENY if kind is VerdictKind.DENY else one.ruling.tier
+def _verdict(one: EvaluatedCall, kind: VerdictKind, reason: str = "") -> Verdict:
+    tier = Tier.DENY if kind is VerdictKind.DENY else one.evaluation.tier
     return Verdict(
         kind=kind,
         tool=one.call.tool,
@@ -325,7 +329,7 @@ def _args_hash(call: ProposedCall) -> str:
 
 
 def _event(
-    turn: Turn, one: Ruled, source: Source, name: EventName, reason: str
+    turn: Turn, one: EvaluatedCall, source: Source, name: EventName, reason: str
 ) -> Event:
     return Event(
         name=name,
@@ -334,14 +338,14 @@ def _event(
         thread=turn.ref.thread,
         outer=turn.ref.outer,
         tool=one.call.tool,
-        tier=one.ruling.tier,
+        tier=one.evaluation.tier,
         policy_digest=source.policy_digest,
         reason=reason,
-        channel=one.ruling.channel,
+        channel=one.evaluation.channel,
     )
 
 
-def _refused(turn: Turn, one: Ruled, source: Source, reason: str) -> Event:
+def _refused(turn: Turn, one: EvaluatedCall, source: Source, reason: str) -> Event:
     if one.is_returned:
         # The sentence for the model quotes its arguments; an event holds none.
         return _event(turn, one, source, EventName.CALL_RETURNED, refusing.MISFIT)

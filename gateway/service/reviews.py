@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
 from twokey.gateway.approvals import deciding
-from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import (
     Changed,
     Click,
@@ -20,6 +20,7 @@ from twokey.gateway.approvals.decisions import (
     Stale,
     Unknown,
 )
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Origin
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.rules import Policy
@@ -157,7 +158,7 @@ class ReviewService:
             decision,
             reviewer,
             now_ms=loaded.now_ms,
-            judged=judged.judgement if judged else None,
+            policy_now=judged.policy_now if judged else None,
             voters=await _asked(approval, index, voters),
         )
         if not isinstance(result, Change):
@@ -256,14 +257,14 @@ class ReviewService:
 
     async def preview(
         self, approval: Approval, index: int, args: JsonObject
-    ) -> Judgement | None:
+    ) -> PolicyDecision | None:
         """Say what the policy would ask for if these arguments were to run.
 
         Nothing is recorded or reserved. None when there is no such item, or when the
         arguments are no strict JSON.
         """
         judged = await self._judge(approval, index, Edit(args=args))
-        return judged.judgement if judged else None
+        return judged.policy_now if judged else None
 
     async def ask_agent(
         self,

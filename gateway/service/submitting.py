@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from twokey.gateway.approvals.record import Context
 from twokey.gateway.errors import BadJson, StoreUnavailable
-from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.raising import Raise
@@ -25,7 +25,7 @@ from twokey.gateway.service import refusing
 from twokey.gateway.service.advising import Advised, Advising, triage_events
 from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.measuring import Measured, facts_of, measure
-from twokey.gateway.service.proposals import Proposal, Ruled, Source, propose
+from twokey.gateway.service.proposals import EvaluatedCall, Proposal, Source, propose
 from twokey.gateway.service.rejudging import KeptVerdicts, judged_again, totals_with
 from twokey.gateway.service.well_formed import check_texts
 from twokey.gateway.store import keys as store_keys
@@ -128,8 +128,8 @@ class Submitter:
             )
             totals = await totals_with(self._store, self._keys.blobs(""), one)
             moment = _Moment(load, [one], [totals], requester)
-            ruling = _judged(turn, policy, call, moment.facts(0, held=0))
-            found.append(judged_again(verdict, ruling.tier))
+            evaluation = _judged(turn, policy, call, moment.facts(0, held=0))
+            found.append(judged_again(verdict, evaluation.tier))
         return tuple(found)
 
     async def _join(self, turn: Turn) -> None:
@@ -182,10 +182,10 @@ class Submitter:
         if totals is None:
             return None
         moment = _Moment(load, measured, totals, requester)
-        ruled = _ruled(turn, policy, moment, {})
-        advised = await advising.advise(ruled, now_ms=load.now_ms)
+        evaluated = _evaluated(turn, policy, moment, {})
+        advised = await advising.advise(evaluated, now_ms=load.now_ms)
         if advised:
-            ruled = _ruled(turn, policy, moment, advised)
+            evaluated = _evaluated(turn, policy, moment, advised)
         source = Source(
             tenant=self._tenant,
             shard_approval_id=self._approval_id,
@@ -195,7 +195,7 @@ class Submitter:
             policy_digest=policy.digest,
             asked=load.asked,
         )
-        proposal = propose(turn, ruled, source)
+        proposal = propose(turn, evaluated, source)
         told = triage_events(turn, advised, proposal, source)
         proposal = replace(proposal, events=(*proposal.events, *told))
         return _JudgedTurn(policy, measured, proposal)
@@ -297,25 +297,27 @@ class _Moment:
         return self.measured[place].requests_before(self.totals[place])
 
 
-def _ruled(
+def _evaluated(
     turn: Turn, policy: Policy, moment: _Moment, advised: Mapping[int, Advised]
-) -> list[Ruled]:
-    ruled: list[Ruled] = []
+) -> list[EvaluatedCall]:
+    evaluated: list[EvaluatedCall] = []
     load, held, agent = moment.load, 0, turn.ref.agent
     for place, call in enumerate(turn.calls):
         facts, told = moment.facts(place, held=held), advised.get(place)
         also = (*(told.also if told else ()), *_misfit(call))
-        ruling = _judged(turn, policy, call, facts, also)
+        evaluation = _judged(turn, policy, call, facts, also)
         refusal = _refusal(load, policy, agent, call)
         is_returned = not refusal and _is_returned(policy, call)
         if is_returned:
             refusal = call.problem
-        elif not refusal and ruling.tier.needs_people:
+        elif not refusal and evaluation.tier.needs_people:
             refusal = refusing.crowded(load, policy.protect, held)
             held += not refusal
         opinion, before = told.opinion if told else None, moment.requests_before(place)
-        ruled.append(Ruled(call, ruling, refusal, opinion, before, is_returned))
-    return ruled
+        evaluated.append(
+            EvaluatedCall(call, evaluation, refusal, opinion, before, is_returned)
+        )
+    return evaluated
 
 
 def _is_returned(policy: Policy, call: ProposedCall) -> bool:
@@ -333,8 +335,8 @@ def _judged(
     call: ProposedCall,
     facts: Facts,
     also: Sequence[Raise] = (),
-) -> Ruling:
-    def judge(override: Override | None) -> Ruling:
+) -> Evaluation:
+    def judge(override: Override | None) -> Evaluation:
         return evaluate(
             policy,
             agent=turn.ref.agent,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from twokey.gateway.approvals.evidence import Argument, arguments
-from twokey.gateway.policy.evaluate import Ruling
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -48,25 +48,25 @@ class Packet(Record):
 
 
 def packet_of(
-    ruling: Ruling, *, agent: str, tool: str, args: JsonObject, now_ms: int
+    decision: PolicyDecision, *, agent: str, tool: str, args: JsonObject, now_ms: int
 ) -> Packet:
     """Return the packet of a call that was judged.
 
     Args:
-        ruling: what policy says of it; names the paths that are hidden.
+        decision: what policy says of it; names the paths that are hidden.
         agent: name of the agent.
         tool: name of the tool.
         args: strict JSON.
         now_ms: the store's clock.
     """
-    every = arguments(args, ruling.redact)
+    every = arguments(args, decision.redact)
     shown = tuple(_bounded(argument) for argument in every[:MAX_ARGUMENTS])
     return Packet(
         agent=_short(agent, MAX_NAME),
         tool=_short(tool, MAX_NAME),
-        tier=ruling.tier,
-        reasons=ruling.reasons,
-        description=_short(ruling.description, MAX_VALUE),
+        tier=decision.tier,
+        reasons=decision.reasons,
+        description=_short(decision.description, MAX_VALUE),
         arguments=shown,
         left_out=len(every) - len(shown),
         is_cut=shown != every,

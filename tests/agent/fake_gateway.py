@@ -17,7 +17,7 @@ from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.approvals.people import Observation, Requirement, Vote
 from twokey.gateway.approvals.record import Context, Item, Revocation, Settlement
 from twokey.gateway.errors import NotAllowed, StoreUnavailable
-from twokey.gateway.policy.evaluate import Ruling
+from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.policy.overrides import Override
 from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.business_state import state_in, stateless_hash, with_state
@@ -318,8 +318,8 @@ class FakeGateway:
 
     def _verdict(self, turn: Turn, index: int) -> Verdict:
         call = turn.calls[index]
-        ruling = self._ruling(call)
-        tier = ruling.tier
+        evaluation = self._evaluation(call)
+        tier = evaluation.tier
         base: dict[str, Any] = {
             "tool": call.tool,
             "tool_call_id": call.tool_call_id,
@@ -333,7 +333,7 @@ class FakeGateway:
             return Verdict(kind=VerdictKind.RUN, notice=notice, **base)
         if not tier.needs_people:
             return Verdict(kind=VerdictKind.DENY, reason="Policy forbids it.", **base)
-        item = self._open(turn, index, ruling)
+        item = self._open(turn, index, evaluation)
         return Verdict(
             kind=VerdictKind.HOLD,
             item_id=item.id,
@@ -343,17 +343,18 @@ class FakeGateway:
             **base,
         )
 
-    def _ruling(self, call: ProposedCall) -> Ruling:
+    def _evaluation(self, call: ProposedCall) -> Evaluation:
         listed = self.tiers.get(call.tool, self.default)
         is_overridable = call.tool in self.overridable
 
-        def judge(override: Override | None) -> Ruling:
+        def judge(override: Override | None) -> Evaluation:
             asked = override.tier if override and override.tier else listed
-            return Ruling(
+            return Evaluation(
                 tier=asked if is_overridable else join(listed, asked),
                 reasons=(),
                 allow=self.allow,
                 requirement=Requirement(approvals=1, of=()),
+                policy_digest="sha256:fake",
                 ttl_ms=1,
                 channel="#agents",
                 overridable=is_overridable,
@@ -361,7 +362,7 @@ class FakeGateway:
 
         return apply_hint(judge, call.hint)
 
-    def _open(self, turn: Turn, index: int, ruling: Ruling) -> Item:
+    def _open(self, turn: Turn, index: int, evaluation: Evaluation) -> Item:
         call = turn.calls[index]
         ref = turn.ref
         ctx = Context(
@@ -386,13 +387,13 @@ class FakeGateway:
             index=0,
             ctx=ctx,
             tool=call.tool,
-            tier=ruling.tier,
-            reasons=ruling.reasons,
-            allow=ruling.allow,
-            requirement=ruling.requirement,
+            tier=evaluation.tier,
+            reasons=evaluation.reasons,
+            allow=evaluation.allow,
+            requirement=evaluation.requirement,
             requested=document,
             action=document,
-            description=ruling.description,
+            description=evaluation.description,
             args_schema=turn.schemas.get(call.tool),
         )
         self.items[item.id] = item

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
@@ -70,10 +70,10 @@ POLICIES = st.builds(
 )
 
 
-def ruled(
+def judged(
     policy: Policy, hint: CallHint | None, tool: str = "pay", amount: int = 10
-) -> Ruling:
-    def judge(override: Override | None) -> Ruling:
+) -> Evaluation:
+    def judge(override: Override | None) -> Evaluation:
         return evaluate(
             policy,
             agent="support",
@@ -100,7 +100,7 @@ def _verbs(names: str) -> tuple[Verb, ...]:
 def test_no_hint_lowers_what_policy_does_not_mark_overridable(
     policy: Policy, hint: CallHint | None
 ) -> None:
-    plain, hinted = ruled(policy, None), ruled(policy, hint)
+    plain, hinted = judged(policy, None), judged(policy, hint)
 
     assert {*hinted.allow} <= {*plain.allow, Verb.REJECT}
     if not plain.overridable:
@@ -112,7 +112,7 @@ def test_no_hint_lowers_what_policy_does_not_mark_overridable(
 def test_only_one_reviewer_is_ever_waived_and_only_by_a_clear_no(
     policy: Policy, hint: CallHint | None
 ) -> None:
-    plain, hinted = ruled(policy, None), ruled(policy, hint)
+    plain, hinted = judged(policy, None), judged(policy, hint)
 
     fired = [rule.to for rule in plain.fired]
     is_waived = hinted.tier.rank < plain.tier.rank
@@ -125,7 +125,7 @@ def test_only_one_reviewer_is_ever_waived_and_only_by_a_clear_no(
 def test_a_reviewer_can_say_no_wherever_policy_lets_them(
     policy: Policy, hint: CallHint | None
 ) -> None:
-    plain, hinted = ruled(policy, None), ruled(policy, hint)
+    plain, hinted = judged(policy, None), judged(policy, hint)
 
     assert hinted.allow
     assert Verb.REJECT in hinted.allow or Verb.REJECT not in plain.allow
@@ -134,19 +134,19 @@ def test_a_reviewer_can_say_no_wherever_policy_lets_them(
 def test_no_hint_changes_nothing() -> None:
     policy = of_tier(Tier.APPROVE, overridable=True)
 
-    assert ruled(policy, CallHint()) == ruled(policy, None)
+    assert judged(policy, CallHint()) == judged(policy, None)
 
 
 @pytest.mark.parametrize("tier", [Tier.AUTO, Tier.NOTIFY])
 def test_a_call_that_would_run_is_held_when_the_agent_asks(tier: Tier) -> None:
-    hinted = ruled(of_tier(tier), CallHint(hold=True))
+    hinted = judged(of_tier(tier), CallHint(hold=True))
 
     assert hinted.tier is Tier.APPROVE
     assert hinted.reasons[-1] == "This run of the agent asked for approve."
 
 
 def test_a_call_that_is_held_gets_the_people_time_and_channel_of_a_card() -> None:
-    hinted = ruled(TIERED, CallHint(hold=True), "look_up")
+    hinted = judged(TIERED, CallHint(hold=True), "look_up")
 
     assert [role.users for role in hinted.requirement.of] == [("U0ANA",)]
     assert hinted.requirement.approvals == 1
@@ -155,7 +155,7 @@ def test_a_call_that_is_held_gets_the_people_time_and_channel_of_a_card() -> Non
 
 
 def test_a_waived_person_is_named_among_the_reasons() -> None:
-    hinted = ruled(TIERED, CallHint(hold=False))
+    hinted = judged(TIERED, CallHint(hold=False))
 
     assert hinted.tier is Tier.AUTO
     assert "as the policy lets it" in hinted.reasons[-1]
@@ -165,7 +165,7 @@ def test_a_waived_person_is_named_among_the_reasons() -> None:
     ("tool", "tier"), [("pay", Tier.ESCALATE), ("trust", Tier.APPROVE)]
 )
 def test_a_tier_that_a_rule_raised_is_never_waived(tool: str, tier: Tier) -> None:
-    hinted = ruled(TIERED, CallHint(hold=False), tool, amount=90)
+    hinted = judged(TIERED, CallHint(hold=False), tool, amount=90)
 
     assert hinted.tier is tier
 
@@ -175,7 +175,7 @@ def test_a_tier_that_a_rule_raised_is_never_waived(tool: str, tier: Tier) -> Non
 def test_two_people_and_a_no_stay_what_they_are(tier: Tier, hint: CallHint) -> None:
     policy = of_tier(tier, overridable=True)
 
-    assert ruled(policy, hint) == ruled(policy, None)
+    assert judged(policy, hint) == judged(policy, None)
 
 
 @pytest.mark.parametrize(
@@ -194,11 +194,13 @@ def test_decisions_are_narrowed_to_those_wished_for(
 ) -> None:
     policy = of_tier(Tier.APPROVE, allow=_verbs(given_verbs), overridable=True)
 
-    assert ruled(policy, CallHint(allow=_verbs(wished))).allow == _verbs(left)
+    assert judged(policy, CallHint(allow=_verbs(wished))).allow == _verbs(left)
 
 
 def test_a_description_is_one_line_of_the_agents_and_says_so() -> None:
-    hinted = ruled(of_tier(Tier.APPROVE), CallHint(description=" Drop\n\nthe   table "))
+    hinted = judged(
+        of_tier(Tier.APPROVE), CallHint(description=" Drop\n\nthe   table ")
+    )
 
     assert hinted.description == "The agent says: Drop the table"
 
@@ -206,7 +208,7 @@ def test_a_description_is_one_line_of_the_agents_and_says_so() -> None:
 def test_a_long_description_is_cut_visibly() -> None:
     hint = CallHint(description="x" * (MAX_DESCRIPTION + 7))
 
-    hinted = ruled(of_tier(Tier.APPROVE), hint)
+    hinted = judged(of_tier(Tier.APPROVE), hint)
 
     assert hinted.description.endswith("x… (7 more characters)")
 
@@ -217,6 +219,6 @@ def test_a_description_neither_replaces_the_policys_nor_tells_what_it_hides(
 ) -> None:
     policy = of_tier(Tier.APPROVE, **more)
 
-    hinted = ruled(policy, CallHint(description="harmless: card 4111 1111"))
+    hinted = judged(policy, CallHint(description="harmless: card 4111 1111"))
 
-    assert hinted.description == ruled(policy, None).description
+    assert hinted.description == judged(policy, None).description

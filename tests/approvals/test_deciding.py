@@ -20,7 +20,7 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
-from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -40,6 +40,7 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.people import Requirement, Role
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -56,7 +57,7 @@ def say(
     *,
     click: Click | None = None,
     now_ms: int = NOW_MS,
-    judged: Judgement | None = None,
+    policy_now: PolicyDecision | None = None,
     voters: tuple[Reviewer, ...] | None = None,
 ) -> Change | Outcome:
     """Decide; whoever voted before is a member still, unless others are given."""
@@ -67,7 +68,7 @@ def say(
         decision,
         by,
         now_ms=now_ms,
-        judged=judged,
+        policy_now=policy_now,
         voters=tuple(map(reviewer, before)) if voters is None else voters,
     )
 
@@ -77,8 +78,8 @@ def changed(result: Change | Outcome) -> Change:
     return result
 
 
-def judgement(tier: Tier, requirement: Requirement) -> Judgement:
-    return Judgement(
+def judgement(tier: Tier, requirement: Requirement) -> PolicyDecision:
+    return PolicyDecision(
         tier=tier, reasons=("rule",), requirement=requirement, policy_digest="sha256:1"
     )
 
@@ -311,7 +312,9 @@ def test_one_rejection_settles_even_after_an_approval() -> None:
 def test_an_edit_that_raises_the_tier_makes_its_editor_a_principal() -> None:
     raised = judgement(Tier.ESCALATE, TWO)
 
-    edited = changed(say(an_approval(), Edit(args=HALF), reviewer(ANA), judged=raised))
+    edited = changed(
+        say(an_approval(), Edit(args=HALF), reviewer(ANA), policy_now=raised)
+    )
     own = say(edited.approval, Approve(), reviewer(ANA))
 
     assert edited.approval.items[0].state is ItemState.PENDING
@@ -324,8 +327,8 @@ def test_an_edit_that_raises_the_tier_makes_its_editor_a_principal() -> None:
 def test_a_policy_that_denies_now_wins_over_the_frozen_one() -> None:
     denied = judgement(Tier.DENY, ONE)
 
-    approve = say(an_approval(), Approve(), reviewer(ANA), judged=denied)
-    edit = say(an_approval(), Edit(args=HALF), reviewer(ANA), judged=denied)
+    approve = say(an_approval(), Approve(), reviewer(ANA), policy_now=denied)
+    edit = say(an_approval(), Edit(args=HALF), reviewer(ANA), policy_now=denied)
 
     assert isinstance(approve, Forbidden)
     assert isinstance(edit, Invalid)
@@ -335,7 +338,7 @@ def test_a_looser_policy_never_lowers_what_was_frozen() -> None:
     approval = an_approval(an_item(requirement=TWO, tier=Tier.ESCALATE))
     loose = judgement(Tier.AUTO, Requirement(approvals=1, of=(SUPPORT, SENIOR)))
 
-    change = changed(say(approval, Approve(), reviewer(ANA), judged=loose))
+    change = changed(say(approval, Approve(), reviewer(ANA), policy_now=loose))
 
     assert change.approval.items[0].tier is Tier.ESCALATE
     assert change.voted

@@ -22,10 +22,11 @@ from tests.approvals.builders import (
     reviewer,
 )
 from tests.levels import examples
-from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject
 from twokey.gateway.approvals.people import Requirement
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
@@ -51,9 +52,9 @@ STEPS = st.lists(
 )
 
 
-def judgement(tier: Tier) -> Judgement:
+def judgement(tier: Tier) -> PolicyDecision:
     """Return what a policy of that moment would say."""
-    return Judgement(
+    return PolicyDecision(
         tier=tier, reasons=(), requirement=REQUIREMENTS[tier], policy_digest=tier
     )
 
@@ -81,7 +82,7 @@ def test_no_vote_edit_policy_or_time_lowers_a_tier_or_what_it_demands(
             decision,
             reviewer(person),
             now_ms=now_ms,
-            judged=judgement(today),
+            policy_now=judgement(today),
             voters=tuple(reviewer(vote.by) for vote in before.votes),
         )
         if not isinstance(result, Change):

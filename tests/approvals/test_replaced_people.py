@@ -15,7 +15,7 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
-from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -27,6 +27,7 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.permission import NOBODY
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.quorum import is_possible
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
@@ -41,11 +42,11 @@ BOTH = Requirement(
 
 def say(decision: Decision, by: Reviewer, now: Requirement = NOW) -> Change | Outcome:
     approval = an_approval(an_item(requirement=THEN))
-    judged = Judgement(
+    policy_now = PolicyDecision(
         tier=Tier.APPROVE, reasons=(), requirement=now, policy_digest="p"
     )
     return decide(
-        approval, click_on(approval), decision, by, now_ms=NOW_MS, judged=judged
+        approval, click_on(approval), decision, by, now_ms=NOW_MS, policy_now=policy_now
     )
 
 

@@ -19,7 +19,7 @@ from tests.approvals.builders import (
     reviewer,
 )
 from twokey.gateway.approvals.answering import answer_for
-from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -36,6 +36,7 @@ from twokey.gateway.approvals.decisions import (
 )
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.people import Requirement
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
@@ -52,7 +53,7 @@ def say(
     approval: Approval,
     decision: Decision,
     by: Reviewer,
-    judged: Judgement | None = None,
+    policy_now: PolicyDecision | None = None,
 ) -> Change | Outcome:
     voters = [reviewer(vote.by) for vote in approval.items[0].votes]
     return decide(
@@ -61,7 +62,7 @@ def say(
         decision,
         by,
         now_ms=NOW_MS,
-        judged=judged,
+        policy_now=policy_now,
         voters=voters,
     )
 
@@ -76,8 +77,10 @@ def forbidden(result: Change | Outcome) -> str:
     return result.reason
 
 
-def raised(requirement: Requirement, tier: Tier = Tier.APPROVE) -> Judgement:
-    return Judgement(tier=tier, reasons=(), requirement=requirement, policy_digest="p")
+def raised(requirement: Requirement, tier: Tier = Tier.APPROVE) -> PolicyDecision:
+    return PolicyDecision(
+        tier=tier, reasons=(), requirement=requirement, policy_digest="p"
+    )
 
 
 def test_who_asked_for_a_call_takes_it_back_and_the_agent_is_told_why() -> None:
@@ -139,7 +142,7 @@ def test_where_nobody_may_reject_nobody_is_told_that_they_can() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "judged"),
+    ("item", "policy_now"),
     [
         (an_item(), raised(TWO, Tier.ESCALATE)),
         (an_item(), raised(SENIOR_ONLY)),
@@ -147,13 +150,13 @@ def test_where_nobody_may_reject_nobody_is_told_that_they_can() -> None:
     ],
 )
 def test_who_changed_a_call_may_still_reject_it_and_not_approve_it(
-    item: object, judged: Judgement | None
+    item: object, policy_now: PolicyDecision | None
 ) -> None:
     approval = an_approval(item)  # type: ignore[arg-type]  # an item, for pytest's sake
 
-    edit = changed(say(approval, HALF, reviewer(ANA), judged))
-    again = say(edit.approval, Approve(), reviewer(ANA), judged)
-    no = changed(say(edit.approval, Reject(reason="no"), reviewer(ANA), judged))
+    edit = changed(say(approval, HALF, reviewer(ANA), policy_now))
+    again = say(edit.approval, Approve(), reviewer(ANA), policy_now)
+    no = changed(say(edit.approval, Reject(reason="no"), reviewer(ANA), policy_now))
 
     assert isinstance(edit.voted, Voted)
     assert edit.voted.have == 0

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.approvals.builders import DAN, NOW_MS, an_approval, an_item, click_on
 from tests.levels import examples
-from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import (
     Approve,
@@ -22,6 +22,7 @@ from twokey.gateway.approvals.decisions import (
     Standing,
 )
 from twokey.gateway.approvals.people import Requirement, Role
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.tiers import Tier
 
@@ -214,10 +215,10 @@ def user(name: str) -> str:
     return f"U0{name.upper()}"
 
 
-def judged(amount: int) -> Judgement:
+def policy_now(amount: int) -> PolicyDecision:
     """Return what the policy says of an amount."""
     tier = Tier.ESCALATE if amount > 500 else Tier.APPROVE
-    return Judgement(
+    return PolicyDecision(
         tier=tier, reasons=(), requirement=REQUIREMENTS[tier], policy_digest="p"
     )
 
@@ -243,7 +244,7 @@ def say(approval: Approval, step: Step, people: People, now_ms: int) -> Approval
         decision,
         people.reviewer(step.who),
         now_ms=now_ms,
-        judged=judged(amount),
+        policy_now=policy_now(amount),
         voters=[people.reviewer(vote.by.user[2:].lower()) for vote in item.votes],
     )
     return result.approval if isinstance(result, Change) else None
@@ -260,7 +261,7 @@ def say(approval: Approval, step: Step, people: People, now_ms: int) -> Approval
 def test_ten_thousand_orders_of_votes_end_as_the_policy_says(
     first: int, steps: list[Step]
 ) -> None:
-    tier = judged(first).tier
+    tier = policy_now(first).tier
     approval = an_approval(
         an_item(
             args={"order_id": "1", "amount": first},

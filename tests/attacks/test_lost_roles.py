@@ -16,10 +16,11 @@ from tests.approvals.builders import (
     click_on,
     reviewer,
 )
-from twokey.gateway.approvals.changes import Change, Judgement
+from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reviewer
 from twokey.gateway.approvals.people import Requirement, Role
+from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.approvals.revoking import revoked
 from twokey.gateway.protocol.states import ItemState
@@ -32,7 +33,7 @@ def said(
     approval: Approval,
     decision: Decision,
     by: Reviewer,
-    judged: Judgement | None = None,
+    policy_now: PolicyDecision | None = None,
 ) -> Approval:
     voters = [reviewer(vote.by) for vote in approval.items[0].votes]
     change = decide(
@@ -41,15 +42,15 @@ def said(
         decision,
         by,
         now_ms=NOW_MS,
-        judged=judged,
+        policy_now=policy_now,
         voters=voters,
     )
     assert isinstance(change, Change), change
     return change.approval
 
 
-def by_now(requirement: Requirement) -> Judgement:
-    return Judgement(
+def by_now(requirement: Requirement) -> PolicyDecision:
+    return PolicyDecision(
         tier=Tier.APPROVE, reasons=(), requirement=requirement, policy_digest="p"
     )
 

@@ -294,10 +294,10 @@ def test_a_call_that_is_told_of_is_explained_with_its_notice(
 def test_an_explanation_comes_as_json(home: Path, tell: Any) -> None:
     _, out, _ = explain(home, tell, {"tool": "wire"}, "--json")
 
-    ruling = json.loads(out)
-    assert ruling["tier"] == "escalate"
-    assert ruling["requirement"]["at_least"] == {"senior": 1}
-    assert ruling["policy_digest"].startswith("sha256:")
+    evaluation = json.loads(out)
+    assert evaluation["tier"] == "escalate"
+    assert evaluation["requirement"]["at_least"] == {"senior": 1}
+    assert evaluation["policy_digest"].startswith("sha256:")
 
 
 @pytest.mark.parametrize(

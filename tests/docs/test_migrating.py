@@ -15,7 +15,7 @@ from tests.agent.fake_gateway import FakeGateway
 from tests.docs.test_readme import ROOT, blocks
 from twokey.agent import ApprovalMiddleware, connected, guarded
 from twokey.agent.scripted_model import calling, scripted
-from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.rules import Policy
@@ -37,14 +37,14 @@ CONFIG: Any = {"configurable": {"thread_id": "9"}}
 
 
 class PolicyGateway(FakeGateway):
-    """The gateway in memory, with rulings by a real policy."""
+    """The gateway in memory, with evaluations by a real policy."""
 
     def __init__(self, policy: Policy = POLICY) -> None:
         super().__init__()
         self.policy = policy
 
-    def _ruling(self, call: ProposedCall) -> Ruling:
-        def judge(override: Override | None) -> Ruling:
+    def _evaluation(self, call: ProposedCall) -> Evaluation:
+        def judge(override: Override | None) -> Evaluation:
             return evaluate(
                 self.policy,
                 agent="mailer",

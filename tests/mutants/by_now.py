@@ -52,8 +52,8 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: a raised call has the time of its tier from then on",
         "gateway/approvals/voting.py",
-        "judged.tier is context.item.tier and judged.ttl_ms",
-        "judged.ttl_ms",
+        "policy_now.tier is context.item.tier and policy_now.ttl_ms",
+        "policy_now.ttl_ms",
         STRICTER,
     ),
     Mutant(
@@ -66,7 +66,7 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: nobody approves what is frozen",
         DECIDING,
-        "    if judged and judged.stopped and",
+        "    if policy_now and policy_now.stopped and",
         "    if False and",
         "tests/service/test_freezes.py",
     ),
@@ -115,15 +115,15 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: nothing runs again without the people whom the policy of now needs",
         RECONCILING,
-        "return quorum.stricter(item.requirement, judged.requirement)",
+        "return quorum.stricter(item.requirement, policy_now.requirement)",
         "return item.requirement",
         RUNS,
     ),
     Mutant(
         "by now: nothing runs again by whoever may not approve it",
         RECONCILING,
-        "judged.tier is Tier.DENY or verb not in judged.allow",
-        "judged.tier is Tier.DENY",
+        "policy_now.tier is Tier.DENY or verb not in policy_now.allow",
+        "policy_now.tier is Tier.DENY",
         RUNS,
     ),
     Mutant(
@@ -157,7 +157,7 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: what the policy forbids does not run",
         "gateway/approvals/revoking.py",
-        "    if judged.tier is Tier.DENY or not",
+        "    if policy_now.tier is Tier.DENY or not",
         "    if not",
         CLAIMED,
     ),

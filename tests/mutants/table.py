@@ -149,8 +149,8 @@ TABLE = (
     Mutant(
         "a tier is never lowered",
         "gateway/approvals/changes.py",
-        "tier = join(item.tier, judged.tier)",
-        "tier = judged.tier",
+        "tier = join(item.tier, policy_now.tier)",
+        "tier = policy_now.tier",
     ),
     Mutant(
         "undeclared arguments are refused in an edit",

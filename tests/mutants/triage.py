@@ -68,7 +68,7 @@ TRIAGE_TABLE = (
     Mutant(
         "a redacted value reaches no model",
         "gateway/triage/packet.py",
-        "every = arguments(args, ruling.redact)",
+        "every = arguments(args, decision.redact)",
         "every = arguments(args)",
         TRIAGE,
     ),

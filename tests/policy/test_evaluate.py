@@ -1,4 +1,4 @@
-"""A ruling says what a call needs, and is closed where the policy is silent."""
+"""An evaluation says what a call needs, and is closed where the policy is silent."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from twokey.gateway.approvals.decisions import Reviewer, Standing
 from twokey.gateway.approvals.quorum import objection
-from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy, ToolRule
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -50,12 +50,12 @@ agents:
 )
 
 
-def judge(tool: str, agent: str = "support", **args: JsonValue) -> Ruling:
+def judge(tool: str, agent: str = "support", **args: JsonValue) -> Evaluation:
     return evaluate(POLICY, agent=agent, tool=tool, args=args)
 
 
-def names(ruling: Ruling) -> list[str]:
-    return [role.name for role in ruling.requirement.of]
+def names(evaluation: Evaluation) -> list[str]:
+    return [role.name for role in evaluation.requirement.of]
 
 
 @pytest.mark.parametrize(
@@ -126,37 +126,37 @@ def test_the_narrower_place_wins_for_people_channel_and_time() -> None:
 
 
 def test_what_a_tool_declares_goes_into_the_ruling() -> None:
-    ruling = judge("refund")
+    evaluation = judge("refund")
 
-    assert ruling.allow == (Verb.APPROVE, Verb.REJECT)
-    assert ruling.requires_reason
-    assert ruling.idempotent
+    assert evaluation.allow == (Verb.APPROVE, Verb.REJECT)
+    assert evaluation.requires_reason
+    assert evaluation.idempotent
     assert judge("other").allow == tuple(Verb)
 
 
 def test_a_description_shows_values_as_text_and_hides_redacted_ones() -> None:
-    ruling = judge(
+    evaluation = judge(
         "refund", amount=5, card={"number": "4111"}, names=["{args.amount}", "b"]
     )
 
-    assert ruling.description == (
+    assert evaluation.description == (
         "Refund 5 to •••••• (hidden by policy) of {args.amount}"
     )
 
 
 def test_a_description_says_what_is_missing_and_what_it_leaves_out() -> None:
-    ruling = judge("refund", amount="9" * 250, card="gone", names=[])
+    evaluation = judge("refund", amount="9" * 250, card="gone", names=[])
 
-    assert ruling.description == (
+    assert evaluation.description == (
         f"Refund {'9' * 200}… (50 more characters) to (missing) of (missing)"
     )
 
 
 def test_nothing_below_a_redacted_value_is_shown() -> None:
-    ruling = judge("refund", agent="night", amount=1, names=["Ana"])
+    evaluation = judge("refund", agent="night", amount=1, names=["Ana"])
 
-    assert "Ana" not in ruling.description
-    assert ruling.redact == ("args.card.number", "args.names")
+    assert "Ana" not in evaluation.description
+    assert evaluation.redact == ("args.card.number", "args.names")
 
 
 @pytest.mark.parametrize("reviewers", [(), ("ghost",), ("ghost", "phantom")])
@@ -196,13 +196,13 @@ def test_the_schema_of_the_policy_wins_over_that_of_the_agent() -> None:
     ],
 )
 def test_an_unusable_schema_of_the_agent_takes_edits_away(schema: JsonObject) -> None:
-    ruling = evaluate(
+    evaluation = evaluate(
         POLICY, agent="a", tool="other", args={"a": 1}, declared_schema=schema
     )
 
-    assert ruling.args_schema is None
-    assert Verb.EDIT not in ruling.allow
-    assert ruling.reasons[-1] == (
+    assert evaluation.args_schema is None
+    assert Verb.EDIT not in evaluation.allow
+    assert evaluation.reasons[-1] == (
         "The agent's schema for this tool is unusable: no edits here."
     )
 
@@ -210,11 +210,11 @@ def test_an_unusable_schema_of_the_agent_takes_edits_away(schema: JsonObject) ->
 def test_a_tool_that_allows_only_edits_can_still_be_rejected() -> None:
     policy = Policy(version=1, tools={"t": ToolRule(allow=(Verb.EDIT,))})
 
-    ruling = evaluate(
+    evaluation = evaluate(
         policy, agent="a", tool="t", args={}, declared_schema={"type": "strang"}
     )
 
-    assert ruling.allow == (Verb.REJECT,)
+    assert evaluation.allow == (Verb.REJECT,)
 
 
 TIERS = st.sampled_from(Tier)
@@ -280,8 +280,10 @@ def test_what_is_set_for_one_agent_never_allows_another_decision(
 def test_every_call_gets_a_ruling_whatever_its_arguments_and_schema(
     tool: str, agent: str, args: JsonObject, schema: JsonObject | None
 ) -> None:
-    ruling = evaluate(POLICY, agent=agent, tool=tool, args=args, declared_schema=schema)
+    evaluation = evaluate(
+        POLICY, agent=agent, tool=tool, args=args, declared_schema=schema
+    )
 
-    assert ruling.tier.rank >= judge(tool).tier.rank
-    assert ruling.allow
-    assert ruling.requirement.of
+    assert evaluation.tier.rank >= judge(tool).tier.rank
+    assert evaluation.allow
+    assert evaluation.requirement.of

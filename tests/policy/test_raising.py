@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from twokey.gateway.policy.evaluate import Ruling, evaluate, listed_tier
+from twokey.gateway.policy.evaluate import Evaluation, evaluate, listed_tier
 from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.overrides import Override
@@ -55,27 +55,27 @@ agents:
 FACTS = Facts(now_ms=NOW, windows={"refunded": 100_000_000})
 
 
-def judge(tool: str, facts: Facts | None = FACTS, **args: JsonValue) -> Ruling:
+def judge(tool: str, facts: Facts | None = FACTS, **args: JsonValue) -> Evaluation:
     return evaluate(POLICY, agent="a", tool=tool, args=args, facts=facts)
 
 
 def test_a_rule_that_does_not_hold_changes_nothing() -> None:
-    ruling = judge("refund", amount=10)
+    evaluation = judge("refund", amount=10)
 
-    assert (ruling.tier, ruling.fired) == (Tier.APPROVE, ())
-    assert ruling.reasons == ("The policy lists this tool as approve.",)
+    assert (evaluation.tier, evaluation.fired) == (Tier.APPROVE, ())
+    assert evaluation.reasons == ("The policy lists this tool as approve.",)
 
 
 def test_a_rule_that_holds_raises_and_says_what_it_saw() -> None:
-    ruling = judge("refund", amount=501, card="4111")
+    evaluation = judge("refund", amount=501, card="4111")
 
-    assert ruling.tier is Tier.ESCALATE
-    assert ruling.requirement.approvals == 2
-    assert ruling.reasons[1:] == (
+    assert evaluation.tier is Tier.ESCALATE
+    assert evaluation.requirement.approvals == 2
+    assert evaluation.reasons[1:] == (
         "Raised to escalate: refund over 500.",
         "Raised to escalate: test card.",
     )
-    assert [rule.values for rule in ruling.fired] == [
+    assert [rule.values for rule in evaluation.fired] == [
         (("args.amount", "501"),),
         (("args.card", "•••••• (hidden by policy)"),),
     ]
@@ -93,25 +93,28 @@ def test_a_total_is_read_in_natural_units() -> None:
 
 
 def test_a_rule_may_deny_and_the_reason_is_for_the_model() -> None:
-    ruling = judge("refund", FACTS.with_(rejections_in_row=6), amount=1)
+    evaluation = judge("refund", FACTS.with_(rejections_in_row=6), amount=1)
 
-    assert ruling.tier is Tier.DENY
-    assert ruling.reasons[-1] == "Raised to deny: nobody wants this."
+    assert evaluation.tier is Tier.DENY
+    assert evaluation.reasons[-1] == "Raised to deny: nobody wants this."
 
 
 def test_a_rule_may_ask_for_a_notice_only() -> None:
-    ruling = judge("look_up", id=101)
+    evaluation = judge("look_up", id=101)
 
-    assert (ruling.tier, ruling.channel) == (Tier.NOTIFY, "#notices")
+    assert (evaluation.tier, evaluation.channel) == (Tier.NOTIFY, "#notices")
     assert judge("look_up", id=1).channel == "#agent-approvals"
 
 
 def test_rules_of_one_agent_come_on_top_of_those_of_the_tool() -> None:
-    ruling = evaluate(
+    evaluation = evaluate(
         POLICY, agent="night", tool="refund", args={"amount": 501}, facts=FACTS
     )
 
-    assert [rule.because for rule in ruling.fired] == ["refund over 500", "at night"]
+    assert [rule.because for rule in evaluation.fired] == [
+        "refund over 500",
+        "at night",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -128,12 +131,12 @@ def test_rules_of_one_agent_come_on_top_of_those_of_the_tool() -> None:
 def test_what_cannot_be_checked_escalates_and_says_so(
     facts: Facts | None, args: JsonObject, problem: str
 ) -> None:
-    ruling = evaluate(POLICY, agent="a", tool="refund", args=args, facts=facts)
+    evaluation = evaluate(POLICY, agent="a", tool="refund", args=args, facts=facts)
 
-    assert ruling.tier is Tier.ESCALATE
+    assert evaluation.tier is Tier.ESCALATE
     assert any(
         reason.startswith("Raised to escalate: ") and problem in reason
-        for reason in ruling.reasons
+        for reason in evaluation.reasons
     )
 
 
@@ -148,10 +151,10 @@ def test_arguments_that_do_not_fit_the_policys_schema_escalate(
 ) -> None:
     assert judge("typed", id=1).tier is Tier.AUTO
 
-    ruling = evaluate(POLICY, agent="a", tool="typed", args=args, facts=FACTS)
+    evaluation = evaluate(POLICY, agent="a", tool="typed", args=args, facts=FACTS)
 
-    assert ruling.tier is Tier.ESCALATE
-    assert "do not fit the policy's schema" in ruling.reasons[-1]
+    assert evaluation.tier is Tier.ESCALATE
+    assert "do not fit the policy's schema" in evaluation.reasons[-1]
 
 
 def test_time_is_counted_from_the_tier_that_the_call_has() -> None:
@@ -166,14 +169,14 @@ def test_time_is_counted_from_the_tier_that_the_call_has() -> None:
 
 
 def test_those_who_are_called_later_may_vote_from_the_start() -> None:
-    ruling = judge("refund", amount=1)
+    evaluation = judge("refund", amount=1)
 
-    assert ruling.escalate_to == "senior"
-    assert [role.users for role in ruling.escalate_roles] == [("U0LEAD",)]
-    assert [role.name for role in ruling.requirement.of] == ["support", "senior"]
+    assert evaluation.escalate_to == "senior"
+    assert [role.users for role in evaluation.escalate_roles] == [("U0LEAD",)]
+    assert [role.name for role in evaluation.requirement.of] == ["support", "senior"]
 
 
-def override(tool: str, **asked: object) -> Ruling:
+def override(tool: str, **asked: object) -> Evaluation:
     return evaluate(
         POLICY,
         agent="a",
@@ -236,12 +239,12 @@ def test_the_default_is_loosened_only_for_a_tool_that_is_not_listed(
     ]
 
     wanted = [runs, runs, False, "t" not in tools]
-    assert [ruling.overridable for ruling in asked] == wanted
-    assert [ruling.tier is Tier.AUTO for ruling in asked] == wanted
+    assert [evaluation.overridable for evaluation in asked] == wanted
+    assert [evaluation.tier is Tier.AUTO for evaluation in asked] == wanted
 
 
 def test_an_override_of_another_tool_says_nothing() -> None:
-    ruling = evaluate(
+    evaluation = evaluate(
         POLICY,
         agent="a",
         tool="tag",
@@ -249,7 +252,7 @@ def test_an_override_of_another_tool_says_nothing() -> None:
         overrides={"refund": Override(tier=Tier.DENY)},
     )
 
-    assert ruling.tier is Tier.APPROVE
+    assert evaluation.tier is Tier.APPROVE
 
 
 TIERS = st.sampled_from(Tier)
@@ -344,7 +347,7 @@ def test_an_overridable_tool_is_never_below_what_its_rules_demand(
 ) -> None:
     policy = policy_of(tier, rules, loose=True)
 
-    ruling = evaluate(
+    evaluation = evaluate(
         policy,
         agent="a",
         tool="t",
@@ -353,8 +356,8 @@ def test_an_overridable_tool_is_never_below_what_its_rules_demand(
         overrides={"t": Override(tier=asked)},
     )
 
-    assert all(ruling.tier.rank >= rule.to.rank for rule in ruling.fired)
+    assert all(evaluation.tier.rank >= rule.to.rank for rule in evaluation.fired)
     if tier is Tier.DENY:
-        assert ruling.tier is Tier.DENY
+        assert evaluation.tier is Tier.DENY
     if facts is not None and facts.problems:
-        assert ruling.tier.rank >= Tier.ESCALATE.rank
+        assert evaluation.tier.rank >= Tier.ESCALATE.rank

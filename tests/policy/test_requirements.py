@@ -14,7 +14,7 @@ from twokey.cli.main import run
 from twokey.cli.policy_words import explained, idle_requirements, replayed
 from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import stricter, tally
-from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.load import BadPolicy, load_policy
 from twokey.gateway.policy.replay import Row, replay
@@ -70,15 +70,15 @@ def agreed(requirement: Requirement, people: Iterable[str]) -> bool:
     return tally(requirement, votes, "h").is_met
 
 
-def judge(tool: str, amount: float = 1) -> Ruling:
+def judge(tool: str, amount: float = 1) -> Evaluation:
     return evaluate(
         POLICY, agent="a", tool=tool, args={"amount": amount}, facts=Facts(now_ms=1)
     )
 
 
 def who(requirement: Requirement) -> str:
-    ruling = judge("letter").with_(requirement=requirement)
-    return dict(explained(ruling, None))["who"]
+    evaluation = judge("letter").with_(requirement=requirement)
+    return dict(explained(evaluation, None))["who"]
 
 
 def problems(text: str) -> list[str]:
@@ -208,17 +208,19 @@ def test_a_rule_with_a_requirement_alone_puts_an_auto_call_to_people() -> None:
     )
 
     facts = Facts(now_ms=1)
-    ruling = evaluate(policy, agent="a", tool="pay", args={"x": 2}, facts=facts)
+    evaluation = evaluate(policy, agent="a", tool="pay", args={"x": 2}, facts=facts)
 
-    assert ruling.tier is Tier.APPROVE
+    assert evaluation.tier is Tier.APPROVE
 
 
 def test_a_rule_that_cannot_be_checked_needs_what_it_names() -> None:
-    ruling = evaluate(POLICY, agent="a", tool="refund", args={}, facts=Facts(now_ms=1))
+    evaluation = evaluate(
+        POLICY, agent="a", tool="refund", args={}, facts=Facts(now_ms=1)
+    )
 
-    assert ruling.tier is Tier.ESCALATE
-    assert not agreed(ruling.requirement, ["U0ANA", "U0BEN", "U0FIN"])
-    assert agreed(ruling.requirement, ["U0ANA", "U0BEN", "U0FIN", "U0LEAD"])
+    assert evaluation.tier is Tier.ESCALATE
+    assert not agreed(evaluation.requirement, ["U0ANA", "U0BEN", "U0FIN"])
+    assert agreed(evaluation.requirement, ["U0ANA", "U0BEN", "U0FIN", "U0LEAD"])
 
 
 def test_everybody_who_may_be_asked_by_a_rule_counts_as_a_reviewer() -> None:

@@ -38,8 +38,8 @@ TIERS = st.sampled_from(Tier)
 
 
 def asked(tool: str, agent: str = "a", amount: float = 1) -> TriageRule | None:
-    ruling = evaluate(POLICY, agent=agent, tool=tool, args={"amount": amount})
-    return ruling.triage
+    evaluation = evaluate(POLICY, agent=agent, tool=tool, args={"amount": amount})
+    return evaluation.triage
 
 
 def test_the_narrower_rule_replaces_the_wider_as_a_whole() -> None:
@@ -107,7 +107,7 @@ def test_what_others_ask_for_is_joined_whatever_the_agent_wishes(
 
 
 def test_a_raise_brings_the_people_and_the_time_of_the_higher_tier() -> None:
-    ruling = evaluate(
+    evaluation = evaluate(
         POLICY,
         agent="a",
         tool="pay",
@@ -115,8 +115,8 @@ def test_a_raise_brings_the_people_and_the_time_of_the_higher_tier() -> None:
         also=[Raise(to=Tier.ESCALATE, reason="odd")],
     )
 
-    assert (ruling.requirement.approvals, ruling.requirement.at_least) == (
+    assert (evaluation.requirement.approvals, evaluation.requirement.at_least) == (
         2,
         {"senior": 1},
     )
-    assert ruling.ttl_ms == 300_000
+    assert evaluation.ttl_ms == 300_000

@@ -14,7 +14,7 @@ from pydantic import JsonValue
 
 from tests.levels import examples
 from twokey.gateway.errors import PolicyError
-from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.expressions import (
     Answer,
     BadExpression,
@@ -159,24 +159,24 @@ def test_a_list_has_a_value_or_not_or_nobody_can_tell(
     ],
 )
 def test_what_no_rule_can_tell_is_for_two_people(source: str, value: JsonValue) -> None:
-    ruling = ruled(source, {"level": value})
+    evaluation = evaluated(source, {"level": value})
 
-    assert ruling.tier is Tier.ESCALATE
-    (rule,) = ruling.fired
+    assert evaluation.tier is Tier.ESCALATE
+    (rule,) = evaluation.fired
     assert rule.problem
     assert "could not be checked, because" in rule.reason
 
 
 def test_the_reason_names_the_types_and_nothing_of_the_call() -> None:
-    ruling = ruled("args.level == 3", {"level": "<!channel>"})
+    evaluation = evaluated("args.level == 3", {"level": "<!channel>"})
 
-    assert ruling.fired[0].reason == (
+    assert evaluation.fired[0].reason == (
         "Raised to escalate: the rule 'embargo' could not be checked, because it "
         "compares a number with a text."
     )
 
 
-def ruled(source: str, args: JsonObject) -> Ruling:
+def evaluated(source: str, args: JsonObject) -> Evaluation:
     rule = {"to": "deny", "when": source, "because": "embargo"}
     tools = {"ship": {"tier": "auto", "raise": [rule]}}
     policy = load_policy(json.dumps({"version": 1, "tools": tools}), "p.yml")

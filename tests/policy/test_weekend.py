@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from pydantic import JsonValue
 
-from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.windows import window_uses
@@ -25,7 +25,7 @@ class Weekend:
     def __init__(self) -> None:
         self.kept: list[tuple[int, str, str, int]] = []
 
-    def call(self, tool: str, at: str, **args: JsonValue) -> Ruling:
+    def call(self, tool: str, at: str, **args: JsonValue) -> Evaluation:
         now_ms = int(datetime.fromisoformat(at).timestamp() * 1000)
         found = window_uses(POLICY, agent="support", tool=tool, args=args)
         totals: dict[str, int] = {}
@@ -37,27 +37,27 @@ class Weekend:
                 and at_ms > now_ms - use.within_ms
             )
             totals[use.window] = before + use.amount_micro
-        ruling = evaluate(
+        evaluation = evaluate(
             POLICY,
             agent="support",
             tool=tool,
             args=args,
             facts=Facts(now_ms=now_ms, windows=totals, problems=found.problems),
         )
-        if ruling.tier is not Tier.DENY:
+        if evaluation.tier is not Tier.DENY:
             rows = [(now_ms, u.window, u.key, u.amount_micro) for u in found.uses]
             self.kept += rows
-        return ruling
+        return evaluation
 
-    def refund(self, at: str, amount: float, customer: str = "C1") -> Ruling:
+    def refund(self, at: str, amount: float, customer: str = "C1") -> Evaluation:
         return self.call("process_refund", at, amount=amount, customer_id=customer)
 
 
 @pytest.mark.parametrize("tool", ["check_inventory", "track_package"])
 def test_inventory_and_packages_are_read_without_anybody(tool: str) -> None:
-    ruling = Weekend().call(tool, SATURDAY_NOON, id="7")
+    evaluation = Weekend().call(tool, SATURDAY_NOON, id="7")
 
-    assert ruling.tier is Tier.AUTO
+    assert evaluation.tier is Tier.AUTO
 
 
 def test_every_refund_needs_a_person_however_small() -> None:
@@ -87,7 +87,7 @@ def test_a_refund_over_50_needs_a_senior_and_nobody_else() -> None:
 def test_the_address_of_a_shipped_order_takes_two_people(
     status: str, tier: Tier
 ) -> None:
-    ruling = Weekend().call(
+    evaluation = Weekend().call(
         "change_address",
         SATURDAY_NOON,
         order_id="1",
@@ -95,7 +95,7 @@ def test_the_address_of_a_shipped_order_takes_two_people(
         address="5 High Street",
     )
 
-    assert ruling.tier is tier
+    assert evaluation.tier is tier
 
 
 def test_the_third_request_within_an_hour_at_night_is_refused() -> None:
@@ -126,13 +126,17 @@ def test_by_day_the_third_refund_is_for_people_to_decide(hour: str) -> None:
 def test_three_refunds_of_49_are_caught_by_the_sum_of_a_day() -> None:
     weekend = Weekend()
 
-    rulings = [
+    evaluations = [
         weekend.refund(f"2026-07-04T12:{minute}:00+01:00", 49)
         for minute in ("00", "20", "40")
     ]
 
-    assert [one.tier for one in rulings] == [Tier.APPROVE, Tier.APPROVE, Tier.ESCALATE]
-    assert rulings[-1].fired[0].values == (("windows.refunded_24h", "147"),)
+    assert [one.tier for one in evaluations] == [
+        Tier.APPROVE,
+        Tier.APPROVE,
+        Tier.ESCALATE,
+    ]
+    assert evaluations[-1].fired[0].values == (("windows.refunded_24h", "147"),)
 
 
 def test_the_sum_is_that_of_one_customer_and_of_one_day() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from twokey.gateway.policy.evaluate import Ruling, evaluate
+from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.rules import Policy
@@ -17,7 +17,7 @@ from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
 from twokey.gateway.service.advising import Advising
 from twokey.gateway.service.hints import apply_hint
-from twokey.gateway.service.proposals import Ruled
+from twokey.gateway.service.proposals import EvaluatedCall
 from twokey.gateway.triage.packet import Packet
 
 EVERY = "[auto, notify, approve, escalate]"
@@ -72,10 +72,10 @@ tools:
 
 def judge(
     policy: Policy, call: ProposedCall, hint: CallHint | None, also: Any
-) -> Ruling:
+) -> Evaluation:
     """Judge a call as submitting does, with the wish of the agent's own code."""
 
-    def one(override: Override | None) -> Ruling:
+    def one(override: Override | None) -> Evaluation:
         overrides = None if override is None else {call.tool: override}
         return evaluate(
             policy,
@@ -106,14 +106,14 @@ def test_no_answer_of_triage_ever_lowers_a_call(
     alone = judge(policy, call, hint, ())
     advising = Advising(Answering(answer), Turn(ref=REF, calls=(call,)))
 
-    advised = asyncio.run(advising.advise([Ruled(call, alone)], now_ms=0))
+    advised = asyncio.run(advising.advise([EvaluatedCall(call, alone)], now_ms=0))
     found = advised.get(0)
-    ruling = judge(policy, call, hint, found.also if found else ())
+    evaluation = judge(policy, call, hint, found.also if found else ())
 
-    assert ruling.tier.rank >= alone.tier.rank
+    assert evaluation.tier.rank >= alone.tier.rank
     raised = found.opinion.raised_to if found else None
-    assert ruling.tier is join(alone.tier, raised or alone.tier)
-    assert may_deny or ruling.tier is not Tier.DENY or alone.tier is Tier.DENY
+    assert evaluation.tier is join(alone.tier, raised or alone.tier)
+    assert may_deny or evaluation.tier is not Tier.DENY or alone.tier is Tier.DENY
     assert raised is None or isinstance(answer, dict)
 
 
@@ -122,12 +122,12 @@ async def test_a_turn_that_is_judged_again_waits_no_second_time() -> None:
     calls = tuple(
         ProposedCall(tool=tool, args={}, tool_call_id=tool) for tool in ("tool", "late")
     )
-    ruled = [Ruled(call, judge(policy, call, None, ())) for call in calls]
+    evaluated = [EvaluatedCall(call, judge(policy, call, None, ())) for call in calls]
     triage = Answering(None, is_hanging=True)
     advising = Advising(triage, Turn(ref=REF, calls=calls))
 
-    first = await advising.advise([ruled[0]], now_ms=0)
-    again = await advising.advise(ruled, now_ms=0)
+    first = await advising.advise([evaluated[0]], now_ms=0)
+    again = await advising.advise(evaluated, now_ms=0)
 
     assert triage.asked == ["tool"]
     assert {one.silence for one in (*first.values(), *again.values())} == {"timeout"}
@@ -136,13 +136,13 @@ async def test_a_turn_that_is_judged_again_waits_no_second_time() -> None:
 
 async def test_a_call_that_is_judged_again_keeps_its_first_advice() -> None:
     call = ProposedCall(tool="tool", args={"n": 0}, tool_call_id="c1")
-    ruled = [Ruled(call, judge(policy_of(Tier.APPROVE), call, None, ()))]
+    evaluated = [EvaluatedCall(call, judge(policy_of(Tier.APPROVE), call, None, ()))]
     triage = Answering({"raise_to": "escalate"})
     advising = Advising(triage, Turn(ref=REF, calls=(call,)))
 
-    first = await advising.advise(ruled, now_ms=0)
+    first = await advising.advise(evaluated, now_ms=0)
     triage.answer = {"raise_to": "none", "score": 0}
-    again = await advising.advise(ruled, now_ms=0)
+    again = await advising.advise(evaluated, now_ms=0)
 
     assert triage.asked == ["tool"]
     assert dict(again) == dict(first)
@@ -152,11 +152,11 @@ async def test_a_call_that_is_judged_again_keeps_its_first_advice() -> None:
 @pytest.mark.parametrize("args", [{"n": float("nan")}, {"n": "\ud800"}])
 async def test_what_is_no_strict_json_is_put_to_nobody(args: Any) -> None:
     call = ProposedCall(tool="other", args=args, tool_call_id="c1")
-    ruled = Ruled(call, judge(policy_of(Tier.APPROVE), call, None, ()))
+    evaluated = EvaluatedCall(call, judge(policy_of(Tier.APPROVE), call, None, ()))
     triage = Answering({"raise_to": "deny"})
 
     advised = await Advising(triage, Turn(ref=REF, calls=(call,))).advise(
-        [ruled], now_ms=0
+        [evaluated], now_ms=0
     )
 
     assert (triage.asked, dict(advised)) == ([], {})
@@ -164,9 +164,11 @@ async def test_what_is_no_strict_json_is_put_to_nobody(args: Any) -> None:
 
 async def test_a_call_that_is_refused_anyhow_is_put_to_nobody() -> None:
     call = ProposedCall(tool="other", args={}, tool_call_id="c1")
-    ruling = judge(policy_of(Tier.APPROVE), call, None, ())
+    evaluation = judge(policy_of(Tier.APPROVE), call, None, ())
     triage = Answering({"raise_to": "deny"})
     advising = Advising(triage, Turn(ref=REF, calls=(call,)))
 
-    assert not await advising.advise([Ruled(call, ruling, "frozen")], now_ms=0)
+    assert not await advising.advise(
+        [EvaluatedCall(call, evaluation, "frozen")], now_ms=0
+    )
     assert not triage.asked

@@ -32,8 +32,8 @@ TEXTS = st.text(max_size=2000)
 
 
 def packet(args: JsonObject, tool: str = "pay", now_ms: int = 0) -> Packet:
-    ruling = evaluate(POLICY, agent="shop", tool=tool, args=args)
-    return packet_of(ruling, agent="shop", tool=tool, args=args, now_ms=now_ms)
+    evaluation = evaluate(POLICY, agent="shop", tool=tool, args=args)
+    return packet_of(evaluation, agent="shop", tool=tool, args=args, now_ms=now_ms)
 
 
 def test_a_packet_says_what_is_asked_and_why() -> None:

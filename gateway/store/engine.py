@@ -291,7 +291,7 @@ class _FolderServer:
 
 
 def pause_s(deaths: int) -> float:
-    """Return the seconds to wait after so many deaths in a row: doubled, but bounded."""
+    """Return the seconds to wait after so many deaths in a row: doubled, bounded."""
     # A full disk lasts for thousands of tries, and a float holds 1,023 doublings.
     return min(_FIRST_PAUSE_S * 2.0 ** min(deaths, _MOST_DOUBLINGS), _LONGEST_PAUSE_S)
 

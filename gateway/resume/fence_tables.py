@@ -37,10 +37,27 @@ _SQLITE = {
     ("twokey.gateway.resume.sqlite", "SqliteSaver"),
 }
 _PAUSE_MS = 15_000
-"""How long Postgres lets a writer that was paused in its transaction hold up others."""
+"""How long a writer that was paused in its transaction may hold up others."""
 _CREATE_LOCK = 0x74776F66656E6365
-_MAY_NOT = "42501"
-"""SQLSTATE of a statement for which the user lacks a privilege."""
+_MAY_NOT, _IS_LOCKED = "42501", "55P03"
+"""SQLSTATE: the user lacks a privilege; a lock was not given within `lock_timeout`."""
+
+_RAISE = (
+    "INSERT INTO twokey_fences AS kept (lease, fence) VALUES (%s, %s) "
+    "ON CONFLICT (lease) DO UPDATE "
+    "SET fence = greatest(kept.fence, excluded.fence) RETURNING fence"
+)
+# A paused client leaves its session waiting for it. Postgres does not end that by its
+# `idle_in_transaction_session_timeout`: the time is not counted within a pipeline, nor
+# after the message with which psycopg ends one.
+_END_PAUSED = (
+    "SELECT count(pg_terminate_backend(pid)) "
+    "FROM pg_locks JOIN pg_stat_activity USING (pid) "
+    "WHERE relation = 'twokey_fences'::regclass AND mode = 'RowShareLock' "
+    "AND wait_event = 'ClientRead' "
+    "AND greatest(query_start, state_change) "
+    "< clock_timestamp() - %s * interval '1 millisecond'"
+)
 
 
 class NoFenceTable(Exception):
@@ -52,6 +69,7 @@ class PostgresFence:
 
     A write locks its lease's row until it is committed, so a new holder that writes
     its fence waits for the writes under the old one, and all later ones are refused.
+    Sessions that do not go on with their write are ended by who waits for them.
     """
 
     def __init__(self) -> None:
@@ -67,13 +85,13 @@ class PostgresFence:
             if not self._has_table:
                 await _create(conn)
                 self._has_table = True
-            cursor = await conn.execute(
-                "INSERT INTO twokey_fences AS kept (lease, fence) VALUES (%s, %s) "
-                "ON CONFLICT (lease) DO UPDATE "
-                "SET fence = greatest(kept.fence, excluded.fence) RETURNING fence",
-                (lease.name, lease.fence),
-            )
-            return _first(await cursor.fetchone())
+            try:
+                return await _raised(conn, lease)
+            except Exception as error:
+                if getattr(error, "sqlstate", "") != _IS_LOCKED:
+                    raise
+            await conn.execute(_END_PAUSED, (_PAUSE_MS,))
+            return await _raised(conn, lease)
 
     async def write(
         self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
@@ -85,17 +103,23 @@ class PostgresFence:
         """
         del config
         async with _connection(saver) as conn, conn.transaction():
-            # Postgres ends the session of a writer that is paused in here.
             cursor = await conn.execute(
-                "SELECT fence, "
-                "set_config('idle_in_transaction_session_timeout', %s, true) "
-                "FROM twokey_fences WHERE lease = %s FOR SHARE",
-                (str(_PAUSE_MS), lease.name),
+                "SELECT fence FROM twokey_fences WHERE lease = %s FOR SHARE",
+                (lease.name,),
             )
             if _first(await cursor.fetchone()) != lease.fence:
                 raise LeaseLost
             module: Any = importlib.import_module(POSTGRES)
             return await put(module.AsyncPostgresSaver(conn, serde=saver.serde))
+
+
+async def _raised(conn: Any, lease: Lease) -> int:  # noqa: ANN401 - of an optional package
+    async with conn.transaction():
+        await conn.execute(
+            "SELECT set_config('lock_timeout', %s, true)", (str(_PAUSE_MS),)
+        )
+        cursor = await conn.execute(_RAISE, (lease.name, lease.fence))
+        return _first(await cursor.fetchone())
 
 
 async def _create(conn: Any) -> None:  # noqa: ANN401 - of an optional package

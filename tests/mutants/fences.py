@@ -70,8 +70,8 @@ FENCES_TABLE = (
     Mutant(
         "a writer that is paused in its transaction holds up nobody for long",
         "gateway/resume/fence_tables.py",
-        "(str(_PAUSE_MS), lease.name),",
-        '("0", lease.name),',
+        "await conn.execute(_END_PAUSED, (_PAUSE_MS,))",
+        "pass",
         FENCES,
     ),
     Mutant(

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.memory import InMemorySaver
 
@@ -29,6 +30,10 @@ from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.store import fences
 from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.store import Store
+
+CHECKPOINT: RunnableConfig = {
+    "configurable": {"thread_id": "paused", "checkpoint_ns": "", "checkpoint_id": "c1"}
+}
 
 Saver = BaseCheckpointSaver[Any]
 KINDS = ["sqlite", "postgres", "memory"]
@@ -256,14 +261,18 @@ async def test_a_lease_ends_with_the_clock_that_counts_suspension(
 
 
 @asynccontextmanager
-async def paused_in_a_write(url: str, lease: Lease) -> AsyncGenerator[None]:
+async def paused_in_a_write(
+    url: str, lease: Lease, writes: list[tuple[str, int]]
+) -> AsyncGenerator[None]:
     """Stay in the middle of a write, as a process does that is stopped there."""
     async with open_checkpoints(url) as saver:
         fence = fence_tables.PostgresFence()
         await fence.raised(saver, lease)
         inside = asyncio.Event()
 
-        async def put(_: Saver | None) -> None:
+        async def put(inner: Saver | None) -> None:
+            if inner and writes:
+                await inner.aput_writes(CHECKPOINT, writes, "task")
             inside.set()
             await asyncio.Event().wait()
 
@@ -274,14 +283,18 @@ async def paused_in_a_write(url: str, lease: Lease) -> AsyncGenerator[None]:
         await asyncio.gather(writing, return_exceptions=True)
 
 
+@pytest.mark.parametrize("writes", [[], [("messages", 1)]])
 async def test_a_writer_that_is_paused_in_a_transaction_holds_up_nobody_for_long(
-    store: Store, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+    store: Store,
+    postgres_url: str,
+    monkeypatch: pytest.MonkeyPatch,
+    writes: list[tuple[str, int]],
 ) -> None:
     monkeypatch.setattr(fence_tables, "_PAUSE_MS", 300)
     at = place(store, "paused")
     async with (
         store.threads.lease(at.keys, "default", "shop", "paused") as lease,
-        paused_in_a_write(postgres_url, lease),
+        paused_in_a_write(postgres_url, lease, writes),
         open_checkpoints(postgres_url) as saver,
     ):
         await take_away(store, at)

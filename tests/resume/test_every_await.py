@@ -1,0 +1,171 @@
+"""Pause, kill or cut off a gateway at any await of a step: nothing doubles or forks.
+
+Two gateways share a store and a Postgres. Whatever one of them sends to either is a
+point; from a chosen one on it sends nothing more, while the other takes its threads
+over. Between two points it only computes: nobody outside can tell these places apart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from contextvars import ContextVar
+from typing import Any, Literal, cast
+
+import psycopg
+import pytest
+from langchain_core.tools import tool
+from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
+
+from tests.chaos.oracle import FORKS
+from tests.conftest import eventually
+from tests.resume import sample_tools
+from tests.resume.house import POLICY, House
+from tests.resume.postgres_server import fresh_database
+from twokey.gateway.approvals.decisions import Approve, Reconcile
+from twokey.gateway.approvals.events import EventName
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.resume import fence_tables
+from twokey.gateway.resume.checkpoints import open_checkpoints
+from twokey.gateway.resume.graphs import attached
+from twokey.gateway.resume.langgraph_local import LangGraphLocal
+from twokey.gateway.store.connection import Connection
+from twokey.gateway.store.store import Store
+
+LEASE_MS = 400
+LAST = 170
+"""There is no later point in these steps, or hardly any."""
+STEP = 1 if "TWOKEY_EVERY_AWAIT" in os.environ else 48
+RULES = load_policy(POLICY + "  ping: {tier: notify}\n", "policy.yml")
+Kind = Literal["stop", "kill", "cut"]
+
+
+@tool
+def ping() -> str:
+    """Ping; people are told where the policy says so."""
+    sample_tools.note("ping")
+    return "pinged"
+
+
+_is_first: ContextVar[bool] = ContextVar("is_first", default=False)
+
+
+class Halt:
+    """Hold up one gateway from its nth point on."""
+
+    def __init__(self, kind: Kind, at: int) -> None:
+        self.kind = kind
+        self.left = at
+        self.reached = asyncio.Event()
+        self.goes_on = asyncio.Event()
+
+    async def point(self, *, is_store: bool) -> None:
+        """Pass a point, or wait there."""
+        if not _is_first.get():
+            return
+        self.left -= 1
+        if self.left > 0 or (self.kind == "cut" and not is_store):
+            return
+        self.reached.set()
+        await self.goes_on.wait()
+
+    def around(self, real: Any, *, is_store: bool) -> Callable[..., Awaitable[Any]]:
+        """Put a point before and behind a function."""
+
+        async def pointed(*given: Any, **named: Any) -> Any:
+            await self.point(is_store=is_store)
+            found = await real(*given, **named)
+            await self.point(is_store=is_store)
+            return found
+
+        return pointed
+
+
+@asynccontextmanager
+async def gateway(url: str, database: str) -> AsyncGenerator[House]:
+    """Open a gateway with connections of its own; nobody works in it yet."""
+    store = Store(url, lease_ms=LEASE_MS)
+    async with open_checkpoints(database) as saver:
+        runner = LangGraphLocal(attached(sample_tools.graph(ping), saver), agent="shop")
+        house = House(store, runner, saver)
+        house.policy = RULES
+        yield house
+    await store.close()
+
+
+async def decide_all(house: House, kind: Kind) -> None:
+    """Approve what waits, and settle what is in doubt, until the thread has ended.
+
+    Whether a call ran is known of a killed process. One that is paused may still run
+    it, so nobody may say "again".
+    """
+    for item in await house.items():
+        if item.is_pending:
+            await house.decide(item, Approve())
+        elif item.state is ItemState.IN_DOUBT:
+            has_run = any(line.startswith(item.tool) for line in sample_tools.ledger())
+            again = kind == "kill" and not has_run
+            finding = Finding.RERUN if again else Finding.EXECUTED
+            await house.decide(item, Reconcile(finding=finding))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("at", range(1, LAST, STEP))
+@pytest.mark.parametrize("kind", ["stop", "kill", "cut"])
+async def test_whatever_halts_a_gateway_nothing_doubles_or_forks(
+    store: Store,
+    postgres: str,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Kind,
+    at: int,
+) -> None:
+    halt, database = Halt(kind, at), fresh_database(postgres)
+    # Who is halted inside its transaction holds up the other one for so long.
+    monkeypatch.setattr(fence_tables, "_PAUSE_MS", 500)
+    for name in ("command", "together", "evalsha"):
+        real = getattr(Connection, name)
+        monkeypatch.setattr(Connection, name, halt.around(real, is_store=True))
+    for name in ("aget_tuple", "aput", "aput_writes"):
+        real = getattr(AsyncPostgresSaver, name)
+        monkeypatch.setattr(AsyncPostgresSaver, name, halt.around(real, is_store=False))
+
+    async with (
+        gateway(store.conn.url, database) as one,
+        gateway(store.conn.url, database) as two,
+    ):
+
+        async def work() -> None:
+            _is_first.set(True)
+            async with one.working(grace_s=0.1):
+                await asyncio.Event().wait()
+
+        async def has_ended() -> bool:
+            await decide_all(two, kind)
+            return bool(await two.events(EventName.RUN_FINISHED))
+
+        first = asyncio.create_task(work())
+        await two.ask(("ping", {}), ("refund", {"order": "1", "amount": 5.0}))
+        waits = [halt.reached.wait(), eventually(has_ended)]
+        begun = [asyncio.ensure_future(cast("Any", one)) for one in waits]
+        await asyncio.wait(begun, return_when=asyncio.FIRST_COMPLETED)
+        for each in begun:
+            each.cancel()
+        async with two.working():
+            await eventually(has_ended)
+            if kind != "kill":
+                halt.goes_on.set()
+            await two.idle()
+        first.cancel()
+        halt.goes_on.set()
+        await asyncio.gather(first, *begun, return_exceptions=True)
+        told = await two.events(EventName.RUN_FINISHED)
+
+    assert len(told) == 1
+    for name in ("ping", "refund"):
+        assert sum(line.startswith(name) for line in sample_tools.ledger()) <= 1
+    async with await psycopg.AsyncConnection.connect(database) as connection:
+        assert await (await connection.execute(FORKS)).fetchall() == []

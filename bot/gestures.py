@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.bot.payload import BlockAction, ViewSubmission
+from twokey.gateway.approvals.decisions import Gesture
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,13 @@ class Clicked:
         """Return user id and home team of whoever clicked."""
         return self.action.user, self.action.user_team
 
+    @property
+    def gesture(self) -> Gesture:
+        """Return where the button was, for the audit log."""
+        if self.is_home:
+            return Gesture.APP_HOME
+        return Gesture.MODAL if self.action.view_id else Gesture.BUTTON
+
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
@@ -38,3 +46,8 @@ class Submitted:
     def who(self) -> tuple[str, str]:
         """Return user id and home team of whoever submitted."""
         return self.view.user, self.view.user_team
+
+    @property
+    def gesture(self) -> Gesture:
+        """Return what a submitted form is called in the audit log."""
+        return Gesture.MODAL

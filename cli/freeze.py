@@ -11,6 +11,7 @@ import typer
 
 from twokey.cli import console
 from twokey.cli.session import Session, caller, session_of
+from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
@@ -51,7 +52,10 @@ def freeze(
     """Stop an agent, a tool or everything, also what was approved."""
     scope = _scope(kind, name)
     is_new = _ask(
-        session_of(ctx), lambda service: service.freeze(scope, by or caller(), reason)
+        session_of(ctx),
+        lambda service: service.freeze(
+            scope, by or caller(), reason, gesture=Gesture.CLI
+        ),
     )
     if is_new:
         console.good(f"{_named(scope)} is frozen: nothing of it starts any more.")
@@ -71,7 +75,9 @@ def unfreeze(
     scope = _scope(kind, name)
     is_lifted = _ask(
         session_of(ctx),
-        lambda service: service.unfreeze(scope, by or caller(), reason),
+        lambda service: service.unfreeze(
+            scope, by or caller(), reason, gesture=Gesture.CLI
+        ),
     )
     if is_lifted:
         console.good(f"{_named(scope)} may run again.")

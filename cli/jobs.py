@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from twokey.cli import console
 from twokey.cli.session import Session, caller, session_of
+from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.runs import RunService
@@ -165,7 +166,7 @@ async def _retry(service: RunService, name: str, by: str) -> list[str]:
                     "'twokey jobs drop' removes it."
                 )
             tried.append(f"dead_{one.id}")
-        elif await service.retry(one, by):
+        elif await service.retry(one, by, Gesture.CLI):
             tried.append(one.id)
     return tried
 
@@ -175,7 +176,7 @@ async def _drop(service: RunService, name: str, by: str) -> str:
     if isinstance(found, DeadLetter):
         await service.forget(found)
         return f"dead_{found.id}"
-    if not await service.drop(found, by):
+    if not await service.drop(found, by, Gesture.CLI):
         raise SettingsError(
             f"{found.id} changed just now, so nothing was dropped; look at it again."
         )

@@ -34,7 +34,7 @@ def register(router: Router) -> None:
 async def _approve(ctx: ListenerContext, clicked: Clicked) -> Said | None:
     target = await verify_click(ctx, clicked, Action.APPROVE)
     if Verb.APPROVE not in target.item.requires_reason:
-        outcome = await decide(ctx, target, Approve(), clicked.who, clicked.digest)
+        outcome = await decide(ctx, target, Approve(), clicked)
         if not lacks_reason(outcome):
             return answered(outcome, now_ms=target.now_ms)
     # Also where only the policy of now asks for a reason.

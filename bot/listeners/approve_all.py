@@ -39,7 +39,7 @@ async def _approve_all(ctx: ListenerContext, clicked: Clicked) -> Said | None:
         target.click(clicked.digest),
         approval.digest,
         decision,
-        reviewer,
+        reviewer.with_(gesture=clicked.gesture),
         voters=voters,
     )
     for outcome in outcomes:

@@ -10,7 +10,7 @@ from twokey.bot.blocks import label, slash_command, template, user
 from twokey.bot.cards.refs import when
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.payload import Command
-from twokey.gateway.approvals.decisions import Standing
+from twokey.gateway.approvals.decisions import Gesture, Standing
 from twokey.gateway.policy.fields import parse_duration
 from twokey.gateway.protocol.records import Person
 
@@ -47,7 +47,7 @@ async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
 
 
 async def _taken_back(ctx: ListenerContext, owner: Person) -> Said:
-    if await ctx.service.delegations.take_back(owner):
+    if await ctx.service.delegations.take_back(owner, gesture=Gesture.SLASH_COMMAND):
         return template("Nobody decides in your place any more.")
     return template("Nobody was deciding in your place.")
 
@@ -64,7 +64,7 @@ async def _handed_over(ctx: ListenerContext, owner: Person, to: str, time: str) 
         )
     try:
         until_ms = await ctx.service.delegations.delegate(
-            owner, to, parse_duration(time)
+            owner, to, parse_duration(time), gesture=Gesture.SLASH_COMMAND
         )
     except ValueError as error:
         raise UserFacingError(label(f"Nothing was changed: {error}")) from None

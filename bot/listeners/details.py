@@ -66,7 +66,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
     await need_every_page(ctx, target, submitted.view.user)
     if Verb.APPROVE in target.item.requires_reason:
         return await replace_form(ctx, submitted, target, approve.view)
-    outcome = await decide(ctx, target, Approve(), submitted.who, submitted.digest)
+    outcome = await decide(ctx, target, Approve(), submitted)
     if lacks_reason(outcome):
         return await replace_form(ctx, submitted, target, approve.view)
     return concluded(outcome, now_ms=target.now_ms)

@@ -61,7 +61,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
         if warning is not None:
             return warning
     decision = Edit(args=said.args, reason=said.reason)
-    outcome = await decide(ctx, target, decision, submitted.who, submitted.digest)
+    outcome = await decide(ctx, target, decision, submitted)
     if isinstance(outcome, Invalid):
         return rejected_inputs(errors_by_block(item, outcome.errors))
     return concluded(outcome, now_ms=target.now_ms)

@@ -26,7 +26,9 @@ async def _freeze(ctx: ListenerContext, clicked: Clicked) -> Said | None:
     scope = Scope(kind=ScopeKind.TOOL, name=notice.calls[index or 0].tool)
     reviewer = await ctx.stopper_of(*clicked.who, scope)
     reason = f"frozen from notice {notice.id}"
-    result = await ctx.service.stops.freeze(scope, reviewer, reason)
+    result = await ctx.service.stops.freeze(
+        scope, reviewer.with_(gesture=clicked.gesture), reason
+    )
     if isinstance(result, Forbidden):
         logger.info("stop.refused user=%s notice=%s", reviewer.user, notice.id)
         raise UserFacingError(label(result.reason))

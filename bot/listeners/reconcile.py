@@ -36,7 +36,7 @@ async def _reconcile(ctx: ListenerContext, clicked: Clicked) -> Said | None:
     action = Action(clicked.action.action_id)
     target = await verify_click(ctx, clicked, action)
     decision = Reconcile(finding=_FINDINGS[action])
-    outcome = await decide(ctx, target, decision, clicked.who, clicked.digest)
+    outcome = await decide(ctx, target, decision, clicked)
     return answered(outcome, now_ms=target.now_ms)
 
 

@@ -25,7 +25,7 @@ from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, 
 from twokey.bot.listeners.router import Reply
 from twokey.bot.payload import Command
 from twokey.bot.text import fit
-from twokey.gateway.approvals.decisions import Forbidden, Reviewer, Standing
+from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer, Standing
 from twokey.gateway.service.stopping import MAX_REASON
 from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
 
@@ -106,6 +106,7 @@ async def _changed(
     ctx: ListenerContext, command: Command, scope: Scope, reason: str, change: Change
 ) -> bool:
     reviewer = await ctx.stopper_of(command.user, command.user_team, scope)
+    reviewer = reviewer.with_(gesture=Gesture.SLASH_COMMAND)
     result = await change(scope, reviewer, reason)
     if isinstance(result, Forbidden):
         logger.info("stop.refused user=%s kind=%s", command.user, scope.kind)

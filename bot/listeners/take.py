@@ -19,5 +19,7 @@ async def _take(ctx: ListenerContext, clicked: Clicked) -> Said | None:
     target = await verify_click(ctx, clicked, Action.TAKE)
     approval = target.approval
     reviewer = await ctx.reviewer_of(*clicked.who, *approval.items, decides=True)
-    result = await ctx.service.times.take(approval.id, reviewer)
+    result = await ctx.service.times.take(
+        approval.id, reviewer.with_(gesture=clicked.gesture)
+    )
     return await retimed(ctx, clicked, target, result)

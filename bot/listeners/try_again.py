@@ -53,7 +53,8 @@ async def _try_again(ctx: ListenerContext, clicked: Clicked) -> Said | None:
         if forbidden is not None:
             logger.info("run.try_refused user=%s run=%s", reviewer.user, run.id)
             raise UserFacingError(label(forbidden.reason))
-        if await ctx.service.runs.retry(run, f"{reviewer.team}/{reviewer.user}"):
+        by = f"{reviewer.team}/{reviewer.user}"
+        if await ctx.service.runs.retry(run, by, clicked.gesture):
             return template(_TRYING)
     raise UserFacingError(template(_BUSY))
 

@@ -8,7 +8,7 @@ from typing import LiteralString
 
 from twokey.bot.blocks import label, template
 from twokey.bot.cards.outcome import explained
-from twokey.bot.gestures import Clicked
+from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, BadSeal, Sealed, unseal, verify
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.gateway.approvals import quorum
@@ -194,7 +194,7 @@ async def verify_seal(ctx: ListenerContext, sealed: Sealed, *purposes: str) -> T
 
 
 async def decide(
-    ctx: ListenerContext, target: Target, decision: Decision, who: Who, digest: str
+    ctx: ListenerContext, target: Target, decision: Decision, act: Clicked | Submitted
 ) -> Outcome:
     """Let the gateway decide.
 
@@ -202,14 +202,13 @@ async def decide(
         ctx: what the listener works with.
         target: what the reviewer looked at.
         decision: what they said.
-        who: user id and home team of the reviewer.
-        digest: of the signed request.
+        act: the click or the submitted form: who, by which signed request.
     """
-    reviewer, voters = await ctx.deciders_of(*who, target.item)
+    reviewer, voters = await ctx.deciders_of(*act.who, target.item)
     outcome = await ctx.service.decide(
-        target.click(digest),
+        target.click(act.digest),
         decision,
-        reviewer,
+        reviewer.with_(gesture=act.gesture),
         voters=voters,
         seen=Loaded(target.approval, target.now_ms),
     )

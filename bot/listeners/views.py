@@ -195,7 +195,7 @@ async def decide_from_form(
         decision: what it says.
         block: the input under which to say why it is not acceptable.
     """
-    outcome = await decide(ctx, target, decision, submitted.who, submitted.digest)
+    outcome = await decide(ctx, target, decision, submitted)
     if isinstance(outcome, Invalid):
         return rejected_inputs({block: " ".join(outcome.errors.values())})
     return concluded(outcome, now_ms=target.now_ms)

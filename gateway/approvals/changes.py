@@ -196,7 +196,10 @@ def event_of(
         actor=f"{actor.team}/{actor.user}",
         roles=quorum.roles_of(context.reviewer, item.requirement.roles),
         request_digest=context.click.request_digest,
-        data={"on_behalf_of": behalf} if behalf else {},
+        data={
+            "gesture": context.reviewer.gesture.value,
+            **({"on_behalf_of": behalf} if behalf else {}),
+        },
     )
 
 

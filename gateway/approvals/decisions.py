@@ -29,6 +29,20 @@ class Standing(StrEnum):
     UNKNOWN = "unknown"
 
 
+class Gesture(StrEnum):
+    """How a person told us what they want; the audit log keeps it.
+
+    ``API`` is a program that acts for a person by the Python interface.
+    """
+
+    BUTTON = "button"
+    MODAL = "modal"
+    APP_HOME = "app_home"
+    SLASH_COMMAND = "slash_command"
+    CLI = "cli"
+    API = "api"
+
+
 class Reviewer(Record):
     """A person who clicked, as the bot resolved them just now.
 
@@ -39,6 +53,7 @@ class Reviewer(Record):
         membership_age_ms: how old the oldest of Slack's answers is.
         retry_in_s: when Slack can be asked again about what it left open.
         stands_in_for: those who handed their queue to this person.
+        gesture: how this person's request was made.
     """
 
     team: str
@@ -50,6 +65,7 @@ class Reviewer(Record):
     membership_age_ms: int = 0
     retry_in_s: int = 0
     stands_in_for: tuple[Reviewer, ...] = ()
+    gesture: Gesture = Gesture.API
 
     @property
     def person(self) -> Person:

@@ -121,6 +121,9 @@ def _change(
     event: Event = approval_event(after, name).with_(
         actor=f"{reviewer.team}/{reviewer.user}",
         roles=tuple(dict.fromkeys(quorum.roles_of(reviewer, roles))),
-        data={"expires_at_ms": str(after.expires_at_ms)},
+        data={
+            "expires_at_ms": str(after.expires_at_ms),
+            "gesture": reviewer.gesture.value,
+        },
     )
     return Change(after, (event,), before_ms=before.expires_at_ms)

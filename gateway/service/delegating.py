@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.store.delegations import Delegation
@@ -31,13 +32,21 @@ class DelegationService:
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
 
-    async def delegate(self, owner: Person, to: str, lasting: timedelta) -> int:
+    async def delegate(
+        self,
+        owner: Person,
+        to: str,
+        lasting: timedelta,
+        *,
+        gesture: Gesture = Gesture.API,
+    ) -> int:
         """Hand a queue over; return until when, in Unix milliseconds.
 
         Args:
             owner: whose queue it is; the front end knows them from a signed request.
             to: Slack user id of a member whom the front end has looked up.
             lasting: at most `LONGEST`.
+            gesture: how they said it; for the audit log.
 
         Raises:
             ValueError: for oneself, and for a time that is none or too long.
@@ -49,15 +58,16 @@ class DelegationService:
             raise ValueError(
                 f"{lasting} is too long; choose up to {LONGEST.days} days."
             )
-        event = self._event(EventName.DELEGATION_SET, owner, to)
+        event = self._event(EventName.DELEGATION_SET, owner, gesture)
+        event = event.with_(data={**event.data, "to": to})
         for_ms = int(lasting.total_seconds() * 1000)
         return await self._store.delegations.set(
             self._keys, self._tenant, owner.user, to, for_ms=for_ms, event=event
         )
 
-    async def take_back(self, owner: Person) -> bool:
+    async def take_back(self, owner: Person, *, gesture: Gesture = Gesture.API) -> bool:
         """Take one's queue back; False when nobody had it."""
-        event = self._event(EventName.DELEGATION_LIFTED, owner, "")
+        event = self._event(EventName.DELEGATION_LIFTED, owner, gesture)
         return await self._store.delegations.lift(
             self._keys, self._tenant, owner.user, event
         )
@@ -67,10 +77,10 @@ class DelegationService:
         found = await self._store.delegations.all(self._keys, self._tenant)
         return tuple(one for one in found if one.to == user)
 
-    def _event(self, name: EventName, owner: Person, to: str) -> Event:
+    def _event(self, name: EventName, owner: Person, gesture: Gesture) -> Event:
         return Event(
             name=name,
             tenant=self._tenant,
             actor=f"{owner.team}/{owner.user}",
-            data={"to": to} if to else {},
+            data={"gesture": gesture.value},
         )

@@ -6,6 +6,7 @@ before does not start any more either. What runs already is not interrupted.
 
 from __future__ import annotations
 
+from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
 from twokey.gateway.store.store import Store
@@ -25,7 +26,13 @@ class FreezeService:
         self._keys = store.keys_of_tenant(tenant)
 
     async def freeze(
-        self, scope: Scope, by: str, reason: str, *, on_behalf_of: str = ""
+        self,
+        scope: Scope,
+        by: str,
+        reason: str,
+        *,
+        on_behalf_of: str = "",
+        gesture: Gesture = Gesture.API,
     ) -> bool:
         """Stop something; False when it is frozen already, and then nothing changes.
 
@@ -34,24 +41,33 @@ class FreezeService:
             by: who does it, for the audit log and for everybody who is refused.
             reason: why; read by agents and people.
             on_behalf_of: for whom they do it, when they stand in; for the audit log.
+            gesture: how they said it; for the audit log.
 
         Raises:
             StoreUnavailable: when it is not known to be stopped.
         """
         now_ms = await self._store.freezes.now_ms()
         freeze = Freeze(scope=scope, by=by, reason=reason, at_ms=now_ms)
-        event = self._event(EventName.FREEZE_SET, scope, by, reason, on_behalf_of)
+        data = _data(scope, on_behalf_of, gesture)
+        event = self._event(EventName.FREEZE_SET, scope, by, reason, data)
         return await self._store.freezes.set(self._keys, self._tenant, freeze, event)
 
     async def unfreeze(
-        self, scope: Scope, by: str, reason: str = "", *, on_behalf_of: str = ""
+        self,
+        scope: Scope,
+        by: str,
+        reason: str = "",
+        *,
+        on_behalf_of: str = "",
+        gesture: Gesture = Gesture.API,
     ) -> bool:
         """Let something run again, and end an agent's pause; False when neither was.
 
         Raises:
             StoreUnavailable: when it is not known to be lifted.
         """
-        event = self._event(EventName.FREEZE_LIFTED, scope, by, reason, on_behalf_of)
+        data = _data(scope, on_behalf_of, gesture)
+        event = self._event(EventName.FREEZE_LIFTED, scope, by, reason, data)
         return await self._store.freezes.lift(self._keys, self._tenant, scope, event)
 
     async def frozen(self) -> tuple[Freeze, ...]:
@@ -59,7 +75,12 @@ class FreezeService:
         return await self._store.freezes.all(self._keys, self._tenant)
 
     def _event(
-        self, name: EventName, scope: Scope, by: str, reason: str, behalf: str
+        self,
+        name: EventName,
+        scope: Scope,
+        by: str,
+        reason: str,
+        data: dict[str, str],
     ) -> Event:
         return Event(
             name=name,
@@ -68,8 +89,10 @@ class FreezeService:
             tool=scope.name if scope.kind is ScopeKind.TOOL else "",
             actor=by,
             reason=reason,
-            data={
-                "scope": str(scope),
-                **({"on_behalf_of": behalf} if behalf else {}),
-            },
+            data=data,
         )
+
+
+def _data(scope: Scope, behalf: str, gesture: Gesture) -> dict[str, str]:
+    data = {"scope": str(scope), "gesture": gesture.value}
+    return {**data, "on_behalf_of": behalf} if behalf else data

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twokey.gateway.approvals.decisions import Forbidden, Reviewer
+from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.quorum import is_among, no_member
 from twokey.gateway.policy.rules import Policy
@@ -27,7 +27,7 @@ _NEWEST = 3
 
 
 async def run_event(
-    store: Store, keys: Keys, run: StalledRun, name: EventName, actor: str = ""
+    store: Store, keys: Keys, run: StalledRun, name: EventName
 ) -> Event:
     """Return an event about a run that failed, addressed to where it was asked for.
 
@@ -40,7 +40,6 @@ async def run_event(
         agent=run.agent,
         thread=run.thread,
         channel=channel,
-        actor=actor,
         reason=run.reason,
         data={
             "channel": channel,
@@ -117,10 +116,13 @@ class RunService:
         scope = Scope(kind=ScopeKind.AGENT, name=run.agent)
         return self._stops.forbidden(scope, reviewer)
 
-    async def retry(self, run: StalledRun, by: str) -> bool:
+    async def retry(
+        self, run: StalledRun, by: str, gesture: Gesture = Gesture.API
+    ) -> bool:
         """Try a run again now; False when it changed since it was read.
 
-        The time for its retries begins anew.
+        The time for its retries begins anew. Who asks for it, and by which gesture, is
+        for the audit log.
 
         Raises:
             StoreUnavailable: when it is not known to be tried.
@@ -136,9 +138,7 @@ class RunService:
             told=RETRIED if run.is_told else run.told,
             jobs=run.jobs or (_resume(run),),
         )
-        event = await run_event(
-            self._store, self._keys, run, EventName.RUN_RETRIED, actor=by
-        )
+        event = await self._event(run, EventName.RUN_RETRIED, by, gesture)
         return await stalled.change(
             self._keys,
             run.id,
@@ -150,7 +150,9 @@ class RunService:
             events=[event],
         )
 
-    async def drop(self, run: StalledRun, by: str) -> bool:
+    async def drop(
+        self, run: StalledRun, by: str, gesture: Gesture = Gesture.API
+    ) -> bool:
         """End a run: its calls end unexecuted; False when it changed meanwhile.
 
         A new message in its thread begins anew.
@@ -161,9 +163,7 @@ class RunService:
         """
         place = (self._keys, run.tenant, run.agent, run.thread)
         async with self._store.threads.lease(*place):
-            event = await run_event(
-                self._store, self._keys, run, EventName.RUN_DROPPED, actor=by
-            )
+            event = await self._event(run, EventName.RUN_DROPPED, by, gesture)
             is_dropped = await self._store.stalled.change(
                 self._keys,
                 run.id,
@@ -178,6 +178,13 @@ class RunService:
                 await self._agents.supersede_run(home)
                 await self._store.threads.end_run(*place)
         return is_dropped
+
+    async def _event(
+        self, run: StalledRun, name: EventName, by: str, gesture: Gesture
+    ) -> Event:
+        event = await run_event(self._store, self._keys, run, name)
+        data = {**event.data, "gesture": gesture.value}
+        return event.with_(actor=by, data=data)
 
     async def dead_letters(self) -> list[DeadLetter]:
         """Return the tenant's jobs that were given up, and those nobody can read."""

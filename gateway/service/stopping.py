@@ -70,7 +70,11 @@ class StopService:
             return forbidden
         behalf = _behalf(reviewer, self._stoppers(scope))
         return await self._freezes.freeze(
-            scope, _by(reviewer), reason, on_behalf_of=behalf
+            scope,
+            _by(reviewer),
+            reason,
+            on_behalf_of=behalf,
+            gesture=reviewer.gesture,
         )
 
     async def unfreeze(
@@ -87,7 +91,11 @@ class StopService:
             return forbidden
         behalf = _behalf(reviewer, requirement)
         return await self._freezes.unfreeze(
-            scope, _by(reviewer), reason, on_behalf_of=behalf
+            scope,
+            _by(reviewer),
+            reason,
+            on_behalf_of=behalf,
+            gesture=reviewer.gesture,
         )
 
     async def frozen(self) -> tuple[Freeze, ...]:

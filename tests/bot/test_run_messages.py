@@ -18,6 +18,7 @@ from tests.bot.tampering import FORGED
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
 from twokey.bot.cards.run_state import ANNOUNCED, RUN_TEXTS
 from twokey.bot.ids import Action, seal_outage
+from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import GraphError, StoreUnavailable
@@ -110,7 +111,9 @@ class Run:
     async def tries(self) -> list[str]:
         """Return who asked for another try."""
         found = await announced(self.house.store.conn, self.house.keys)
-        return [one.actor for one in found if one.name is EventName.RUN_RETRIED]
+        tried = [one for one in found if one.name is EventName.RUN_RETRIED]
+        assert all(one.data["gesture"] == Gesture.BUTTON for one in tried)
+        return [one.actor for one in tried]
 
     async def jobs(self) -> int:
         """Return how many jobs there are."""

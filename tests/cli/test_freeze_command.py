@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from twokey.cli import freeze
+from twokey.cli import audit, freeze
 from twokey.cli.session import Session
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -24,6 +24,7 @@ def tell(tmp_path: Path) -> Generator[Tell]:
     app.command()(freeze.freeze)
     app.command()(freeze.unfreeze)
     app.command()(freeze.frozen)
+    audit.add_to(app)
     config = tmp_path / "twokey.yml"
     config.write_text("policy: {version: 1}\n")
 
@@ -59,6 +60,15 @@ def test_lifting_says_whether_there_was_anything_to_lift(tell: Tell) -> None:
     assert "Everything may run again" in lifted
     assert "was not frozen" in again
     assert "Nothing is frozen" in tell("frozen")
+
+
+def test_the_audit_log_says_that_the_command_line_was_used(tell: Tell) -> None:
+    tell("freeze", "agent", "support")
+    tell("unfreeze", "agent", "support")
+
+    rows = [json.loads(row) for row in tell("audit", "export").splitlines()]
+    assert [row["name"] for row in rows] == ["freeze.set", "freeze.lifted"]
+    assert [row["data"]["gesture"] for row in rows] == ["cli", "cli"]
 
 
 def test_what_is_frozen_is_listed_for_machines(tell: Tell) -> None:

@@ -102,7 +102,7 @@ def test_a_parked_run_is_listed_shown_and_tried_again(shell: Shell) -> None:
         assert await store.queue(at.keys).depth() == 1
         events = await announced(store.conn, at.keys)
         [event] = [one for one in events if one.name is EventName.RUN_RETRIED]
-        assert event.actor == "ana"
+        assert (event.actor, event.data["gesture"]) == ("ana", "cli")
 
     shell.do(is_queued_once)
 
@@ -128,6 +128,9 @@ def test_a_dropped_run_is_gone_and_brought_forward_by_nobody(shell: Shell) -> No
         shell("retry", str(row["id"]))
 
     async def is_dropped(store: Store, at: Place) -> None:
+        events = await announced(store.conn, at.keys)
+        [event] = [one for one in events if one.name is EventName.RUN_DROPPED]
+        assert event.data["gesture"] == "cli"
         assert await store.queue(at.keys).depth() == 0
         assert await store.stalled.is_dropped(at.keys, at.run)
 

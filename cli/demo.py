@@ -20,8 +20,8 @@ from twokey.cli.demo_stack import (
     FIRST_WORDS,
     REQUESTER,
     REVIEWER,
-    World,
-    open_world,
+    DemoStack,
+    open_demo_stack,
 )
 from twokey.cli.session import Session, session_of
 from twokey.cli.stopping import until_stopped
@@ -114,21 +114,21 @@ async def _show(
     os.environ.setdefault(LEDGER, str(folder / "effects.jsonl"))
     typer.echo("Starting a Valkey, a sandbox Slack, the bot and the agent ...")
     env = session.env
-    async with open_world(config, folder, port=port, mode=mode, env=env) as world:
-        await _ask_first(world)
-        url = f"{world.sandbox.url}/?user={REVIEWER}"
+    async with open_demo_stack(config, folder, port=port, mode=mode, env=env) as demo:
+        await _ask_first(demo)
+        url = f"{demo.sandbox.url}/?user={REVIEWER}"
         typer.echo(f"\n  {typer.style(url, bold=True)}\n")
         typer.echo("You are Ana, a reviewer. A card waits in #agent-approvals:")
         typer.echo("press Edit, change the amount to 449.50, and submit.")
         typer.echo("A refund of order 78420 takes two people, one of them senior:")
         typer.echo("approve it as Ana, then switch to Chloé and approve it again.")
         typer.echo("Ctrl+C stops everything; what waits will wait for you.")
-        await until_stopped(world.house.twokey.reload, world.house.twokey.store)
+        await until_stopped(demo.stack.twokey.reload, demo.stack.twokey.store)
     typer.echo("\nStopped. `make demo` goes on where you left.")
 
 
-async def _ask_first(world: World) -> None:
-    person = world.sandbox.person(REQUESTER)
+async def _ask_first(demo: DemoStack) -> None:
+    person = demo.sandbox.person(REQUESTER)
     if not await person.messages(CHANNEL):
         await person.say(CHANNEL, FIRST_WORDS)
 
@@ -154,10 +154,10 @@ async def _play(
             env["TWOKEY_POLICY"] = str(policy)
         say("story.started", script=name)
         try:
-            async with open_world(
+            async with open_demo_stack(
                 config, folder, mode=mode, env=env, is_kept=False
-            ) as world:
-                await SCRIPTS[name](Stage(world, say, ledger, outage))
+            ) as demo:
+                await SCRIPTS[name](Stage(demo, say, ledger, outage))
         except (TwokeyError, TimeoutError) as error:
             say("story.ended", script=name, ok=False, why=str(error))
             return 1

@@ -20,7 +20,7 @@ from twokey.cli.demo_stack import (
     REQUESTER,
     REVIEWER,
     SENIOR,
-    World,
+    DemoStack,
 )
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
@@ -51,13 +51,13 @@ class Stage:
     """What a script works with.
 
     Attributes:
-        world: the sandbox and the house.
+        demo: the sandbox and the stack.
         say: prints one step; called with ``event`` and its fields.
         ledger: file with one JSON line for every effect of a tool.
         outage: file; while it is there, the agent's model cannot be reached.
     """
 
-    world: World
+    demo: DemoStack
     say: Say
     ledger: Path
     outage: Path
@@ -66,12 +66,12 @@ class Stage:
     @property
     def dan(self) -> Person:
         """Return the person who asks the agent."""
-        return self.world.sandbox.person(REQUESTER)
+        return self.demo.sandbox.person(REQUESTER)
 
     @property
     def ana(self) -> Person:
         """Return the person who reviews."""
-        return self.world.sandbox.person(REVIEWER)
+        return self.demo.sandbox.person(REVIEWER)
 
     async def ask(self, text: str = FIRST_WORDS) -> tuple[str, Approval]:
         """Ask the agent and wait for the card; return its ts and the approval."""
@@ -89,7 +89,7 @@ class Stage:
 
     async def approval(self, approval_id: str) -> Approval:
         """Read an approval as it is now."""
-        loaded = await self.world.house.twokey.reviews.read(approval_id)
+        loaded = await self.demo.stack.twokey.reviews.read(approval_id)
         if loaded is None:
             raise StoryFailed(f"There is no approval {approval_id!r}.")
         return loaded.approval
@@ -99,7 +99,7 @@ class Stage:
     ) -> None:
         """Click one item's button on a card."""
         block = await self._block_of(ts, action, approval, n)
-        await self.world.sandbox.person(by).click(CHANNEL, ts, action, block)
+        await self.demo.sandbox.person(by).click(CHANNEL, ts, action, block)
         self.say(
             "reviewer.clicked",
             approval=approval.id,
@@ -220,7 +220,7 @@ class Stage:
         return (await self.ana.wait_for(found, PATIENCE_S))[pending.index(n)]
 
     async def _until(self, condition: Callable[[], Awaitable[bool]], what: str) -> None:
-        sandbox = self.world.sandbox
+        sandbox = self.demo.sandbox
         if not await condition():
             await sandbox.person(REVIEWER).wait_for(bool, PATIENCE_S)
         for _ in range(int(PATIENCE_S * 20)):

@@ -1,4 +1,4 @@
-"""Stand a sandbox Slack beside a whole house, for the demo and for the stories."""
+"""Stand a sandbox Slack beside a whole stack, for the demo and for the stories."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from twokey.cli.stack import House, open_house
+from twokey.cli.stack import Stack, open_stack
 from twokey.gateway.config import Settings, SlackMode
 from twokey.gateway.errors import SettingsError
 from twokey.sandbox.records import Suggestion
@@ -37,11 +37,11 @@ SUGGESTIONS = tuple(
 
 
 @dataclass(frozen=True)
-class World:
-    """A sandbox Slack with a house that serves it."""
+class DemoStack:
+    """A sandbox Slack with a stack that serves it."""
 
     sandbox: Sandbox
-    house: House
+    stack: Stack
 
 
 def _as_it_is(workspace: Workspace) -> None:
@@ -49,7 +49,7 @@ def _as_it_is(workspace: Workspace) -> None:
 
 
 @asynccontextmanager
-async def open_world(
+async def open_demo_stack(
     config: Path,
     data_dir: Path,
     *,
@@ -59,7 +59,7 @@ async def open_world(
     is_kept: bool = True,
     seed: Callable[[Workspace], None] = _as_it_is,
     suggestions: Sequence[Suggestion] = SUGGESTIONS,
-) -> AsyncGenerator[World]:
+) -> AsyncGenerator[DemoStack]:
     """Start the sandbox and everything else on this machine.
 
     Args:
@@ -74,7 +74,7 @@ async def open_world(
 
     Raises:
         SettingsError: when the page's port is taken, or ``data_dir`` cannot be made.
-        TwokeyError: as `open_house`.
+        TwokeyError: as `open_stack`.
     """
     state_path = _made(data_dir) / "sandbox.json" if is_kept else None
     sandbox = Sandbox(port=port, suggestions=suggestions, state_path=state_path)
@@ -89,10 +89,10 @@ async def open_world(
         seed(sandbox.workspace)
         settings = Settings.load(config, environment(sandbox, data_dir, mode, env))
         settings = _apart(settings, data_dir)
-        async with open_house(settings) as house:
+        async with open_stack(settings) as stack:
             if mode is SlackMode.HTTP:
-                sandbox.deliver_http(house.bot.url)
-            yield World(sandbox, house)
+                sandbox.deliver_http(stack.bot.url)
+            yield DemoStack(sandbox, stack)
     finally:
         await sandbox.__aexit__(None, None, None)
 
@@ -117,7 +117,7 @@ def _made(folder: Path) -> Path:
 def environment(
     sandbox: Sandbox, data_dir: Path, mode: SlackMode, env: Mapping[str, str] | None
 ) -> dict[str, str]:
-    """Return the settings from the environment that point a house at a sandbox."""
+    """Return the settings from the environment that point a stack at a sandbox."""
     return {
         **(env or {}),
         "TWOKEY_DATA_DIR": str(data_dir.absolute()),

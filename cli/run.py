@@ -9,10 +9,10 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console
-from twokey.cli.demo_stack import REQUESTER, open_world
+from twokey.cli.demo_stack import REQUESTER, open_demo_stack
 from twokey.cli.seed import holders, seed
 from twokey.cli.session import Session, session_of
-from twokey.cli.stack import open_house
+from twokey.cli.stack import open_stack
 from twokey.cli.starting import EXAMPLES, InsecureDev, begin_logs
 from twokey.cli.stopping import until_stopped
 from twokey.gateway.config import DEFAULT_FILE
@@ -61,29 +61,29 @@ def add_to(app: typer.Typer) -> None:
 async def _run(session: Session, *, insecure_dev: bool) -> None:
     settings = session.settings()
     begin_logs(session, settings, insecure_dev=insecure_dev)
-    async with open_house(settings, insecure_dev=insecure_dev) as house:
-        console.good(f"Twokey runs in workspace {house.bot.team_id}.")
+    async with open_stack(settings, insecure_dev=insecure_dev) as stack:
+        console.good(f"Twokey runs in workspace {stack.bot.team_id}.")
         agents = ", ".join(settings.agents) or "none in twokey.yml"
         console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
-        await until_stopped(house.twokey.reload, house.twokey.store)
+        await until_stopped(stack.twokey.reload, stack.twokey.store)
 
 
 async def _rehearse(session: Session, port: int) -> None:
     settings, policy = session.settings(), session.policy()
     write_logs(settings.log, shows_errors=True)
-    async with open_world(
+    async with open_demo_stack(
         session.config or DEFAULT_FILE,
         settings.data_dir / "sandbox",
         port=port,
         env=session.env,
         seed=partial(seed, policy=policy),
         suggestions=(),
-    ) as world:
-        url = f"{world.sandbox.url}/?user={REQUESTER}"
+    ) as demo:
+        url = f"{demo.sandbox.url}/?user={REQUESTER}"
         agents = ", ".join(settings.agents) or "none in twokey.yml"
         console.good(f"A local Slack: {typer.style(url, bold=True)}")
         console.good(f"Agents: {agents}. You are Dan; ask with '@twokey ...'.")
-        for line in holders(policy, world.sandbox.workspace):
+        for line in holders(policy, demo.sandbox.workspace):
             console.note(line)
         console.note("Switch to one of them to decide. Ctrl+C stops everything.")
-        await until_stopped(world.house.twokey.reload, world.house.twokey.store)
+        await until_stopped(demo.stack.twokey.reload, demo.stack.twokey.store)

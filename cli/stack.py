@@ -16,7 +16,7 @@ from twokey.gateway.errors import SettingsError
 
 
 @dataclass(frozen=True)
-class House:
+class Stack:
     """A running gateway and the bot that speaks for it."""
 
     twokey: Twokey
@@ -24,9 +24,9 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(
+async def open_stack(
     settings: Settings, *, insecure_dev: bool = False
-) -> AsyncGenerator[House]:
+) -> AsyncGenerator[Stack]:
     """Start everything of one process, and stop it without losing anything.
 
     Raises:
@@ -37,7 +37,7 @@ async def open_house(
         Twokey(settings, insecure_dev=insecure_dev) as twokey,
         SlackBot(config, twokey.reviews) as bot,
     ):
-        yield House(twokey, bot)
+        yield Stack(twokey, bot)
 
 
 def bot_config(settings: Settings) -> BotConfig:

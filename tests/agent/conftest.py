@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from tests.agent.world import Effects, Runner
+from tests.agent.agent_runner import Effects, Runner
 from twokey.agent import bridge
 
 

@@ -14,8 +14,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
+from tests.agent.agent_runner import STRICT, Runner, build, by_call, item_of
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import STRICT, Runner, build, by_call, item_of
 from twokey.agent.scripted_model import calling
 from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable
 

@@ -11,8 +11,8 @@ from langgraph.errors import is_invalid_resume
 from langgraph.types import Command
 from pydantic import ValidationError
 
+from tests.agent.agent_runner import FREE, STRICT, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import FREE, STRICT, Effects, Runner, build, by_call, pay
 from twokey.agent import answers
 from twokey.agent.scripted_model import calling
 from twokey.gateway.protocol.verbs import Verb

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
+from tests.agent.agent_runner import pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import pay
 from twokey.agent import answers, bridge
 from twokey.agent.bridge import Awaiting, Blocking, drive, insistently, spawn
 from twokey.gateway.errors import NotAllowed, StoreUnavailable

@@ -10,8 +10,8 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
+from tests.agent.agent_runner import Effects, Runner, by_call, item_of, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import Effects, Runner, by_call, item_of, pay
 from twokey.agent import ApprovalMiddleware, gated_subagents
 from twokey.agent.scripted_model import calling, scripted
 from twokey.gateway.errors import GraphError

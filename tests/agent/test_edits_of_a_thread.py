@@ -11,8 +11,8 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import StateSnapshot
 
+from tests.agent.agent_runner import CONFIG, FREE, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, FREE, Effects, Runner, build, pay
 from twokey.agent import edit_messages
 from twokey.agent.scripted_model import ScriptedModel, scripted
 from twokey.gateway.protocol import edits

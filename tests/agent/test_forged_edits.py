@@ -10,8 +10,8 @@ from langchain_core.tools import InjectedToolCallId, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from tests.agent.agent_runner import CONFIG, FREE, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, FREE, Effects, Runner, build, pay
 from twokey.agent import guarded, results, turns
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted
 from twokey.gateway.errors import ThreadUnavailable

@@ -11,8 +11,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from tests.agent.agent_runner import FREE, STRICT, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import FREE, STRICT, Effects, Runner, build, by_call, pay
 from twokey.agent.scripted_model import calling, scripted
 from twokey.gateway.errors import NotAllowed
 from twokey.gateway.protocol.tiers import Tier

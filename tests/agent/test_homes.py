@@ -11,8 +11,16 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
+from tests.agent.agent_runner import (
+    CONFIG,
+    Effects,
+    Runner,
+    agent_with,
+    build,
+    item_of,
+    pay,
+)
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, Effects, Runner, agent_with, build, item_of, pay
 from twokey.agent import (
     ApprovalMiddleware,
     arequire_approval,

@@ -14,8 +14,8 @@ from langchain.agents.middleware import InterruptOnConfig
 from langchain.agents.middleware.types import ToolCallRequest
 from langgraph.checkpoint.memory import InMemorySaver
 
+from tests.agent.agent_runner import Effects, Runner, agent_with, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import Effects, Runner, agent_with, pay
 from twokey.agent import ApprovalMiddleware, HumanInTheLoopMiddleware
 from twokey.agent.interrupt_on import Gates
 from twokey.agent.scripted_model import calling, scripted

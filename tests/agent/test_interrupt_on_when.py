@@ -16,8 +16,16 @@ from langchain_core.messages import AIMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from tests.agent.agent_runner import (
+    CONFIG,
+    Effects,
+    Runner,
+    agent_with,
+    by_call,
+    item_of,
+    pay,
+)
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, Effects, Runner, agent_with, by_call, item_of, pay
 from twokey.agent import HumanInTheLoopMiddleware
 from twokey.agent.scripted_model import calling
 from twokey.gateway.protocol.tiers import Tier

@@ -10,8 +10,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
+from tests.agent.agent_runner import FREE, STRICT, Effects, Runner, build, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import FREE, STRICT, Effects, Runner, build, pay
 from twokey.agent import guarded, late_reports
 from twokey.agent.messages import ITEM_KEY, SETTLED_KEY
 from twokey.agent.scripted_model import scripted

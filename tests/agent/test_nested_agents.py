@@ -12,8 +12,8 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, MessagesState, StateGraph
 
+from tests.agent.agent_runner import Effects, Runner, by_call, item_of, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import Effects, Runner, by_call, item_of, pay
 from twokey.agent import ApprovalMiddleware, edit_messages
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted
 from twokey.gateway.protocol.states import ItemState

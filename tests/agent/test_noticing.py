@@ -10,9 +10,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, interrupt
 
+from tests.agent.agent_runner import CONFIG, Effects, Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.test_require_approval import State
-from tests.agent.world import CONFIG, Effects, Runner, build, by_call
 from twokey.agent import Approved, guarded
 from twokey.agent.require_approval import arequire_approval, require_approval
 from twokey.agent.scripted_model import calling

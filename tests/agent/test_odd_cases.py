@@ -16,8 +16,7 @@ from langgraph.errors import ParentCommand
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ValidationError
 
-from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
+from tests.agent.agent_runner import (
     FREE,
     STRICT,
     Effects,
@@ -27,6 +26,7 @@ from tests.agent.world import (
     item_of,
     pay,
 )
+from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import ApprovalMiddleware, connected, guarded
 from twokey.agent.scripted_model import calling, scripted
 from twokey.agent.system_prompt import with_note

@@ -13,11 +13,19 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
-from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, FREE, STRICT, Effects, Runner, build, by_call
-from tests.agent.world import (
+from tests.agent.agent_runner import (
+    CONFIG,
+    FREE,
+    STRICT,
+    Effects,
+    Runner,
+    build,
+    by_call,
+)
+from tests.agent.agent_runner import (
     pay as pay_turn,
 )
+from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import execution, guarded
 from twokey.agent.scripted_model import calling
 from twokey.gateway.errors import ThreadUnavailable

@@ -15,8 +15,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
+from tests.agent.agent_runner import (
     CONFIG,
     FREE,
     Effects,
@@ -26,6 +25,7 @@ from tests.agent.world import (
     item_of,
     pay,
 )
+from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.overrides import joined
 from twokey.agent.repair import with_more

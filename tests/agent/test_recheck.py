@@ -14,8 +14,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import Command
 from typing_extensions import TypedDict
 
+from tests.agent.agent_runner import STRICT, Runner, build, pay, results
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import STRICT, Runner, build, pay, results
 from twokey.agent import (
     Approved,
     NotApproved,

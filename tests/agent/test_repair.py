@@ -14,8 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
 from tests.agent import providers
-from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import (
+from tests.agent.agent_runner import (
     FREE,
     STRICT,
     Effects,
@@ -25,6 +24,7 @@ from tests.agent.world import (
     item_of,
     pay,
 )
+from tests.agent.fake_gateway import FakeGateway
 from twokey.agent import edit_messages, guarded
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted
 from twokey.gateway.approvals.lifecycle import Move

@@ -9,8 +9,8 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send
 
+from tests.agent.agent_runner import STRICT, Effects, Runner
 from tests.agent.fake_gateway import ANNA, FakeGateway
-from tests.agent.world import STRICT, Effects, Runner
 from twokey.agent import (
     Approved,
     NotApproved,

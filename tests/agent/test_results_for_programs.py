@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
+from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import FREE, Effects, Runner, build, by_call, pay
 from twokey.agent import edit_messages, edited_view
 from twokey.agent.scripted_model import calling
 from twokey.gateway.protocol.records import EditRecord

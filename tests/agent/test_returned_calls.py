@@ -15,9 +15,7 @@ from langchain_core.tools import BaseTool, tool
 from langgraph.checkpoint.memory import InMemorySaver
 from typing_extensions import override
 
-from tests.agent.fake_gateway import FakeGateway
-from tests.agent.shapes import Noted, shapes
-from tests.agent.world import (
+from tests.agent.agent_runner import (
     CONFIG,
     FREE,
     Effects,
@@ -27,6 +25,8 @@ from tests.agent.world import (
     pay,
     results,
 )
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.shapes import Noted, shapes
 from tests.service.harness import POLICY, ServiceHarness
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted

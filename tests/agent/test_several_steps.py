@@ -12,8 +12,8 @@ from langgraph.graph import START, StateGraph
 from langgraph.types import RetryPolicy
 from typing_extensions import TypedDict
 
+from tests.agent.agent_runner import CONFIG, Runner
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, Runner
 from twokey.agent import Approved, Unsure, arequire_approval, connected
 from twokey.gateway.protocol.states import ItemState
 

@@ -9,9 +9,9 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 
+from tests.agent.agent_runner import Effects, Runner
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.test_require_approval import State
-from tests.agent.world import Effects, Runner
 from twokey.agent import Approved, NotApproved, arequire_approval, require_approval
 from twokey.agent.signatures import misfit
 from twokey.gateway.errors import BadStep

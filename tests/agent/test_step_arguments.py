@@ -12,8 +12,8 @@ from langgraph.graph import END, START, StateGraph
 from pydantic import Field
 from typing_extensions import TypedDict
 
+from tests.agent.agent_runner import Runner
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import Runner
 from twokey.agent import Approved, NotApproved, arequire_approval, require_approval
 from twokey.agent.step_arguments import canonical_step, problem, values
 from twokey.gateway.errors import BadStep

@@ -14,8 +14,8 @@ import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
+from tests.agent.agent_runner import Runner
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import Runner
 from twokey.agent import connected
 from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.protocol.tiers import Tier

@@ -9,8 +9,16 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
+from tests.agent.agent_runner import (
+    CONFIG,
+    STRICT,
+    Effects,
+    Runner,
+    build,
+    pay,
+    results,
+)
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, STRICT, Effects, Runner, build, pay, results
 from twokey.agent import verdict_cache
 from twokey.agent.scripted_model import calling
 from twokey.gateway.approvals.lifecycle import Move

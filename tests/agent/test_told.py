@@ -16,8 +16,8 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.agent import providers
+from tests.agent.agent_runner import FREE, Effects, Runner, build, by_call, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import FREE, Effects, Runner, build, by_call, pay
 from twokey.agent import EditMessage, edit_messages
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted
 from twokey.gateway.protocol import edits

@@ -20,8 +20,8 @@ from langgraph.config import get_config
 from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Send
 
+from tests.agent.agent_runner import CONFIG, Effects, Runner, by_call, item_of, pay
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.world import CONFIG, Effects, Runner, by_call, item_of, pay
 from twokey.agent import ApprovalMiddleware, require_approval
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted
 from twokey.gateway.errors import UngatedTool

@@ -10,8 +10,7 @@ from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
 
-from tests.agent.fake_gateway import ANNA, FakeGateway
-from tests.agent.world import (
+from tests.agent.agent_runner import (
     CONFIG,
     FREE,
     Effects,
@@ -22,6 +21,7 @@ from tests.agent.world import (
     pay,
     results,
 )
+from tests.agent.fake_gateway import ANNA, FakeGateway
 from twokey.agent import ApprovalMiddleware, connected
 from twokey.agent.scripted_model import calling, scripted
 from twokey.gateway.approvals.lifecycle import Move

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from tests.bot.bot_house import CHANNEL, TEAM, House
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from tests.bot.signed import FORM, interaction, post, signed_headers
 from twokey.bot.ids import seal
 from twokey.gateway.approvals.record import Approval
@@ -28,23 +28,23 @@ class Trace:
     card: str
 
 
-async def trace(house: House, verdict: Verdict) -> Trace:
+async def trace(stack: Stack, verdict: Verdict) -> Trace:
     """Return what stands now about one call."""
-    approval = await house.approval(verdict)
-    conn, keys = house.store.conn, house.keys
+    approval = await stack.approval(verdict)
+    conn, keys = stack.store.conn, stack.keys
     return Trace(
         approval=approval,
-        jobs=await house.store.queue(keys).depth(),
+        jobs=await stack.store.queue(keys).depth(),
         audit=number(await conn.command("XLEN", keys.audit)),
         card=str(await conn.command("HGET", keys.card(approval.id), "at")),
     )
 
 
 def value_of(
-    house: House, approval: Approval, purpose: str, index: int | None = 0
+    stack: Stack, approval: Approval, purpose: str, index: int | None = 0
 ) -> str:
     """Return the value that our own button for this purpose has now."""
-    return seal(approval, index, key=house.config.seal_key, team=TEAM, purpose=purpose)
+    return seal(approval, index, key=stack.config.seal_key, team=TEAM, purpose=purpose)
 
 
 def click_payload(
@@ -115,16 +115,16 @@ def changed(payload: Payload, path: str, to: object) -> Payload:
 
 
 async def deliver(
-    house: House, payload: Mapping[str, object], **headers: str
+    stack: Stack, payload: Mapping[str, object], **headers: str
 ) -> tuple[int, str]:
     """Deliver an interaction with a true signature."""
-    return await deliver_bytes(house, interaction(payload), FORM, **headers)
+    return await deliver_bytes(stack, interaction(payload), FORM, **headers)
 
 
 async def deliver_bytes(
-    house: House, body: bytes, kind: str = FORM, **headers: str
+    stack: Stack, body: bytes, kind: str = FORM, **headers: str
 ) -> tuple[int, str]:
     """Deliver any bytes with a true signature."""
-    assert house.bot is not None
-    signed = signed_headers(house.sandbox.signing_secret, body)
-    return await post(house.bot.url, {**signed, "Content-Type": kind, **headers}, body)
+    assert stack.bot is not None
+    signed = signed_headers(stack.sandbox.signing_secret, body)
+    return await post(stack.bot.url, {**signed, "Content-Type": kind, **headers}, body)

@@ -1,4 +1,4 @@
-"""Kill the whole house between any two of its steps: nothing lost, nothing twice."""
+"""Kill the whole stack between any two of its steps: nothing lost, nothing twice."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, has_button, is_card_of
+from tests.bot.bot_stack import CHANNEL, has_button, is_card_of
 from tests.conftest import eventually
 from tests.lifetimes import listed
 from tests.resume import sample_tools
@@ -33,14 +33,14 @@ from twokey.sandbox.server import Sandbox
 
 pytestmark = pytest.mark.slow
 
-MODULE = "tests.attacks.house_process"
+MODULE = "tests.attacks.stack_process"
 REFUND = json.dumps([["refund", {"order": "78291", "amount": 899.0}]])
 ENDED = {ItemState.EXECUTED, ItemState.IN_DOUBT}
 
 
 @dataclass
 class Scene:
-    """A sandbox whose house is another process, which may be killed and come again."""
+    """A sandbox whose stack is another process, which may be killed and come again."""
 
     sandbox: Sandbox
     store: Store
@@ -51,10 +51,10 @@ class Scene:
         return self.sandbox.person("U0ANA")
 
     @asynccontextmanager
-    async def house(
+    async def stack(
         self, die_at: str = ""
     ) -> AsyncGenerator[asyncio.subprocess.Process]:
-        """Run the house; it is ready when the block begins."""
+        """Run the stack; it is ready when the block begins."""
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", MODULE, self.store.conn.url, str(self.checkpoints),
             self.sandbox.api_url, self.sandbox.bot_token, self.sandbox.signing_secret,
@@ -65,7 +65,7 @@ class Scene:
         try:
             assert process.stdout
             url = (await process.stdout.readline()).decode().strip()
-            assert url.startswith("http"), "the house did not start"
+            assert url.startswith("http"), "the stack did not start"
             self.sandbox.deliver_http(url)
             yield process
         finally:
@@ -113,7 +113,7 @@ class Scene:
         return await self.ana.message_with(CHANNEL, is_it, 20)
 
     async def approve(self) -> None:
-        """Click Approve; the house may die of it."""
+        """Click Approve; the stack may die of it."""
         card = await self.usable_card()
         with contextlib.suppress(GestureFailed):
             await self.ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
@@ -151,11 +151,11 @@ async def killed(process: asyncio.subprocess.Process) -> None:
 async def test_a_bot_that_dies_beside_the_posting_leaves_one_card_that_counts(
     scene: Scene, point: str
 ) -> None:
-    async with scene.house(point) as first:
+    async with scene.stack(point) as first:
         await scene.ask(REFUND)
         await killed(first)
 
-    async with scene.house():
+    async with scene.stack():
         await scene.approve()
 
         assert await scene.ended() is ItemState.EXECUTED
@@ -175,16 +175,16 @@ async def test_a_bot_that_dies_beside_the_posting_leaves_one_card_that_counts(
 async def test_a_bot_that_dies_beside_the_decision_loses_none_and_counts_it_once(
     scene: Scene, point: str
 ) -> None:
-    async with scene.house():
+    async with scene.stack():
         await scene.ask(REFUND)
         await scene.usable_card()
-    async with scene.house(point) as second:
+    async with scene.stack(point) as second:
         await scene.approve()
         await killed(second)
     state = (await scene.approval()).items[0].state
     assert state is (ItemState.PENDING if point == "seen" else ItemState.AUTHORIZED)
 
-    async with scene.house():
+    async with scene.stack():
         # Slack shows an error for the click that got no answer: Ana clicks again.
         await scene.approve()
 
@@ -203,13 +203,13 @@ async def test_a_bot_that_dies_beside_the_decision_loses_none_and_counts_it_once
 async def test_a_worker_that_dies_inside_leaves_a_doubt_that_a_person_sees(
     scene: Scene, point: str, effects: int
 ) -> None:
-    async with scene.house(point) as first:
+    async with scene.stack(point) as first:
         await scene.ask(REFUND)
         await scene.approve()
         await killed(first)
     assert len(sample_tools.ledger()) == effects
 
-    async with scene.house():
+    async with scene.stack():
         assert await scene.ended() is ItemState.IN_DOUBT
         card = await scene.usable_card()
         doubtful = await scene.ana.message_with(
@@ -233,11 +233,11 @@ async def test_a_worker_that_dies_inside_leaves_a_doubt_that_a_person_sees(
 async def test_a_publisher_that_dies_beside_an_acknowledgement_loses_no_card(
     scene: Scene,
 ) -> None:
-    async with scene.house("acknowledged") as first:
+    async with scene.stack("acknowledged") as first:
         await scene.ask(REFUND)
         await killed(first)
 
-    async with scene.house():
+    async with scene.stack():
         await scene.approve()
 
         assert await scene.ended() is ItemState.EXECUTED

@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from tests.attacks.attacker import click_payload, trace, value_of
-from tests.bot.bot_house import House
+from tests.bot.bot_stack import Stack
 from tests.bot.signed import interaction, signed_headers
 from twokey.bot import ingress
 from twokey.bot.ids import Action
@@ -24,43 +24,43 @@ FEW = 20
 SOON_S = 1.0
 
 
-def place_of(house: House) -> tuple[str, int]:
-    assert house.bot is not None
-    host, _, port = house.bot.url.split("/")[2].partition(":")
+def place_of(stack: Stack) -> tuple[str, int]:
+    assert stack.bot is not None
+    host, _, port = stack.bot.url.split("/")[2].partition(":")
     return host, int(port)
 
 
 async def test_a_thousand_clicks_at_once_decide_once_and_all_are_answered(
-    house: House, unlimited: None
+    stack: Stack, unlimited: None
 ) -> None:
-    async with house.running() as bot, aiohttp.ClientSession() as session:
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        approval = await house.approval(verdict)
+    async with stack.running() as bot, aiohttp.ClientSession() as session:
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        approval = await stack.approval(verdict)
         actions = [Action.APPROVE, Action.EDIT, Action.REJECT, Action.RESPOND]
         people = ["U0ANA", "U0BEN", "U0CHLOE", "U0DAN", "U0EVE"]
 
         async def click(number: int) -> int:
             action = actions[number % len(actions)] if number % 3 else Action.APPROVE
             user = people[number % len(people)]
-            value = value_of(house, approval, action)
+            value = value_of(stack, approval, action)
             payload = click_payload(card["ts"], action, value, user=user)
             body = interaction({**payload, "trigger_id": f"{number}.2.3"})
-            headers = signed_headers(house.sandbox.signing_secret, body)
+            headers = signed_headers(stack.sandbox.signing_secret, body)
             async with session.post(bot.url, data=body, headers=headers) as answer:
                 return answer.status
 
         statuses = Counter(await asyncio.gather(*map(click, range(CLICKS))))
 
-        found = await trace(house, verdict)
+        found = await trace(stack, verdict)
         assert statuses == {200: CLICKS}
         assert (found.approval.rev, found.jobs, found.audit) == (2, 1, 2)
         assert len(found.approval.items[0].votes) == 1
 
 
-async def send(house: House, *parts: bytes) -> bytes:
+async def send(stack: Stack, *parts: bytes) -> bytes:
     """Write raw bytes to the bot; return what it answers until it hangs up."""
-    reader, writer = await asyncio.open_connection(*place_of(house))
+    reader, writer = await asyncio.open_connection(*place_of(stack))
     try:
         for part in parts:
             writer.write(part)
@@ -77,43 +77,43 @@ HEAD = b"POST /slack/events HTTP/1.1\r\nHost: x\r\n"
 MEGABYTE = 1024 * 1024
 
 
-async def test_giant_requests_are_refused_and_cost_little(house: House) -> None:
+async def test_giant_requests_are_refused_and_cost_little(stack: Stack) -> None:
     bomb = zlib.compress(b"\x00" * 64 * MEGABYTE)
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"
-    async with house.running():
+    async with stack.running():
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         answers = [
             await send(
-                house, HEAD, b"Content-Length: 9999999999\r\n\r\n", b"x" * MEGABYTE * 2
+                stack, HEAD, b"Content-Length: 9999999999\r\n\r\n", b"x" * MEGABYTE * 2
             ),
-            await send(house, HEAD, b"Transfer-Encoding: chunked\r\n\r\n", chunk * 40),
-            await send(house, HEAD, b"X-Big: " + b"y" * 200_000 + b"\r\n\r\n"),
-            await send(house, HEAD, b"X-Many: z\r\n" * 50_000 + b"\r\n"),
-            await send(house, b"GET /" + b"p" * 200_000 + b" HTTP/1.1\r\n\r\n"),
-            await send(house, HEAD, b"Content-Length: -1\r\n\r\n"),
+            await send(stack, HEAD, b"Transfer-Encoding: chunked\r\n\r\n", chunk * 40),
+            await send(stack, HEAD, b"X-Big: " + b"y" * 200_000 + b"\r\n\r\n"),
+            await send(stack, HEAD, b"X-Many: z\r\n" * 50_000 + b"\r\n"),
+            await send(stack, b"GET /" + b"p" * 200_000 + b" HTTP/1.1\r\n\r\n"),
+            await send(stack, HEAD, b"Content-Length: -1\r\n\r\n"),
             await send(
-                house, HEAD, b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"
+                stack, HEAD, b"Content-Length: 1\r\nContent-Length: 2\r\n\r\nab"
             ),
             await send(
-                house,
+                stack,
                 HEAD,
                 b"Content-Encoding: deflate\r\n",
                 f"Content-Length: {len(bomb)}\r\n\r\n".encode(),
                 bomb,
             ),
-            await send(house, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
+            await send(stack, b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"),
         ]
         after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
         assert all(b" 500 " not in answer for answer in answers), answers
         assert all(b" 200 " not in answer for answer in answers), answers
         assert after - before < 50 * 1024, "kilobytes"
-        assert await is_healthy(house)
+        assert await is_healthy(stack)
 
 
-async def is_healthy(house: House) -> bool:
+async def is_healthy(stack: Stack) -> bool:
     """Say whether an honest client is served soon."""
-    host, port = place_of(house)
+    host, port = place_of(stack)
     began = time.monotonic()
     try:
         async with (
@@ -136,17 +136,17 @@ HOLD = {
 
 @pytest.mark.parametrize("held", HOLD)
 async def test_clients_that_only_hold_connections_keep_nobody_else_out(
-    house: House, monkeypatch: pytest.MonkeyPatch, held: str
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, held: str
 ) -> None:
     monkeypatch.setattr(ingress, "MAX_CONNECTIONS", FEW)
-    async with house.running(), AsyncExitStack() as opened:
+    async with stack.running(), AsyncExitStack() as opened:
         for _ in range(2 * FEW):
-            _, writer = await asyncio.open_connection(*place_of(house))
+            _, writer = await asyncio.open_connection(*place_of(stack))
             opened.callback(writer.close)
             writer.write(HOLD[held])
         await asyncio.sleep(0)
 
-        assert await is_healthy(house)
+        assert await is_healthy(stack)
 
 
 async def test_a_cancellation_is_never_lost_in_the_store(valkey_url: str) -> None:

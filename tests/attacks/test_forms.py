@@ -15,7 +15,7 @@ from tests.attacks.attacker import (
     trace,
 )
 from tests.attacks.test_wrong_people import click_on, member
-from tests.bot.bot_house import CHANNEL, House
+from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.tampering import expire
 from twokey.bot.ids import VALUE, Action, Input, View
 from twokey.gateway.approvals.decisions import Edit, Reject
@@ -36,11 +36,11 @@ CALM = ("othing was recorded", "changed nothing", "nothing ran")
 
 
 async def opened(
-    house: House, verdict: Verdict, view: View, user: str = "U0ANA"
+    stack: Stack, verdict: Verdict, view: View, user: str = "U0ANA"
 ) -> Payload:
     """Let somebody open a form; return the submission that would count."""
-    card = await house.card(verdict)
-    person = house.actor(user)
+    card = await stack.card(verdict)
+    person = stack.actor(user)
     await person.click(CHANNEL, str(card["ts"]), FORMS[view])
     found = await person.wait_for_view(lambda top: top["callback_id"] == view)
     return submission_payload(found, {**WORDS, **typed(found)}, user=user)
@@ -64,61 +64,61 @@ def typed(view: JsonObject) -> JsonObject:
     return values
 
 
-async def told(house: House, payload: Payload) -> str:
+async def told(stack: Stack, payload: Payload) -> str:
     """Submit; return the answer, which is never an error of ours."""
-    status, body = await deliver(house, payload)
+    status, body = await deliver(stack, payload)
     assert status == 200
     return body
 
 
-Spoil = Callable[[House, Verdict, Payload], Awaitable[Payload]]
+Spoil = Callable[[Stack, Verdict, Payload], Awaitable[Payload]]
 
 
-async def by_another_person(house: House, verdict: Verdict, good: Payload) -> Payload:
+async def by_another_person(stack: Stack, verdict: Verdict, good: Payload) -> Payload:
     return changed(good, "user.id", "U0BEN")
 
 
-async def of_an_unknown_view(house: House, verdict: Verdict, good: Payload) -> Payload:
+async def of_an_unknown_view(stack: Stack, verdict: Verdict, good: Payload) -> Payload:
     return changed(good, "view.id", "V0UNKNOWN")
 
 
-async def with_a_flipped_bit(house: House, verdict: Verdict, good: Payload) -> Payload:
+async def with_a_flipped_bit(stack: Stack, verdict: Verdict, good: Payload) -> Payload:
     seal = str(good["view"]["private_metadata"])
     flipped = seal[:-3] + ("A" if seal[-3] != "A" else "B") + seal[-2:]
     return changed(good, "view.private_metadata", flipped)
 
 
 async def with_another_version(
-    house: House, verdict: Verdict, good: Payload
+    stack: Stack, verdict: Verdict, good: Payload
 ) -> Payload:
     head, _, rest = str(good["view"]["private_metadata"]).partition(":1:")
     return changed(good, "view.private_metadata", f"{head}:2:{rest}")
 
 
 async def of_another_workspace(
-    house: House, verdict: Verdict, good: Payload
+    stack: Stack, verdict: Verdict, good: Payload
 ) -> Payload:
     return changed(good, "team.id", "T0OTHER")
 
 
 async def with_another_approvals_seal(
-    house: House, verdict: Verdict, good: Payload
+    stack: Stack, verdict: Verdict, good: Payload
 ) -> Payload:
     kind = View(good["view"]["callback_id"])
-    other = await house.refund(thread="other", note=note_for(kind))
-    theirs = await opened(house, other, kind, "U0BEN")
+    other = await stack.refund(thread="other", note=note_for(kind))
+    theirs = await opened(stack, other, kind, "U0BEN")
     return changed(good, "view.private_metadata", theirs["view"]["private_metadata"])
 
 
 async def in_somebody_elses_view(
-    house: House, verdict: Verdict, good: Payload
+    stack: Stack, verdict: Verdict, good: Payload
 ) -> Payload:
     kind = View(good["view"]["callback_id"])
-    theirs = await opened(house, verdict, kind, "U0BEN")
+    theirs = await opened(stack, verdict, kind, "U0BEN")
     return changed(good, "view.id", theirs["view"]["id"])
 
 
-async def as_another_form(house: House, verdict: Verdict, good: Payload) -> Payload:
+async def as_another_form(stack: Stack, verdict: Verdict, good: Payload) -> Payload:
     kind = good["view"]["callback_id"]
     other = View.REJECT if kind != View.REJECT else View.RESPOND
     return changed(good, "view.callback_id", other.value)
@@ -138,71 +138,71 @@ SPOILS: list[Spoil] = [
 
 @pytest.mark.parametrize("view", [View.EDIT, View.REJECT, View.RESPOND, View.DETAILS])
 async def test_a_form_that_was_meddled_with_records_nothing(
-    house: House, view: View
+    stack: Stack, view: View
 ) -> None:
-    async with house.running():
-        verdict = await house.refund(note=note_for(view))
-        good = await opened(house, verdict, view)
-        before = await trace(house, verdict)
+    async with stack.running():
+        verdict = await stack.refund(note=note_for(view))
+        good = await opened(stack, verdict, view)
+        before = await trace(stack, verdict)
 
         for spoil in SPOILS:
-            answer = await told(house, await spoil(house, verdict, good))
+            answer = await told(stack, await spoil(stack, verdict, good))
 
             assert any(words in answer for words in CALM), (spoil, answer)
-            assert is_same(await trace(house, verdict), before), spoil
+            assert is_same(await trace(stack, verdict), before), spoil
 
 
 @pytest.mark.parametrize("view", [View.EDIT, View.REJECT, View.RESPOND])
 @pytest.mark.parametrize("moment", ["decided", "edited", "expired"])
 async def test_a_form_that_was_overtaken_records_nothing(
-    house: House, view: View, moment: str
+    stack: Stack, view: View, moment: str
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        good = await opened(house, verdict, view)
+    async with stack.running():
+        verdict = await stack.refund()
+        good = await opened(stack, verdict, view)
         if moment == "expired":
-            await expire(house, await house.approval(verdict))
+            await expire(stack, await stack.approval(verdict))
         else:
             change = Edit(args={"amount": 1, "order_id": "78291"})
-            await house.reviews.decide(
-                await click_on(house, verdict),
+            await stack.reviews.decide(
+                await click_on(stack, verdict),
                 change if moment == "edited" else Reject(reason="no"),
                 member("U0BEN"),
             )
-        settled = (await house.approval(verdict)).items[0].settlement
+        settled = (await stack.approval(verdict)).items[0].settlement
 
-        answer = await told(house, good)
+        answer = await told(stack, good)
 
         assert any(words in answer for words in CALM), answer
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.settlement == settled
         assert not item.is_pending
 
 
-async def test_a_form_that_is_submitted_many_times_counts_once(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        good = await opened(house, verdict, View.REJECT)
+async def test_a_form_that_is_submitted_many_times_counts_once(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        good = await opened(stack, verdict, View.REJECT)
 
         again = [changed(good, "trigger_id", f"1.{number}") for number in range(5)]
-        answers = [await told(house, each) for each in again]
+        answers = [await told(stack, each) for each in again]
 
-        found = await trace(house, verdict)
+        found = await trace(stack, verdict)
         assert (found.approval.rev, found.jobs, found.audit) == (2, 1, 2)
         assert '"clear"' in answers[0]
         assert all("already rejected" in answer for answer in answers[1:])
 
 
 async def test_a_button_inside_a_form_counts_for_its_reader_and_its_call(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund(note="n" * 12_000)
-        other = await house.refund(thread="other", note="n" * 12_000)
-        mine = await opened(house, verdict, View.DETAILS)
-        await opened(house, other, View.DETAILS, "U0BEN")
-        theirs = as_object(await house.actor("U0BEN").view())
-        before = await trace(house, other)
+    async with stack.running():
+        verdict = await stack.refund(note="n" * 12_000)
+        other = await stack.refund(thread="other", note="n" * 12_000)
+        mine = await opened(stack, verdict, View.DETAILS)
+        await opened(stack, other, View.DETAILS, "U0BEN")
+        theirs = as_object(await stack.actor("U0BEN").view())
+        before = await trace(stack, other)
 
         # Ana turns the page of Ben's call inside her own window.
         button = next(
@@ -212,13 +212,13 @@ async def test_a_button_inside_a_form_counts_for_its_reader_and_its_call(
             if element.get("action_id") == Action.PAGE_NEXT
         )
         click = page_click(mine, str(button["value"]))
-        status, _ = await deliver(house, click)
+        status, _ = await deliver(stack, click)
 
-        seen = await house.store.conn.command(
-            "HLEN", house.keys.opened((await house.approval(other)).id)
+        seen = await stack.store.conn.command(
+            "HLEN", stack.keys.opened((await stack.approval(other)).id)
         )
         assert (status, seen) == (200, 1), "only Ben's first page"
-        assert is_same(await trace(house, other), before)
+        assert is_same(await trace(stack, other), before)
 
 
 def page_click(form: Payload, value: str) -> Payload:

@@ -20,7 +20,7 @@ from tests.attacks.attacker import (
     value_of,
 )
 from tests.attacks.test_tampered_store import claim_of
-from tests.bot.bot_house import CHANNEL, POLICY, House, has_button
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button
 from tests.conftest import eventually
 from twokey.bot.cards.listing import boxes
 from twokey.bot.ids import COMMAND, Action, View
@@ -59,17 +59,17 @@ def evil_policy() -> str:
 
 
 async def test_nothing_that_others_write_is_ever_markup_on_the_wire(
-    house: House, unlimited: None
+    stack: Stack, unlimited: None
 ) -> None:
-    people = house.sandbox.workspace
+    people = stack.sandbox.workspace
     people.users["U0BEN"] = replace(people.users["U0BEN"], real_name=EVIL[1])
-    house.policy = load_policy(evil_policy(), "policy.yml")
-    async with house.running():
+    stack.policy = load_policy(evil_policy(), "policy.yml")
+    async with stack.running():
         for number, text in enumerate(EVIL):
-            await whole_life(house, number, text)
-        await nothing_is_left(house)
+            await whole_life(stack, number, text)
+        await nothing_is_left(stack)
 
-    sent = [call.arguments for call in house.sandbox.calls]
+    sent = [call.arguments for call in stack.sandbox.calls]
     found = [place for arguments in sent for place in texts(arguments)]
     assert sum(BEGIN in text for _, _, text in found) > 100, "the attack came through"
     for kind, key, text in found:
@@ -84,10 +84,10 @@ async def test_nothing_that_others_write_is_ever_markup_on_the_wire(
             assert not hidden_in(text), (kind, text)
         if BEGIN in text and END not in text:
             assert "…" in text or "⟦" in text or key == "initial_value", text
-    assert all(call.error in {None, "ratelimited"} for call in house.sandbox.calls)
+    assert all(call.error in {None, "ratelimited"} for call in stack.sandbox.calls)
 
 
-async def whole_life(house: House, number: int, text: str) -> None:
+async def whole_life(stack: Stack, number: int, text: str) -> None:
     """Let hostile text stand wherever somebody may write, in every state."""
     thread = f"t{number}"
     args: Args = {"note": text, text: text, "deep": [{text: [text]}], "order_id": text}
@@ -108,28 +108,28 @@ async def whole_life(house: House, number: int, text: str) -> None:
         },
     }
     turn = Turn(ref=ref, calls=calls, says=text, schemas=dict.fromkeys(names, schema))
-    verdicts = await house.agents.submit(turn)
+    verdicts = await stack.agents.submit(turn)
     edit, reject, respond, approve = verdicts
-    await say_last_words(house, agent, text)
-    await house.actor("U0BEN").command(COMMAND, f"show {text}", CHANNEL)
-    await house.actor("U0GUEST").say(CHANNEL, f"@twokey {text}")
-    card = await house.card(edit, timeout_s=30)
-    await form(house, card, edit, Action.EDIT, text)
-    await form(house, card, reject, Action.REJECT, text)
-    await form(house, card, respond, Action.RESPOND, text)
-    await form(house, card, approve, Action.VIEW_ALL, text)
+    await say_last_words(stack, agent, text)
+    await stack.actor("U0BEN").command(COMMAND, f"show {text}", CHANNEL)
+    await stack.actor("U0GUEST").say(CHANNEL, f"@twokey {text}")
+    card = await stack.card(edit, timeout_s=30)
+    await form(stack, card, edit, Action.EDIT, text)
+    await form(stack, card, reject, Action.REJECT, text)
+    await form(stack, card, respond, Action.RESPOND, text)
+    await form(stack, card, approve, Action.VIEW_ALL, text)
     for verdict in (edit, approve):
-        item = (await house.approval(verdict)).items[index_of(verdict)]
+        item = (await stack.approval(verdict)).items[index_of(verdict)]
         if item.state is ItemState.AUTHORIZED:
-            claim = await house.agents.claim(await claim_of(house, verdict))
+            claim = await stack.agents.claim(await claim_of(stack, verdict))
             assert claim.kind == "new", claim
             result = Result(ok=verdict is edit, summary=text, payload=text)
-            await house.agents.finish(verdict.item_id, claim.fence, result)
+            await stack.agents.finish(verdict.item_id, claim.fence, result)
 
 
-async def say_last_words(house: House, agent: str, text: str) -> None:
+async def say_last_words(stack: Stack, agent: str, text: str) -> None:
     """Let an agent end its run, and another call run unasked, in these words."""
-    outbox = house.store.outbox(house.keys, reader="")
+    outbox = stack.store.outbox(stack.keys, reader="")
     event = Event(name=EventName.RUN_FINISHED, tenant="default", agent=agent)
     data = {"channel": CHANNEL, "text": text}
     await outbox.put(event.with_(thread=text, channel=CHANNEL, data=data))
@@ -144,18 +144,18 @@ def index_of(verdict: Verdict) -> int:
 
 
 async def form(
-    house: House, card: JsonObject, verdict: Verdict, action: Action, text: str
+    stack: Stack, card: JsonObject, verdict: Verdict, action: Action, text: str
 ) -> None:
     """Open a form as Ben, and submit hostile words in it."""
-    approval, index = await house.approval(verdict), index_of(verdict)
-    value = value_of(house, approval, action, index)
-    await has_read(house, verdict)
-    before = len(house.sandbox.calls)
+    approval, index = await stack.approval(verdict), index_of(verdict)
+    value = value_of(stack, approval, action, index)
+    await has_read(stack, verdict)
+    before = len(stack.sandbox.calls)
     click = click_payload(card["ts"], action, value, user="U0BEN")
-    await deliver(house, {**click, "trigger_id": trigger(house)})
-    opened = [c for c in house.sandbox.calls[before:] if c.method == "views.open"]
+    await deliver(stack, {**click, "trigger_id": trigger(stack)})
+    opened = [c for c in stack.sandbox.calls[before:] if c.method == "views.open"]
     assert opened, action
-    ben = house.actor("U0BEN")
+    ben = stack.actor("U0BEN")
     view = as_object(await ben.wait_for_view())
     values: JsonObject = {}
     for block in as_objects(view["blocks"]):
@@ -168,18 +168,18 @@ async def form(
         await ben.close_view(clear=True)
 
 
-async def has_read(house: House, verdict: Verdict) -> None:
+async def has_read(stack: Stack, verdict: Verdict) -> None:
     """Note that Ben has seen every page, as if he had turned them one by one."""
-    approval, index = await house.approval(verdict), index_of(verdict)
+    approval, index = await stack.approval(verdict), index_of(verdict)
     reader = f"U0BEN {index} {approval.items[index].action_hash}"
     for page in range(20):
-        await house.store.cards.opened_page(
-            house.keys, approval.id, reader=reader, page=page, pages=20
+        await stack.store.cards.opened_page(
+            stack.keys, approval.id, reader=reader, page=page, pages=20
         )
 
 
-def trigger(house: House) -> str:
-    return house.sandbox.slack.triggers.issue("U0BEN")
+def trigger(stack: Stack) -> str:
+    return stack.sandbox.slack.triggers.issue("U0BEN")
 
 
 def texts(arguments: JsonObject) -> Iterator[tuple[str, str, str]]:
@@ -221,11 +221,11 @@ def hidden_in(text: str) -> str:
     )
 
 
-async def nothing_is_left(house: House) -> None:
+async def nothing_is_left(stack: Stack) -> None:
     """Wait until the publisher has said everything."""
 
     async def is_quiet() -> bool:
-        reply = await house.store.conn.command("XINFO", "GROUPS", house.keys.outbox)
+        reply = await stack.store.conn.command("XINFO", "GROUPS", stack.keys.outbox)
         for group in cast("list[list[object]]", reply):
             facts = dict(zip(group[::2], group[1::2], strict=True))
             if facts[b"name"] == b"slack:default":
@@ -239,32 +239,32 @@ SIZES = [1, 60, 61, 900, 2_400, 2_900, 3_100, 5_000, 9_100, 30_000, 60_000]
 
 
 async def test_whoever_approves_was_shown_the_last_character_at_any_size(
-    house: House, unlimited: None
+    stack: Stack, unlimited: None
 ) -> None:
     """The end of the text differs; a card that hides it offers no Approve."""
-    async with house.running():
+    async with stack.running():
         for size in SIZES:
             tail = f"<{size}-tail>"
             note = ("lorem ipsum " * 6_000)[:size] + tail
-            (verdict,) = await house.submit(
+            (verdict,) = await stack.submit(
                 ("send_email", {"note": note}), thread=f"t{size}"
             )
-            card = await house.card(verdict, timeout_s=30)
+            card = await stack.card(verdict, timeout_s=30)
             shown = str(card["blocks"])
-            approval = await house.approval(verdict)
+            approval = await stack.approval(verdict)
 
             if has_button(card, Action.APPROVE):
                 assert tail in shown, size
                 continue
             # Its seal is known to nobody; even with it the last page has to be read.
-            value = value_of(house, approval, View.DETAILS)
+            value = value_of(stack, approval, View.DETAILS)
             view = {
                 "id": "V0NONE",
                 "callback_id": View.DETAILS.value,
                 "private_metadata": value,
             }
-            await deliver(house, submission_payload(view, {}))
-            assert (await house.approval(verdict)).rev == 1, size
+            await deliver(stack, submission_payload(view, {}))
+            assert (await stack.approval(verdict)).rev == 1, size
             assert size > 60
 
 
@@ -284,21 +284,21 @@ def deep() -> Any:
     ],
 )
 async def test_what_is_too_large_or_no_json_is_denied_and_never_shown(
-    house: House, more: list[Any]
+    stack: Stack, more: list[Any]
 ) -> None:
     notes: list[Any] = ["x" * 70_000, {"a" * 65_500: 1}, *more]
-    async with house.running():
+    async with stack.running():
         verdicts = [
-            (await house.submit(("send_email", {"note": note}), thread=f"t{number}"))[0]
+            (await stack.submit(("send_email", {"note": note}), thread=f"t{number}"))[0]
             for number, note in enumerate(notes)
         ]
 
         assert {verdict.kind for verdict in verdicts} == {"deny"}
-        assert not [c for c in house.sandbox.calls if c.method == "chat.postMessage"]
+        assert not [c for c in stack.sandbox.calls if c.method == "chat.postMessage"]
 
 
 async def test_many_calls_with_much_in_them_leave_every_card_within_slacks_limits(
-    house: House,
+    stack: Stack,
 ) -> None:
     odd: list[Any] = [
         {f"k{n}": n for n in range(2_000)},
@@ -310,12 +310,12 @@ async def test_many_calls_with_much_in_them_leave_every_card_within_slacks_limit
         {"note": '"' * 9_000},
         {"note": "<!channel>" * 3_000},
     ]
-    async with house.running():
-        verdicts = await house.submit(*[("send_email", args) for args in odd])
-        cards = [await house.card(each, timeout_s=30) for each in verdicts]
+    async with stack.running():
+        verdicts = await stack.submit(*[("send_email", args) for args in odd])
+        cards = [await stack.card(each, timeout_s=30) for each in verdicts]
 
     assert len(cards) == len(odd)
-    assert all(call.error is None for call in house.sandbox.calls)
+    assert all(call.error is None for call in stack.sandbox.calls)
 
 
 @pytest.mark.parametrize(

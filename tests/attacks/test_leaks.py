@@ -15,11 +15,11 @@ from pydantic import ValidationError
 from tests.attacks.attacker import deliver_bytes
 from tests.attacks.test_hostile_texts import nothing_is_left
 from tests.attacks.test_tampered_store import claim_of
-from tests.bot.bot_house import CHANNEL, POLICY, House
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import House as Shop
-from tests.resume.house import open_house
+from tests.resume.resume_stack import Stack as Shop
+from tests.resume.resume_stack import open_stack
 from twokey.bot.ids import Action, Input
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Result
@@ -60,11 +60,11 @@ def logged(caplog: pytest.LogCaptureFixture) -> str:
     return "\n".join(formatter.format(record) for record in caplog.records)
 
 
-async def whole_life(house: House) -> None:
+async def whole_life(stack: Stack) -> None:
     """Open, misedit, edit, run and fail a call with secrets in it; reject another."""
-    (verdict,) = await house.submit(("charge", CHARGE))
-    card = await house.card(verdict)
-    ts, ana = str(card["ts"]), house.actor("U0ANA")
+    (verdict,) = await stack.submit(("charge", CHARGE))
+    card = await stack.card(verdict)
+    ts, ana = str(card["ts"]), stack.actor("U0ANA")
     await ana.click(CHANNEL, ts, Action.VIEW_ALL)
     await ana.wait_for_view()
     await ana.close_view(clear=True)
@@ -73,17 +73,17 @@ async def whole_life(house: House) -> None:
     amount = field(view, "amount")
     assert await ana.submit({amount: "900"})
     assert await ana.submit({amount: "90", Input.REASON.value: "less"}) == {}
-    claim = await house.agents.claim(await claim_of(house, verdict))
+    claim = await stack.agents.claim(await claim_of(stack, verdict))
     assert claim.kind == "new"
     result = Result(ok=False, summary="it failed", payload=json.dumps(CHARGE))
-    await house.agents.finish(verdict.item_id, claim.fence, result)
-    (other,) = await house.submit(("charge", CHARGE), thread="t2")
-    second = await house.card(other)
+    await stack.agents.finish(verdict.item_id, claim.fence, result)
+    (other,) = await stack.submit(("charge", CHARGE), thread="t2")
+    second = await stack.card(other)
     await ana.click(CHANNEL, str(second["ts"]), Action.REJECT)
     await ana.wait_for_view()
     await ana.submit({Input.REASON.value: "no"})
-    assert (await house.approval(other)).items[0].state is ItemState.REJECTED
-    await nothing_is_left(house)
+    assert (await stack.approval(other)).items[0].state is ItemState.REJECTED
+    await nothing_is_left(stack)
 
 
 def field(view: Any, name: str) -> str:
@@ -96,81 +96,81 @@ def field(view: Any, name: str) -> str:
 
 
 async def test_no_argument_and_no_secret_reaches_a_log_an_event_or_a_fallback(
-    house: House, unlimited: None, caplog: pytest.LogCaptureFixture
+    stack: Stack, unlimited: None, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.DEBUG)
-    house.policy = load_policy(REDACTING, "policy.yml")
-    async with house.running() as bot:
-        await whole_life(house)
-        await deliver_bytes(house, b"payload=" + CANARY.encode())
+    stack.policy = load_policy(REDACTING, "policy.yml")
+    async with stack.running() as bot:
+        await whole_life(stack)
+        await deliver_bytes(stack, b"payload=" + CANARY.encode())
         assert bot.url
 
-    conn, keys = house.store.conn, house.keys
+    conn, keys = stack.store.conn, stack.keys
     streams = [
         str(await conn.command("XRANGE", stream, "-", "+"))
         for stream in (keys.outbox, keys.audit, keys.jobs, keys.dead)
     ]
     fallbacks = [
         json.dumps([call.arguments.get("text"), call.arguments.get("metadata")])
-        for call in house.sandbox.calls
+        for call in stack.sandbox.calls
     ]
     names = str(await conn.command("KEYS", "*"))
-    secrets = [house.sandbox.signing_secret, house.sandbox.bot_token]
+    secrets = [stack.sandbox.signing_secret, stack.sandbox.bot_token]
     for secret in (CANARY, HIDDEN):
         assert secret not in logged(caplog)
         assert all(secret not in stream for stream in streams)
         assert all(secret not in fallback for fallback in fallbacks)
         assert secret not in names
-    for secret in [*secrets, house.config.seal_key.hex(), str(house.config.seal_key)]:
+    for secret in [*secrets, stack.config.seal_key.hex(), str(stack.config.seal_key)]:
         assert secret not in logged(caplog)
-        assert secret not in str([call.arguments for call in house.sandbox.calls])
-        assert secret not in repr(house.config)
+        assert secret not in str([call.arguments for call in stack.sandbox.calls])
+        assert secret not in repr(stack.config)
 
 
 async def test_what_the_policy_hides_is_in_no_card_form_note_or_message(
-    house: House, unlimited: None
+    stack: Stack, unlimited: None
 ) -> None:
-    house.policy = load_policy(REDACTING, "policy.yml")
-    async with house.running():
-        await whole_life(house)
+    stack.policy = load_policy(REDACTING, "policy.yml")
+    async with stack.running():
+        await whole_life(stack)
 
-    sent = str([call.arguments for call in house.sandbox.calls])
+    sent = str([call.arguments for call in stack.sandbox.calls])
     assert CANARY in sent, "what is not hidden is shown"
     assert HIDDEN not in sent
 
 
 @pytest.fixture
-async def shop_house(
+async def shop_stack(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncGenerator[Shop]:
     """Give a gateway with the shop's agent; nobody works yet."""
     monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
-    async with open_house(store, tmp_path / "checkpoints.db") as opened:
+    async with open_stack(store, tmp_path / "checkpoints.db") as opened:
         yield opened
 
 
 REFUND = ("refund", {"order": CANARY, "amount": 1.0})
 
 
-async def stream(house: Shop, key: str) -> str:
-    return str(await house.store.conn.command("XRANGE", key, "-", "+"))
+async def stream(stack: Shop, key: str) -> str:
+    return str(await stack.store.conn.command("XRANGE", key, "-", "+"))
 
 
 async def test_an_agents_words_about_arguments_are_in_no_audit_entry(
-    shop_house: Shop,
+    shop_stack: Shop,
 ) -> None:
     """The audit log is kept for ever and cannot be erased; words belong in a blob."""
-    async with shop_house.working():
-        await shop_house.ask(REFUND)
-        [item] = await shop_house.asked()
-        await shop_house.decide(item)
-        await shop_house.words()
+    async with shop_stack.working():
+        await shop_stack.ask(REFUND)
+        [item] = await shop_stack.asked()
+        await shop_stack.decide(item)
+        await shop_stack.words()
 
-    assert CANARY not in await stream(shop_house, shop_house.keys.audit)
+    assert CANARY not in await stream(shop_stack, shop_stack.keys.audit)
 
 
 async def test_an_error_that_quotes_arguments_is_logged_without_them(
-    shop_house: Shop,
+    shop_stack: Shop,
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -180,10 +180,10 @@ async def test_an_error_that_quotes_arguments_is_logged_without_them(
         raise ValueError(f"400: cannot use {results}")
 
     monkeypatch.setattr(sample_tools, "after_tools", refuse)
-    async with shop_house.working():
-        await shop_house.ask(REFUND)
-        [item] = await shop_house.asked()
-        await shop_house.decide(item)
+    async with shop_stack.working():
+        await shop_stack.ask(REFUND)
+        [item] = await shop_stack.asked()
+        await shop_stack.decide(item)
         await eventually(lambda: is_logged(caplog, "run.parked"))
 
     mine = [r for r in caplog.records if r.name.startswith("twokey")]

@@ -18,7 +18,7 @@ from tests.attacks.attacker import (
     trace,
     value_of,
 )
-from tests.bot.bot_house import CHANNEL, TEAM, House
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from twokey.bot.ids import Action, Input
 from twokey.sandbox.json_types import as_object
 
@@ -52,41 +52,41 @@ FALLS_BACK: dict[str, list[Any]] = {
 }
 
 
-async def good_click(house: House) -> tuple[Any, Payload]:
+async def good_click(stack: Stack) -> tuple[Any, Payload]:
     """Return a waiting call and a click that would approve it."""
-    verdict = await house.refund()
-    card = await house.card(verdict)
-    approval = await house.approval(verdict)
-    value = value_of(house, approval, Action.APPROVE)
+    verdict = await stack.refund()
+    card = await stack.card(verdict)
+    approval = await stack.approval(verdict)
+    value = value_of(stack, approval, Action.APPROVE)
     return verdict, click_payload(card["ts"], Action.APPROVE, value)
 
 
 @pytest.mark.parametrize("place", DECISIVE)
 async def test_a_click_with_anything_else_in_a_decisive_place_changes_nothing(
-    house: House, place: str
+    stack: Stack, place: str
 ) -> None:
-    async with house.running():
-        verdict, good = await good_click(house)
-        before = await trace(house, verdict)
+    async with stack.running():
+        verdict, good = await good_click(stack)
+        before = await trace(stack, verdict)
 
         for odd in ODD:
             if odd in FALLS_BACK.get(place, []):
                 continue
-            status, _ = await deliver(house, changed(good, place, odd))
+            status, _ = await deliver(stack, changed(good, place, odd))
             assert status < SERVER_ERROR, ascii((place, odd))
-            assert await trace(house, verdict) == before, ascii((place, odd))
+            assert await trace(stack, verdict) == before, ascii((place, odd))
 
 
-async def test_odd_things_beside_what_a_click_says_break_nothing(house: House) -> None:
-    async with house.running():
-        verdict, good = await good_click(house)
+async def test_odd_things_beside_what_a_click_says_break_nothing(stack: Stack) -> None:
+    async with stack.running():
+        verdict, good = await good_click(stack)
 
         for place in MINOR:
             for odd in [*ODD, MISSING]:
-                status, _ = await deliver(house, changed(good, place, odd))
+                status, _ = await deliver(stack, changed(good, place, odd))
                 assert status < SERVER_ERROR, ascii((place, odd))
 
-        approval = await house.approval(verdict)
+        approval = await stack.approval(verdict)
         assert approval.rev <= 2, "one click counted at most once"
 
 
@@ -99,15 +99,15 @@ NO_OBJECTS = [
 @pytest.mark.parametrize("body", NO_OBJECTS)
 @pytest.mark.parametrize("kind", ["form", "json"])
 async def test_a_body_that_is_no_object_is_no_server_error(
-    house: House, body: str, kind: str
+    stack: Stack, body: str, kind: str
 ) -> None:
-    async with house.running():
+    async with stack.running():
         raw = body if kind == "json" else urlencode({"payload": body})
 
         status, _ = await (
-            deliver_bytes(house, raw.encode(), JSON)
+            deliver_bytes(stack, raw.encode(), JSON)
             if kind == "json"
-            else deliver_bytes(house, raw.encode())
+            else deliver_bytes(stack, raw.encode())
         )
 
     assert status < SERVER_ERROR
@@ -115,17 +115,17 @@ async def test_a_body_that_is_no_object_is_no_server_error(
 
 @pytest.mark.parametrize("place", ["team", "user", "channel"])
 async def test_a_member_that_is_no_object_is_no_server_error(
-    house: House, place: str
+    stack: Stack, place: str
 ) -> None:
-    async with house.running():
-        verdict, good = await good_click(house)
-        before = await trace(house, verdict)
+    async with stack.running():
+        verdict, good = await good_click(stack)
+        before = await trace(stack, verdict)
 
         answers = [
-            await deliver(house, changed(good, place, odd)) for odd in NOT_OBJECTS
+            await deliver(stack, changed(good, place, odd)) for odd in NOT_OBJECTS
         ]
 
-        assert await trace(house, verdict) == before
+        assert await trace(stack, verdict) == before
         assert max(status for status, _ in answers) < SERVER_ERROR
 
 
@@ -150,19 +150,19 @@ async def test_a_member_that_is_no_object_is_no_server_error(
     ],
 )
 async def test_a_signed_body_that_slack_never_sends_is_no_server_error(
-    house: House, body: bytes, kind: str | None
+    stack: Stack, body: bytes, kind: str | None
 ) -> None:
-    async with house.running():
+    async with stack.running():
         given = () if kind is None else (kind,)
 
-        status, _ = await deliver_bytes(house, body, *given)
+        status, _ = await deliver_bytes(stack, body, *given)
 
     assert status < SERVER_ERROR
 
 
 @pytest.mark.parametrize("event", ["app_mention", "message", "app_home_opened"])
 async def test_an_event_with_anything_in_it_starts_nobody_and_breaks_nothing(
-    house: House, event: str
+    stack: Stack, event: str
 ) -> None:
     good: Payload = {
         "type": "event_callback",
@@ -179,57 +179,57 @@ async def test_an_event_with_anything_in_it_starts_nobody_and_breaks_nothing(
         },
     }
     places = ["team_id", "event_id", "event.user", "event.channel", "event.ts"]
-    async with house.running():
+    async with stack.running():
         for place in places:
             for odd in [*ODD[:3], *ODD[8:15], MISSING]:
                 body = json.dumps(changed(good, place, odd)).encode()
-                status, _ = await deliver_bytes(house, body, JSON)
+                status, _ = await deliver_bytes(stack, body, JSON)
                 # Of whom Slack does not say who they are, it is asked again.
                 asks_again = place == "event.user" and status == UNAVAILABLE
                 assert status < SERVER_ERROR or asks_again, ascii((place, odd))
 
         # Another text as channel or `ts` is another message; what is no text is none.
         texts = {odd for odd in ODD[8:15] if isinstance(odd, str) and odd}
-        assert await house.store.queue(house.keys).depth() <= 1 + 2 * len(texts)
+        assert await stack.store.queue(stack.keys).depth() <= 1 + 2 * len(texts)
 
 
 @pytest.mark.parametrize("place", ["user.id", "view.id", "view.private_metadata"])
 async def test_a_form_with_anything_else_in_a_decisive_place_changes_nothing(
-    house: House, place: str
+    stack: Stack, place: str
 ) -> None:
-    async with house.running():
-        verdict, good = await good_form(house)
-        before = await trace(house, verdict)
+    async with stack.running():
+        verdict, good = await good_form(stack)
+        before = await trace(stack, verdict)
 
         for odd in [*ODD, MISSING]:
-            status, _ = await deliver(house, changed(good, place, odd))
+            status, _ = await deliver(stack, changed(good, place, odd))
             assert status < SERVER_ERROR, ascii((place, odd))
-            assert await trace(house, verdict) == before, ascii((place, odd))
+            assert await trace(stack, verdict) == before, ascii((place, odd))
 
 
 async def test_what_was_typed_may_be_of_any_type_and_is_never_taken_for_text(
-    house: House,
+    stack: Stack,
 ) -> None:
     place = f"view.state.values.{Input.REASON.value}"
-    async with house.running():
-        verdict, good = await good_form(house)
-        before = await trace(house, verdict)
+    async with stack.running():
+        verdict, good = await good_form(stack)
+        before = await trace(stack, verdict)
 
         for odd in [None, True, 0, 1e308, [], [1], "x"]:
-            status, _ = await deliver(house, changed(good, place, odd))
+            status, _ = await deliver(stack, changed(good, place, odd))
             assert status < SERVER_ERROR, odd
         too_long = {Input.REASON.value: {"value": "x" * 3001}}
-        status, body = await deliver(house, changed(good, place, too_long))
+        status, body = await deliver(stack, changed(good, place, too_long))
 
-        assert (status, await trace(house, verdict)) == (200, before)
+        assert (status, await trace(stack, verdict)) == (200, before)
         assert "errors" in body
 
 
-async def good_form(house: House) -> tuple[Any, Payload]:
+async def good_form(stack: Stack) -> tuple[Any, Payload]:
     """Return a waiting call and a submission that would reject it."""
-    verdict = await house.refund()
-    card = await house.card(verdict)
-    ana = house.actor("U0ANA")
+    verdict = await stack.refund()
+    card = await stack.card(verdict)
+    ana = stack.actor("U0ANA")
     await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
     view = as_object(await ana.wait_for_view())
     reason = {Input.REASON.value: {Input.REASON.value: {"value": "because"}}}

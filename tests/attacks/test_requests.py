@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 
 from tests.attacks.attacker import Payload, click_payload, deliver, trace, value_of
-from tests.bot.bot_house import CHANNEL, House
+from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import FORM, interaction, post, signed_headers
 from tests.lifetimes import listed
 from twokey.bot.app import SlackBot
@@ -24,81 +24,81 @@ TIMES = 60
 Headers = dict[str, str]
 
 
-async def prepared(house: House, action: Action = Action.APPROVE) -> Prepared:
+async def prepared(stack: Stack, action: Action = Action.APPROVE) -> Prepared:
     """Return a waiting call and the bytes of a click on it."""
-    verdict = await house.refund()
-    card = await house.card(verdict)
-    value = value_of(house, await house.approval(verdict), action)
+    verdict = await stack.refund()
+    card = await stack.card(verdict)
+    value = value_of(stack, await stack.approval(verdict), action)
     return verdict, interaction(click_payload(card["ts"], action, value))
 
 
 Prepared = tuple[Verdict, bytes]
 
 
-def url_of(house: House) -> str:
-    assert house.bot is not None
-    return house.bot.url
+def url_of(stack: Stack) -> str:
+    assert stack.bot is not None
+    return stack.bot.url
 
 
-async def effects(house: House, verdict: Verdict) -> tuple[int, int, int]:
+async def effects(stack: Stack, verdict: Verdict) -> tuple[int, int, int]:
     """Return the revision, the jobs and how often somebody authorized the call."""
-    found = await trace(house, verdict)
+    found = await trace(stack, verdict)
     return found.approval.rev, found.jobs, found.audit
 
 
-async def test_the_same_bytes_many_times_at_once_decide_once(house: House) -> None:
-    async with house.running():
-        verdict, body = await prepared(house)
-        headers = signed_headers(house.sandbox.signing_secret, body)
+async def test_the_same_bytes_many_times_at_once_decide_once(stack: Stack) -> None:
+    async with stack.running():
+        verdict, body = await prepared(stack)
+        headers = signed_headers(stack.sandbox.signing_secret, body)
 
         answers = await asyncio.gather(
-            *(post(url_of(house), headers, body) for _ in range(TIMES))
+            *(post(url_of(stack), headers, body) for _ in range(TIMES))
         )
 
         assert {status for status, _ in answers} == {200}
         # Opened, authorized: one of each; nothing else was written.
-        assert await effects(house, verdict) == (2, 1, 2)
+        assert await effects(stack, verdict) == (2, 1, 2)
 
 
-async def test_a_replay_opens_no_second_form(house: House) -> None:
-    async with house.running():
-        _, body = await prepared(house, Action.REJECT)
-        headers = signed_headers(house.sandbox.signing_secret, body)
+async def test_a_replay_opens_no_second_form(stack: Stack) -> None:
+    async with stack.running():
+        _, body = await prepared(stack, Action.REJECT)
+        headers = signed_headers(stack.sandbox.signing_secret, body)
 
-        await asyncio.gather(*(post(url_of(house), headers, body) for _ in range(8)))
+        await asyncio.gather(*(post(url_of(stack), headers, body) for _ in range(8)))
 
-        calls = [call.method for call in house.sandbox.calls]
+        calls = [call.method for call in stack.sandbox.calls]
         assert calls.count("views.open") == 1
 
 
 async def test_a_replay_to_the_other_replica_or_after_a_restart_decides_nothing(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running(), SlackBot(house.config, house.reviews) as other:
-        verdict, body = await prepared(house, Action.APPROVE)
-        headers = signed_headers(house.sandbox.signing_secret, body)
-        await post(url_of(house), headers, body)
-        before = await effects(house, verdict)
+    async with stack.running(), SlackBot(stack.config, stack.reviews) as other:
+        verdict, body = await prepared(stack, Action.APPROVE)
+        headers = signed_headers(stack.sandbox.signing_secret, body)
+        await post(url_of(stack), headers, body)
+        before = await effects(stack, verdict)
 
         elsewhere = await post(other.url, headers, body)
 
-        assert (elsewhere[0], await effects(house, verdict)) == (200, before)
-    async with house.running():
-        assert (await post(url_of(house), headers, body))[0] == 200
-        assert await effects(house, verdict) == before
+        assert (elsewhere[0], await effects(stack, verdict)) == (200, before)
+    async with stack.running():
+        assert (await post(url_of(stack), headers, body))[0] == 200
+        assert await effects(stack, verdict) == before
 
 
 async def test_the_mark_of_a_request_outlives_the_time_in_which_it_counts(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        _, body = await prepared(house)
+    async with stack.running():
+        _, body = await prepared(stack)
         # Slack's clock may be ahead: then the request counts for ten minutes.
         ahead = str(int(time.time()) + 299)  # noqa: TID251 - Slack's clock
-        headers = signed_headers(house.sandbox.signing_secret, body, timestamp=ahead)
-        assert (await post(url_of(house), headers, body))[0] == 200
+        headers = signed_headers(stack.sandbox.signing_secret, body, timestamp=ahead)
+        assert (await post(url_of(stack), headers, body))[0] == 200
 
-        conn = house.store.conn
+        conn = stack.store.conn
         marks = [text(m) for m in listed(await conn.command("KEYS", "tk:*:seen:*"))]
 
         left = [number(await conn.command("PTTL", mark)) for mark in marks]
@@ -152,17 +152,17 @@ SPOILS: dict[str, Callable[[Headers], Headers]] = {
 
 @pytest.mark.parametrize("spoil", SPOILS)
 async def test_a_click_under_any_other_signature_or_time_is_401(
-    house: House, spoil: str
+    stack: Stack, spoil: str
 ) -> None:
-    async with house.running():
-        verdict, body = await prepared(house)
-        before = await trace(house, verdict)
-        headers = SPOILS[spoil](signed_headers(house.sandbox.signing_secret, body))
+    async with stack.running():
+        verdict, body = await prepared(stack)
+        before = await trace(stack, verdict)
+        headers = SPOILS[spoil](signed_headers(stack.sandbox.signing_secret, body))
 
-        status, told = await post(url_of(house), headers, body)
+        status, told = await post(url_of(stack), headers, body)
 
         assert (status, told) == (401, "Not signed.\n")
-        assert await trace(house, verdict) == before
+        assert await trace(stack, verdict) == before
 
 
 @pytest.mark.parametrize(
@@ -170,87 +170,87 @@ async def test_a_click_under_any_other_signature_or_time_is_401(
     [b"ssl_check=1&", b"payload=%s&ssl_check=1", b"ssl_check=1&payload=%s"],
 )
 async def test_an_unsigned_check_of_the_certificate_carries_nothing_in(
-    house: House, body: bytes
+    stack: Stack, body: bytes
 ) -> None:
-    async with house.running():
-        verdict, click = await prepared(house)
-        before = await trace(house, verdict)
+    async with stack.running():
+        verdict, click = await prepared(stack)
+        before = await trace(stack, verdict)
         payload = click.removeprefix(b"payload=")
         smuggled = body % payload if b"%s" in body else body + click
 
-        status, _ = await post(url_of(house), {"Content-Type": FORM}, smuggled)
+        status, _ = await post(url_of(stack), {"Content-Type": FORM}, smuggled)
 
         assert status in {200, 401}
-        assert await trace(house, verdict) == before
+        assert await trace(stack, verdict) == before
 
 
 async def test_a_check_of_the_certificate_inside_the_payload_needs_a_signature(
-    house: House,
+    stack: Stack,
 ) -> None:
     """Bolt up to 1.28 ran the handler of such a request unsigned (bolt-python#1495)."""
-    async with house.running():
-        verdict, _ = await prepared(house)
-        before = await trace(house, verdict)
-        card = await house.card(verdict)
-        value = value_of(house, await house.approval(verdict), Action.APPROVE)
+    async with stack.running():
+        verdict, _ = await prepared(stack)
+        before = await trace(stack, verdict)
+        card = await stack.card(verdict)
+        value = value_of(stack, await stack.approval(verdict), Action.APPROVE)
         payload: Payload = {
             **click_payload(card["ts"], Action.APPROVE, value),
             "ssl_check": "1",
         }
 
         status, _ = await post(
-            url_of(house), {"Content-Type": FORM}, interaction(payload)
+            url_of(stack), {"Content-Type": FORM}, interaction(payload)
         )
 
-        assert (status, await trace(house, verdict)) == (401, before)
+        assert (status, await trace(stack, verdict)) == (401, before)
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "HEAD", "OPTIONS", "DELETE"])
-async def test_no_other_method_decides(house: House, method: str) -> None:
-    async with house.running():
-        verdict, body = await prepared(house)
-        before = await trace(house, verdict)
-        headers = signed_headers(house.sandbox.signing_secret, body)
+async def test_no_other_method_decides(stack: Stack, method: str) -> None:
+    async with stack.running():
+        verdict, body = await prepared(stack)
+        before = await trace(stack, verdict)
+        headers = signed_headers(stack.sandbox.signing_secret, body)
 
         async with (
             aiohttp.ClientSession() as session,
             session.request(
-                method, url_of(house), data=body, headers=headers
+                method, url_of(stack), data=body, headers=headers
             ) as response,
         ):
             status = response.status
 
         assert status in {404, 405}
-        assert await trace(house, verdict) == before
+        assert await trace(stack, verdict) == before
 
 
 async def test_a_click_of_another_workspace_is_refused_though_slack_signed_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict, _ = await prepared(house)
-        before = await trace(house, verdict)
-        card = await house.card(verdict)
-        value = value_of(house, await house.approval(verdict), Action.APPROVE)
+    async with stack.running():
+        verdict, _ = await prepared(stack)
+        before = await trace(stack, verdict)
+        card = await stack.card(verdict)
+        value = value_of(stack, await stack.approval(verdict), Action.APPROVE)
         click = click_payload(card["ts"], Action.APPROVE, value)
 
-        status, _ = await deliver(house, {**click, "team": {"id": "T0OTHER"}})
+        status, _ = await deliver(stack, {**click, "team": {"id": "T0OTHER"}})
 
-        assert (status, await trace(house, verdict)) == (200, before)
+        assert (status, await trace(stack, verdict)) == (200, before)
 
 
 async def test_a_delivery_over_a_socket_that_comes_twice_decides_once(
-    each_house: House,
+    each_stack: Stack,
 ) -> None:
-    house = each_house
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        house.sandbox.faults.twist("duplicate", deliveries=1)
+    stack = each_stack
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        stack.sandbox.faults.twist("duplicate", deliveries=1)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        approval = await house.approval(verdict)
+        approval = await stack.approval(verdict)
         assert approval.items[0].state is ItemState.AUTHORIZED
-        assert await effects(house, verdict) == (2, 1, 2)
-        assert house.sandbox.problems == []
+        assert await effects(stack, verdict) == (2, 1, 2)
+        assert stack.sandbox.problems == []

@@ -15,7 +15,7 @@ from tests.attacks.attacker import (
     value_of,
 )
 from tests.attacks.test_wrong_people import click_on, has_votes, member, set_state
-from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.decisions import Approve, Edit, Reconcile
@@ -35,115 +35,115 @@ def tightened(rule: str, *, old: str = RULE) -> str:
     return POLICY.replace(old, rule)
 
 
-def enforce(house: House, text: str) -> None:
-    house.policy = load_policy(text, "policy.yml")
+def enforce(stack: Stack, text: str) -> None:
+    stack.policy = load_policy(text, "policy.yml")
 
 
-async def test_what_the_policy_denies_by_now_is_not_approved(house: House) -> None:
-    verdict = await house.refund()
-    enforce(house, tightened("process_refund:\n    tier: deny"))
+async def test_what_the_policy_denies_by_now_is_not_approved(stack: Stack) -> None:
+    verdict = await stack.refund()
+    enforce(stack, tightened("process_refund:\n    tier: deny"))
 
-    outcome = await house.reviews.decide(
-        await click_on(house, verdict), Approve(), member("U0ANA")
+    outcome = await stack.reviews.decide(
+        await click_on(stack, verdict), Approve(), member("U0ANA")
     )
 
     assert outcome.kind == "forbidden"
-    assert (await house.approval(verdict)).items[0].is_pending
+    assert (await stack.approval(verdict)).items[0].is_pending
 
 
-async def test_what_the_policy_denies_by_now_is_not_run_again(house: House) -> None:
-    verdict = await house.refund()
-    click = await click_on(house, verdict)
-    await house.reviews.decide(click, Approve(), member("U0ANA"))
-    await set_state(house, verdict, ItemState.IN_DOUBT)
-    enforce(house, tightened("process_refund:\n    tier: deny"))
+async def test_what_the_policy_denies_by_now_is_not_run_again(stack: Stack) -> None:
+    verdict = await stack.refund()
+    click = await click_on(stack, verdict)
+    await stack.reviews.decide(click, Approve(), member("U0ANA"))
+    await set_state(stack, verdict, ItemState.IN_DOUBT)
+    enforce(stack, tightened("process_refund:\n    tier: deny"))
 
-    await house.reviews.decide(
-        await click_on(house, verdict),
+    await stack.reviews.decide(
+        await click_on(stack, verdict),
         Reconcile(finding=Finding.RERUN),
         member("U0BEN"),
     )
 
-    item = (await house.approval(verdict)).items[0]
+    item = (await stack.approval(verdict)).items[0]
     assert item.state is not ItemState.AUTHORIZED
 
 
 async def test_a_decision_that_the_policy_forbids_by_now_does_not_count(
-    house: House,
+    stack: Stack,
 ) -> None:
-    verdict = await house.refund()
-    enforce(house, tightened("process_refund:\n    tier: approve\n    allow: [reject]"))
+    verdict = await stack.refund()
+    enforce(stack, tightened("process_refund:\n    tier: approve\n    allow: [reject]"))
 
-    await house.reviews.decide(
-        await click_on(house, verdict), Approve(), member("U0ANA")
+    await stack.reviews.decide(
+        await click_on(stack, verdict), Approve(), member("U0ANA")
     )
 
-    assert (await house.approval(verdict)).items[0].is_pending
+    assert (await stack.approval(verdict)).items[0].is_pending
 
 
 async def test_an_edit_without_a_change_does_not_approve_where_nobody_may(
-    house: House,
+    stack: Stack,
 ) -> None:
     enforce(
-        house, tightened("no_edits: {tier: approve, allow: [edit, reject]}", old=NARROW)
+        stack, tightened("no_edits: {tier: approve, allow: [edit, reject]}", old=NARROW)
     )
-    (verdict,) = await house.submit(("no_edits", {"a": 1}))
+    (verdict,) = await stack.submit(("no_edits", {"a": 1}))
 
-    await house.reviews.decide(
-        await click_on(house, verdict), Edit(args={"a": 1}), member("U0ANA")
+    await stack.reviews.decide(
+        await click_on(stack, verdict), Edit(args={"a": 1}), member("U0ANA")
     )
 
-    assert (await house.approval(verdict)).items[0].is_pending
+    assert (await stack.approval(verdict)).items[0].is_pending
 
 
 async def test_a_reason_that_the_policy_wants_is_wanted_by_the_centre(
-    house: House,
+    stack: Stack,
 ) -> None:
     rule = "no_edits: {tier: approve, requires_reason: true}"
-    enforce(house, tightened(rule, old=NARROW))
-    (verdict,) = await house.submit(("no_edits", {"a": 1}))
+    enforce(stack, tightened(rule, old=NARROW))
+    (verdict,) = await stack.submit(("no_edits", {"a": 1}))
 
-    outcome = await house.reviews.decide(
-        await click_on(house, verdict), Edit(args={"a": 2}), member("U0ANA")
+    outcome = await stack.reviews.decide(
+        await click_on(stack, verdict), Edit(args={"a": 2}), member("U0ANA")
     )
 
     assert outcome.kind == "invalid"
 
 
-async def test_who_the_policy_wants_by_now_may_come_first(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        ts = str((await house.card(verdict))["ts"])
+async def test_who_the_policy_wants_by_now_may_come_first(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        ts = str((await stack.card(verdict))["ts"])
         enforce(
-            house,
+            stack,
             tightened("process_refund:\n    tier: approve\n    reviewers: senior"),
         )
 
-        await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
+        await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
 
-        await eventually(lambda: has_votes(house, verdict, 1), within_s=2)
+        await eventually(lambda: has_votes(stack, verdict, 1), within_s=2)
 
 
 async def test_a_click_from_nowhere_decides_nothing_and_makes_no_place(
-    house: House,
+    stack: Stack,
 ) -> None:
     """A click without channel and message becomes the usable copy of the card."""
-    house.sandbox.faults.plan("http_500", "chat.postMessage", calls=99)
-    async with house.running():
-        verdict = await house.refund()
-        before = await trace(house, verdict)
-        value = value_of(house, await house.approval(verdict), Action.APPROVE)
+    stack.sandbox.faults.plan("http_500", "chat.postMessage", calls=99)
+    async with stack.running():
+        verdict = await stack.refund()
+        before = await trace(stack, verdict)
+        value = value_of(stack, await stack.approval(verdict), Action.APPROVE)
         click = click_payload("", Action.APPROVE, value)
         for place in ("channel", "container"):
             click = changed(click, place, ...)
 
-        await deliver(house, click)
+        await deliver(stack, click)
 
-        assert await trace(house, verdict) == before
+        assert await trace(stack, verdict) == before
 
 
 async def test_a_request_that_could_not_be_kept_is_kept_when_slack_repeats_it(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def away(*_: object, **__: object) -> None:
         raise StoreUnavailable("The store does not answer.")
@@ -161,15 +161,15 @@ async def test_a_request_that_could_not_be_kept_is_kept_when_slack_repeats_it(
         },
     }
     body, kind = json.dumps(event).encode(), "application/json"
-    async with house.running():
+    async with stack.running():
         with monkeypatch.context() as outage:
             outage.setattr(ReviewService, "ask_agent", away)
-            assert (await deliver_bytes(house, body, kind))[0] == 503
+            assert (await deliver_bytes(stack, body, kind))[0] == 503
 
-        await house.told("U0DAN", "Slack repeats your message")
+        await stack.told("U0DAN", "Slack repeats your message")
 
         # Within the same second Slack signs the repeated delivery alike, then anew.
         for sent in (body, body + b" ", body + b"  "):
-            assert (await deliver_bytes(house, sent, kind))[0] == 200
+            assert (await deliver_bytes(stack, sent, kind))[0] == 200
 
-        assert await house.store.queue(house.keys).depth() == 1
+        assert await stack.store.queue(stack.keys).depth() == 1

@@ -17,7 +17,7 @@ from langgraph.types import Command
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import House, open_house
+from tests.resume.resume_stack import Stack, open_stack
 from twokey.agent import connected, guarded
 from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.approvals.record import Item
@@ -54,14 +54,14 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def house(store: Store, tmp_path: Path) -> AsyncGenerator[House]:
+async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
     """Give a gateway with the shop's agent; nobody works yet."""
-    async with open_house(store, tmp_path / "checkpoints.db") as opened:
+    async with open_stack(store, tmp_path / "checkpoints.db") as opened:
         yield opened
 
 
-def graph_of(house: House) -> Any:
-    return cast("Any", house.runner)._graph
+def graph_of(stack: Stack) -> Any:
+    return cast("Any", stack.runner)._graph
 
 
 def approving(item: Item, **changes: object) -> dict[str, object]:
@@ -70,37 +70,37 @@ def approving(item: Item, **changes: object) -> dict[str, object]:
     return {**answer, **changes}
 
 
-async def paused(house: House, *calls: tuple[str, dict[str, Any]]) -> list[Item]:
+async def paused(stack: Stack, *calls: tuple[str, dict[str, Any]]) -> list[Item]:
     """Let the agent ask, and leave it waiting with nobody at work."""
-    async with house.working():
-        await house.ask(*(calls or [REFUND]))
-        return await house.asked(len(calls) or 1)
+    async with stack.working():
+        await stack.ask(*(calls or [REFUND]))
+        return await stack.asked(len(calls) or 1)
 
 
-async def test_an_answer_that_nobody_gave_runs_nothing(house: House) -> None:
-    [item] = await paused(house)
-    state = await house.runner.probe("t1")
+async def test_an_answer_that_nobody_gave_runs_nothing(stack: Stack) -> None:
+    [item] = await paused(stack)
+    state = await stack.runner.probe("t1")
     answers = {state.pending[0].id: approving(item)}
 
-    async with house.working() as gateway:
+    async with stack.working() as gateway:
         with connected(gateway):
-            await house.runner.resume("t1", cast("Any", answers), key="k")
+            await stack.runner.resume("t1", cast("Any", answers), key="k")
         # The click that comes then finds a thread that no longer asks.
-        await house.decide(item)
-        await eventually(lambda: has(house, ItemState.LAPSED))
+        await stack.decide(item)
+        await eventually(lambda: has(stack, ItemState.LAPSED))
 
     assert sample_tools.ledger() == []
 
 
 async def test_answers_of_every_wrong_shape_run_nothing_and_brick_nothing(
-    house: House,
+    stack: Stack,
 ) -> None:
-    one, two = await paused(house, REFUND, ("email", {"to": "a@b.c"}))
+    one, two = await paused(stack, REFUND, ("email", {"to": "a@b.c"}))
     dice = random.Random(7)  # noqa: S311 - repeatable junk, no secret
-    async with house.working() as gateway:
+    async with stack.working() as gateway:
         with connected(gateway):
             for _ in range(60):
-                state = await house.runner.probe("t1")
+                state = await stack.runner.probe("t1")
                 ids = [each.id for each in state.pending]
                 wrong: list[Any] = [
                     *DEAF,
@@ -115,13 +115,13 @@ async def test_answers_of_every_wrong_shape_run_nothing_and_brick_nothing(
                 chosen = dice.sample([*ids, "unknown", ""], dice.randint(1, 2))
                 answers = {each: dice.choice(wrong) for each in chosen}
                 try:
-                    await house.runner.resume("t1", answers, key="k")
+                    await stack.runner.resume("t1", answers, key="k")
                 except (AnswerRefused, UnicodeEncodeError):
                     continue
         assert sample_tools.ledger() == []
-        for item in await house.items():
-            await house.decide(item)
-        await house.words()
+        for item in await stack.items():
+            await stack.decide(item)
+        await stack.words()
 
     assert sorted(line.split()[0] for line in sample_tools.ledger()) == [
         "email",
@@ -130,30 +130,30 @@ async def test_answers_of_every_wrong_shape_run_nothing_and_brick_nothing(
 
 
 async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await house.ask(REFUND)
-        [item] = await house.asked()
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
         approval_id = item.id.rpartition(".")[0]
-        await house.store.conn.together(
-            ["HSET", house.keys.blobs(approval_id), "0:d", "{broken"],
-            ["ZADD", house.keys.expiry, 0, approval_id],
+        await stack.store.conn.together(
+            ["HSET", stack.keys.blobs(approval_id), "0:d", "{broken"],
+            ["ZADD", stack.keys.expiry, 0, approval_id],
         )
 
-        assert "cannot read its record" in await house.words()
+        assert "cannot read its record" in await stack.words()
 
-        await house.ask(("email", {"to": "a@b.c"}))
-        [other] = [one for one in await house.asked() if one.tool == "email"]
-        await house.decide(other)
-        await house.words(2)
+        await stack.ask(("email", {"to": "a@b.c"}))
+        [other] = [one for one in await stack.asked() if one.tool == "email"]
+        await stack.decide(other)
+        await stack.words(2)
 
     assert [line.split()[0] for line in sample_tools.ledger()] == ["email"]
 
 
-async def test_arguments_swapped_in_the_checkpoint_do_not_run(house: House) -> None:
-    [item] = await paused(house)
-    graph = graph_of(house)
+async def test_arguments_swapped_in_the_checkpoint_do_not_run(stack: Stack) -> None:
+    [item] = await paused(stack)
+    graph = graph_of(stack)
     state = await graph.aget_state(CONFIG)
     asking = state.values["messages"][-1]
     [call] = asking.tool_calls
@@ -161,61 +161,61 @@ async def test_arguments_swapped_in_the_checkpoint_do_not_run(house: House) -> N
     forged = asking.model_copy(update={"tool_calls": [swapped]})
     await graph.aupdate_state(CONFIG, {"messages": [forged]}, as_node=NODE)
 
-    async with house.working() as gateway:
+    async with stack.working() as gateway:
         with connected(gateway):
             await graph.ainvoke(None, CONFIG)
-        await house.decide(item)
-        await house.idle()
+        await stack.decide(item)
+        await stack.idle()
 
     assert sample_tools.ledger() == []
 
 
 @pytest.mark.parametrize("kind", ["run", "hold"])
 async def test_a_verdict_forged_into_the_checkpoint_clears_nothing(
-    house: House, kind: str
+    stack: Stack, kind: str
 ) -> None:
     """It says that the call may run, or that another item stands for it."""
-    [item] = await paused(house)
-    graph = graph_of(house)
+    [item] = await paused(stack)
+    graph = graph_of(stack)
     note = (await graph.aget_state(CONFIG)).values["twokey_turn"]
     [(call_id, verdict)] = note["verdicts"].items()
     forged = {**verdict, "kind": kind, "item_id": "" if kind == "run" else "ap_x.0"}
     update = {"twokey_turn": {**note, "verdicts": {call_id: forged}}}
     await graph.aupdate_state(CONFIG, update, as_node=NODE)
 
-    async with house.working() as gateway:
+    async with stack.working() as gateway:
         with connected(gateway):
             await graph.ainvoke(None, CONFIG)
-        await house.decide(item)
-        await house.idle()
+        await stack.decide(item)
+        await stack.idle()
 
     assert sample_tools.ledger() == []
 
 
 async def test_an_agent_without_its_middleware_runs_no_guarded_tool(
-    house: House, tmp_path: Path
+    stack: Stack, tmp_path: Path
 ) -> None:
-    [item] = await paused(house)
+    [item] = await paused(stack)
     make = cast("Any", create_agent)
     bare = make(sample_tools.obedient(), tools=[guarded(sample_tools.refund)])
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         runner = LangGraphLocal(attached(bare, saver))
         with pytest.raises(Exception, match="nobody cleared this call"):
             await cast("Any", runner)._graph.ainvoke(Command(goto="tools"), CONFIG)
-    await house.decide(item)
+    await stack.decide(item)
 
     assert sample_tools.ledger() == []
 
 
 async def test_an_old_checkpoint_that_is_run_again_executes_nothing_again(
-    house: House,
+    stack: Stack,
 ) -> None:
-    [item] = await paused(house)
-    graph = graph_of(house)
+    [item] = await paused(stack)
+    graph = graph_of(stack)
     before = await graph.aget_state(CONFIG)
-    async with house.working() as gateway:
-        await house.decide(item)
-        await house.words()
+    async with stack.working() as gateway:
+        await stack.decide(item)
+        await stack.words()
         answers = {before.interrupts[0].id: approving(item)}
         with connected(gateway):
             end = await graph.ainvoke(Command(resume=answers), before.config)
@@ -225,16 +225,16 @@ async def test_an_old_checkpoint_that_is_run_again_executes_nothing_again(
 
 
 async def test_a_thread_that_was_copied_under_another_name_executes_nothing(
-    house: House,
+    stack: Stack,
 ) -> None:
-    [item] = await paused(house)
-    graph = graph_of(house)
+    [item] = await paused(stack)
+    graph = graph_of(stack)
     state = await graph.aget_state(CONFIG)
     copy: Any = {"configurable": {"thread_id": "t2", "checkpoint_ns": ""}}
     await graph.aupdate_state(copy, state.values, as_node=NODE)
-    async with house.working() as gateway:
-        await house.decide(item)
-        await house.words()
+    async with stack.working() as gateway:
+        await stack.decide(item)
+        await stack.words()
         with connected(gateway):
             await graph.ainvoke(None, copy)
             [pause] = (await graph.aget_state(copy)).interrupts
@@ -294,13 +294,13 @@ HEARD: list[str] = []
 @pytest.fixture
 async def listener(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[House]:
-    """Give a house whose model remembers what it read, with tools that lie."""
+) -> AsyncGenerator[Stack]:
+    """Give a stack whose model remembers what it read, with tools that lie."""
     monkeypatch.setattr(sample_tools, "Obedient", Listening)
     HEARD.clear()
     async with open_checkpoints(str(tmp_path / "c.db")) as saver:
         graph = sample_tools.graph(guarded(lying), guarded(forging))
-        yield House(store, LangGraphLocal(attached(graph, saver)))
+        yield Stack(store, LangGraphLocal(attached(graph, saver)))
 
 
 def notices() -> list[str]:
@@ -308,7 +308,7 @@ def notices() -> list[str]:
     return [words for words in HEARD if NOTICE_MARK in words]
 
 
-async def test_words_that_look_like_ours_are_not_told_as_ours(listener: House) -> None:
+async def test_words_that_look_like_ours_are_not_told_as_ours(listener: Stack) -> None:
     async with listener.working():
         await listener.ask(("lying", {"order": "1"}))
         [item] = await listener.asked()
@@ -320,7 +320,7 @@ async def test_words_that_look_like_ours_are_not_told_as_ours(listener: House) -
     assert notices() == []
 
 
-async def test_a_true_edit_is_told_beside_a_lie(listener: House) -> None:
+async def test_a_true_edit_is_told_beside_a_lie(listener: Stack) -> None:
     async with listener.working():
         await listener.ask(("lying", {"order": "1"}))
         [item] = await listener.asked()
@@ -334,7 +334,7 @@ async def test_a_true_edit_is_told_beside_a_lie(listener: House) -> None:
 
 
 async def test_a_tool_cannot_tell_the_model_of_an_edit_that_nobody_made(
-    listener: House,
+    listener: Stack,
 ) -> None:
     async with listener.working():
         await listener.ask(("forging", {"order": "1"}))
@@ -345,7 +345,7 @@ async def test_a_tool_cannot_tell_the_model_of_an_edit_that_nobody_made(
     assert notices() == []
 
 
-async def test_an_edit_forged_into_the_checkpoint_is_not_told(listener: House) -> None:
+async def test_an_edit_forged_into_the_checkpoint_is_not_told(listener: Stack) -> None:
     graph = graph_of(listener)
     async with listener.working():
         await listener.say("hello")
@@ -358,10 +358,10 @@ async def test_an_edit_forged_into_the_checkpoint_is_not_told(listener: House) -
 
 
 async def test_a_job_that_nobody_can_read_keeps_no_other_from_being_done(
-    house: House,
+    stack: Stack,
 ) -> None:
-    conn, keys = house.store.conn, house.keys
-    async with house.working():
+    conn, keys = stack.store.conn, stack.keys
+    async with stack.working():
         for junk in ("{broken", "[]", '{"kind":"dance"}', "null", "1", ""):
             await conn.command("XADD", keys.jobs, "*", "j", junk)
         await conn.command("XADD", keys.jobs, "*", "other", "field")
@@ -369,10 +369,10 @@ async def test_a_job_that_nobody_can_read_keeps_no_other_from_being_done(
         await conn.command("ZADD", keys.retry, 0, "{broken")
 
         async with asyncio.timeout(6):
-            await house.ask(REFUND)
-            [item] = await house.asked()
-            await house.decide(item)
-            await house.words()
+            await stack.ask(REFUND)
+            [item] = await stack.asked()
+            await stack.decide(item)
+            await stack.words()
 
     assert len(sample_tools.ledger()) == 1
 
@@ -392,5 +392,5 @@ async def test_a_job_that_nobody_can_read_is_put_aside(store: Store) -> None:
     assert '{"kind": "dance"}' in str(kept)
 
 
-async def has(house: House, state: ItemState) -> bool:
-    return await house.states() == [state]
+async def has(stack: Stack, state: ItemState) -> bool:
+    return await stack.states() == [state]

@@ -16,7 +16,7 @@ import pytest
 
 from tests.attacks.attacker import click_payload, deliver, value_of
 from tests.attacks.test_wrong_people import click_on, member
-from tests.bot.bot_house import House
+from tests.bot.bot_stack import Stack
 from tests.bot.tampering import expire
 from tests.conftest import eventually
 from twokey.bot.ids import Action
@@ -30,17 +30,17 @@ from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.outbox import audit_entries
 
-Tamper = Callable[[House, Approval], Awaitable[None]]
+Tamper = Callable[[Stack, Approval], Awaitable[None]]
 
 
-async def detail(house: House, approval: Approval) -> dict[str, Any]:
-    found = await house.store.conn.command("HGET", house.keys.blobs(approval.id), "0:d")
+async def detail(stack: Stack, approval: Approval) -> dict[str, Any]:
+    found = await stack.store.conn.command("HGET", stack.keys.blobs(approval.id), "0:d")
     return cast("dict[str, Any]", json.loads(text(found)))
 
 
-async def put_detail(house: House, approval: Approval, row: dict[str, Any]) -> None:
-    blobs = house.keys.blobs(approval.id)
-    await house.store.conn.command("HSET", blobs, "0:d", json.dumps(row))
+async def put_detail(stack: Stack, approval: Approval, row: dict[str, Any]) -> None:
+    blobs = stack.keys.blobs(approval.id)
+    await stack.store.conn.command("HSET", blobs, "0:d", json.dumps(row))
 
 
 def other_action(approval: Approval) -> str:
@@ -50,24 +50,24 @@ def other_action(approval: Approval) -> str:
     return digest.canonical(document).decode()
 
 
-async def another_action(house: House, approval: Approval) -> None:
-    row = await detail(house, approval)
-    await put_detail(house, approval, {**row, "action": other_action(approval)})
+async def another_action(stack: Stack, approval: Approval) -> None:
+    row = await detail(stack, approval)
+    await put_detail(stack, approval, {**row, "action": other_action(approval)})
 
 
-async def another_hash(house: House, approval: Approval) -> None:
-    head = house.keys.head(approval.id)
+async def another_hash(stack: Stack, approval: Approval) -> None:
+    head = stack.keys.head(approval.id)
     raw = digest.to_raw(digest.action_hash(other_action(approval)))
-    await house.store.conn.command("HSET", head, "0:h", raw)
+    await stack.store.conn.command("HSET", head, "0:h", raw)
 
 
-async def kept(house: House, approval: Approval) -> list[object]:
+async def kept(stack: Stack, approval: Approval) -> list[object]:
     """Return all that a refused click must leave as it was."""
-    conn, keys = house.store.conn, house.keys
+    conn, keys = stack.store.conn, stack.keys
     head = await conn.command("HGETALL", keys.head(approval.id))
     blobs = await conn.command("HGETALL", keys.blobs(approval.id))
     audit = await conn.command("XLEN", keys.audit)
-    return [head, blobs, audit, await house.store.queue(keys).depth()]
+    return [head, blobs, audit, await stack.store.queue(keys).depth()]
 
 
 FROZEN: list[dict[str, Any]] = [
@@ -86,65 +86,65 @@ FROZEN: list[dict[str, Any]] = [
 """Changes of what never changes; ``its_`` marks the approval's own members."""
 
 
-async def both(house: House, approval: Approval) -> None:
-    await another_action(house, approval)
-    await another_hash(house, approval)
+async def both(stack: Stack, approval: Approval) -> None:
+    await another_action(stack, approval)
+    await another_hash(stack, approval)
 
 
 @pytest.mark.parametrize("tamper", [another_action, another_hash, both])
 async def test_what_was_changed_before_the_click_is_not_approved(
-    house: House, tamper: Tamper
+    stack: Stack, tamper: Tamper
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        approval = await house.approval(verdict)
-        value = value_of(house, approval, Action.APPROVE)
-        await tamper(house, approval)
-        before = await kept(house, approval)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        approval = await stack.approval(verdict)
+        value = value_of(stack, approval, Action.APPROVE)
+        await tamper(stack, approval)
+        before = await kept(stack, approval)
 
         status, _ = await deliver(
-            house, click_payload(card["ts"], Action.APPROVE, value)
+            stack, click_payload(card["ts"], Action.APPROVE, value)
         )
 
-        assert (status, await kept(house, approval)) == (200, before)
+        assert (status, await kept(stack, approval)) == (200, before)
 
 
 @pytest.mark.parametrize("tamper", [another_action, another_hash])
 async def test_what_was_changed_after_the_decision_is_not_handed_out(
-    house: House, tamper: Tamper
+    stack: Stack, tamper: Tamper
 ) -> None:
-    verdict = await house.refund()
-    click = await click_on(house, verdict)
-    await house.reviews.decide(click, Approve(), member("U0ANA"))
-    claim = await claim_of(house, verdict)
-    await tamper(house, await house.approval(verdict))
+    verdict = await stack.refund()
+    click = await click_on(stack, verdict)
+    await stack.reviews.decide(click, Approve(), member("U0ANA"))
+    claim = await claim_of(stack, verdict)
+    await tamper(stack, await stack.approval(verdict))
 
-    reply = await house.agents.claim(claim)
+    reply = await stack.agents.claim(claim)
 
     assert reply.kind == "refused"
 
 
 @pytest.mark.parametrize("change", FROZEN)
 async def test_a_record_that_names_another_call_than_its_action_is_not_shown(
-    house: House, change: dict[str, Any]
+    stack: Stack, change: dict[str, Any]
 ) -> None:
     """The card shows the record's tool; the hash and the seal hold the action's."""
-    verdict = await house.refund()
-    approval = await house.approval(verdict)
-    blobs = house.keys.blobs(approval.id)
-    found = text(await house.store.conn.command("HGET", blobs, "frozen"))
+    verdict = await stack.refund()
+    approval = await stack.approval(verdict)
+    blobs = stack.keys.blobs(approval.id)
+    found = text(await stack.store.conn.command("HGET", blobs, "frozen"))
     frozen = json.loads(found)
     item = {**frozen["items"][0], **change}
     more = {key: item.pop(key) for key in list(item) if key.startswith("its_")}
     for name, value in more.items():
         frozen[name.removeprefix("its_")] = value
-    await house.store.conn.command(
+    await stack.store.conn.command(
         "HSET", blobs, "frozen", json.dumps({**frozen, "items": [item]})
     )
 
     with pytest.raises(UnreadableRecord):
-        await house.approval(verdict)
+        await stack.approval(verdict)
 
 
 @pytest.mark.parametrize(
@@ -162,36 +162,36 @@ async def test_a_record_that_names_another_call_than_its_action_is_not_shown(
     ],
 )
 async def test_a_claim_for_anything_but_the_authorized_call_is_refused(
-    house: House, change: dict[str, str]
+    stack: Stack, change: dict[str, str]
 ) -> None:
-    verdict = await house.refund()
-    click = await click_on(house, verdict)
-    await house.reviews.decide(click, Approve(), member("U0ANA"))
-    claim = await claim_of(house, verdict)
+    verdict = await stack.refund()
+    click = await click_on(stack, verdict)
+    await stack.reviews.decide(click, Approve(), member("U0ANA"))
+    claim = await claim_of(stack, verdict)
     in_ref = {
         key: value for key, value in change.items() if key in TurnRef.model_fields
     }
     rest = {key: value for key, value in change.items() if key not in in_ref}
 
-    reply = await house.agents.claim(claim.with_(ref=claim.ref.with_(**in_ref), **rest))
+    reply = await stack.agents.claim(claim.with_(ref=claim.ref.with_(**in_ref), **rest))
 
     assert reply.kind == "refused"
-    assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+    assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
-async def test_a_claim_with_the_index_of_a_sibling_is_refused(house: House) -> None:
-    one, two = await house.submit(
+async def test_a_claim_with_the_index_of_a_sibling_is_refused(stack: Stack) -> None:
+    one, two = await stack.submit(
         ("process_refund", {"amount": 1, "order_id": "1"}),
         ("process_refund", {"amount": 2, "order_id": "1"}),
     )
-    click = await click_on(house, one)
-    await house.reviews.decide(click, Approve(), member("U0ANA"))
-    claim = await claim_of(house, two)
+    click = await click_on(stack, one)
+    await stack.reviews.decide(click, Approve(), member("U0ANA"))
+    claim = await claim_of(stack, two)
 
     replies = [
-        await house.agents.claim(claim),
-        await house.agents.claim(claim.with_(item_id=one.item_id)),
-        await house.agents.claim(claim.with_(item_id=one.item_id[:-1] + "7")),
+        await stack.agents.claim(claim),
+        await stack.agents.claim(claim.with_(item_id=one.item_id)),
+        await stack.agents.claim(claim.with_(item_id=one.item_id[:-1] + "7")),
     ]
 
     assert {reply.kind for reply in replies} == {"refused"}
@@ -199,74 +199,74 @@ async def test_a_claim_with_the_index_of_a_sibling_is_refused(house: House) -> N
 
 @pytest.mark.parametrize("junk", ["{broken", "null", "[]", '{"action": 1}', "{}"])
 async def test_a_record_that_nobody_can_read_is_answered_calmly(
-    house: House, junk: str
+    stack: Stack, junk: str
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        approval = await house.approval(verdict)
-        value = value_of(house, approval, Action.APPROVE)
-        blobs = house.keys.blobs(approval.id)
-        await house.store.conn.command("HSET", blobs, "0:d", junk)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        approval = await stack.approval(verdict)
+        value = value_of(stack, approval, Action.APPROVE)
+        blobs = stack.keys.blobs(approval.id)
+        await stack.store.conn.command("HSET", blobs, "0:d", junk)
 
         status, _ = await deliver(
-            house, click_payload(card["ts"], Action.APPROVE, value)
+            stack, click_payload(card["ts"], Action.APPROVE, value)
         )
 
-        state = await house.store.conn.command(
-            "HGET", house.keys.head(approval.id), "0:s"
+        state = await stack.store.conn.command(
+            "HGET", stack.keys.head(approval.id), "0:s"
         )
         assert (status, state) == (200, b"pending")
 
 
 async def test_a_record_that_nobody_can_read_does_not_keep_others_from_expiring(
-    house: House,
+    stack: Stack,
 ) -> None:
-    broken, sound = await house.refund(), await house.refund(thread="t2")
+    broken, sound = await stack.refund(), await stack.refund(thread="t2")
     for verdict in (broken, sound):
-        await expire(house, await house.approval(verdict))
-    first = (await house.approval(broken)).id
-    await house.store.conn.together(
-        ["ZADD", house.keys.expiry, 0, first],
-        ["HSET", house.keys.blobs(first), "0:d", "{broken"],
+        await expire(stack, await stack.approval(verdict))
+    first = (await stack.approval(broken)).id
+    await stack.store.conn.together(
+        ["ZADD", stack.keys.expiry, 0, first],
+        ["HSET", stack.keys.blobs(first), "0:d", "{broken"],
     )
 
     # The clock goes on after a failure, as `resume.sweeping.repeat` does.
     for _ in range(3):
-        await asyncio.gather(house.sweeper.sweep(), return_exceptions=True)
+        await asyncio.gather(stack.sweeper.sweep(), return_exceptions=True)
 
-    assert (await house.approval(sound)).items[0].state is ItemState.EXPIRED
-    events = await audit_entries(house.store.conn, house.keys)
+    assert (await stack.approval(sound)).items[0].state is ItemState.EXPIRED
+    events = await audit_entries(stack.store.conn, stack.keys)
     put_aside = [one for one in events if one.name is EventName.RECORD_UNREADABLE]
     assert [one.approval for one in put_aside] == [first]
-    assert await house.store.conn.command("ZCARD", house.keys.expiry) == 0
-    state = await house.store.conn.command("HGET", house.keys.head(first), "0:s")
+    assert await stack.store.conn.command("ZCARD", stack.keys.expiry) == 0
+    state = await stack.store.conn.command("HGET", stack.keys.head(first), "0:s")
     assert state == b"withdrawn"
     # Both threads are brought back: one is told of the expiry, one that it is unknown.
-    assert await house.store.queue(house.keys).depth() == 2
+    assert await stack.store.queue(stack.keys).depth() == 2
 
 
-async def test_what_is_put_aside_is_said_under_its_card(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        approval = await house.approval(verdict)
-        await another_hash(house, approval)
-        await expire(house, approval)
+async def test_what_is_put_aside_is_said_under_its_card(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        approval = await stack.approval(verdict)
+        await another_hash(stack, approval)
+        await expire(stack, approval)
 
-        await house.sweeper.sweep()
+        await stack.sweeper.sweep()
 
         async def is_said() -> bool:
-            notes = str(await house.notes(card))
+            notes = str(await stack.notes(card))
             return "cannot be read, so nothing of it is decided or run" in notes
 
         await eventually(is_said)
 
 
-async def test_junk_among_the_deadlines_and_timers_is_dropped(house: House) -> None:
-    sound = await house.refund()
-    await expire(house, await house.approval(sound))
-    conn, keys = house.store.conn, house.keys
+async def test_junk_among_the_deadlines_and_timers_is_dropped(stack: Stack) -> None:
+    sound = await stack.refund()
+    await expire(stack, await stack.approval(sound))
+    conn, keys = stack.store.conn, stack.keys
     junk = [part for number in range(150) for part in (0, f"junk{number}")]
     await conn.together(
         ["ZADD", keys.expiry, *junk],
@@ -274,31 +274,31 @@ async def test_junk_among_the_deadlines_and_timers_is_dropped(house: House) -> N
     )
 
     for _ in range(3):
-        await house.sweeper.sweep()
+        await stack.sweeper.sweep()
 
-    assert (await house.approval(sound)).items[0].state is ItemState.EXPIRED
+    assert (await stack.approval(sound)).items[0].state is ItemState.EXPIRED
     assert await conn.command("ZCARD", keys.expiry) == 0
     assert await conn.command("ZCARD", keys.timers) == 0
 
 
 async def test_an_event_that_this_version_cannot_read_does_not_stop_the_cards(
-    house: House,
+    stack: Stack,
 ) -> None:
     """A newer replica, or a hand, wrote it; every later card waits behind it."""
     unknown = json.dumps({"name": "item.teleported", "tenant": "default"})
-    async with house.running():
-        await house.store.conn.command(
-            "XADD", house.keys.outbox, "*", "e", unknown, "at", "1"
+    async with stack.running():
+        await stack.store.conn.command(
+            "XADD", stack.keys.outbox, "*", "e", unknown, "at", "1"
         )
 
-        verdict = await house.refund()
+        verdict = await stack.refund()
 
-        await house.card(verdict, timeout_s=3)
+        await stack.card(verdict, timeout_s=3)
 
 
-async def claim_of(house: House, verdict: Verdict) -> ClaimRequest:
+async def claim_of(stack: Stack, verdict: Verdict) -> ClaimRequest:
     """Return the claim that the executor of this call would make."""
-    approval = await house.approval(verdict)
+    approval = await stack.approval(verdict)
     ctx = approval.items[int(verdict.item_id.rpartition(".")[2])].ctx
     ref = TurnRef(
         agent=ctx.agent, thread=ctx.thread, ns=ctx.ns, message_id=ctx.message_id

@@ -13,7 +13,7 @@ from langchain_core.tools import tool
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import ANA, DAN, RULES, House
+from tests.resume.resume_stack import ANA, DAN, RULES, Stack
 from tests.service.harness import ServiceHarness
 from twokey.agent import guarded
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer, Settled, Standing
@@ -41,69 +41,69 @@ async def hand_on(task: str) -> str:
 
 
 @pytest.fixture
-async def house(
+async def stack(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncGenerator[House]:
-    """Give a house whose agent hands tasks on."""
+) -> AsyncGenerator[Stack]:
+    """Give a stack whose agent hands tasks on."""
     monkeypatch.setenv(sample_tools.LEDGER, str(tmp_path / "ledger.txt"))
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         graph = sample_tools.graph(guarded(hand_on))
-        yield House(store, LangGraphLocal(attached(graph, saver)))
+        yield Stack(store, LangGraphLocal(attached(graph, saver)))
 
 
 async def test_whoever_asked_outside_is_a_principal_in_that_thread_too(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        opened = await opened_inside(house)
+    async with stack.working():
+        opened = await opened_inside(stack)
 
     assert [*opened.principals] == [DAN]
 
 
 async def test_they_are_known_when_that_thread_is_resumed_by_itself(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await opened_inside(house)
-        await house.reviews.ask_agent(
+    async with stack.working():
+        await opened_inside(stack)
+        await stack.reviews.ask_agent(
             "shop", "own", json.dumps(REFUND), requester=ANA.person, origin=None
         )
-        await eventually(lambda: _is_asked_twice(house))
-        [_, later] = await house.approvals("own")
+        await eventually(lambda: _is_asked_twice(stack))
+        [_, later] = await stack.approvals("own")
 
     assert later.requester == ANA.person
     assert {person.user for person in later.principals} == {DAN.user, ANA.person.user}
 
 
-async def opened_inside(house: House) -> Approval:
+async def opened_inside(stack: Stack) -> Approval:
     """Let the agent hand a refund on; wait for what the agent inside asks."""
     opened: list[Approval] = []
 
     async def is_opened() -> bool:
-        opened[:] = await house.approvals("own")
+        opened[:] = await stack.approvals("own")
         return bool(opened)
 
-    await house.ask(("hand_on", {"task": json.dumps(REFUND)}))
-    [outer] = await house.asked()
-    await house.decide(outer)
+    await stack.ask(("hand_on", {"task": json.dumps(REFUND)}))
+    [outer] = await stack.asked()
+    await stack.decide(outer)
     await eventually(is_opened)
     return opened[0]
 
 
-async def _is_asked_twice(house: House) -> bool:
-    return len(await house.approvals("own")) > 1
+async def _is_asked_twice(stack: Stack) -> bool:
+    return len(await stack.approvals("own")) > 1
 
 
-async def test_whoever_asked_outside_cannot_approve_there(house: House) -> None:
+async def test_whoever_asked_outside_cannot_approve_there(stack: Stack) -> None:
     dan = Reviewer(
         team=DAN.team, user=DAN.user, name=DAN.name, standing=Standing.MEMBER
     )
 
-    async with house.working():
-        [inner] = (await opened_inside(house)).items
+    async with stack.working():
+        [inner] = (await opened_inside(stack)).items
 
-        assert isinstance(await house.decide(inner, by=dan), Forbidden)
-        assert isinstance(await house.decide(inner), Settled)
+        assert isinstance(await stack.decide(inner, by=dan), Forbidden)
+        assert isinstance(await stack.decide(inner), Settled)
 
 
 @tool
@@ -127,14 +127,14 @@ async def test_a_run_that_a_tool_starts_knows_them_too(
     }
     async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as tk:
         RUNNING[:] = [tk]
-        house = House(store, await tk._runner(graph, "shop"))  # pyright: ignore[reportPrivateUsage] - to look at its threads
+        stack = Stack(store, await tk._runner(graph, "shop"))  # pyright: ignore[reportPrivateUsage] - to look at its threads
         run = asyncio.create_task(
             tk.run(graph, given, thread_id="t1", agent="shop", requester=DAN)
         )
-        await house.decide((await house.asked())[0])
-        [inner] = await house.asked(thread="own")
-        [approval] = await house.approvals("own")
-        await house.decide(inner)
+        await stack.decide((await stack.asked())[0])
+        [inner] = await stack.asked(thread="own")
+        [approval] = await stack.approvals("own")
+        await stack.decide(inner)
         await run
 
     assert [*approval.principals] == [DAN]
@@ -160,11 +160,11 @@ async def test_nobody_who_asked_is_forgotten_when_many_ask(store: Store) -> None
 async def test_more_people_than_are_remembered_are_told_to_start_a_new_thread(
     store: Store,
 ) -> None:
-    house = ServiceHarness(store)
+    stack = ServiceHarness(store)
     people = [Person(team="T0", user=f"U{n}") for n in range(MAX_PRINCIPALS + 1)]
 
     async def ask(person: Person) -> None:
-        await house.reviews.ask_agent("a", "t1", "hi", requester=person, origin=None)
+        await stack.reviews.ask_agent("a", "t1", "hi", requester=person, origin=None)
 
     for person in people[:-1]:
         await ask(person)

@@ -16,7 +16,7 @@ from tests.attacks.attacker import (
     trace,
     value_of,
 )
-from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.conftest import eventually
 from twokey.bot.app import SlackBot
 from twokey.bot.ids import Action, Input, View
@@ -58,23 +58,23 @@ NOBODY = {
 
 @pytest.mark.parametrize("who", NOBODY)
 async def test_whoever_may_not_decide_cannot_by_any_button(
-    house: House, who: str
+    stack: Stack, who: str
 ) -> None:
-    async with house.running():
-        waiting, doubtful = await house.refund(), await house.refund(thread="t2")
-        await in_doubt(house, doubtful)
+    async with stack.running():
+        waiting, doubtful = await stack.refund(), await stack.refund(thread="t2")
+        await in_doubt(stack, doubtful)
         for verdict, action in itertools.product((waiting, doubtful), DECIDING):
-            card = await house.card(verdict)
-            before = await trace(house, verdict)
-            value = value_of(house, await house.approval(verdict), action)
+            card = await stack.card(verdict)
+            before = await trace(stack, verdict)
+            value = value_of(stack, await stack.approval(verdict), action)
             click = click_payload(card["ts"], action, value, user=NOBODY[who])
 
-            status, _ = await deliver(house, click)
+            status, _ = await deliver(stack, click)
 
-            assert (status, await trace(house, verdict)) == (200, before), action
+            assert (status, await trace(stack, verdict)) == (200, before), action
         opened = [
             as_object(call.arguments["view"])["callback_id"]
-            for call in house.sandbox.calls
+            for call in stack.sandbox.calls
             if call.method == "views.open"
         ]
         # Who asked may take a call back, and nothing else.
@@ -84,48 +84,48 @@ async def test_whoever_may_not_decide_cannot_by_any_button(
 
 @pytest.mark.parametrize("who", NOBODY)
 async def test_whoever_may_not_decide_cannot_approve_a_batch(
-    house: House, who: str
+    stack: Stack, who: str
 ) -> None:
-    async with house.running():
-        verdicts = await house.submit(
+    async with stack.running():
+        verdicts = await stack.submit(
             ("send_email", {"to": "a"}), ("send_email", {"to": "b"})
         )
-        card = await house.card(verdicts[0])
-        before = await trace(house, verdicts[0])
+        card = await stack.card(verdicts[0])
+        before = await trace(stack, verdicts[0])
         value = value_of(
-            house, await house.approval(verdicts[0]), Action.APPROVE_ALL, None
+            stack, await stack.approval(verdicts[0]), Action.APPROVE_ALL, None
         )
         click = click_payload(card["ts"], Action.APPROVE_ALL, value, user=NOBODY[who])
 
-        status, _ = await deliver(house, click)
+        status, _ = await deliver(stack, click)
 
-        assert (status, await trace(house, verdicts[0])) == (200, before)
+        assert (status, await trace(stack, verdicts[0])) == (200, before)
 
 
 async def test_a_reviewer_whose_account_is_at_home_elsewhere_is_a_stranger(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        before = await trace(house, verdict)
-        value = value_of(house, await house.approval(verdict), Action.APPROVE)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        before = await trace(stack, verdict)
+        value = value_of(stack, await stack.approval(verdict), Action.APPROVE)
         click = click_payload(card["ts"], Action.APPROVE, value)
 
-        status, _ = await deliver(house, changed(click, "user.team_id", "T0OTHER"))
+        status, _ = await deliver(stack, changed(click, "user.team_id", "T0OTHER"))
 
-        assert (status, await trace(house, verdict)) == (200, before)
+        assert (status, await trace(stack, verdict)) == (200, before)
 
 
 @pytest.mark.parametrize("spoil", ["revoked", "left", "silent", "slow", "lost"])
 async def test_who_lost_the_role_with_the_form_open_is_refused(
-    house: House, spoil: str
+    stack: Stack, spoil: str
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {"amount": 1}))
-        form = await opened_form(house, verdict)
-        before = await trace(house, verdict)
-        control = house.sandbox.control
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
+        form = await opened_form(stack, verdict)
+        before = await trace(stack, verdict)
+        control = stack.sandbox.control
         if spoil == "revoked":
             control.set_group("S0SUPPORT", ["U0BEN"])
         elif spoil == "left":
@@ -137,43 +137,43 @@ async def test_who_lost_the_role_with_the_form_open_is_refused(
 
         control.advance(2 * FRESH_S + 1)
 
-        status, _ = await deliver(house, form)
+        status, _ = await deliver(stack, form)
 
-        assert (status, await trace(house, verdict)) == (200, before)
+        assert (status, await trace(stack, verdict)) == (200, before)
 
 
 async def test_two_reviewers_at_once_over_both_transports_settle_it_once(
-    house: House,
+    stack: Stack,
 ) -> None:
-    socket = house.running(mode=SlackMode.SOCKET)
-    async with SlackBot(house.config, house.reviews) as web, socket:
-        house.bot = web
+    socket = stack.running(mode=SlackMode.SOCKET)
+    async with SlackBot(stack.config, stack.reviews) as web, socket:
+        stack.bot = web
         for number in range(2):
-            verdict = await house.refund(thread=f"t{number}")
-            card = await house.card(verdict)
-            value = value_of(house, await house.approval(verdict), Action.APPROVE)
+            verdict = await stack.refund(thread=f"t{number}")
+            card = await stack.card(verdict)
+            value = value_of(stack, await stack.approval(verdict), Action.APPROVE)
             click = click_payload(card["ts"], Action.APPROVE, value, user="U0BEN")
-            jobs = (await trace(house, verdict)).jobs
+            jobs = (await trace(stack, verdict)).jobs
 
             await asyncio.gather(
-                deliver(house, click),
-                house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE),
+                deliver(stack, click),
+                stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE),
             )
 
-            found = await trace(house, verdict)
+            found = await trace(stack, verdict)
             [item] = found.approval.items
             assert item.state is ItemState.AUTHORIZED
             assert (len(item.votes), found.jobs) == (1, jobs + 1)
 
 
 async def test_who_asked_first_is_not_forgotten_when_somebody_else_speaks(
-    house: House,
+    stack: Stack,
 ) -> None:
     """Ana asks; Eve says hello in the thread before the turn is submitted."""
     ana = Person(team=TEAM, user="U0ANA", name="ana")
     eve = Person(team=TEAM, user="U0EVE", name="eve")
     for person, text in ((ana, "refund order 78291 to me"), (eve, "hello")):
-        await house.reviews.ask_agent(
+        await stack.reviews.ask_agent(
             "support", "t9", text, requester=person, origin=None
         )
     ref = TurnRef(agent="support", thread="t9", message_id="of-ana")
@@ -182,46 +182,46 @@ async def test_who_asked_first_is_not_forgotten_when_somebody_else_speaks(
         args={"amount": 899, "order_id": "78291"},
         tool_call_id="c0",
     )
-    (verdict,) = await house.agents.submit(Turn(ref=ref, calls=(call,)))
+    (verdict,) = await stack.agents.submit(Turn(ref=ref, calls=(call,)))
 
-    outcome = await house.reviews.decide(
-        await click_on(house, verdict), Approve(), member("U0ANA")
+    outcome = await stack.reviews.decide(
+        await click_on(stack, verdict), Approve(), member("U0ANA")
     )
 
     assert outcome.kind == "forbidden"
 
 
 async def test_the_vote_of_somebody_who_left_does_not_complete_a_quorum(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {"amount": 1}))
-        ts = str((await house.card(verdict))["ts"])
-        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await eventually(lambda: has_votes(house, verdict, 1))
-        house.sandbox.control.deactivate("U0ANA")
-        house.sandbox.control.advance(FRESH_S + 1)
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
+        ts = str((await stack.card(verdict))["ts"])
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await eventually(lambda: has_votes(stack, verdict, 1))
+        stack.sandbox.control.deactivate("U0ANA")
+        stack.sandbox.control.advance(FRESH_S + 1)
 
-        await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
+        await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
 
-        assert (await house.approval(verdict)).items[0].is_pending
+        assert (await stack.approval(verdict)).items[0].is_pending
 
 
-async def test_whose_edit_raised_a_call_cannot_have_it_run_again(house: House) -> None:
-    verdict = await house.refund()
-    house.policy = load_policy(
+async def test_whose_edit_raised_a_call_cannot_have_it_run_again(stack: Stack) -> None:
+    verdict = await stack.refund()
+    stack.policy = load_policy(
         POLICY.replace("process_refund:\n    tier: approve", ESCALATED), "policy.yml"
     )
     change = Edit(args={"amount": 500, "order_id": "78291"})
-    click = await click_on(house, verdict)
-    assert (await house.reviews.decide(click, change, member("U0BEN"))).kind == "voted"
+    click = await click_on(stack, verdict)
+    assert (await stack.reviews.decide(click, change, member("U0BEN"))).kind == "voted"
     for user, group in (("U0ANA", "S0SUPPORT"), ("U0CHLOE", "S0SENIOR")):
-        click = await click_on(house, verdict)
-        await house.reviews.decide(click, Approve(), member(user, group))
-    await set_state(house, verdict, ItemState.IN_DOUBT)
+        click = await click_on(stack, verdict)
+        await stack.reviews.decide(click, Approve(), member(user, group))
+    await set_state(stack, verdict, ItemState.IN_DOUBT)
 
-    outcome = await house.reviews.decide(
-        await click_on(house, verdict),
+    outcome = await stack.reviews.decide(
+        await click_on(stack, verdict),
         Reconcile(finding=Finding.RERUN),
         member("U0BEN"),
     )
@@ -229,20 +229,20 @@ async def test_whose_edit_raised_a_call_cannot_have_it_run_again(house: House) -
     assert outcome.kind == "forbidden"
 
 
-async def test_what_needed_two_people_is_not_run_again_by_one(house: House) -> None:
-    (verdict,) = await house.submit(("wire_money", {"amount": 1}))
+async def test_what_needed_two_people_is_not_run_again_by_one(stack: Stack) -> None:
+    (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
     for user, group in (("U0ANA", "S0SUPPORT"), ("U0CHLOE", "S0SENIOR")):
-        click = await click_on(house, verdict)
-        await house.reviews.decide(click, Approve(), member(user, group))
-    await set_state(house, verdict, ItemState.IN_DOUBT)
+        click = await click_on(stack, verdict)
+        await stack.reviews.decide(click, Approve(), member(user, group))
+    await set_state(stack, verdict, ItemState.IN_DOUBT)
 
-    await house.reviews.decide(
-        await click_on(house, verdict),
+    await stack.reviews.decide(
+        await click_on(stack, verdict),
         Reconcile(finding=Finding.RERUN),
         member("U0BEN"),
     )
 
-    item = (await house.approval(verdict)).items[0]
+    item = (await stack.approval(verdict)).items[0]
     assert item.state is not ItemState.AUTHORIZED
 
 
@@ -258,8 +258,8 @@ def member(user: str, *groups: str) -> Reviewer:
     )
 
 
-async def click_on(house: House, verdict: Verdict) -> Click:
-    approval = await house.approval(verdict)
+async def click_on(stack: Stack, verdict: Verdict) -> Click:
+    approval = await stack.approval(verdict)
     return Click(
         approval=approval.id,
         index=0,
@@ -268,27 +268,27 @@ async def click_on(house: House, verdict: Verdict) -> Click:
     )
 
 
-async def has_votes(house: House, verdict: Verdict, count: int) -> bool:
-    return len((await house.approval(verdict)).items[0].votes) == count
+async def has_votes(stack: Stack, verdict: Verdict, count: int) -> bool:
+    return len((await stack.approval(verdict)).items[0].votes) == count
 
 
-async def set_state(house: House, verdict: Verdict, state: ItemState) -> None:
-    approval = await house.approval(verdict)
-    head = house.keys.head(approval.id)
-    await house.store.conn.command("HSET", head, "0:s", state.value)
+async def set_state(stack: Stack, verdict: Verdict, state: ItemState) -> None:
+    approval = await stack.approval(verdict)
+    head = stack.keys.head(approval.id)
+    await stack.store.conn.command("HSET", head, "0:s", state.value)
 
 
-async def in_doubt(house: House, verdict: Verdict) -> None:
+async def in_doubt(stack: Stack, verdict: Verdict) -> None:
     """Let an authorized call be cut off while it runs."""
-    click = await click_on(house, verdict)
-    assert (await house.reviews.decide(click, Approve(), member("U0BEN"))).kind
-    await set_state(house, verdict, ItemState.IN_DOUBT)
+    click = await click_on(stack, verdict)
+    assert (await stack.reviews.decide(click, Approve(), member("U0BEN"))).kind
+    await set_state(stack, verdict, ItemState.IN_DOUBT)
 
 
-async def opened_form(house: House, verdict: Verdict) -> Payload:
+async def opened_form(stack: Stack, verdict: Verdict) -> Payload:
     """Let Ana open the form to reject; return its submission."""
-    card = await house.card(verdict)
-    ana = house.actor("U0ANA")
+    card = await stack.card(verdict)
+    ana = stack.actor("U0ANA")
     await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
     view = as_object(
         await ana.wait_for_view(lambda view: view["callback_id"] == View.REJECT)

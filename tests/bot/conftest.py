@@ -1,4 +1,4 @@
-"""Give bot tests a house: sandbox, store, services, and a bot to start."""
+"""Give bot tests a stack: sandbox, store, services, and a bot to start."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from tests.bot.bot_house import House
+from tests.bot.bot_stack import Stack
 from twokey.gateway.config import SlackMode
 from twokey.gateway.store.store import Store
 from twokey.sandbox.server import Sandbox
 
 
 @pytest.fixture
-async def house(store: Store) -> AsyncIterator[House]:
+async def stack(store: Store) -> AsyncIterator[Stack]:
     async with Sandbox() as sandbox:
-        yield House(sandbox, store)
+        yield Stack(sandbox, store)
 
 
 @pytest.fixture(params=["http", "socket"])
-async def each_house(
+async def each_stack(
     store: Store, request: pytest.FixtureRequest
-) -> AsyncIterator[House]:
-    """Give the house over each transport."""
+) -> AsyncIterator[Stack]:
+    """Give the stack over each transport."""
     async with Sandbox() as sandbox:
-        yield House(sandbox, store, SlackMode(request.param))
+        yield Stack(sandbox, store, SlackMode(request.param))

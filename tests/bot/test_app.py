@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.bot.bot_house import CHANNEL, House
+from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import interaction, post_signed
 from tests.conftest import eventually
 from twokey.bot.config import BotConfig
@@ -52,8 +52,8 @@ def test_secrets_are_not_in_the_settings_repr() -> None:
     assert config.seal_key != BotConfig(bot_token="xoxb-2", app_token="xapp-").seal_key
 
 
-async def revoke(house: House) -> None:
-    await house.sandbox.control.revoke_bot_token()
+async def revoke(stack: Stack) -> None:
+    await stack.sandbox.control.revoke_bot_token()
 
 
 @pytest.mark.parametrize(
@@ -71,71 +71,71 @@ async def revoke(house: House) -> None:
     ],
 )
 async def test_a_start_that_cannot_work_says_what_to_do(
-    house: House,
-    harm: Callable[[House], Awaitable[None]] | None,
+    stack: Stack,
+    harm: Callable[[Stack], Awaitable[None]] | None,
     changes: dict[str, Any],
     words: str,
 ) -> None:
     if harm is not None:
-        await harm(house)
+        await harm(stack)
 
     with pytest.raises(SettingsError, match=words):
-        async with house.running(**changes):
+        async with stack.running(**changes):
             pass
 
 
-async def test_a_port_in_use_is_named(house: House) -> None:
+async def test_a_port_in_use_is_named(stack: Stack) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
         with pytest.raises(SettingsError, match=f"Port {port} on 127.0.0.1 is in use"):
-            async with house.running(port=port):
+            async with stack.running(port=port):
                 pass
 
 
 async def test_in_socket_mode_nothing_listens_unless_the_settings_name_a_port(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running(mode=SlackMode.SOCKET, port=None) as bot:
+    async with stack.running(mode=SlackMode.SOCKET, port=None) as bot:
         assert bot.url == ""
 
 
 async def test_in_socket_mode_a_port_in_use_ends_nothing_but_the_health_endpoints(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
 
-        async with house.running(mode=SlackMode.SOCKET, port=port) as bot:
+        async with stack.running(mode=SlackMode.SOCKET, port=port) as bot:
             assert bot.url == ""
-            verdict = await house.refund()
-            card = await house.card(verdict)
-            await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+            verdict = await stack.refund()
+            card = await stack.card(verdict)
+            await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-            item = (await house.approval(verdict)).items[0]
+            item = (await stack.approval(verdict)).items[0]
             assert item.state is ItemState.AUTHORIZED
     assert f"Port {port} on 127.0.0.1 is in use" in caplog.text
 
 
-async def test_a_slack_that_gives_no_socket_is_named(house: House) -> None:
-    house.sandbox.faults.plan("http_500", "apps.connections.open")
+async def test_a_slack_that_gives_no_socket_is_named(stack: Stack) -> None:
+    stack.sandbox.faults.plan("http_500", "apps.connections.open")
 
     with pytest.raises(SettingsError, match="Slack does not answer"):
-        async with house.running(mode=SlackMode.SOCKET):
+        async with stack.running(mode=SlackMode.SOCKET):
             pass
 
 
-async def test_the_bot_knows_its_workspace_and_its_address(house: House) -> None:
-    async with house.running() as bot:
+async def test_the_bot_knows_its_workspace_and_its_address(stack: Stack) -> None:
+    async with stack.running() as bot:
         assert bot.team_id == "T0SANDBOX"
         assert bot.url.endswith("/slack/events")
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
 async def test_readiness_follows_the_store_and_the_sockets(
-    house: House, mode: SlackMode, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, mode: SlackMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with house.running(mode=mode) as bot, aiohttp.ClientSession() as session:
+    async with stack.running(mode=mode) as bot, aiohttp.ClientSession() as session:
         url = bot.url.replace("/slack/events", "/readyz")
         async with session.get(url) as answer:
             assert answer.status == 200
@@ -143,7 +143,7 @@ async def test_readiness_follows_the_store_and_the_sockets(
         async def unavailable(*_: object) -> object:
             raise StoreUnavailable("The store does not answer.")
 
-        monkeypatch.setattr(house.store.conn, "command", unavailable)
+        monkeypatch.setattr(stack.store.conn, "command", unavailable)
         async with session.get(url) as answer:
             assert answer.status == 503
             assert "store" in str(await answer.json())
@@ -151,94 +151,94 @@ async def test_readiness_follows_the_store_and_the_sockets(
 
 
 async def test_a_lost_socket_is_replaced_and_the_other_serves_meanwhile(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running(mode=SlackMode.SOCKET):
-        verdict = await house.refund()
-        ts = str((await house.card(verdict))["ts"])
-        house.sandbox.control.drop(1)
+    async with stack.running(mode=SlackMode.SOCKET):
+        verdict = await stack.refund()
+        ts = str((await stack.card(verdict))["ts"])
+        stack.sandbox.control.drop(1)
 
-        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
 
-        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
-async def test_asked_to_reconnect_the_bot_stays_reachable(house: House) -> None:
-    async with house.running(mode=SlackMode.SOCKET):
-        verdict = await house.refund()
-        ts = str((await house.card(verdict))["ts"])
-        await house.sandbox.control.disconnect()
+async def test_asked_to_reconnect_the_bot_stays_reachable(stack: Stack) -> None:
+    async with stack.running(mode=SlackMode.SOCKET):
+        verdict = await stack.refund()
+        ts = str((await stack.card(verdict))["ts"])
+        await stack.sandbox.control.disconnect()
 
         async def is_served() -> bool:
-            calls = [call.method for call in house.sandbox.calls]
+            calls = [call.method for call in stack.sandbox.calls]
             return calls.count("apps.connections.open") == 4
 
         await eventually(is_served)
-        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
 
-        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
-async def test_an_envelope_that_comes_twice_is_taken_once(house: House) -> None:
-    async with house.running(mode=SlackMode.SOCKET):
-        house.sandbox.faults.twist("duplicate")
+async def test_an_envelope_that_comes_twice_is_taken_once(stack: Stack) -> None:
+    async with stack.running(mode=SlackMode.SOCKET):
+        stack.sandbox.faults.twist("duplicate")
 
-        await house.actor("U0DAN").say("#general", "@twokey refund")
+        await stack.actor("U0DAN").say("#general", "@twokey refund")
 
         async def is_asked() -> bool:
-            return await house.store.queue(house.keys).depth() == 1
+            return await stack.store.queue(stack.keys).depth() == 1
 
         await eventually(is_asked)
-    assert await house.store.queue(house.keys).depth() == 1
+    assert await stack.store.queue(stack.keys).depth() == 1
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
 async def test_a_retry_is_not_dropped_for_being_one(
-    house: House, mode: SlackMode
+    stack: Stack, mode: SlackMode
 ) -> None:
-    async with house.running(mode=mode):
-        house.sandbox.faults.twist("retry_headers")
+    async with stack.running(mode=mode):
+        stack.sandbox.faults.twist("retry_headers")
 
-        await house.actor("U0DAN").say("#general", "@twokey refund")
+        await stack.actor("U0DAN").say("#general", "@twokey refund")
 
         async def is_asked() -> bool:
-            return await house.store.queue(house.keys).depth() == 1
+            return await stack.store.queue(stack.keys).depth() == 1
 
         await eventually(is_asked)
 
 
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
 async def test_without_the_store_a_click_is_answered_calmly(
-    house: House, mode: SlackMode, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, mode: SlackMode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with house.running(mode=mode):
-        verdict = await house.refund()
-        card = await house.card(verdict)
+    async with stack.running(mode=mode):
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
         async def unavailable(*_: object) -> bool:
             raise StoreUnavailable("The store does not answer.")
 
-        monkeypatch.setattr(house.store.cards, "is_first", unavailable)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        monkeypatch.setattr(stack.store.cards, "is_first", unavailable)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0ANA", "cannot keep anything right now")
-        assert (await house.approval(verdict)).rev == 1
-    assert house.sandbox.problems == []
+        await stack.told("U0ANA", "cannot keep anything right now")
+        assert (await stack.approval(verdict)).rev == 1
+    assert stack.sandbox.problems == []
 
 
 async def test_without_the_store_an_event_is_left_for_slack_to_repeat(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with house.running() as bot:
-        await house.actor("U0DAN").say("#general", "@twokey refund")
-        body = house.sandbox.requests[-1].body
+    async with stack.running() as bot:
+        await stack.actor("U0DAN").say("#general", "@twokey refund")
+        body = stack.sandbox.requests[-1].body
 
         async def unavailable(*_: object) -> bool:
             raise StoreUnavailable("The store does not answer.")
 
-        monkeypatch.setattr(house.store.cards, "is_first", unavailable)
+        monkeypatch.setattr(stack.store.cards, "is_first", unavailable)
         status = await post_signed(
-            bot.url, house.sandbox.signing_secret, body, kind="application/json"
+            bot.url, stack.sandbox.signing_secret, body, kind="application/json"
         )
 
         assert status == 503
@@ -253,23 +253,23 @@ async def test_without_the_store_an_event_is_left_for_slack_to_repeat(
     ],
 )
 async def test_whatever_breaks_in_a_listener_ends_in_a_sentence(
-    house: House,
+    stack: Stack,
     failure: Exception,
     words: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
         async def broken(*_: object, **__: object) -> object:
             raise failure
 
         monkeypatch.setattr(ReviewService, "decide", broken)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0ANA", words)
-    assert house.sandbox.problems == []
+        await stack.told("U0ANA", words)
+    assert stack.sandbox.problems == []
 
 
 @pytest.mark.parametrize(
@@ -284,12 +284,12 @@ async def test_whatever_breaks_in_a_listener_ends_in_a_sentence(
     ],
 )
 async def test_a_signed_payload_of_another_shape_is_no_server_error(
-    house: House, payload: dict[str, object]
+    stack: Stack, payload: dict[str, object]
 ) -> None:
-    async with house.running() as bot:
+    async with stack.running() as bot:
         body = interaction({"team": {"id": "T0SANDBOX"}, **payload})
 
-        status = await post_signed(bot.url, house.sandbox.signing_secret, body)
+        status = await post_signed(bot.url, stack.sandbox.signing_secret, body)
 
         assert status < 500
 

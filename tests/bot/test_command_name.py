@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, House
+from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 from twokey.sandbox.client import GestureFailed
 from twokey.sandbox.json_types import as_objects
@@ -13,14 +13,14 @@ NAME = "/refund-approvals"
 
 
 async def test_a_bot_with_another_command_name_answers_to_it(
-    each_house: House,
+    each_stack: Stack,
 ) -> None:
-    house = each_house
-    house.sandbox.workspace.commands = (NAME,)
-    ana = house.actor("U0ANA")
-    async with house.running(command=NAME):
+    stack = each_stack
+    stack.sandbox.workspace.commands = (NAME,)
+    ana = stack.actor("U0ANA")
+    async with stack.running(command=NAME):
         await ana.command(NAME, "help", CHANNEL)
-        told = await house.told("U0ANA", "What I do")
+        told = await stack.told("U0ANA", "What I do")
         await ana.open_home()
 
         async def is_there() -> bool:
@@ -41,4 +41,4 @@ async def test_a_bot_with_another_command_name_answers_to_it(
     assert home
     assert f"{NAME} delegate" in str(as_objects(home["blocks"]))
     assert told
-    assert house.sandbox.problems == []
+    assert stack.sandbox.problems == []

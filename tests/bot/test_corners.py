@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 from slack_bolt.app.async_app import AsyncApp
 
-from tests.bot.bot_house import CHANNEL, TEAM, House, says
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says
 from tests.conftest import eventually
 from twokey.bot.cards.message import Message
 from twokey.bot.delivery import publisher
@@ -38,59 +38,59 @@ async def slack_of(sandbox: Sandbox) -> AsyncGenerator[Slack]:
         yield Slack(sandbox.bot_token, api_url=sandbox.api_url, session=session)
 
 
-def card_publisher_with(slack: Slack, house: House) -> CardPublisher:
+def card_publisher_with(slack: Slack, stack: Stack) -> CardPublisher:
     return CardPublisher(
         slack=slack,
         limits=Limits(asyncio.get_running_loop().time),
-        cards=house.store.cards,
+        cards=stack.store.cards,
         team=TEAM,
-        seal_key=house.config.seal_key,
+        seal_key=stack.config.seal_key,
     )
 
 
 async def test_a_surplus_copy_that_stays_is_logged(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    approval = await house.approval(await house.refund())
-    await house.store.cards.posted(
-        house.keys, approval.id, channel=CHANNEL, ts="1.000001"
+    approval = await stack.approval(await stack.refund())
+    await stack.store.cards.posted(
+        stack.keys, approval.id, channel=CHANNEL, ts="1.000001"
     )
-    house.sandbox.faults.plan("http_500", "chat.delete")
+    stack.sandbox.faults.plan("http_500", "chat.delete")
 
-    async with slack_of(house.sandbox) as slack:
-        place = await card_publisher_with(slack, house).post_card(
-            house.keys, approval, channel=CHANNEL, now_ms=0
+    async with slack_of(stack.sandbox) as slack:
+        place = await card_publisher_with(slack, stack).post_card(
+            stack.keys, approval, channel=CHANNEL, now_ms=0
         )
 
     assert place.ts == "1.000001"
     assert "card.surplus_stays" in caplog.text
 
 
-async def test_a_note_that_we_cannot_show_says_so(house: House) -> None:
-    async with slack_of(house.sandbox) as slack:
+async def test_a_note_that_we_cannot_show_says_so(stack: Stack) -> None:
+    async with slack_of(stack.sandbox) as slack:
         broken = Message(blocks=({"type": "nonsense"},), text="a note")
 
-        await card_publisher_with(slack, house).say(CHANNEL, broken)
+        await card_publisher_with(slack, stack).say(CHANNEL, broken)
 
-    shown = await house.actor("U0ANA").messages(CHANNEL)
+    shown = await stack.actor("U0ANA").messages(CHANNEL)
     assert says("cannot be displayed")(shown[-1])
 
 
-async def test_a_lost_card_is_told_where_the_agent_was_asked(house: House) -> None:
-    async with house.running():
-        ts = await house.actor("U0DAN").say("#general", "hello")
+async def test_a_lost_card_is_told_where_the_agent_was_asked(stack: Stack) -> None:
+    async with stack.running():
+        ts = await stack.actor("U0DAN").say("#general", "hello")
         origin = Origin(channel="C0GENERAL", thread_ts=ts)
 
-        await house.submit(("lonely", {}), origin=origin)
+        await stack.submit(("lonely", {}), origin=origin)
 
-        found = await house.actor("U0DAN").message_with(
+        found = await stack.actor("U0DAN").message_with(
             "#general", says("cannot be posted")
         )
         assert found["thread_ts"] == ts
 
 
 async def test_a_call_that_hangs_at_the_end_is_given_up(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = asyncio.Event()
 
@@ -101,20 +101,20 @@ async def test_a_call_that_hangs_at_the_end_is_given_up(
     monkeypatch.setattr(publisher, "_GRACE_S", 0.05)
     monkeypatch.setattr(CardPublisher, "post_card", hang)
     async with asyncio.timeout(5):
-        async with house.running():
-            verdict = await house.refund()
+        async with stack.running():
+            verdict = await stack.refund()
             await started.wait()
 
-    assert (await house.approval(verdict)).rev == 1
+    assert (await stack.approval(verdict)).rev == 1
 
 
-async def test_without_any_socket_the_bot_is_not_ready(house: House) -> None:
+async def test_without_any_socket_the_bot_is_not_ready(stack: Stack) -> None:
     async with (
-        house.running(mode=SlackMode.SOCKET) as bot,
+        stack.running(mode=SlackMode.SOCKET) as bot,
         aiohttp.ClientSession() as session,
     ):
         url = bot.url.replace("/slack/events", "/readyz")
-        house.sandbox.control.drop()
+        stack.sandbox.control.drop()
 
         async def is_unready() -> bool:
             async with session.get(url) as answer:
@@ -124,25 +124,25 @@ async def test_without_any_socket_the_bot_is_not_ready(house: House) -> None:
 
 
 async def test_what_breaks_in_bolt_itself_is_no_server_error(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_: object, **__: object) -> object:
         raise ZeroDivisionError
 
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
         monkeypatch.setattr(AsyncApp, "async_dispatch", broken)
-        answer = await click_raw(house, str(card["ts"]))
+        answer = await click_raw(stack, str(card["ts"]))
 
     assert answer == HTTPStatus.BAD_REQUEST
 
 
-async def click_raw(house: House, ts: str) -> int:
+async def click_raw(stack: Stack, ts: str) -> int:
     """Click, and return the status of the bot's answer."""
     with pytest.raises(Exception, match="app_did_not_respond"):
-        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-    status = house.sandbox.requests[-1].status
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+    status = stack.sandbox.requests[-1].status
     assert status is not None
     return status
 
@@ -238,18 +238,18 @@ async def test_two_fresh_questions_at_once_are_both_answered() -> None:
 
 
 async def test_an_event_that_breaks_a_listener_is_not_repeated(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def broken(*_: object, **__: object) -> object:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(type(house.reviews), "ask_agent", broken)
+    monkeypatch.setattr(type(stack.reviews), "ask_agent", broken)
     with caplog.at_level(logging.ERROR):
-        async with house.running():
-            await house.actor("U0DAN").say("#general", "@twokey refund")
+        async with stack.running():
+            await stack.actor("U0DAN").say("#general", "@twokey refund")
 
             async def is_answered() -> bool:
-                return [sent.status for sent in house.sandbox.requests] == [200]
+                return [sent.status for sent in stack.sandbox.requests] == [200]
 
             await eventually(is_answered)
 

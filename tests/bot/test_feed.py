@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.bot.bot_house import House, says
+from tests.bot.bot_stack import Stack, says
 from tests.bot.test_publisher import nothing_is_left, put
 from tests.conftest import eventually
 from twokey.bot.delivery import feed
@@ -124,22 +124,22 @@ async def test_what_is_never_said_takes_no_room(outbox: Outbox) -> None:
 
 
 async def test_a_publisher_that_takes_over_finds_cards_whose_events_are_gone(
-    house: House,
+    stack: Stack,
 ) -> None:
-    verdict = await house.refund()
-    await house.store.conn.command("DEL", house.keys.outbox)
+    verdict = await stack.refund()
+    await stack.store.conn.command("DEL", stack.keys.outbox)
 
-    async with house.running():
-        await house.card(verdict)
-        await nothing_is_left(house)
+    async with stack.running():
+        await stack.card(verdict)
+        await nothing_is_left(stack)
 
-        assert len(await house.cards(verdict)) == 1
+        assert len(await stack.cards(verdict)) == 1
         # Slack shows a card before the store knows of it.
-        await eventually(lambda: is_nothing_missed(house))
+        await eventually(lambda: is_nothing_missed(stack))
 
 
-async def is_nothing_missed(house: House) -> bool:
-    return await missed(house.store, house.keys) == []
+async def is_nothing_missed(stack: Stack) -> bool:
+    return await missed(stack.store, stack.keys) == []
 
 
 async def missed(store: Store, keys: Keys) -> list[str]:
@@ -147,17 +147,17 @@ async def missed(store: Store, keys: Keys) -> list[str]:
 
 
 async def test_a_card_whose_event_nobody_reads_is_posted_while_the_bot_runs(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        await house.card(await house.refund())
-        verdict = await house.refund(thread="t2")
-        approval = await house.approval(verdict)
-        await house.card(verdict)
-        await house.store.cards.miss(house.keys, "default", approval.id)
+    async with stack.running():
+        await stack.card(await stack.refund())
+        verdict = await stack.refund(thread="t2")
+        approval = await stack.approval(verdict)
+        await stack.card(verdict)
+        await stack.store.cards.miss(stack.keys, "default", approval.id)
 
-        await put(house, EventName.RUN_FINISHED, text="Done", channel="C0GENERAL")
-        await house.actor("U0DAN").message_with("#general", says("Done"))
+        await put(stack, EventName.RUN_FINISHED, text="Done", channel="C0GENERAL")
+        await stack.actor("U0DAN").message_with("#general", says("Done"))
 
-        await nothing_is_left(house)
-        assert len(await house.cards(verdict)) == 1
+        await nothing_is_left(stack)
+        assert len(await stack.cards(verdict)) == 1

@@ -16,7 +16,7 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.bot.bot_house import CHANNEL, House
+from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import FORM, post, signed_headers
 from twokey.bot import ingress
 from twokey.bot.ids import Action
@@ -400,50 +400,50 @@ async def read_to_the_end(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("forgery", [f for f in Forgery if f is not Forgery.NONE])
-async def test_forged_clicks_decide_nothing(house: House, forgery: Forgery) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        await house.actor("U0EVE").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await house.told("U0EVE", "not on that list")
+async def test_forged_clicks_decide_nothing(stack: Stack, forgery: Forgery) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.actor("U0EVE").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.told("U0EVE", "not on that list")
 
-        answer = await house.sandbox.control.resend(forgery)
+        answer = await stack.sandbox.control.resend(forgery)
 
         expected = 200 if forgery is Forgery.FRESH else 401
         assert answer["status"] == expected
-        assert (await house.approval(verdict)).rev == 1
+        assert (await stack.approval(verdict)).rev == 1
 
 
-async def test_a_replayed_click_decides_once(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+async def test_a_replayed_click_decides_once(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        answers = [await house.sandbox.control.resend() for _ in range(3)]
+        answers = [await stack.sandbox.control.resend() for _ in range(3)]
 
         assert [(each["status"], each["body"]) for each in answers] == [(200, "")] * 3
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert (item.state, len(item.votes)) == (ItemState.AUTHORIZED, 1)
-        assert await house.actor("U0ANA").ephemerals(CHANNEL) == []
+        assert await stack.actor("U0ANA").ephemerals(CHANNEL) == []
 
 
-async def test_url_verification_and_ssl_check_pass(house: House) -> None:
-    async with house.running():
-        assert await house.sandbox.control.verify_url()
-        assert await house.sandbox.control.check_ssl()
+async def test_url_verification_and_ssl_check_pass(stack: Stack) -> None:
+    async with stack.running():
+        assert await stack.sandbox.control.verify_url()
+        assert await stack.sandbox.control.check_ssl()
 
 
 async def test_no_body_and_no_token_reaches_a_log(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     canary = "CANARY-4711"
     with caplog.at_level(logging.DEBUG):
-        async with house.running() as bot:
+        async with stack.running() as bot:
             logging.getLogger("slack_bolt").setLevel(logging.WARNING)
-            verdict = await house.refund(note=canary)
-            card = await house.card(verdict)
-            ana = house.actor("U0ANA")
+            verdict = await stack.refund(note=canary)
+            card = await stack.card(verdict)
+            ana = stack.actor("U0ANA")
             await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
             await ana.wait_for_view()
             await ana.submit({"reason": canary})
@@ -457,6 +457,6 @@ async def test_no_body_and_no_token_reaches_a_log(
         if record.name.startswith(("twokey.", "slack_bolt", "slack_sdk"))
     ]
     assert ours
-    secrets = (canary, house.sandbox.bot_token, house.sandbox.signing_secret)
+    secrets = (canary, stack.sandbox.bot_token, stack.sandbox.signing_secret)
     for text in ours:
         assert not any(secret in text for secret in secrets), text

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import aiohttp
 import pytest
 
-from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House, has_button, says
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import UPDATE, calls, nothing_is_left
 from tests.conftest import eventually
@@ -48,197 +48,197 @@ def needs_one(message: JsonObject) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def summed(house: House) -> None:
+def summed(stack: Stack) -> None:
     """Let refunds of one order be summed up."""
     assert PLAIN in POLICY
-    house.policy = load_policy(POLICY.replace(PLAIN, LIMITED) + WINDOWS, "policy.yml")
+    stack.policy = load_policy(POLICY.replace(PLAIN, LIMITED) + WINDOWS, "policy.yml")
 
 
-async def approve(house: House, user: str, card: JsonObject) -> None:
-    await house.actor(user).click(CHANNEL, str(card["ts"]), Action.APPROVE)
+async def approve(stack: Stack, user: str, card: JsonObject) -> None:
+    await stack.actor(user).click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
 
-async def state(house: House, verdict: Verdict) -> ItemState:
-    return (await house.approval(verdict)).items[0].state
+async def state(stack: Stack, verdict: Verdict) -> ItemState:
+    return (await stack.approval(verdict)).items[0].state
 
 
-async def rejected(house: House, verdict: Verdict) -> None:
-    approval = await house.approval(verdict)
+async def rejected(stack: Stack, verdict: Verdict) -> None:
+    approval = await stack.approval(verdict)
     click = Click(
         approval=approval.id,
         index=0,
         version=approval.version,
         action_hash=approval.items[0].action_hash,
     )
-    outcome = await house.reviews.decide(click, Reject(reason="no"), BEN)
+    outcome = await stack.reviews.decide(click, Reject(reason="no"), BEN)
     assert outcome.kind == "settled"
 
 
-async def expired(house: House, verdict: Verdict) -> None:
-    await expire(house, await house.approval(verdict))
-    await house.sweeper.sweep()
+async def expired(stack: Stack, verdict: Verdict) -> None:
+    await expire(stack, await stack.approval(verdict))
+    await stack.sweeper.sweep()
 
 
-async def withdrawn(house: House, verdict: Verdict) -> None:
-    await house.agents.withdraw(frozenset({verdict.item_id}))
+async def withdrawn(stack: Stack, verdict: Verdict) -> None:
+    await stack.agents.withdraw(frozenset({verdict.item_id}))
 
 
-async def superseded(house: House, verdict: Verdict) -> None:
-    assert await house.submit(("look_up_order", {}), thread="t2")
-    assert not (await house.approval(verdict)).items[0].is_pending
+async def superseded(stack: Stack, verdict: Verdict) -> None:
+    assert await stack.submit(("look_up_order", {}), thread="t2")
+    assert not (await stack.approval(verdict)).items[0].is_pending
 
 
 async def test_a_later_call_raises_an_earlier_card_before_any_click(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        first = await house.refund(amount=700)
-        assert needs_one(await house.card(first))
+    async with stack.running():
+        first = await stack.refund(amount=700)
+        assert needs_one(await stack.card(first))
 
-        await house.refund(thread="t2", amount=700)
-        card = await house.card(first, TWO)
+        await stack.refund(thread="t2", amount=700)
+        card = await stack.card(first, TWO)
 
         assert says("Needs 2 people now")(card)
         assert says("over 1000 in a day")(card)
-        await approve(house, "U0ANA", card)
-        await house.card(first, says("1 of 2 approvals"))
-        assert await state(house, first) is ItemState.PENDING
-        await approve(house, "U0CHLOE", card)
-        await house.card(first, lambda m: not has_button(m, Action.APPROVE))
-        assert await state(house, first) is ItemState.AUTHORIZED
+        await approve(stack, "U0ANA", card)
+        await stack.card(first, says("1 of 2 approvals"))
+        assert await state(stack, first) is ItemState.PENDING
+        await approve(stack, "U0CHLOE", card)
+        await stack.card(first, lambda m: not has_button(m, Action.APPROVE))
+        assert await state(stack, first) is ItemState.AUTHORIZED
 
 
 @pytest.mark.parametrize("ends", [rejected, expired, withdrawn, superseded])
 async def test_the_card_falls_back_when_the_later_call_is_over(
-    house: House, ends: Callable[[House, Verdict], Awaitable[None]]
+    stack: Stack, ends: Callable[[Stack, Verdict], Awaitable[None]]
 ) -> None:
-    async with house.running():
-        first = await house.refund(amount=700)
-        second = await house.refund(thread="t2", amount=700)
-        await house.card(first, TWO)
+    async with stack.running():
+        first = await stack.refund(amount=700)
+        second = await stack.refund(thread="t2", amount=700)
+        await stack.card(first, TWO)
 
-        await ends(house, second)
-        card = await house.card(first, needs_one)
+        await ends(stack, second)
+        card = await stack.card(first, needs_one)
 
         assert not says("Needs 2 people")(card)
-        await approve(house, "U0ANA", card)
-        await house.card(first, lambda m: not has_button(m, Action.APPROVE))
-        assert await state(house, first) is ItemState.AUTHORIZED
+        await approve(stack, "U0ANA", card)
+        await stack.card(first, lambda m: not has_button(m, Action.APPROVE))
+        assert await state(stack, first) is ItemState.AUTHORIZED
 
 
 async def test_who_approved_while_two_were_needed_settles_it_when_one_is_enough(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        first = await house.refund(amount=700)
-        second = await house.refund(thread="t2", amount=700)
-        await approve(house, "U0ANA", await house.card(first, TWO))
-        await house.card(first, says("1 of 2 approvals"))
+    async with stack.running():
+        first = await stack.refund(amount=700)
+        second = await stack.refund(thread="t2", amount=700)
+        await approve(stack, "U0ANA", await stack.card(first, TWO))
+        await stack.card(first, says("1 of 2 approvals"))
 
-        await rejected(house, second)
-        card = await house.card(first, says("Nobody else is needed now"))
+        await rejected(stack, second)
+        card = await stack.card(first, says("Nobody else is needed now"))
 
-        assert await state(house, first) is ItemState.PENDING
-        await approve(house, "U0ANA", card)
-        await house.card(first, lambda m: not has_button(m, Action.APPROVE))
-        assert await state(house, first) is ItemState.AUTHORIZED
+        assert await state(stack, first) is ItemState.PENDING
+        await approve(stack, "U0ANA", card)
+        await stack.card(first, lambda m: not has_button(m, Action.APPROVE))
+        assert await state(stack, first) is ItemState.AUTHORIZED
 
 
 async def test_a_card_says_when_the_policy_allows_its_call_no_longer(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        first = await house.refund(amount=800)
-        second = await house.refund(thread="t2", amount=600)
-        await house.card(first, TWO)
-        house.policy = load_policy(
+    async with stack.running():
+        first = await stack.refund(amount=800)
+        second = await stack.refund(thread="t2", amount=600)
+        await stack.card(first, TWO)
+        stack.policy = load_policy(
             POLICY.replace(PLAIN, LIMITED.replace("1500", "1300")) + WINDOWS, "p.yml"
         )
-        await house.refund(thread="t3", order_id="elsewhere-1", amount=1)
+        await stack.refund(thread="t3", order_id="elsewhere-1", amount=1)
 
-        card = await house.card(first, says("no longer allows this"))
-        await approve(house, "U0ANA", card)
+        card = await stack.card(first, says("no longer allows this"))
+        await approve(stack, "U0ANA", card)
 
-        await house.told("U0ANA", "no longer allows")
-        await rejected(house, second)
-        await house.card(first, needs_one)
+        await stack.told("U0ANA", "no longer allows")
+        await rejected(stack, second)
+        await stack.card(first, needs_one)
 
 
-async def test_calls_that_change_nothing_redraw_nothing(house: House) -> None:
-    async with house.running():
-        first = await house.refund(amount=300)
-        await house.card(first)
-        await house.refund(thread="t2", amount=300)
-        await house.refund(thread="t3", amount=900, order_id="elsewhere-1")
-        third = await house.refund(thread="t4", amount=700)
+async def test_calls_that_change_nothing_redraw_nothing(stack: Stack) -> None:
+    async with stack.running():
+        first = await stack.refund(amount=300)
+        await stack.card(first)
+        await stack.refund(thread="t2", amount=300)
+        await stack.refund(thread="t3", amount=900, order_id="elsewhere-1")
+        third = await stack.refund(thread="t4", amount=700)
         # Its redraw proves that everything before was looked at.
-        await house.card(first, TWO)
-        await rejected(house, third)
-        await house.card(first, needs_one)
-        await nothing_is_left(house)
+        await stack.card(first, TWO)
+        await rejected(stack, third)
+        await stack.card(first, needs_one)
+        await nothing_is_left(stack)
 
-    updated = [str(one["blocks"]) for one in calls(house, UPDATE)]
-    approval_id = (await house.approval(first)).id
+    updated = [str(one["blocks"]) for one in calls(stack, UPDATE)]
+    approval_id = (await stack.approval(first)).id
     assert sum(approval_id in blocks for blocks in updated) == 2
     assert not [blocks for blocks in updated if "elsewhere-1" in blocks]
 
 
 async def test_a_bot_that_was_away_finds_the_cards_that_are_judged_otherwise(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        first = await house.refund(amount=700)
-        await house.card(first)
-        await nothing_is_left(house)
-    await house.refund(thread="t2", amount=700)
+    async with stack.running():
+        first = await stack.refund(amount=700)
+        await stack.card(first)
+        await nothing_is_left(stack)
+    await stack.refund(thread="t2", amount=700)
     # The event was acknowledged by a bot that died before it redrew the first card.
-    outbox = house.store.outbox(house.keys, reader="slack:default")
+    outbox = stack.store.outbox(stack.keys, reader="slack:default")
     left = await outbox.take("publisher", block_ms=1)
     assert left
     await outbox.done(*(event.seq for event in left))
 
-    async with house.running():
-        await house.card(first, TWO)
+    async with stack.running():
+        await stack.card(first, TWO)
 
 
 async def test_a_click_counts_as_judged_now_whatever_its_card_shows(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def nothing(*_: object) -> list[str]:
         return []
 
     monkeypatch.setattr(app, "outdated", nothing)
-    async with house.running():
-        first = await house.refund(amount=700)
-        card = await house.card(first)
-        await house.refund(thread="t2", amount=700)
+    async with stack.running():
+        first = await stack.refund(amount=700)
+        card = await stack.card(first)
+        await stack.refund(thread="t2", amount=700)
 
-        await approve(house, "U0ANA", card)
+        await approve(stack, "U0ANA", card)
 
-        await house.card(first, says("1 of 2 approvals"))
-        assert await state(house, first) is ItemState.PENDING
+        await stack.card(first, says("1 of 2 approvals"))
+        assert await state(stack, first) is ItemState.PENDING
 
 
 async def test_a_card_that_is_gone_is_redrawn_once_for_each_judgement(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running(), aiohttp.ClientSession() as session:
-        first = await house.refund(amount=700)
-        card = await house.card(first)
-        token, url = house.sandbox.bot_token, house.sandbox.api_url
+    async with stack.running(), aiohttp.ClientSession() as session:
+        first = await stack.refund(amount=700)
+        card = await stack.card(first)
+        token, url = stack.sandbox.bot_token, stack.sandbox.api_url
         slack = Slack(token, api_url=url, session=session)
         await slack.call("chat.delete", channel=CHANNEL, ts=str(card["ts"]))
-        await house.refund(thread="t2", amount=700)
+        await stack.refund(thread="t2", amount=700)
 
         async def is_refused() -> bool:
-            return bool(calls(house, UPDATE, ok=False))
+            return bool(calls(stack, UPDATE, ok=False))
 
         await eventually(is_refused)
         for n in range(2):
             # A redraw of another order's card: everything was looked at once more.
-            one = await house.refund(thread=f"u{n}", order_id=f"o{n}", amount=700)
-            await house.refund(thread=f"v{n}", order_id=f"o{n}", amount=700)
-            await house.card(one, TWO)
-        await nothing_is_left(house)
+            one = await stack.refund(thread=f"u{n}", order_id=f"o{n}", amount=700)
+            await stack.refund(thread=f"v{n}", order_id=f"o{n}", amount=700)
+            await stack.card(one, TWO)
+        await nothing_is_left(stack)
 
-    assert len(calls(house, UPDATE, ok=False)) == 1
+    assert len(calls(stack, UPDATE, ok=False)) == 1

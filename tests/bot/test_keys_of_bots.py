@@ -5,7 +5,7 @@ from __future__ import annotations
 import aiohttp
 import pytest
 
-from tests.bot.bot_house import CHANNEL, House
+from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.tampering import click_with
 from tests.conftest import eventually
 from twokey.bot.app import SlackBot
@@ -18,11 +18,11 @@ ONE, TWO, THREE = (bytes([number]) * 32 for number in (1, 2, 3))
 
 
 async def test_a_bot_with_another_key_is_refused_and_readyz_of_the_first_tells_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.store.members.life_ms = 2000
-    async with house.running(seal_key=ONE) as bot:
-        foreign = SlackBot(house.config_with(seal_key=TWO), house.reviews)
+    stack.store.members.life_ms = 2000
+    async with stack.running(seal_key=ONE) as bot:
+        foreign = SlackBot(stack.config_with(seal_key=TWO), stack.reviews)
         with pytest.raises(SettingsError, match="give both the same TWOKEY_SECRET"):
             await foreign.__aenter__()
 
@@ -37,38 +37,38 @@ async def test_a_bot_with_another_key_is_refused_and_readyz_of_the_first_tells_i
     assert ONE.hex() not in str(body)
 
 
-async def is_authorized(house: House, verdict: Verdict) -> bool:
-    return (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+async def is_authorized(stack: Stack, verdict: Verdict) -> bool:
+    return (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
 @pytest.mark.parametrize("key", [ONE, THREE], ids=["the old key", "a foreign key"])
 async def test_a_seal_of_before_the_rotation_counts_and_a_foreign_one_does_not(
-    house: House, key: bytes
+    stack: Stack, key: bytes
 ) -> None:
-    async with house.running(seal_key=TWO, old_seal_keys=(ONE,)):
-        verdict = await house.refund()
-        card, approval = await house.card(verdict), await house.approval(verdict)
+    async with stack.running(seal_key=TWO, old_seal_keys=(ONE,)):
+        verdict = await stack.refund()
+        card, approval = await stack.card(verdict), await stack.approval(verdict)
         value = seal(approval, 0, key=key, team="T0SANDBOX", purpose=Action.APPROVE)
 
-        await click_with(house, card, Action.APPROVE, value)
+        await click_with(stack, card, Action.APPROVE, value)
 
         if key == ONE:
-            await eventually(lambda: is_authorized(house, verdict))
+            await eventually(lambda: is_authorized(stack, verdict))
         else:
-            await house.told("U0ANA", "the key of Twokey was replaced")
-            assert not await is_authorized(house, verdict)
+            await stack.told("U0ANA", "the key of Twokey was replaced")
+            assert not await is_authorized(stack, verdict)
 
 
 async def test_a_card_whose_key_was_lost_is_drawn_again_and_decided(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running(seal_key=ONE):
-        verdict = await house.refund()
-        before = await house.card(verdict)
+    async with stack.running(seal_key=ONE):
+        verdict = await stack.refund()
+        before = await stack.card(verdict)
 
-    async with house.running(seal_key=TWO):
-        card = await house.card(verdict, lambda m: m["blocks"] != before["blocks"])
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await eventually(lambda: is_authorized(house, verdict))
+    async with stack.running(seal_key=TWO):
+        card = await stack.card(verdict, lambda m: m["blocks"] != before["blocks"])
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await eventually(lambda: is_authorized(stack, verdict))
 
     assert card["ts"] == before["ts"]

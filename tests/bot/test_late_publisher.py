@@ -7,7 +7,7 @@ import time
 import aiohttp
 import pytest
 
-from tests.bot.bot_house import CHANNEL, TEAM, House
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.limits import Limits
 from twokey.bot.web import Slack
@@ -15,34 +15,34 @@ from twokey.gateway.errors import LeaseLost
 from twokey.gateway.store.fences import holding
 
 
-async def test_a_late_publisher_changes_no_card_and_posts_none(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        await house.card(verdict)
-    approval = await house.approval(verdict)
-    place = await house.store.cards.place(house.keys, approval.id)
+async def test_a_late_publisher_changes_no_card_and_posts_none(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
+    approval = await stack.approval(verdict)
+    place = await stack.store.cards.place(stack.keys, approval.id)
     assert place
-    sent = len(house.sandbox.calls)
+    sent = len(stack.sandbox.calls)
 
     async with (
         aiohttp.ClientSession() as session,
-        house.store.threads.lease(house.keys, "default", "", "slack") as lease,
+        stack.store.threads.lease(stack.keys, "default", "", "slack") as lease,
     ):
         card_publisher = CardPublisher(
             slack=Slack(
-                house.sandbox.bot_token, api_url=house.sandbox.api_url, session=session
+                stack.sandbox.bot_token, api_url=stack.sandbox.api_url, session=session
             ),
             limits=Limits(time.monotonic),
-            cards=house.store.cards,
+            cards=stack.store.cards,
             team=TEAM,
-            seal_key=house.config.seal_key,
+            seal_key=stack.config.seal_key,
         )
         lease.lost.set()
         with holding(lease), pytest.raises(LeaseLost):
-            await card_publisher.update_card(house.keys, approval, place, now_ms=0)
+            await card_publisher.update_card(stack.keys, approval, place, now_ms=0)
         with holding(lease), pytest.raises(LeaseLost):
             await card_publisher.post_card(
-                house.keys, approval, channel=CHANNEL, now_ms=0
+                stack.keys, approval, channel=CHANNEL, now_ms=0
             )
 
-    assert len(house.sandbox.calls) == sent
+    assert len(stack.sandbox.calls) == sent

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.bot.bot_house import House, says
+from tests.bot.bot_stack import Stack, says
 from tests.bot.test_notified import ana, click_on
 from tests.conftest import eventually
 from twokey.bot.delivery.card_updater import CardUpdater
@@ -15,7 +15,7 @@ from twokey.gateway.approvals.events import EventName
 
 
 async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The record that is read for the card is older than the vote."""
     real, held = CardUpdater._draw, list[EventName]()  # pyright: ignore[reportPrivateUsage] - the moment of the race
@@ -23,8 +23,8 @@ async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
     async def drawn(self: CardUpdater, topic: Any, *rest: Any) -> Any:
         place = await real(self, topic, *rest)
         if not held:
-            approval = await house.approval(verdict)
-            done = await house.reviews.decide(click_on(approval), Approve(), ana())
+            approval = await stack.approval(verdict)
+            done = await stack.reviews.decide(click_on(approval), Approve(), ana())
             assert done.kind == "voted"
 
             async def has_come() -> bool:
@@ -36,11 +36,11 @@ async def test_news_that_comes_while_a_card_is_drawn_is_told_by_its_own_record(
         return place
 
     monkeypatch.setattr(CardUpdater, "_draw", drawn)
-    (verdict,) = await house.submit(("wire_money", {}))
-    async with house.running():
-        card = await house.card(verdict, says("1 of 2"))
+    (verdict,) = await stack.submit(("wire_money", {}))
+    async with stack.running():
+        card = await stack.card(verdict, says("1 of 2"))
 
         async def is_told() -> bool:
-            return bool([n for n in await house.notes(card) if says("approved")(n)])
+            return bool([n for n in await stack.notes(card) if says("approved")(n)])
 
         await eventually(is_told)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
-from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House, says
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
 from tests.bot.test_publisher import calls, nothing_is_left
 from tests.conftest import eventually
 from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reviewer, Standing
@@ -29,10 +29,10 @@ windows:
 LINE = "This needs your decision too by now"
 
 
-def raising(house: House) -> House:
+def raising(stack: Stack) -> Stack:
     assert PLAIN in POLICY
-    house.policy = load_policy(POLICY.replace(PLAIN, RAISING) + WINDOWS, "policy.yml")
-    return house
+    stack.policy = load_policy(POLICY.replace(PLAIN, RAISING) + WINDOWS, "policy.yml")
+    return stack
 
 
 def ana() -> Reviewer:
@@ -51,120 +51,120 @@ def click_on(approval: Approval) -> Click:
     )
 
 
-async def notified(house: House, user: str, words: str = "") -> list[JsonObject]:
+async def notified(stack: Stack, user: str, words: str = "") -> list[JsonObject]:
     """Return the messages with these words that Slack notified a person of."""
-    messages = await house.actor(user).messages(CHANNEL)
+    messages = await stack.actor(user).messages(CHANNEL)
     return [one for one in messages if one["mentions_me"] and says(words)(one)]
 
 
 def asked_roles(
-    house: House, verdict: Verdict
+    stack: Stack, verdict: Verdict
 ) -> Callable[[], Awaitable[frozenset[str]]]:
     async def roles() -> frozenset[str]:
-        approval = await house.approval(verdict)
-        place = await house.store.cards.place(house.keys, approval.id)
+        approval = await stack.approval(verdict)
+        place = await stack.store.cards.place(stack.keys, approval.id)
         assert place
         return place.asked
 
     return roles
 
 
-def is_told(house: House, user: str, words: str) -> Callable[[], Awaitable[bool]]:
+def is_told(stack: Stack, user: str, words: str) -> Callable[[], Awaitable[bool]]:
     async def is_so() -> bool:
-        return bool(await notified(house, user, words))
+        return bool(await notified(stack, user, words))
 
     return is_so
 
 
-async def test_a_new_card_notifies_those_who_may_decide_it(each_house: House) -> None:
-    house = each_house
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+async def test_a_new_card_notifies_those_who_may_decide_it(each_stack: Stack) -> None:
+    stack = each_stack
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
         who = [
             u
             for u in ("U0ANA", "U0BEN", "U0CHLOE", "U0EVE")
-            if await notified(house, u)
+            if await notified(stack, u)
         ]
 
     assert who == ["U0ANA", "U0BEN"]
     assert '*Reviewers:* <!subteam^S0SUPPORT>"' in str(card["blocks"]).replace("'", '"')
-    (post,) = calls(house, "chat.postMessage")
+    (post,) = calls(stack, "chat.postMessage")
     assert "<" not in str(post["text"]), "the notification reads as a sentence"
 
 
 async def test_a_role_that_must_be_among_them_is_notified_from_the_start(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {"iban": "DE02"}))
-        await house.card(verdict)
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"iban": "DE02"}))
+        await stack.card(verdict)
 
-        assert await notified(house, "U0CHLOE")
-        assert await notified(house, "U0BEN")
+        assert await notified(stack, "U0CHLOE")
+        assert await notified(stack, "U0BEN")
 
 
 async def test_an_edit_that_raises_a_call_notifies_those_who_decide_it_then(
-    house: House,
+    stack: Stack,
 ) -> None:
-    raising(house)
-    async with house.running():
-        verdict = await house.refund()
-        await house.card(verdict)
-        approval = await house.approval(verdict)
-        assert not await notified(house, "U0CHLOE")
+    raising(stack)
+    async with stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
+        approval = await stack.approval(verdict)
+        assert not await notified(stack, "U0CHLOE")
 
         edit = Edit(args={"amount": 950, "order_id": "78291"})
-        outcome = await house.reviews.decide(click_on(approval), edit, ana())
+        outcome = await stack.reviews.decide(click_on(approval), edit, ana())
 
         assert outcome.kind == "voted"
-        await eventually(is_told(house, "U0CHLOE", "Edited by"))
-        await nothing_is_left(house)
-        assert len(await notified(house, "U0CHLOE")) == 1
-        assert len(await notified(house, "U0BEN", "🔔 This needs your")) == 1
+        await eventually(is_told(stack, "U0CHLOE", "Edited by"))
+        await nothing_is_left(stack)
+        assert len(await notified(stack, "U0CHLOE")) == 1
+        assert len(await notified(stack, "U0BEN", "🔔 This needs your")) == 1
 
 
 async def test_who_is_needed_because_of_another_call_is_notified_once(
-    house: House,
+    stack: Stack,
 ) -> None:
-    raising(house)
-    async with house.running():
-        first = await house.refund()
-        await house.card(first)
-        await house.refund(thread="t2", amount=800)
-        assert not await notified(house, "U0CHLOE")
+    raising(stack)
+    async with stack.running():
+        first = await stack.refund()
+        await stack.card(first)
+        await stack.refund(thread="t2", amount=800)
+        assert not await notified(stack, "U0CHLOE")
 
-        third = await house.refund(thread="t3", amount=850)
+        third = await stack.refund(thread="t3", amount=850)
 
-        await eventually(is_told(house, "U0CHLOE", LINE))
-        await house.agents.withdraw(frozenset({third.item_id}))
-        await house.card(first, lambda m: not says("2 people")(m))
-        await nothing_is_left(house)
-    async with house.running():
-        await house.refund(thread="t4", amount=850)
-        await house.card(first, says("2 people"))
-        await nothing_is_left(house)
+        await eventually(is_told(stack, "U0CHLOE", LINE))
+        await stack.agents.withdraw(frozenset({third.item_id}))
+        await stack.card(first, lambda m: not says("2 people")(m))
+        await nothing_is_left(stack)
+    async with stack.running():
+        await stack.refund(thread="t4", amount=850)
+        await stack.card(first, says("2 people"))
+        await nothing_is_left(stack)
 
-    lines = await notified(house, "U0CHLOE", LINE)
+    lines = await notified(stack, "U0CHLOE", LINE)
     assert len({line["thread_ts"] for line in lines}) == len(lines) == 2
-    assert not await notified(house, "U0BEN", LINE)
+    assert not await notified(stack, "U0BEN", LINE)
 
 
 async def test_an_approval_that_is_taken_back_notifies_people_again(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund(amount=950)
-        await house.card(verdict)
-        approval = await house.approval(verdict)
-        done = await house.reviews.decide(click_on(approval), Approve(), ana())
+    async with stack.running():
+        verdict = await stack.refund(amount=950)
+        await stack.card(verdict)
+        approval = await stack.approval(verdict)
+        done = await stack.reviews.decide(click_on(approval), Approve(), ana())
         assert done.kind == "settled"
-        raising(house)
+        raising(stack)
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         ctx = item.ctx
-        claim = await house.agents.claim(
+        claim = await stack.agents.claim(
             ClaimRequest(
                 item_id=item.id,
                 ref=TurnRef(
@@ -180,44 +180,44 @@ async def test_an_approval_that_is_taken_back_notifies_people_again(
         )
 
         assert claim.kind != "new"
-        await eventually(is_told(house, "U0CHLOE", "was taken back"))
-        assert await notified(house, "U0BEN", "was taken back")
+        await eventually(is_told(stack, "U0CHLOE", "was taken back"))
+        assert await notified(stack, "U0BEN", "was taken back")
 
 
 async def test_nobody_counts_as_mentioned_before_slack_took_the_message(
-    house: House,
+    stack: Stack,
 ) -> None:
-    raising(house)
-    async with house.running():
-        first = await house.refund()
-        await house.card(first)
-        await house.refund(thread="t2", amount=800)
-        asked = asked_roles(house, first)
-        fault = house.sandbox.control.fault
+    raising(stack)
+    async with stack.running():
+        first = await stack.refund()
+        await stack.card(first)
+        await stack.refund(thread="t2", amount=800)
+        asked = asked_roles(stack, first)
+        fault = stack.sandbox.control.fault
         fault("rate_limit", "chat.postMessage", calls=1000)
 
-        await house.refund(thread="t3", amount=850)
-        await house.card(first, says("2 people"))
+        await stack.refund(thread="t3", amount=850)
+        await stack.card(first, says("2 people"))
 
         assert await asked() == {"support"}
-        house.sandbox.control.clear_faults()
-        await eventually(is_told(house, "U0CHLOE", LINE))
-        await nothing_is_left(house)
+        stack.sandbox.control.clear_faults()
+        await eventually(is_told(stack, "U0CHLOE", LINE))
+        await nothing_is_left(stack)
         assert await asked() == {"support", "senior"}
 
 
-async def test_a_policy_may_leave_people_in_peace(house: House) -> None:
+async def test_a_policy_may_leave_people_in_peace(stack: Stack) -> None:
     quiet = POLICY.replace(
         "support: {usergroups: [S0SUPPORT], users: [U0DAN]}",
         "support: {usergroups: [S0SUPPORT], users: [U0DAN], notify: none}",
     )
-    house.policy = load_policy(quiet, "policy.yml")
-    async with house.running():
-        verdict = await house.refund()
-        await house.card(verdict)
-        await nothing_is_left(house)
+    stack.policy = load_policy(quiet, "policy.yml")
+    async with stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
+        await nothing_is_left(stack)
 
-        assert not await notified(house, "U0ANA")
-        approval = await house.approval(verdict)
-        done = await house.reviews.decide(click_on(approval), Approve(), ana())
+        assert not await notified(stack, "U0ANA")
+        approval = await stack.approval(verdict)
+        done = await stack.reviews.decide(click_on(approval), Approve(), ana())
         assert done.kind == "settled"

@@ -7,7 +7,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.bot.test_publisher import POST, nothing_is_left
 from tests.conftest import eventually
 from tests.service.harness import ANA
@@ -23,30 +23,30 @@ BOT, GENERAL = "U0TWOKEY", "C0GENERAL"
 
 
 async def test_a_copy_whose_answer_was_lost_counts_no_more_once_the_fallback_has_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.faults.plan("lost_response", POST)
-    async with house.running(fallback_channel=GENERAL):
-        verdict = await house.refund()
+    stack.sandbox.faults.plan("lost_response", POST)
+    async with stack.running(fallback_channel=GENERAL):
+        verdict = await stack.refund()
 
         async def is_posted() -> bool:
-            return bool(await house.cards(verdict))
+            return bool(await stack.cards(verdict))
 
         await eventually(is_posted)
-        house.sandbox.control.leave(CHANNEL, BOT)
-        (lost,) = await house.cards(verdict)
-        card = await house.card(verdict, channel=GENERAL)
-        await nothing_is_left(house)
+        stack.sandbox.control.leave(CHANNEL, BOT)
+        (lost,) = await stack.cards(verdict)
+        card = await stack.card(verdict, channel=GENERAL)
+        await nothing_is_left(stack)
 
-        await house.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.APPROVE)
-        await house.told("U0ANA", "not the newest copy")
-        assert (await house.approval(verdict)).items[0].is_pending
-        await house.actor("U0ANA").click(GENERAL, str(card["ts"]), Action.APPROVE)
-        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        await stack.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.APPROVE)
+        await stack.told("U0ANA", "not the newest copy")
+        assert (await stack.approval(verdict)).items[0].is_pending
+        await stack.actor("U0ANA").click(GENERAL, str(card["ts"]), Action.APPROVE)
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
 async def test_a_card_is_posted_once_when_its_place_cannot_be_kept_at_once(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     posted, failures = CardStore.posted, [StoreUnavailable("away")] * 2
 
@@ -56,54 +56,54 @@ async def test_a_card_is_posted_once_when_its_place_cannot_be_kept_at_once(
         return await posted(*given, **named)
 
     monkeypatch.setattr(CardStore, "posted", unavailable)
-    async with house.running():
-        verdict = await house.refund()
-        await house.card(verdict)
-        await nothing_is_left(house)
+    async with stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
+        await nothing_is_left(stack)
 
-        assert len(await house.cards(verdict)) == 1
-        place = await house.store.cards.place(
-            house.keys, (await house.approval(verdict)).id
+        assert len(await stack.cards(verdict)) == 1
+        place = await stack.store.cards.place(
+            stack.keys, (await stack.approval(verdict)).id
         )
         assert place
-        assert place.rev == (await house.approval(verdict)).rev
+        assert place.rev == (await stack.approval(verdict)).rev
 
 
-async def test_what_a_paused_publisher_shows_late_is_drawn_again(house: House) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {}))
-        card = await house.card(verdict)
-        approval = await house.approval(verdict)
-        older = await house.store.cards.place(house.keys, approval.id)
+async def test_what_a_paused_publisher_shows_late_is_drawn_again(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {}))
+        card = await stack.card(verdict)
+        approval = await stack.approval(verdict)
+        older = await stack.store.cards.place(stack.keys, approval.id)
         assert older
-        await vote(house, verdict)
-        await house.card(verdict, says("1 of 2"))
-        await nothing_is_left(house)
+        await vote(stack, verdict)
+        await stack.card(verdict, says("1 of 2"))
+        await nothing_is_left(stack)
 
         # It was on its way to Slack when its publisher lost the lease.
-        await late_update(house, older, card)
+        await late_update(stack, older, card)
 
-        await house.card(verdict, says("1 of 2"))
-        place = await house.store.cards.place(house.keys, approval.id)
+        await stack.card(verdict, says("1 of 2"))
+        place = await stack.store.cards.place(stack.keys, approval.id)
         assert place
-        assert place.rev == (await house.approval(verdict)).rev
+        assert place.rev == (await stack.approval(verdict)).rev
 
 
-async def late_update(house: House, older: CardPlace, card: Any) -> None:
+async def late_update(stack: Stack, older: CardPlace, card: Any) -> None:
     """Let Slack and the store take an older state after a newer one."""
     async with aiohttp.ClientSession() as session:
-        token, url = house.sandbox.bot_token, house.sandbox.api_url
+        token, url = stack.sandbox.bot_token, stack.sandbox.api_url
         shown = {"blocks": card["blocks"], "text": card["text"]}
         slack = Slack(token, api_url=url, session=session)
         await slack.call("chat.update", channel=CHANNEL, ts=older.ts, **shown)
-    approval = await house.store.cards.shown_at(house.keys, CHANNEL, older.ts)
-    await house.store.cards.shown(
-        house.keys, approval, tenant="default", rev=older.rev, display_digest=""
+    approval = await stack.store.cards.shown_at(stack.keys, CHANNEL, older.ts)
+    await stack.store.cards.shown(
+        stack.keys, approval, tenant="default", rev=older.rev, display_digest=""
     )
 
 
-async def vote(house: House, verdict: Any) -> None:
-    approval = await house.approval(verdict)
+async def vote(stack: Stack, verdict: Any) -> None:
+    approval = await stack.approval(verdict)
     click = Click(
         approval=approval.id,
         index=0,
@@ -111,12 +111,12 @@ async def vote(house: House, verdict: Any) -> None:
         action_hash=approval.items[0].action_hash,
     )
     ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
-    outcome = await house.reviews.decide(click, Approve(), ana)
+    outcome = await stack.reviews.decide(click, Approve(), ana)
     assert outcome.kind == "voted"
 
 
 async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The lease ends while a card is on its way; the next publisher posts it."""
     real, is_first = CardPublisher.post_card, [True]
@@ -128,31 +128,31 @@ async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
         return await real(self, *args, **more)
 
     monkeypatch.setattr(CardPublisher, "post_card", paused)
-    async with house.running():
-        verdict = await house.refund()
+    async with stack.running():
+        verdict = await stack.refund()
 
-        card = await house.card(verdict, lambda m: has_button(m, Action.APPROVE))
-        await nothing_is_left(house)
+        card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
+        await nothing_is_left(stack)
 
         async def is_one() -> bool:
-            return len(await house.cards(verdict)) == 1
+            return len(await stack.cards(verdict)) == 1
 
         await eventually(is_one)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        assert not (await house.approval(verdict)).items[0].is_pending
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        assert not (await stack.approval(verdict)).items[0].is_pending
 
 
-async def test_an_answer_without_a_message_registers_no_place(house: House) -> None:
-    house.sandbox.faults.plan("malformed", POST)
-    async with house.running():
-        verdict = await house.refund()
+async def test_an_answer_without_a_message_registers_no_place(stack: Stack) -> None:
+    stack.sandbox.faults.plan("malformed", POST)
+    async with stack.running():
+        verdict = await stack.refund()
 
-        card = await house.card(verdict)
+        card = await stack.card(verdict)
 
-        approval = await house.approval(verdict)
+        approval = await stack.approval(verdict)
 
         async def is_registered() -> bool:
-            place = await house.store.cards.place(house.keys, approval.id)
+            place = await stack.store.cards.place(stack.keys, approval.id)
             return place is not None and place.ts == card["ts"]
 
         await eventually(is_registered)

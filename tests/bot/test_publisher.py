@@ -12,7 +12,7 @@ from typing import cast
 import aiohttp
 import pytest
 
-from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.conftest import eventually
 from twokey.bot.cards.message import Message
@@ -29,21 +29,21 @@ from twokey.sandbox.json_types import JsonObject
 POST, UPDATE = "chat.postMessage", "chat.update"
 
 
-def calls(house: House, method: str, *, ok: bool = True) -> list[JsonObject]:
+def calls(stack: Stack, method: str, *, ok: bool = True) -> list[JsonObject]:
     """Return the arguments of the calls of a method that had an effect."""
     return [
         call.arguments
-        for call in house.sandbox.calls
+        for call in stack.sandbox.calls
         if call.method == method and (call.error is None) == ok
     ]
 
 
-async def nothing_is_left(house: House) -> None:
+async def nothing_is_left(stack: Stack) -> None:
     """Wait until every event is read, said and acknowledged."""
 
     async def is_done() -> bool:
-        command = house.store.conn.command
-        reply = await command("XINFO", "GROUPS", house.keys.outbox)
+        command = stack.store.conn.command
+        reply = await command("XINFO", "GROUPS", stack.keys.outbox)
         for group in cast("list[list[object]]", reply):
             facts = dict(zip(group[::2], group[1::2], strict=True))
             if facts[b"name"] == b"slack:default":
@@ -54,225 +54,225 @@ async def nothing_is_left(house: House) -> None:
 
 
 async def test_a_card_waits_through_a_restart_and_its_button_works(
-    each_house: House,
+    each_stack: Stack,
 ) -> None:
-    house = each_house
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-    async with house.running():
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+    stack = each_stack
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+    async with stack.running():
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
-        assert len(await house.cards(verdict)) == 1
+        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert len(await stack.cards(verdict)) == 1
 
 
-async def test_what_happened_while_the_bot_was_away_is_said_once(house: House) -> None:
-    verdict = await house.refund()
-    approval = await house.approval(verdict)
-    await expire(house, approval)
-    await house.sweeper.sweep()
+async def test_what_happened_while_the_bot_was_away_is_said_once(stack: Stack) -> None:
+    verdict = await stack.refund()
+    approval = await stack.approval(verdict)
+    await expire(stack, approval)
+    await stack.sweeper.sweep()
 
-    async with house.running():
-        card = await house.card(verdict, says("xpired"))
-        await nothing_is_left(house)
+    async with stack.running():
+        card = await stack.card(verdict, says("xpired"))
+        await nothing_is_left(stack)
 
     assert not has_button(card, Action.APPROVE)
-    assert (len(calls(house, UPDATE)), len(await house.cards(verdict))) == (0, 1)
+    assert (len(calls(stack, UPDATE)), len(await stack.cards(verdict))) == (0, 1)
 
 
 async def test_an_event_that_a_dead_publisher_took_is_said_by_the_next(
-    house: House,
+    stack: Stack,
 ) -> None:
-    verdict = await house.refund()
-    outbox = house.store.outbox(house.keys, reader="slack:default")
+    verdict = await stack.refund()
+    outbox = stack.store.outbox(stack.keys, reader="slack:default")
     await outbox.prepare()
     assert await outbox.take("dead", block_ms=1)
 
-    async with house.running():
-        await house.card(verdict)
-        await nothing_is_left(house)
+    async with stack.running():
+        await stack.card(verdict)
+        await nothing_is_left(stack)
 
 
 async def test_a_card_whose_posting_got_no_answer_is_posted_again_and_one_counts(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.faults.plan("lost_response", POST)
-    async with house.running():
-        verdict = await house.refund()
+    stack.sandbox.faults.plan("lost_response", POST)
+    async with stack.running():
+        verdict = await stack.refund()
 
         async def are_two() -> bool:
-            return len(await house.cards(verdict)) == 2
+            return len(await stack.cards(verdict)) == 2
 
         await eventually(are_two)
-        lost, registered = await house.cards(verdict)
-        await nothing_is_left(house)
-        await house.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.APPROVE)
-        await house.told("U0ANA", "not the newest copy")
-        assert (await house.approval(verdict)).items[0].is_pending
+        lost, registered = await stack.cards(verdict)
+        await nothing_is_left(stack)
+        await stack.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.APPROVE)
+        await stack.told("U0ANA", "not the newest copy")
+        assert (await stack.approval(verdict)).items[0].is_pending
 
-        await house.actor("U0ANA").click(CHANNEL, str(registered["ts"]), Action.APPROVE)
-        assert not (await house.approval(verdict)).items[0].is_pending
+        await stack.actor("U0ANA").click(CHANNEL, str(registered["ts"]), Action.APPROVE)
+        assert not (await stack.approval(verdict)).items[0].is_pending
 
 
 async def test_a_click_on_a_card_whose_answer_was_lost_makes_it_the_card(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.faults.plan("lost_response", POST)
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+    stack.sandbox.faults.plan("lost_response", POST)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-        await nothing_is_left(house)
+        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        await nothing_is_left(stack)
 
-        assert not (await house.approval(verdict)).items[0].is_pending
-        assert len(await house.cards(verdict)) == 1
+        assert not (await stack.approval(verdict)).items[0].is_pending
+        assert len(await stack.cards(verdict)) == 1
 
 
-async def test_a_surplus_copy_is_taken_down(house: House) -> None:
-    verdict = await house.refund()
-    approval = await house.approval(verdict)
-    first = await house.store.cards.posted(
-        house.keys, approval.id, channel=CHANNEL, ts="1.000001"
+async def test_a_surplus_copy_is_taken_down(stack: Stack) -> None:
+    verdict = await stack.refund()
+    approval = await stack.approval(verdict)
+    first = await stack.store.cards.posted(
+        stack.keys, approval.id, channel=CHANNEL, ts="1.000001"
     )
     async with aiohttp.ClientSession() as session:
         card_publisher = CardPublisher(
             slack=Slack(
-                house.sandbox.bot_token, api_url=house.sandbox.api_url, session=session
+                stack.sandbox.bot_token, api_url=stack.sandbox.api_url, session=session
             ),
             limits=Limits(time.monotonic),
-            cards=house.store.cards,
+            cards=stack.store.cards,
             team=TEAM,
-            seal_key=house.config.seal_key,
+            seal_key=stack.config.seal_key,
         )
 
         place = await card_publisher.post_card(
-            house.keys, approval, channel=CHANNEL, now_ms=0
+            stack.keys, approval, channel=CHANNEL, now_ms=0
         )
 
     assert place == first
-    assert len(calls(house, POST)) == len(calls(house, "chat.delete")) == 1
-    assert await house.cards(verdict) == []
+    assert len(calls(stack, POST)) == len(calls(stack, "chat.delete")) == 1
+    assert await stack.cards(verdict) == []
 
 
 @pytest.mark.parametrize("fault", ["http_500", "reset"])
-async def test_an_outage_of_slack_loses_nothing(house: House, fault: str) -> None:
-    house.sandbox.faults.plan(fault, POST, calls=2)
-    async with house.running():
-        first, second = await house.refund(), await house.refund(thread="t2")
+async def test_an_outage_of_slack_loses_nothing(stack: Stack, fault: str) -> None:
+    stack.sandbox.faults.plan(fault, POST, calls=2)
+    async with stack.running():
+        first, second = await stack.refund(), await stack.refund(thread="t2")
 
-        await house.card(first)
-        await house.card(second)
+        await stack.card(first)
+        await stack.card(second)
 
 
-async def test_slack_is_left_alone_for_as_long_as_it_asks(house: House) -> None:
-    house.sandbox.faults.plan("rate_limit", POST, seconds=1)
-    async with house.running():
-        verdict = await house.refund()
+async def test_slack_is_left_alone_for_as_long_as_it_asks(stack: Stack) -> None:
+    stack.sandbox.faults.plan("rate_limit", POST, seconds=1)
+    async with stack.running():
+        verdict = await stack.refund()
 
-        await house.card(verdict)
+        await stack.card(verdict)
 
-        posts = [call.at for call in house.sandbox.calls if call.method == POST]
+        posts = [call.at for call in stack.sandbox.calls if call.method == POST]
         assert len(posts) == 2
         assert posts[1] - posts[0] >= 1
 
 
-async def test_several_changes_are_one_update(house: House) -> None:
-    house.sandbox.faults.plan("rate_limit", UPDATE, seconds=1)
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await house.execute(verdict)
+async def test_several_changes_are_one_update(stack: Stack) -> None:
+    stack.sandbox.faults.plan("rate_limit", UPDATE, seconds=1)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.execute(verdict)
 
-        await house.card(verdict, says("refund 12 done"))
-        await nothing_is_left(house)
+        await stack.card(verdict, says("refund 12 done"))
+        await nothing_is_left(stack)
 
-        assert len(calls(house, UPDATE)) == 1
+        assert len(calls(stack, UPDATE)) == 1
 
 
-async def test_the_history_stands_in_the_thread(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await house.execute(verdict)
+async def test_the_history_stands_in_the_thread(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.execute(verdict)
 
         async def is_written() -> bool:
-            return bool(await house.notes(card))
+            return bool(await stack.notes(card))
 
         await eventually(is_written)
-        (ran,) = await house.notes(card)
+        (ran,) = await stack.notes(card)
         assert "It ran" in str(ran["blocks"])
         assert "U0ANA" not in str(ran), "who approved is told by Slack of each reply"
 
 
 async def test_no_message_lets_slack_interpret_what_others_wrote(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
+    async with stack.running():
         evil = "<!channel> <https://evil.example|click> <@U0ANA>"
-        verdict = await house.refund(note=evil)
-        card = await house.card(verdict)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-        await nothing_is_left(house)
+        verdict = await stack.refund(note=evil)
+        card = await stack.card(verdict)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        await nothing_is_left(stack)
 
-    sent = [*calls(house, POST), *calls(house, UPDATE)]
+    sent = [*calls(stack, POST), *calls(stack, UPDATE)]
     assert sent
     for arguments in sent:
         assert "evil" not in str(arguments["text"])
         assert (arguments["parse"], arguments["link_names"]) == ("none", False)
-    for arguments in calls(house, POST):
+    for arguments in calls(stack, POST):
         assert arguments["unfurl_links"] is False
         assert arguments["unfurl_media"] is False
 
 
 async def test_a_card_that_its_channel_refuses_is_told_to_who_asked(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        async with house.running():
-            (verdict,) = await house.submit(("lonely", {}))
+        async with stack.running():
+            (verdict,) = await stack.submit(("lonely", {}))
 
-            dan = house.actor("U0DAN")
+            dan = stack.actor("U0DAN")
             await dan.message_with("D0DAN", says("cannot be posted"))
-            await nothing_is_left(house)
+            await nothing_is_left(stack)
             # The others are not held up by it.
-            await house.card(await house.refund(thread="t2"))
+            await stack.card(await stack.refund(thread="t2"))
 
     assert "card.undeliverable" in caplog.text
-    assert (await house.approval(verdict)).items[0].is_pending
+    assert (await stack.approval(verdict)).items[0].is_pending
 
 
 async def test_a_card_that_its_channel_refuses_goes_to_the_fallback(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running(fallback_channel="#general"):
-        (verdict,) = await house.submit(("lonely", {}))
+    async with stack.running(fallback_channel="#general"):
+        (verdict,) = await stack.submit(("lonely", {}))
 
-        card = await house.card(verdict, channel="C0GENERAL")
-        await house.actor("U0ANA").click("C0GENERAL", str(card["ts"]), Action.APPROVE)
+        card = await stack.card(verdict, channel="C0GENERAL")
+        await stack.actor("U0ANA").click("C0GENERAL", str(card["ts"]), Action.APPROVE)
 
-        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
-def archive(house: House, card: JsonObject) -> None:
+def archive(stack: Stack, card: JsonObject) -> None:
     del card
-    house.sandbox.control.archive(CHANNEL)
+    stack.sandbox.control.archive(CHANNEL)
 
 
-def remove(house: House, card: JsonObject) -> None:
-    workspace = house.sandbox.workspace
+def remove(stack: Stack, card: JsonObject) -> None:
+    workspace = stack.sandbox.workspace
     workspace.drop_message(workspace.messages[CHANNEL][str(card["ts"])])
 
 
-def close_window(house: House, card: JsonObject) -> None:
+def close_window(stack: Stack, card: JsonObject) -> None:
     del card
-    house.sandbox.control.edit_window(0.0)
+    stack.sandbox.control.edit_window(0.0)
 
 
 @pytest.mark.parametrize(
@@ -280,42 +280,42 @@ def close_window(house: House, card: JsonObject) -> None:
     [(archive, "D0DAN"), (remove, "D0DAN"), (close_window, CHANNEL)],
 )
 async def test_a_card_that_cannot_change_any_more_is_told_where_it_can_be(
-    house: House, harm: Callable[[House, JsonObject], None], place: str
+    stack: Stack, harm: Callable[[Stack, JsonObject], None], place: str
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        await nothing_is_left(house)
-        harm(house, card)
-        await expire(house, await house.approval(verdict))
-        await house.sweeper.sweep()
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await nothing_is_left(stack)
+        harm(stack, card)
+        await expire(stack, await stack.approval(verdict))
+        await stack.sweeper.sweep()
 
         told = says("cannot be brought up to date")
-        await house.actor("U0DAN").message_with(place, told)
-        await nothing_is_left(house)
+        await stack.actor("U0DAN").message_with(place, told)
+        await nothing_is_left(stack)
 
 
 async def test_a_card_that_we_cannot_show_can_be_rejected_and_nothing_else(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: object, **__: object) -> Message:
         return Message(blocks=({"type": "nonsense"},), text="x")
 
     monkeypatch.setattr(card_publisher, "card", broken)
-    async with house.running():
-        verdict = await house.refund()
+    async with stack.running():
+        verdict = await stack.refund()
 
-        card = await house.card(verdict, says("cannot be displayed"))
+        card = await stack.card(verdict, says("cannot be displayed"))
         assert not has_button(card, Action.APPROVE)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
-        await house.actor("U0ANA").wait_for_view()
-        await house.actor("U0ANA").submit({"reason": "unreadable"})
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
+        await stack.actor("U0ANA").wait_for_view()
+        await stack.actor("U0ANA").submit({"reason": "unreadable"})
 
-        assert (await house.approval(verdict)).items[0].state is ItemState.REJECTED
+        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
 
 
 async def test_blocks_that_slack_alone_refuses_become_the_plain_card(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unchecked(*_: object, **__: object) -> None:
         """Let everything pass, so that only Slack refuses."""
@@ -325,14 +325,14 @@ async def test_blocks_that_slack_alone_refuses_become_the_plain_card(
 
     monkeypatch.setattr(card_publisher, "card", broken)
     monkeypatch.setattr(card_publisher, "ensure_valid_message", unchecked)
-    async with house.running():
-        verdict = await house.refund()
+    async with stack.running():
+        verdict = await stack.refund()
 
-        await house.card(verdict, says("cannot be displayed"))
+        await stack.card(verdict, says("cannot be displayed"))
 
 
 async def test_a_card_that_breaks_us_is_put_aside_and_tried_again_later(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> Message:
         raise ZeroDivisionError
@@ -340,28 +340,28 @@ async def test_a_card_that_breaks_us_is_put_aside_and_tried_again_later(
     monkeypatch.setattr(event_dispatcher, "GIVE_UP_AFTER", 1)
     monkeypatch.setattr(card_publisher, "card", broken)
     monkeypatch.setattr(card_publisher, "plain_card", broken)
-    async with house.running():
-        verdict = await house.refund()
+    async with stack.running():
+        verdict = await stack.refund()
 
         await eventually(lambda: asyncio.sleep(0, "put_aside" in caplog.text))
         monkeypatch.undo()
-        house.sandbox.control.advance(600)
+        stack.sandbox.control.advance(600)
 
-        await house.card(verdict)
-        await nothing_is_left(house)
+        await stack.card(verdict)
+        await nothing_is_left(stack)
 
 
-async def test_two_bots_post_one_card(house: House) -> None:
-    async with house.running(), house.running():
-        verdict = await house.refund()
-        await house.card(verdict)
-        await nothing_is_left(house)
+async def test_two_bots_post_one_card(stack: Stack) -> None:
+    async with stack.running(), stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
+        await nothing_is_left(stack)
 
-        assert len(await house.cards(verdict)) == 1
+        assert len(await stack.cards(verdict)) == 1
 
 
 async def test_when_the_leading_bot_stops_the_other_takes_over(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publishers: list[Publisher] = []
 
@@ -376,18 +376,18 @@ async def test_when_the_leading_bot_stops_the_other_takes_over(
         return len(publishers) > place and publishers[place].is_leading
 
     async with AsyncExitStack() as standing_by:
-        async with house.running():
+        async with stack.running():
             await eventually(lambda: leads(0))
-            await standing_by.enter_async_context(house.running())
+            await standing_by.enter_async_context(stack.running())
             await eventually(lambda: asyncio.sleep(0, len(publishers) == 2))
             assert not await leads(1)
 
-        await house.card(await house.refund())
+        await stack.card(await stack.refund())
 
         assert await leads(1)
 
 
-async def put(house: House, name: EventName, **data: object) -> None:
+async def put(stack: Stack, name: EventName, **data: object) -> None:
     given = {key: str(value) for key, value in data.items() if key != "tier"}
     event = Event(
         name=name,
@@ -399,20 +399,20 @@ async def put(house: House, name: EventName, **data: object) -> None:
         channel=given.get("channel", ""),
         data=given,
     )
-    await house.store.outbox(house.keys, reader="").put(event)
+    await stack.store.outbox(stack.keys, reader="").put(event)
 
 
 async def test_an_agents_last_words_stand_as_plain_text_where_it_was_asked(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        ts = await house.actor("U0DAN").say("#general", "@twokey refund")
+    async with stack.running():
+        ts = await stack.actor("U0DAN").say("#general", "@twokey refund")
 
         place = {"channel": "C0GENERAL", "thread_ts": ts}
-        await put(house, EventName.RUN_STARTED, **place)
-        dan = house.actor("U0DAN")
+        await put(stack, EventName.RUN_STARTED, **place)
+        dan = stack.actor("U0DAN")
         await dan.message_with("#general", says("working on it"))
-        await put(house, EventName.RUN_FINISHED, text="*Done* <!channel>", **place)
+        await put(stack, EventName.RUN_FINISHED, text="*Done* <!channel>", **place)
 
         found = await dan.message_with("#general", says("Done"))
         assert found["thread_ts"] == ts
@@ -420,61 +420,61 @@ async def test_an_agents_last_words_stand_as_plain_text_where_it_was_asked(
         assert "Done" not in str(found["text"])
 
 
-async def test_a_run_that_failed_is_told_calmly(house: House) -> None:
-    async with house.running():
-        ts = await house.actor("U0DAN").say("#general", "@twokey refund")
+async def test_a_run_that_failed_is_told_calmly(stack: Stack) -> None:
+    async with stack.running():
+        ts = await stack.actor("U0DAN").say("#general", "@twokey refund")
 
-        await put(house, EventName.RUN_FAILED, channel="C0GENERAL", thread_ts=ts)
+        await put(stack, EventName.RUN_FAILED, channel="C0GENERAL", thread_ts=ts)
 
-        dan = house.actor("U0DAN")
+        dan = stack.actor("U0DAN")
         await dan.message_with("#general", says("could not be resumed"))
 
 
 async def test_a_question_of_another_library_is_told_where_the_agent_was_asked(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        ts = await house.actor("U0DAN").say("#general", "@twokey refund")
+    async with stack.running():
+        ts = await stack.actor("U0DAN").say("#general", "@twokey refund")
         place = {"channel": "C0GENERAL", "thread_ts": ts}
 
-        await put(house, EventName.RUN_ASKED, text="Which <!channel>?", **place)
+        await put(stack, EventName.RUN_ASKED, text="Which <!channel>?", **place)
 
-        dan = house.actor("U0DAN")
+        dan = stack.actor("U0DAN")
         found = await dan.message_with("#general", says("Which <!channel>?"))
         assert found["thread_ts"] == ts
         assert "channel" not in str(found["text"])
 
 
-async def test_a_run_without_a_place_is_acknowledged_in_silence(house: House) -> None:
-    async with house.running():
-        await put(house, EventName.RUN_FINISHED, text="words")
-        await nothing_is_left(house)
+async def test_a_run_without_a_place_is_acknowledged_in_silence(stack: Stack) -> None:
+    async with stack.running():
+        await put(stack, EventName.RUN_FINISHED, text="words")
+        await nothing_is_left(stack)
 
-    assert calls(house, POST) == []
+    assert calls(stack, POST) == []
 
 
 async def test_a_tool_of_the_tier_notify_is_told_and_one_of_auto_is_not(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        await house.submit(("post_notice", {}), ("look_up_order", {}))
+    async with stack.running():
+        await stack.submit(("post_notice", {}), ("look_up_order", {}))
 
-        ana = house.actor("U0ANA")
+        ana = stack.actor("U0ANA")
         await ana.message_with(CHANNEL, says("post_notice"))
-        await nothing_is_left(house)
+        await nothing_is_left(stack)
 
-    assert len(calls(house, POST)) == 1
+    assert len(calls(stack, POST)) == 1
 
 
-async def test_events_of_another_tenant_are_left_to_its_own_bot(house: House) -> None:
+async def test_events_of_another_tenant_are_left_to_its_own_bot(stack: Stack) -> None:
     event = Event(
         name=EventName.RUN_FINISHED,
         tenant="other",
         data={"channel": "C0GENERAL", "text": "secret"},
     )
-    await house.store.outbox(house.keys, reader="").put(event)
-    async with house.running():
-        await house.card(await house.refund())
-        await nothing_is_left(house)
+    await stack.store.outbox(stack.keys, reader="").put(event)
+    async with stack.running():
+        await stack.card(await stack.refund())
+        await nothing_is_left(stack)
 
-    assert "secret" not in str(calls(house, POST))
+    assert "secret" not in str(calls(stack, POST))

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.bot.bot_house import CHANNEL, TEAM, House, has_button
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from tests.service.harness import ANA
@@ -30,23 +30,23 @@ from twokey.gateway.store.outbox import Outbox
 
 
 async def test_who_lost_the_lease_asks_for_it_again(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.INFO):
-        async with house.running():
-            await house.card(await house.refund())
-            lease = house.keys.lease("default", "", "slack:default")
-            await house.store.conn.command("DEL", lease)
+        async with stack.running():
+            await stack.card(await stack.refund())
+            lease = stack.keys.lease("default", "", "slack:default")
+            await stack.store.conn.command("DEL", lease)
 
             async def leads_again() -> bool:
                 return caplog.text.count("publisher.leading") == 2
 
             await eventually(leads_again)
-            await house.card(await house.refund(thread="t2"))
+            await stack.card(await stack.refund(thread="t2"))
 
 
 async def test_a_store_that_fails_for_a_while_is_asked_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, failures = Outbox.take, 2
 
@@ -59,47 +59,47 @@ async def test_a_store_that_fails_for_a_while_is_asked_again(
 
     monkeypatch.setattr(publisher, "_RETRY_S", 0.02)
     monkeypatch.setattr(Outbox, "take", failing)
-    async with house.running():
-        await house.card(await house.refund())
+    async with stack.running():
+        await stack.card(await stack.refund())
 
 
 async def test_with_more_to_say_than_fits_reading_waits(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feed, "ROOM", 1)
-    verdicts = [await house.refund(thread=f"t{n}") for n in range(3)]
+    verdicts = [await stack.refund(thread=f"t{n}") for n in range(3)]
 
-    async with house.running():
+    async with stack.running():
         for verdict in verdicts:
-            await house.card(verdict)
+            await stack.card(verdict)
 
 
 async def test_a_bot_that_slack_refuses_goes_on_when_it_is_helped(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(card_updater, "BROKEN_S", 0.05)
-    async with house.running():
-        scopes = list(house.sandbox.workspace.bot_scopes)
-        house.sandbox.control.scopes(["commands"])
-        verdict = await house.refund()
+    async with stack.running():
+        scopes = list(stack.sandbox.workspace.bot_scopes)
+        stack.sandbox.control.scopes(["commands"])
+        verdict = await stack.refund()
 
         async def is_refused() -> bool:
             return "publisher.bot_refused error=missing_scope" in caplog.text
 
         await eventually(is_refused)
-        house.sandbox.control.scopes(scopes)
+        stack.sandbox.control.scopes(scopes)
 
-        await house.card(verdict)
+        await stack.card(verdict)
 
 
 async def test_a_line_of_history_that_is_refused_is_dropped(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        await house.card(verdict)
-        approval = await house.approval(verdict)
-        house.sandbox.faults.plan("rate_limit", "chat.postMessage", seconds=1)
+    async with stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
+        approval = await stack.approval(verdict)
+        stack.sandbox.faults.plan("rate_limit", "chat.postMessage", seconds=1)
         click = Click(
             approval=approval.id,
             index=0,
@@ -107,9 +107,9 @@ async def test_a_line_of_history_that_is_refused_is_dropped(
             action_hash=approval.items[0].action_hash,
         )
         ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
-        await house.reviews.decide(click, Reject(reason="no"), ana)
-        await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
-        house.sandbox.control.archive(CHANNEL)
+        await stack.reviews.decide(click, Reject(reason="no"), ana)
+        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        stack.sandbox.control.archive(CHANNEL)
 
         async def is_dropped() -> bool:
             return "note.dropped" in caplog.text
@@ -117,19 +117,19 @@ async def test_a_line_of_history_that_is_refused_is_dropped(
         await eventually(is_dropped)
 
 
-async def test_an_approval_that_is_gone_is_let_go(house: House) -> None:
-    await house.refund()
-    await lose_records(house.store.conn)
-    outbox = house.store.outbox(house.keys, reader="slack:default")
+async def test_an_approval_that_is_gone_is_let_go(stack: Stack) -> None:
+    await stack.refund()
+    await lose_records(stack.store.conn)
+    outbox = stack.store.outbox(stack.keys, reader="slack:default")
 
-    async with house.running():
-        await house.card(await house.refund(thread="t2"))
+    async with stack.running():
+        await stack.card(await stack.refund(thread="t2"))
     await outbox.prepare()
     assert await outbox.unfinished("test", idle_ms=0) == []
 
 
-async def test_a_silent_slack_is_asked_more_and_more_rarely(house: House) -> None:
-    async with card_publisher_of(house) as card_publisher:
+async def test_a_silent_slack_is_asked_more_and_more_rarely(stack: Stack) -> None:
+    async with card_publisher_of(stack) as card_publisher:
         topic = Topic(key="ap", approval="ap", wanted=1)
 
         async def silent(_: str) -> None:
@@ -146,39 +146,39 @@ async def test_a_silent_slack_is_asked_more_and_more_rarely(house: House) -> Non
             ),
             channel=str,
         ).step
-        outbox = house.store.outbox(house.keys, reader="x")
+        outbox = stack.store.outbox(stack.keys, reader="x")
 
-        waits = [await step(topic, outbox, house.keys, None) for _ in range(8)]
+        waits = [await step(topic, outbox, stack.keys, None) for _ in range(8)]
 
     assert waits[:3] == [1.0, 2.0, 4.0]
     assert waits[-1] == 30.0
 
 
 async def test_a_report_that_cannot_be_delivered_stops_nothing(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house.running():
-        house.sandbox.control.deactivate("U0DAN")
-        await house.submit(("lonely", {}))
+    async with stack.running():
+        stack.sandbox.control.deactivate("U0DAN")
+        await stack.submit(("lonely", {}))
 
         async def is_logged() -> bool:
             return "note.dropped" in caplog.text
 
         await eventually(is_logged)
-        await house.card(await house.refund(thread="t2"))
+        await stack.card(await stack.refund(thread="t2"))
 
 
 async def test_without_anybody_to_tell_it_is_logged_alone(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house.running():
-        await house.submit(("lonely", {}), requester=None)
+    async with stack.running():
+        await stack.submit(("lonely", {}), requester=None)
 
         async def is_logged() -> bool:
             return "card.undeliverable" in caplog.text
 
         await eventually(is_logged)
-        await house.card(await house.refund(thread="t2"))
+        await stack.card(await stack.refund(thread="t2"))
 
 
 def ignored(_: Approval) -> None:
@@ -186,22 +186,22 @@ def ignored(_: Approval) -> None:
 
 
 @asynccontextmanager
-async def card_publisher_of(house: House) -> AsyncGenerator[CardPublisher]:
+async def card_publisher_of(stack: Stack) -> AsyncGenerator[CardPublisher]:
     """Give a card publisher of its own for a test of one step."""
     async with aiohttp.ClientSession() as session:
         yield CardPublisher(
             slack=Slack(
-                house.sandbox.bot_token, api_url=house.sandbox.api_url, session=session
+                stack.sandbox.bot_token, api_url=stack.sandbox.api_url, session=session
             ),
             limits=Limits(asyncio.get_running_loop().time),
-            cards=house.store.cards,
+            cards=stack.store.cards,
             team=TEAM,
-            seal_key=house.config.seal_key,
+            seal_key=stack.config.seal_key,
         )
 
 
 async def test_a_failure_of_ours_is_tried_again_before_it_is_given_up(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, failures = CardPublisher.post_card, 1
 
@@ -214,5 +214,5 @@ async def test_a_failure_of_ours_is_tried_again_before_it_is_given_up(
 
     monkeypatch.setattr(event_dispatcher, "_LONGEST_WAIT_S", 0.05)
     monkeypatch.setattr(CardPublisher, "post_card", failing)
-    async with house.running():
-        await house.card(await house.refund())
+    async with stack.running():
+        await stack.card(await stack.refund())

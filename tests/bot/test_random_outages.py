@@ -24,10 +24,10 @@ import httpx
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
-from tests.bot.bot_house import House
+from tests.bot.bot_stack import Stack
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import ANA, DAN, RULES
+from tests.resume.resume_stack import ANA, DAN, RULES
 from twokey.bot.cards.outcome import agent_words
 from twokey.bot.cards.run_state import RUN_TEXTS
 from twokey.bot.ids import Action
@@ -183,23 +183,23 @@ async def in_background(*tasks: Any) -> AsyncGenerator[None]:
 class Shop:
     """The agent's side, the bot's, and the people."""
 
-    def __init__(self, house: House, outages: Outages) -> None:
-        self.house = house
+    def __init__(self, stack: Stack, outages: Outages) -> None:
+        self.stack = stack
         self.outages = outages
-        self.house.policy = RULES
+        self.stack.policy = RULES
         self.threads: dict[str, str] = {}
         self.orders: dict[str, str] = {}
 
     async def ask(self, thread: str, order: str) -> None:
         """Let Dan ask for a refund, as often as it takes."""
-        ts = await self.house.actor("U0DAN").say("#general", f"refund {order}")
+        ts = await self.stack.actor("U0DAN").say("#general", f"refund {order}")
         self.threads[thread] = ts
         self.orders[thread] = order
         text = json.dumps([["refund", {"order": order, "amount": 5}]])
         origin = Origin(channel=CHANNEL, thread_ts=ts)
         while True:
             with contextlib.suppress(StoreUnavailable):
-                await self.house.reviews.ask_agent(
+                await self.stack.reviews.ask_agent(
                     "shop", thread, text, requester=DAN, origin=origin, once=thread
                 )
                 return
@@ -207,7 +207,7 @@ class Shop:
 
     async def people(self) -> None:
         """Approve what is asked, and settle what is in doubt by the shop's ledger."""
-        outbox, after = self.house.store.outbox(self.house.keys, reader=""), "0-0"
+        outbox, after = self.stack.store.outbox(self.stack.keys, reader=""), "0-0"
         while True:
             try:
                 events, after = await outbox.tail(after, block_ms=50)
@@ -221,7 +221,7 @@ class Shop:
         names = {EventName.APPROVAL_OPENED, EventName.ITEM_IN_DOUBT}
         while event.name in names:
             with contextlib.suppress(StoreUnavailable):
-                loaded = await self.house.reviews.read(event.approval)
+                loaded = await self.stack.reviews.read(event.approval)
                 assert loaded
                 [item] = loaded.approval.items
                 decision: Decision = Approve()
@@ -238,40 +238,40 @@ class Shop:
                     version=loaded.approval.version,
                     action_hash=item.action_hash,
                 )
-                await self.house.reviews.decide(click, decision, ANA)
+                await self.stack.reviews.decide(click, decision, ANA)
                 return
             await asyncio.sleep(0.01)
 
     async def moving_clock(self) -> None:
         """Let minutes pass in Slack."""
         while True:
-            self.house.sandbox.clock.advance(3.0)
+            self.stack.sandbox.clock.advance(3.0)
             await asyncio.sleep(0.01)
 
     async def ends(self) -> dict[str, str]:
         """Return how each thread ended: with words, parked, or not at all."""
         found = dict.fromkeys(self.threads, "")
-        for event in await announced(self.house.store.conn, self.house.keys):
+        for event in await announced(self.stack.store.conn, self.stack.keys):
             if event.name is EventName.RUN_FINISHED and event.thread in found:
                 found[event.thread] = "words"
-        for run in await self.house.reviews.runs.all():
+        for run in await self.stack.reviews.runs.all():
             found[run.thread] = run.state.value
         return found
 
     async def is_over(self) -> bool:
         """Say whether every run has ended, and no job is left."""
         ended = set((await self.ends()).values()) <= {"words", "parked"}
-        return ended and await self.house.store.queue(self.house.keys).depth() == 0
+        return ended and await self.stack.store.queue(self.stack.keys).depth() == 0
 
     async def left(self) -> tuple[dict[str, str], int]:
         """Return the runs that have not ended, and how many jobs are left."""
         found = await self.ends()
         open_ = {one: end for one, end in found.items() if end in {"", "waiting"}}
-        return open_, await self.house.store.queue(self.house.keys).depth()
+        return open_, await self.stack.store.queue(self.stack.keys).depth()
 
     def said(self, thread: str) -> list[tuple[str, str, str]]:
         """Return what the bot said in a thread: ts, text and blocks."""
-        messages = self.house.sandbox.workspace.messages[CHANNEL].values()
+        messages = self.stack.sandbox.workspace.messages[CHANNEL].values()
         root = self.threads[thread]
         return [
             (one.ts, one.text, json.dumps(one.blocks))
@@ -281,19 +281,19 @@ class Shop:
 
 
 async def play(
-    house: House, tmp_path: Path, patch: pytest.MonkeyPatch, *, seed: int, runs: int
+    stack: Stack, tmp_path: Path, patch: pytest.MonkeyPatch, *, seed: int, runs: int
 ) -> tuple[Shop, dict[str, str]]:
     """Play runs through random outages; return how each ended."""
     outages = Outages(random.Random(seed))  # noqa: S311 - a test's plan
-    store = Store(house.store.conn.url, lease_ms=LEASE_MS)
+    store = Store(stack.store.conn.url, lease_ms=LEASE_MS)
     store.retries = SCALED
-    shop_ = Shop(house, outages)
+    shop_ = Shop(stack, outages)
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         graph: Any = attached(sample_tools.graph(), saver)
         runner = LangGraphLocal(graph)
         break_things(outages, patch)
         async with (
-            house.running(),
+            stack.running(),
             running(store, lambda: RULES, {"shop": runner}, slots=4),
             in_background(shop_.people(), shop_.moving_clock()),
         ):
@@ -331,7 +331,7 @@ async def check(shop_: Shop, ended: dict[str, str]) -> None:
     """Hold every message to what happened."""
     assert set(ended.values()) <= {"words", "parked"}
     outages: dict[str, set[str]] = {}
-    for event in await announced(shop_.house.store.conn, shop_.house.keys):
+    for event in await announced(shop_.stack.store.conn, shop_.stack.keys):
         if event.name in TROUBLED_RUN:
             outages.setdefault(event.thread, set()).add(event.data["outage"])
     went_on = RUN_TEXTS[EventName.RUN_RESUMED]
@@ -355,23 +355,23 @@ async def check(shop_: Shop, ended: dict[str, str]) -> None:
 
 
 async def test_each_of_20_runs_ends_with_its_words_or_visibly_parked(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        played, ended = await play(house, tmp_path, patch, seed=1, runs=20)
+        played, ended = await play(stack, tmp_path, patch, seed=1, runs=20)
 
     await check(played, ended)
     assert set(played.outages.hits) == set(KINDS)
-    assert [call for call in played.house.sandbox.calls if call.method == POST]
+    assert [call for call in played.stack.sandbox.calls if call.method == POST]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.skipif("TWOKEY_OUTAGES" not in os.environ, reason="takes five minutes")
 async def test_each_of_100_runs_ends_with_its_words_or_visibly_parked(
-    house: House, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        played, ended = await play(house, tmp_path, patch, seed=2, runs=100)
+        played, ended = await play(stack, tmp_path, patch, seed=2, runs=100)
 
     await check(played, ended)

@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.bot.bot_house import REFUND, TEAM, House
+from tests.bot.bot_stack import REFUND, TEAM, Stack
 from twokey.bot import membership as membership_module
 from twokey.bot.membership import FRESH_S, Membership
 from twokey.bot.reviewers import Reviewers
@@ -317,10 +317,10 @@ async def test_the_kept_answers_do_not_grow_for_ever(
         assert ctx.calls() == 3
 
 
-async def test_who_may_decide_is_known_before_anybody_clicks(house: House) -> None:
+async def test_who_may_decide_is_known_before_anybody_clicks(stack: Stack) -> None:
     async with opened() as ctx:
-        (verdict,) = await house.submit(("process_refund", REFUND))
-        approval = await house.approval(verdict)
+        (verdict,) = await stack.submit(("process_refund", REFUND))
+        approval = await stack.approval(verdict)
 
         await ctx.reviewers.warm(approval)
         asked = ctx.calls()

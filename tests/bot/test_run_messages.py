@@ -10,8 +10,8 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.bot.bot_house import CHANNEL as CARDS
-from tests.bot.bot_house import DAN, TEAM, House, has_button
+from tests.bot.bot_stack import CHANNEL as CARDS
+from tests.bot.bot_stack import DAN, TEAM, Stack, has_button
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
 from tests.bot.tampering import FORGED
@@ -41,24 +41,24 @@ RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="support", thread="t1"
 class Run:
     """One thread of an agent that Dan asked in #general."""
 
-    def __init__(self, house: House) -> None:
-        self.house = house
-        house.store.retries = AT_ONCE
-        self.retries = Retries(house.store)
-        self.at = Place(house.keys, "default", "support", "t1")
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        stack.store.retries = AT_ONCE
+        self.retries = Retries(stack.store)
+        self.at = Place(stack.keys, "default", "support", "t1")
         self.ts = ""
 
     async def asked(self, *others: Person) -> None:
         """Let Dan ask, after others did."""
-        dan = self.house.actor("U0DAN")
+        dan = self.stack.actor("U0DAN")
         self.ts = await dan.say("#general", "a refund, please")
         facts = ThreadFacts(
             requester=DAN,
             principals=others,
             origin=Origin(channel=CHANNEL, thread_ts=self.ts),
         )
-        threads = self.house.store.threads
-        await threads.remember(self.house.keys, "default", "support", "t1", facts)
+        threads = self.stack.store.threads
+        await threads.remember(self.stack.keys, "default", "support", "t1", facts)
 
     async def fails(self, error: Exception) -> None:
         """Let an attempt fail."""
@@ -75,11 +75,11 @@ class Run:
             shown = json.dumps(message["blocks"], ensure_ascii=False)
             return self._is_own(message) and all(word in shown for word in words)
 
-        return await self.house.actor("U0ANA").message_with("#general", is_it)
+        return await self.stack.actor("U0ANA").message_with("#general", is_it)
 
     async def messages(self) -> list[JsonObject]:
         """Return everything the bot said in the run's thread."""
-        found = await self.house.actor("U0ANA").messages("#general")
+        found = await self.stack.actor("U0ANA").messages("#general")
         return [one for one in found if self._is_own(one)]
 
     def _is_own(self, message: JsonObject) -> bool:
@@ -88,13 +88,13 @@ class Run:
 
     async def click(self, user: str, message: JsonObject) -> None:
         """Press Try again."""
-        actor = self.house.actor(user)
+        actor = self.stack.actor(user)
         await actor.click("#general", str(message["ts"]), Action.TRY_AGAIN)
-        await self.house.bot_is_quiet()
+        await self.stack.bot_is_quiet()
 
     async def click_with(self, message: JsonObject, value: str) -> None:
         """Have Ana press a button of the message that has this value."""
-        workspace = self.house.sandbox.workspace
+        workspace = self.stack.sandbox.workspace
         shown = workspace.messages[CHANNEL][str(message["ts"])]
         button: JsonObject = {
             "type": "button",
@@ -104,25 +104,25 @@ class Run:
         }
         row: JsonObject = {"type": "actions", "block_id": FORGED, "elements": [button]}
         workspace.put_message(replace(shown, blocks=(*(shown.blocks or ()), row)))
-        ana = self.house.actor("U0ANA")
+        ana = self.stack.actor("U0ANA")
         await ana.click("#general", shown.ts, Action.TRY_AGAIN, FORGED)
-        await self.house.bot_is_quiet()
+        await self.stack.bot_is_quiet()
 
     async def tries(self) -> list[str]:
         """Return who asked for another try."""
-        found = await announced(self.house.store.conn, self.house.keys)
+        found = await announced(self.stack.store.conn, self.stack.keys)
         tried = [one for one in found if one.name is EventName.RUN_RETRIED]
         assert all(one.data["gesture"] == Gesture.BUTTON for one in tried)
         return [one.actor for one in tried]
 
     async def jobs(self) -> int:
         """Return how many jobs there are."""
-        return await self.house.store.queue(self.house.keys).depth()
+        return await self.stack.store.queue(self.stack.keys).depth()
 
 
 @pytest.fixture
-async def run(house: House) -> Run:
-    return Run(house)
+async def run(stack: Stack) -> Run:
+    return Run(stack)
 
 
 def button_value(message: JsonObject) -> str:
@@ -133,7 +133,7 @@ def button_value(message: JsonObject) -> str:
 
 
 async def test_an_outage_is_one_message_that_is_edited_to_its_end(run: Run) -> None:
-    async with run.house.running():
+    async with run.stack.running():
         await run.asked()
         await run.fails(ConnectionError(CANARY))
         waiting = await run.message("This run waits", "retried by itself until")
@@ -141,23 +141,23 @@ async def test_an_outage_is_one_message_that_is_edited_to_its_end(run: Run) -> N
         await run.message("did not answer in time")
         await run.goes_on()
         ended = await run.message("This run went on")
-        await nothing_is_left(run.house)
+        await nothing_is_left(run.stack)
 
     assert ended["ts"] == waiting["ts"]
     assert len(await run.messages()) == 1
-    assert CANARY not in json.dumps(calls(run.house, POST) + calls(run.house, UPDATE))
+    assert CANARY not in json.dumps(calls(run.stack, POST) + calls(run.stack, UPDATE))
 
 
 async def test_an_outage_is_edited_by_another_bot_after_a_restart(run: Run) -> None:
-    async with run.house.running():
+    async with run.stack.running():
         await run.asked()
         await run.fails(ConnectionError())
         first = await run.message("This run waits")
-        await nothing_is_left(run.house)
-    async with run.house.running():
+        await nothing_is_left(run.stack)
+    async with run.stack.running():
         await run.fails(KeyError(CANARY))
         parked = await run.message("This run has stopped", "KeyError")
-        await nothing_is_left(run.house)
+        await nothing_is_left(run.stack)
 
     assert parked["ts"] == first["ts"]
     assert has_button(parked, Action.TRY_AGAIN)
@@ -175,13 +175,13 @@ async def test_an_outage_stays_one_message_when_its_place_cannot_be_kept_at_once
         return await posted(*given, **named)
 
     monkeypatch.setattr(CardStore, "posted", unavailable)
-    async with run.house.running():
+    async with run.stack.running():
         await run.asked()
         await run.fails(ConnectionError())
         waiting = await run.message("This run waits")
         await run.goes_on()
         ended = await run.message("This run went on")
-        await nothing_is_left(run.house)
+        await nothing_is_left(run.stack)
 
     assert ended["ts"] == waiting["ts"]
     assert len(await run.messages()) == 1
@@ -190,14 +190,14 @@ async def test_an_outage_stays_one_message_when_its_place_cannot_be_kept_at_once
 async def test_a_copy_whose_answer_was_lost_says_only_what_stays_true(
     run: Run,
 ) -> None:
-    run.house.sandbox.faults.plan("lost_response", POST)
-    async with run.house.running():
+    run.stack.sandbox.faults.plan("lost_response", POST)
+    async with run.stack.running():
         await run.asked()
         await run.fails(ConnectionError())
         await run.message("This run waits")
         await run.goes_on()
         await run.message("This run went on")
-        await nothing_is_left(run.house)
+        await nothing_is_left(run.stack)
 
     lost, shown = await run.messages()
     assert lost["text"] == ANNOUNCED
@@ -207,19 +207,19 @@ async def test_a_copy_whose_answer_was_lost_says_only_what_stays_true(
 async def test_an_outage_that_was_over_before_anybody_was_told_says_nothing(
     run: Run,
 ) -> None:
-    await run.house.store.queue(run.house.keys).prepare()
-    async with run.house.running():
+    await run.stack.store.queue(run.stack.keys).prepare()
+    async with run.stack.running():
         await run.asked()
     await run.fails(ConnectionError())
     await run.goes_on()
-    async with run.house.running():
-        await nothing_is_left(run.house)
+    async with run.stack.running():
+        await nothing_is_left(run.stack)
 
     assert await run.messages() == []
 
 
 async def test_whoever_asked_tries_again_and_the_message_says_so(run: Run) -> None:
-    async with run.house.running():
+    async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())
         parked = await run.message("This run has stopped")
@@ -231,7 +231,7 @@ async def test_whoever_asked_tries_again_and_the_message_says_so(run: Run) -> No
         assert not has_button(tried, Action.TRY_AGAIN)
         await run.fails(KeyError())
         again = await run.message("This run has stopped")
-        await nothing_is_left(run.house)
+        await nothing_is_left(run.stack)
 
     assert tried["ts"] == parked["ts"] == again["ts"]
 
@@ -239,11 +239,11 @@ async def test_whoever_asked_tries_again_and_the_message_says_so(run: Run) -> No
 async def test_a_run_that_was_not_asked_for_in_slack_is_told_under_its_newest_card(
     run: Run,
 ) -> None:
-    ana = run.house.actor("U0ANA")
-    async with run.house.running():
-        await run.house.card(await run.house.refund())
-        newest = await run.house.card(await run.house.refund(amount=8))
-        await nothing_is_left(run.house)
+    ana = run.stack.actor("U0ANA")
+    async with run.stack.running():
+        await run.stack.card(await run.stack.refund())
+        newest = await run.stack.card(await run.stack.refund(amount=8))
+        await nothing_is_left(run.stack)
         await run.fails(KeyError())
 
         def is_parked(message: JsonObject) -> bool:
@@ -252,13 +252,13 @@ async def test_a_run_that_was_not_asked_for_in_slack_is_told_under_its_newest_ca
         told = await ana.message_with(CARDS, is_parked)
         assert told["thread_ts"] == newest["ts"]
         await ana.click(CARDS, str(told["ts"]), Action.TRY_AGAIN)
-        await run.house.bot_is_quiet()
+        await run.stack.bot_is_quiet()
 
     assert await run.tries() == [f"{TEAM}/U0ANA"]
 
 
 async def test_whoever_may_decide_tries_again_and_nobody_else_does(run: Run) -> None:
-    async with run.house.running():
+    async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())
         parked = await run.message("This run has stopped")
@@ -274,46 +274,46 @@ async def test_whoever_may_decide_tries_again_and_nobody_else_does(run: Run) -> 
 async def test_of_many_clicks_one_tries_again_and_late_ones_are_told_so(
     run: Run,
 ) -> None:
-    async with run.house.running():
+    async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())
         parked = await run.message("This run has stopped")
-        dan = run.house.actor("U0DAN")
+        dan = run.stack.actor("U0DAN")
         value = button_value(parked)
         await dan.click("#general", str(parked["ts"]), Action.TRY_AGAIN)
         await run.message("Tried again")
-        await nothing_is_left(run.house)
+        await nothing_is_left(run.stack)
 
         await run.click_with(parked, value)
-        await run.house.told("U0ANA", "being tried again already", "#general")
+        await run.stack.told("U0ANA", "being tried again already", "#general")
         await run.goes_on()
         await run.message("This run went on")
-        await nothing_is_left(run.house)
+        await nothing_is_left(run.stack)
         await run.click_with(parked, value)
-        await run.house.told("U0ANA", "not stopped any more", "#general")
+        await run.stack.told("U0ANA", "not stopped any more", "#general")
 
     assert await run.jobs() == 1
     assert len(await run.tries()) == 1
 
 
 async def test_names_of_an_agent_are_no_markup_in_the_message(run: Run) -> None:
-    async with run.house.running():
+    async with run.stack.running():
         await run.asked()
         await run.fails(GraphError(f"The graph calls itself {CANARY!r}."))
         await run.message("This run has stopped")
-        await nothing_is_left(run.house)
+        await nothing_is_left(run.stack)
 
-    [call] = [one for one in calls(run.house, UPDATE) if "stopped" in str(one)]
+    [call] = [one for one in calls(run.stack, UPDATE) if "stopped" in str(one)]
     assert_tame(call["blocks"], str(call["text"]))
 
 
 async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:
-    key = run.house.config.seal_key
-    async with run.house.running():
+    key = run.stack.config.seal_key
+    async with run.stack.running():
         await run.asked()
         await run.fails(KeyError())
         parked = await run.message("This run has stopped")
-        kept = await run.house.store.stalled.find(run.house.keys, run.at.run)
+        kept = await run.stack.store.stalled.find(run.stack.keys, run.at.run)
         assert kept
         foreign = seal_outage(
             kept.outage, key=key, team="T0OTHER", purpose=Action.TRY_AGAIN
@@ -321,9 +321,9 @@ async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:
         altered = button_value(parked).replace(kept.outage, f"{kept.outage}0")
         for value in (foreign, altered, "no seal"):
             await run.click_with(parked, value)
-            await run.house.told("U0ANA", "does not belong", "#general")
+            await run.stack.told("U0ANA", "does not belong", "#general")
 
-        found = await run.house.store.stalled.find(run.house.keys, run.at.run)
+        found = await run.stack.store.stalled.find(run.stack.keys, run.at.run)
 
     assert found
     assert found.state is RunState.PARKED
@@ -331,7 +331,7 @@ async def test_a_seal_of_another_outage_or_team_tries_nothing(run: Run) -> None:
 
 
 async def test_readyz_counts_failed_runs_and_stays_ready(run: Run) -> None:
-    async with run.house.running() as bot, aiohttp.ClientSession() as session:
+    async with run.stack.running() as bot, aiohttp.ClientSession() as session:
         url = bot.url.replace("/slack/events", "/readyz")
         await run.asked()
         await run.fails(ConnectionError())

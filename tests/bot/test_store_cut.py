@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, House
+from tests.bot.bot_stack import CHANNEL, Stack
 from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.gateway.protocol.states import ItemState
@@ -72,37 +72,37 @@ async def wire(store: Store, tmp_path: Path) -> AsyncIterator[Wire]:
 
 
 @pytest.fixture
-async def house(wire: Wire) -> AsyncIterator[House]:
-    """Give a house that reaches its store over the wire."""
+async def stack(wire: Wire) -> AsyncIterator[Stack]:
+    """Give a stack that reaches its store over the wire."""
     over = Store(wire.url, lease_ms=2000)
     async with Sandbox() as sandbox:
-        yield House(sandbox, over)
+        yield Stack(sandbox, over)
     await over.close()
 
 
 async def test_a_cut_store_fills_no_log_and_a_click_afterwards_counts(
-    house: House, wire: Wire, caplog: pytest.LogCaptureFixture
+    stack: Stack, wire: Wire, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
         async def click() -> None:
-            ana = house.actor("U0ANA")
+            ana = stack.actor("U0ANA")
             with suppress(GestureFailed):
                 await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
         async def is_approved() -> bool:
             await click()
-            item = (await house.approval(verdict)).items[0]
+            item = (await stack.approval(verdict)).items[0]
             return item.state is ItemState.AUTHORIZED
 
         await wire.cut()
         caplog.clear()
         for _ in range(CLICKS):
             await click()
-        await house.bot_is_quiet()
+        await stack.bot_is_quiet()
         lines = [one for one in caplog.records if one.levelno >= logging.WARNING]
         await wire.join()
         await eventually(is_approved)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, REFUND, TEAM, House, has_button, says
+from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says
 from tests.bot.tampering import expire
 from tests.bot.test_publisher import POST, calls, nothing_is_left
 from tests.conftest import eventually
@@ -27,26 +27,26 @@ BOT = "U0TWOKEY"
 GENERAL = "C0GENERAL"
 
 
-async def asked_in_general(house: House) -> tuple[Verdict, str]:
+async def asked_in_general(stack: Stack) -> tuple[Verdict, str]:
     """Let Dan ask in another channel than that of the cards; return where."""
-    ts = await house.actor("U0DAN").say("#general", "refund, please")
+    ts = await stack.actor("U0DAN").say("#general", "refund, please")
     origin = Origin(channel=GENERAL, thread_ts=ts)
-    (verdict,) = await house.submit(("process_refund", REFUND), origin=origin)
+    (verdict,) = await stack.submit(("process_refund", REFUND), origin=origin)
     return verdict, ts
 
 
-async def told(house: House, words: str) -> JsonObject:
-    return await house.actor("U0DAN").message_with("#general", says(words))
+async def told(stack: Stack, words: str) -> JsonObject:
+    return await stack.actor("U0DAN").message_with("#general", says(words))
 
 
-async def told_of(house: House, words: str) -> list[JsonObject]:
-    messages = await house.actor("U0DAN").messages(GENERAL)
+async def told_of(stack: Stack, words: str) -> list[JsonObject]:
+    messages = await stack.actor("U0DAN").messages(GENERAL)
     return [message for message in messages if says(words)(message)]
 
 
-async def decided(house: House, verdict: Verdict, how: Approve | Reject) -> None:
+async def decided(stack: Stack, verdict: Verdict, how: Approve | Reject) -> None:
     """Let Ana decide as from the Home tab: without a card."""
-    approval = await house.approval(verdict)
+    approval = await stack.approval(verdict)
     click = Click(
         approval=approval.id,
         index=0,
@@ -54,13 +54,13 @@ async def decided(house: House, verdict: Verdict, how: Approve | Reject) -> None
         action_hash=approval.items[0].action_hash,
     )
     ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
-    outcome = await house.reviews.decide(click, how, ana)
+    outcome = await stack.reviews.decide(click, how, ana)
     assert outcome.kind == "settled"
 
 
-async def home_of(house: House, user: str) -> str:
+async def home_of(stack: Stack, user: str) -> str:
     """Open the Home tab; return what it shows."""
-    actor = house.actor(user)
+    actor = stack.actor(user)
     await actor.open_home()
 
     async def is_there() -> bool:
@@ -70,190 +70,190 @@ async def home_of(house: House, user: str) -> str:
     return str(await actor.home())
 
 
-async def is_missed(house: House, verdict: Verdict) -> bool:
-    approval = await house.approval(verdict)
-    missing = await house.store.cards.undrawn(house.keys, "default", 10)
+async def is_missed(stack: Stack, verdict: Verdict) -> bool:
+    approval = await stack.approval(verdict)
+    missing = await stack.store.cards.undrawn(stack.keys, "default", 10)
     return approval.id in missing
 
 
 async def test_the_card_appears_when_the_bot_is_invited_without_a_restart(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.control.leave(CHANNEL, BOT)
-    async with house.running():
-        verdict, ts = await asked_in_general(house)
-        note = await told(house, "cannot be posted")
+    stack.sandbox.control.leave(CHANNEL, BOT)
+    async with stack.running():
+        verdict, ts = await asked_in_general(stack)
+        note = await told(stack, "cannot be posted")
         assert note["thread_ts"] == ts
         assert says("not_in_channel")(note)
         assert says("It waits until")(note)
-        await nothing_is_left(house)
-        assert await is_missed(house, verdict)
-        assert "no card, or an old one" in await home_of(house, "U0ANA")
+        await nothing_is_left(stack)
+        assert await is_missed(stack, verdict)
+        assert "no card, or an old one" in await home_of(stack, "U0ANA")
 
-        house.sandbox.control.join(CHANNEL, BOT)
-        house.sandbox.control.advance(60)
-        card = await house.card(verdict)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        stack.sandbox.control.join(CHANNEL, BOT)
+        stack.sandbox.control.advance(60)
+        card = await stack.card(verdict)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
-        assert len(await told_of(house, "cannot be posted")) == 1
-        assert not await is_missed(house, verdict)
-        approval = await house.approval(verdict)
-        assert await house.store.cards.trouble(house.keys, approval.id) is None
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        assert len(await told_of(stack, "cannot be posted")) == 1
+        assert not await is_missed(stack, verdict)
+        approval = await stack.approval(verdict)
+        assert await stack.store.cards.trouble(stack.keys, approval.id) is None
 
 
-async def test_a_restart_after_the_invitation_posts_the_card(house: House) -> None:
-    house.sandbox.control.leave(CHANNEL, BOT)
-    async with house.running():
-        verdict, _ = await asked_in_general(house)
-        await told(house, "cannot be posted")
-        await nothing_is_left(house)
-    house.sandbox.control.join(CHANNEL, BOT)
+async def test_a_restart_after_the_invitation_posts_the_card(stack: Stack) -> None:
+    stack.sandbox.control.leave(CHANNEL, BOT)
+    async with stack.running():
+        verdict, _ = await asked_in_general(stack)
+        await told(stack, "cannot be posted")
+        await nothing_is_left(stack)
+    stack.sandbox.control.join(CHANNEL, BOT)
 
-    async with house.running():
-        await house.card(verdict)
+    async with stack.running():
+        await stack.card(verdict)
 
-    assert len(await told_of(house, "cannot be posted")) == 1
+    assert len(await told_of(stack, "cannot be posted")) == 1
 
 
 async def test_a_card_without_a_channel_is_told_once_through_restarts(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.control.leave(CHANNEL, BOT)
-    async with house.running():
-        await asked_in_general(house)
-        await told(house, "cannot be posted")
-        await nothing_is_left(house)
-    tries = len(calls(house, POST, ok=False))
+    stack.sandbox.control.leave(CHANNEL, BOT)
+    async with stack.running():
+        await asked_in_general(stack)
+        await told(stack, "cannot be posted")
+        await nothing_is_left(stack)
+    tries = len(calls(stack, POST, ok=False))
 
-    async with house.running():
+    async with stack.running():
 
         async def is_tried() -> bool:
-            return len(calls(house, POST, ok=False)) >= tries + 2
+            return len(calls(stack, POST, ok=False)) >= tries + 2
 
         await eventually(is_tried)
 
-    assert len(await told_of(house, "cannot be posted")) == 1
+    assert len(await told_of(stack, "cannot be posted")) == 1
 
 
 async def test_what_is_told_at_the_end_is_what_became_of_the_call(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.control.leave(CHANNEL, BOT)
-    async with house.running():
-        verdict, _ = await asked_in_general(house)
-        await told(house, "cannot be posted")
-        await decided(house, verdict, Approve())
-        await house.execute(verdict)
-        house.sandbox.control.advance(60)
+    stack.sandbox.control.leave(CHANNEL, BOT)
+    async with stack.running():
+        verdict, _ = await asked_in_general(stack)
+        await told(stack, "cannot be posted")
+        await decided(stack, verdict, Approve())
+        await stack.execute(verdict)
+        stack.sandbox.control.advance(60)
 
-        await told(house, "was approved and ran")
-        await nothing_is_left(house)
+        await told(stack, "was approved and ran")
+        await nothing_is_left(stack)
 
         async def is_let_go() -> bool:
-            return not await is_missed(house, verdict)
+            return not await is_missed(stack, verdict)
 
         await eventually(is_let_go)
-    everything = str(await house.actor("U0DAN").messages(GENERAL))
+    everything = str(await stack.actor("U0DAN").messages(GENERAL))
     assert "Nothing is approved" not in everything
     assert everything.count("was approved and ran") <= 2, "text and blocks of one"
 
 
 async def test_a_card_that_a_person_deleted_is_posted_again_while_it_is_needed(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {}))
-        card = await house.card(verdict)
-        await nothing_is_left(house)
-        workspace = house.sandbox.workspace
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {}))
+        card = await stack.card(verdict)
+        await nothing_is_left(stack)
+        workspace = stack.sandbox.workspace
         workspace.drop_message(workspace.messages[CHANNEL][str(card["ts"])])
-        await vote(house, verdict)
+        await vote(stack, verdict)
 
-        anew = await house.card(verdict, lambda m: m["ts"] != card["ts"])
+        anew = await stack.card(verdict, lambda m: m["ts"] != card["ts"])
 
         assert says("1 of 2")(anew)
         assert has_button(anew, Action.APPROVE)
-        assert len(await house.cards(verdict)) == 1
+        assert len(await stack.cards(verdict)) == 1
 
 
 async def test_a_deleted_card_whose_call_was_approved_elsewhere_says_nothing_untrue(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict, _ = await asked_in_general(house)
-        card = await house.card(verdict)
-        await nothing_is_left(house)
-        workspace = house.sandbox.workspace
+    async with stack.running():
+        verdict, _ = await asked_in_general(stack)
+        card = await stack.card(verdict)
+        await nothing_is_left(stack)
+        workspace = stack.sandbox.workspace
         workspace.drop_message(workspace.messages[CHANNEL][str(card["ts"])])
 
-        await decided(house, verdict, Approve())
-        await house.execute(verdict)
+        await decided(stack, verdict, Approve())
+        await stack.execute(verdict)
 
-        house.sandbox.control.advance(60)
-        note = await told(house, "was approved and ran")
+        stack.sandbox.control.advance(60)
+        note = await told(stack, "was approved and ran")
         assert not says("Whoever may decide")(note)
-        await nothing_is_left(house)
+        await nothing_is_left(stack)
 
 
-def leave(house: House) -> None:
-    house.sandbox.control.leave(CHANNEL, BOT)
+def leave(stack: Stack) -> None:
+    stack.sandbox.control.leave(CHANNEL, BOT)
 
 
-def archive(house: House) -> None:
-    house.sandbox.control.archive(CHANNEL)
+def archive(stack: Stack) -> None:
+    stack.sandbox.control.archive(CHANNEL)
 
 
 @pytest.mark.parametrize("harm", [leave, archive])
 async def test_a_card_whose_channel_is_closed_moves_to_the_fallback(
-    house: House, harm: Callable[[House], None]
+    stack: Stack, harm: Callable[[Stack], None]
 ) -> None:
-    async with house.running(fallback_channel=GENERAL):
-        (verdict,) = await house.submit(("wire_money", {}))
-        old = await house.card(verdict)
-        await nothing_is_left(house)
-        harm(house)
-        await vote(house, verdict)
+    async with stack.running(fallback_channel=GENERAL):
+        (verdict,) = await stack.submit(("wire_money", {}))
+        old = await stack.card(verdict)
+        await nothing_is_left(stack)
+        harm(stack)
+        await vote(stack, verdict)
 
-        card = await house.card(verdict, channel=GENERAL)
-        await nothing_is_left(house)
-        house.sandbox.control.unarchive(CHANNEL)
-        house.sandbox.control.join(CHANNEL, BOT)
+        card = await stack.card(verdict, channel=GENERAL)
+        await nothing_is_left(stack)
+        stack.sandbox.control.unarchive(CHANNEL)
+        stack.sandbox.control.join(CHANNEL, BOT)
 
         assert says("1 of 2")(card)
-        chloe = house.actor("U0CHLOE")
+        chloe = stack.actor("U0CHLOE")
         await chloe.click(CHANNEL, str(old["ts"]), Action.APPROVE)
-        await house.told("U0CHLOE", "not the newest copy")
+        await stack.told("U0CHLOE", "not the newest copy")
         await chloe.click(GENERAL, str(card["ts"]), Action.APPROVE)
-        await house.card(verdict, says("pproved"), channel=GENERAL)
-        assert (await house.approval(verdict)).items[0].state is ItemState.AUTHORIZED
+        await stack.card(verdict, says("pproved"), channel=GENERAL)
+        assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
 async def test_without_a_fallback_the_card_is_brought_up_to_date_when_it_can_be(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {}))
-        card = await house.card(verdict)
-        await nothing_is_left(house)
-        house.sandbox.control.archive(CHANNEL)
-        await vote(house, verdict)
-        await house.actor("U0DAN").message_with(
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {}))
+        card = await stack.card(verdict)
+        await nothing_is_left(stack)
+        stack.sandbox.control.archive(CHANNEL)
+        await vote(stack, verdict)
+        await stack.actor("U0DAN").message_with(
             "D0DAN", says("cannot be brought up to date")
         )
-        await nothing_is_left(house)
-    house.sandbox.control.unarchive(CHANNEL)
+        await nothing_is_left(stack)
+    stack.sandbox.control.unarchive(CHANNEL)
 
-    async with house.running():
-        shown = await house.card(verdict, says("1 of 2"))
+    async with stack.running():
+        shown = await stack.card(verdict, says("1 of 2"))
 
     assert shown["ts"] == card["ts"]
-    assert not await is_missed(house, verdict)
+    assert not await is_missed(stack, verdict)
 
 
-async def vote(house: House, verdict: Verdict) -> None:
+async def vote(stack: Stack, verdict: Verdict) -> None:
     """Let Ana be the first of two."""
-    approval = await house.approval(verdict)
+    approval = await stack.approval(verdict)
     click = Click(
         approval=approval.id,
         index=0,
@@ -261,51 +261,51 @@ async def vote(house: House, verdict: Verdict) -> None:
         action_hash=approval.items[0].action_hash,
     )
     ana = ANA.with_(team=TEAM, usergroups=frozenset({"S0SUPPORT"}))
-    outcome = await house.reviews.decide(click, Approve(), ana)
+    outcome = await stack.reviews.decide(click, Approve(), ana)
     assert outcome.kind == "voted"
 
 
 async def test_a_card_that_expired_unseen_is_told_and_tried_no_longer(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.control.leave(CHANNEL, BOT)
-    async with house.running():
-        verdict, _ = await asked_in_general(house)
-        await told(house, "cannot be posted")
-        await expire(house, await house.approval(verdict))
-        await house.sweeper.sweep()
-        house.sandbox.control.advance(60)
+    stack.sandbox.control.leave(CHANNEL, BOT)
+    async with stack.running():
+        verdict, _ = await asked_in_general(stack)
+        await told(stack, "cannot be posted")
+        await expire(stack, await stack.approval(verdict))
+        await stack.sweeper.sweep()
+        stack.sandbox.control.advance(60)
 
-        await told(house, "Nobody decided about process_refund in time")
-        await nothing_is_left(house)
+        await told(stack, "Nobody decided about process_refund in time")
+        await nothing_is_left(stack)
 
         async def is_let_go() -> bool:
-            return not await is_missed(house, verdict)
+            return not await is_missed(stack, verdict)
 
         await eventually(is_let_go)
 
 
 async def test_a_stop_is_told_in_the_fallback_when_its_channel_refuses(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.control.leave(CHANNEL, BOT)
-    async with house.running(fallback_channel=GENERAL):
+    stack.sandbox.control.leave(CHANNEL, BOT)
+    async with stack.running(fallback_channel=GENERAL):
         stop = Event(
             name=EventName.FREEZE_SET,
             tenant="default",
             tool="post_notice",
             actor=f"{TEAM}/U0ANA",
         )
-        await house.store.outbox(house.keys, reader="").put(stop)
+        await stack.store.outbox(stack.keys, reader="").put(stop)
 
-        await house.actor("U0DAN").message_with(GENERAL, says("Frozen"))
-        await nothing_is_left(house)
+        await stack.actor("U0DAN").message_with(GENERAL, says("Frozen"))
+        await nothing_is_left(stack)
 
 
 async def test_a_call_in_doubt_without_a_card_is_not_said_to_be_on_the_home_tab(
-    house: House,
+    stack: Stack,
 ) -> None:
-    approval = await house.approval(await house.refund())
+    approval = await stack.approval(await stack.refund())
     item = approval.items[0].with_(state=ItemState.IN_DOUBT)
 
     note = undelivered(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bot.bot_house import CHANNEL, House, says
+from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.test_publisher import calls, nothing_is_left, put
 from twokey.gateway.approvals.events import EventName
 
@@ -10,32 +10,32 @@ POST = "chat.postMessage"
 
 
 async def test_a_card_does_not_wait_behind_words_of_the_same_channel(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
+    async with stack.running():
         for number in range(40):
             await put(
-                house, EventName.RUN_FINISHED, text=f"Answer {number}", channel=CHANNEL
+                stack, EventName.RUN_FINISHED, text=f"Answer {number}", channel=CHANNEL
             )
-        await house.actor("U0ANA").message_with(CHANNEL, says("Answer 1"))
-        before = len(calls(house, POST))
+        await stack.actor("U0ANA").message_with(CHANNEL, says("Answer 1"))
+        before = len(calls(stack, POST))
 
-        verdict = await house.refund()
-        await house.card(verdict)
+        verdict = await stack.refund()
+        await stack.card(verdict)
 
-        words = len(calls(house, POST)) - before - 1
+        words = len(calls(stack, POST)) - before - 1
         assert words <= 2, f"{words} answers were posted while a card waited"
 
 
-async def test_every_answer_of_many_agents_is_posted_in_the_end(house: House) -> None:
-    async with house.running():
+async def test_every_answer_of_many_agents_is_posted_in_the_end(stack: Stack) -> None:
+    async with stack.running():
         for number in range(8):
             await put(
-                house,
+                stack,
                 EventName.RUN_FINISHED,
                 text=f"Answer {number}",
                 channel="C0GENERAL",
             )
-        await nothing_is_left(house)
+        await nothing_is_left(stack)
 
-    assert len(calls(house, POST)) == 8
+    assert len(calls(stack, POST)) == 8

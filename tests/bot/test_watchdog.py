@@ -8,7 +8,7 @@ import logging
 import aiohttp
 import pytest
 
-from tests.bot.bot_house import House
+from tests.bot.bot_stack import Stack
 from tests.conftest import eventually
 from twokey.bot.delivery import publisher
 from twokey.bot.delivery.feed import Feed
@@ -24,7 +24,7 @@ async def problems_of(url: str) -> tuple[int, str]:
 
 
 async def test_a_message_that_nobody_sends_makes_the_bot_unready_until_it_is_sent(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(publisher, "_WATCH_S", 0.02)
     stuck = asyncio.Event()
@@ -37,11 +37,11 @@ async def test_a_message_that_nobody_sends_makes_the_bot_unready_until_it_is_sen
 
     monkeypatch.setattr(Scheduler, "run", sleeping)
     monkeypatch.setattr(publisher, "_LOOKS", 10**6)
-    async with house.running() as bot:
-        verdict = await house.refund()
+    async with stack.running() as bot:
+        verdict = await stack.refund()
 
         async def is_unready() -> bool:
-            house.sandbox.control.advance(31)
+            stack.sandbox.control.advance(31)
             return (await problems_of(bot.url))[0] == 503
 
         await eventually(is_unready)
@@ -52,13 +52,13 @@ async def test_a_message_that_nobody_sends_makes_the_bot_unready_until_it_is_sen
         stuck.set()
         monkeypatch.setattr(publisher, "_LOOKS", 1)
         with caplog.at_level(logging.ERROR):
-            await house.card(verdict)
+            await stack.card(verdict)
         assert "publisher.stalled" in caplog.text
         assert (await problems_of(bot.url))[0] == 200
 
 
 async def test_events_that_no_bot_reads_are_seen_by_every_bot_of_the_tenant(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def deaf(self: Feed) -> bool:
         del self
@@ -66,8 +66,8 @@ async def test_events_that_no_bot_reads_are_seen_by_every_bot_of_the_tenant(
 
     monkeypatch.setattr(Feed, "turn", deaf)
     monkeypatch.setattr(publisher, "STALLED_S", 0.3)
-    async with house.running(), house.running() as standing_by:
-        await house.refund()
+    async with stack.running(), stack.running() as standing_by:
+        await stack.refund()
 
         async def is_unready() -> bool:
             status, why = await problems_of(standing_by.url)
@@ -77,7 +77,7 @@ async def test_events_that_no_bot_reads_are_seen_by_every_bot_of_the_tenant(
 
 
 async def test_an_error_that_nobody_thought_of_does_not_end_publishing(
-    house: House, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     real, failures = Feed.start, [ZeroDivisionError(), KeyError()]
 
@@ -88,7 +88,7 @@ async def test_an_error_that_nobody_thought_of_does_not_end_publishing(
 
     monkeypatch.setattr(publisher, "_RETRY_S", 0.02)
     monkeypatch.setattr(Feed, "start", failing)
-    async with house.running():
-        await house.card(await house.refund())
+    async with stack.running():
+        await stack.card(await stack.refund())
 
     assert caplog.text.count("publisher.failed_and_leads_again") == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from selenium.webdriver import Chrome
 
-from tests.bot.bot_house import CHANNEL, POLICY, House
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.bot.listeners.test_notices import end
 from tests.browser.test_stories import words_on
 from tests.sandbox.page.screen import Screen
@@ -26,10 +26,10 @@ MAIL = (
 
 
 @pytest.fixture
-async def house(store: Store) -> AsyncIterator[House]:
+async def stack(store: Store) -> AsyncIterator[Stack]:
     async with Sandbox() as sandbox:
         policy = POLICY.replace("send_email: {tier: approve, idempotent: true}", MAIL)
-        yield House(sandbox, store, policy=load_policy(policy, "policy.yml"))
+        yield Stack(sandbox, store, policy=load_policy(policy, "policy.yml"))
 
 
 @pytest.fixture
@@ -73,15 +73,15 @@ def plays(screen: Screen, gallery: Path) -> None:
 
 
 async def test_a_notice_is_seen_reported_and_its_tool_stopped(
-    chrome: Chrome, house: House, gallery: Path
+    chrome: Chrome, stack: Stack, gallery: Path
 ) -> None:
     mail = {"to": "kim@example.com", "subject": "Your refund", "key": "s3cret"}
-    async with house.running():
-        first, second = await house.submit(
+    async with stack.running():
+        first, second = await stack.submit(
             ("send_email", {**mail}), ("post_notice", {"text": "We are open again."})
         )
-        await end(house, first)
-        await end(house, second, ok=False)
-        screen = Screen(chrome, house.sandbox.url)
+        await end(stack, first)
+        await end(stack, second, ok=False)
+        screen = Screen(chrome, stack.sandbox.url)
 
         await asyncio.to_thread(plays, screen, gallery)

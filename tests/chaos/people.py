@@ -9,7 +9,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from tests.bot.bot_house import has_button
+from tests.bot.bot_stack import has_button
 from tests.chaos.stack import Stack
 from tests.lifetimes import listed
 from twokey.bot.ids import Action, Input

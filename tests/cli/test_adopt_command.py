@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.resume import sample_tools
-from tests.resume.house import DAN, ORIGIN
+from tests.resume.resume_stack import DAN, ORIGIN
 from tests.resume.test_embed import asked
 from twokey.cli.main import run
 from twokey.gateway.config import Settings

@@ -11,7 +11,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from tests.clock.conftest import Clock
 from tests.lifetimes import lose_records
 from tests.resume import sample_tools
-from tests.resume.house import House, open_house
+from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.protocol.edits import NOTICE_MARK, UNCONFIRMED_MARK
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -38,10 +38,10 @@ def seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 @pytest.fixture
-async def house(store: Store, tmp_path: Path, seen: list[str]) -> AsyncGenerator[House]:
+async def stack(store: Store, tmp_path: Path, seen: list[str]) -> AsyncGenerator[Stack]:
     """Give a gateway whose agent has run an edited call."""
     assert not seen
-    async with open_house(store, tmp_path / "checkpoints.db") as opened:
+    async with open_stack(store, tmp_path / "checkpoints.db") as opened:
         async with opened.working():
             await opened.ask(REFUND)
             [item] = await opened.asked()
@@ -51,22 +51,22 @@ async def house(store: Store, tmp_path: Path, seen: list[str]) -> AsyncGenerator
         yield opened
 
 
-async def told_later(house: House, tmp_path: Path, seen: list[str]) -> str:
+async def told_later(stack: Stack, tmp_path: Path, seen: list[str]) -> str:
     """Return what the model of a new process reads with the next message."""
     seen.clear()
     path = tmp_path / "checkpoints.db"
-    async with open_house(house.store, path) as later, later.working():
+    async with open_stack(stack.store, path) as later, later.working():
         await later.say("how much was it?")
         await later.idle()
     return seen[-1]
 
 
 async def test_within_30_days_a_made_edit_is_told_as_made(
-    house: House, clock: Clock, tmp_path: Path, seen: list[str]
+    stack: Stack, clock: Clock, tmp_path: Path, seen: list[str]
 ) -> None:
     clock.move(days=25)
 
-    told = await told_later(house, tmp_path, seen)
+    told = await told_later(stack, tmp_path, seen)
 
     assert told.count(NOTICE_MARK) == 1
     assert "449.5" in told
@@ -74,14 +74,14 @@ async def test_within_30_days_a_made_edit_is_told_as_made(
 
 @pytest.mark.parametrize("loss", ["time", "data"])
 async def test_an_edit_without_a_record_is_told_once_as_unconfirmed(
-    house: House, clock: Clock, tmp_path: Path, seen: list[str], loss: str
+    stack: Stack, clock: Clock, tmp_path: Path, seen: list[str], loss: str
 ) -> None:
     if loss == "time":
         clock.move(days=35)
     else:
-        await lose_records(house.store.conn)
+        await lose_records(stack.store.conn)
 
-    told = await told_later(house, tmp_path, seen)
+    told = await told_later(stack, tmp_path, seen)
 
     assert told.count(UNCONFIRMED_MARK) == 1
     assert '"amount": 449.5' in told, "what the conversation says is not kept back"

@@ -10,7 +10,7 @@ import pytest
 from tests.clock.conftest import Clock
 from tests.lifetimes import lose_records, wrong_lifetimes
 from tests.resume import sample_tools
-from tests.resume.house import ANA, ORIGIN, House, open_house
+from tests.resume.resume_stack import ANA, ORIGIN, Stack, open_stack
 from twokey.gateway.approvals.decisions import Approve, Click, Reviewer, Standing
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.policy.load import load_policy
@@ -44,27 +44,27 @@ def _ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-async def house(store: Store, tmp_path: Path) -> AsyncGenerator[House]:
-    async with open_house(store, tmp_path / "checkpoints.db") as opened:
+async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
+    async with open_stack(store, tmp_path / "checkpoints.db") as opened:
         opened.policy = POLICY
         opened.reviews = ReviewService(store, lambda: POLICY)
         yield opened
 
 
-async def asked(house: House, text: str, by: Person) -> None:
+async def asked(stack: Stack, text: str, by: Person) -> None:
     """Let somebody ask the agent in its thread."""
-    await house.reviews.ask_agent("shop", "t1", text, requester=by, origin=ORIGIN)
+    await stack.reviews.ask_agent("shop", "t1", text, requester=by, origin=ORIGIN)
 
 
-async def held(house: House, by: Person) -> Item:
+async def held(stack: Stack, by: Person) -> Item:
     """Let somebody ask for a refund, and wait until people are asked."""
-    await asked(house, REFUND, by)
-    [item] = await house.asked()
-    await house.idle()
+    await asked(stack, REFUND, by)
+    [item] = await stack.asked()
+    await stack.idle()
     return item
 
 
-async def approves(house: House, item: Item, by: Reviewer) -> str:
+async def approves(stack: Stack, item: Item, by: Reviewer) -> str:
     """Let somebody approve an item; return what came of it."""
 
     async def voters(item: Item) -> list[Reviewer]:
@@ -76,101 +76,101 @@ async def approves(house: House, item: Item, by: Reviewer) -> str:
         version=1,
         action_hash=item.action_hash,
     )
-    outcome = await house.reviews.decide(click, Approve(), by, voters=voters)
+    outcome = await stack.reviews.decide(click, Approve(), by, voters=voters)
     return outcome.kind
 
 
-async def people_of(house: House, item: Item) -> set[str]:
+async def people_of(stack: Stack, item: Item) -> set[str]:
     """Return who asked, by what its approval says."""
-    [approval] = [one for one in await house.approvals() if item.id.startswith(one.id)]
+    [approval] = [one for one in await stack.approvals() if item.id.startswith(one.id)]
     return {one.user for one in approval.principals}
 
 
 async def test_a_run_of_two_months_knows_who_began_it(
-    house: House, clock: Clock
+    stack: Stack, clock: Clock
 ) -> None:
-    async with house.working():
-        item = await held(house, DAN)
+    async with stack.working():
+        item = await held(stack, DAN)
         for days in (25, 15):
             clock.move(days=days)
             approval = item.id.rpartition(".")[0]
-            await house.reviews.times.extend(approval, ANA)
+            await stack.reviews.times.extend(approval, ANA)
         clock.move(days=19)
-        assert await wrong_lifetimes(house.store.conn) == []
-        await house.decide(item)
-        await house.words()
-        await house.idle()
+        assert await wrong_lifetimes(stack.store.conn) == []
+        await stack.decide(item)
+        await stack.words()
+        await stack.idle()
 
         clock.move(days=25)
-        again = await held(house, BEN)
+        again = await held(stack, BEN)
 
-        assert await people_of(house, again) == {"U0DAN", "U0BEN"}
-        assert await approves(house, again, reviewer(DAN)) == "forbidden"
-        assert await approves(house, again, ANA) == "settled"
-        await house.words(2)
-        await house.idle()
+        assert await people_of(stack, again) == {"U0DAN", "U0BEN"}
+        assert await approves(stack, again, reviewer(DAN)) == "forbidden"
+        assert await approves(stack, again, ANA) == "settled"
+        await stack.words(2)
+        await stack.idle()
 
 
 @pytest.mark.parametrize("loss", ["time", "data"])
 async def test_of_a_thread_whose_people_are_forgotten_nobody_approves_alone(
-    house: House, clock: Clock, loss: str
+    stack: Stack, clock: Clock, loss: str
 ) -> None:
-    async with house.working():
-        await asked(house, "hello, pay me when Ben says so", DAN)
-        await house.words()
-        await house.idle()
+    async with stack.working():
+        await asked(stack, "hello, pay me when Ben says so", DAN)
+        await stack.words()
+        await stack.idle()
     if loss == "time":
         clock.move(days=35)
     else:
-        await lose_records(house.store.conn)
+        await lose_records(stack.store.conn)
 
-    async with house.working():
-        item = await held(house, BEN)
+    async with stack.working():
+        item = await held(stack, BEN)
         assert FORGOTTEN in item.reasons
-        assert await approves(house, item, reviewer(DAN)) == "voted"
-        assert await approves(house, item, reviewer(BEN)) == "forbidden"
-        assert await approves(house, item, ANA) == "settled"
-        await house.words(2)
-        await house.idle()
-        again = await held(house, BEN)
+        assert await approves(stack, item, reviewer(DAN)) == "voted"
+        assert await approves(stack, item, reviewer(BEN)) == "forbidden"
+        assert await approves(stack, item, ANA) == "settled"
+        await stack.words(2)
+        await stack.idle()
+        again = await held(stack, BEN)
         assert FORGOTTEN in again.reasons, "it stays so"
 
 
-async def test_a_new_thread_needs_one_person(house: House) -> None:
-    async with house.working():
-        item = await held(house, DAN)
+async def test_a_new_thread_needs_one_person(stack: Stack) -> None:
+    async with stack.working():
+        item = await held(stack, DAN)
 
         assert FORGOTTEN not in item.reasons
-        assert await approves(house, item, ANA) == "settled"
-        await house.words()
-        await house.idle()
+        assert await approves(stack, item, ANA) == "settled"
+        await stack.words()
+        await stack.idle()
 
 
-async def test_facts_of_an_older_version_are_whole(house: House, clock: Clock) -> None:
-    keys = house.keys
-    async with house.working():
-        await asked(house, "hello", DAN)
-        await house.words()
-        await house.idle()
+async def test_facts_of_an_older_version_are_whole(stack: Stack, clock: Clock) -> None:
+    keys = stack.keys
+    async with stack.working():
+        await asked(stack, "hello", DAN)
+        await stack.words()
+        await stack.idle()
         facts = keys.thread_facts("default", "shop", "t1")
-        await house.store.conn.command("HDEL", facts, "run")
+        await stack.store.conn.command("HDEL", facts, "run")
         clock.move(days=25)
-        item = await held(house, BEN)
+        item = await held(stack, BEN)
 
         assert FORGOTTEN not in item.reasons
-        assert await people_of(house, item) == {"U0DAN", "U0BEN"}
+        assert await people_of(stack, item) == {"U0DAN", "U0BEN"}
 
 
 async def test_what_is_known_of_a_thread_ends_30_days_after_its_run(
-    house: House, clock: Clock
+    stack: Stack, clock: Clock
 ) -> None:
-    facts = house.keys.thread_facts("default", "shop", "t1")
-    async with house.working():
-        await asked(house, "hello", DAN)
-        await house.words()
-        await house.idle()
+    facts = stack.keys.thread_facts("default", "shop", "t1")
+    async with stack.working():
+        await asked(stack, "hello", DAN)
+        await stack.words()
+        await stack.idle()
 
     clock.move(days=29)
-    assert await house.store.conn.command("EXISTS", facts)
+    assert await stack.store.conn.command("EXISTS", facts)
     clock.move(days=2)
-    assert not await house.store.conn.command("EXISTS", facts)
+    assert not await stack.store.conn.command("EXISTS", facts)

@@ -16,7 +16,7 @@ from langgraph.errors import NodeCancelledError
 from tests.conformance.oracle import PAID, differences
 from tests.conformance.scenes import Cell, Choice, Failure, Scene
 from tests.conformance.topologies import TOPOLOGIES
-from tests.resume.house import ANA, DAN
+from tests.resume.resume_stack import ANA, DAN
 from twokey.gateway.approvals.decisions import (
     Approve,
     Click,

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from tests.agent.world import build
+from tests.agent.agent_runner import build
 from tests.conftest import eventually
 from tests.docs.reviewing import HEAD, approve_all
 from tests.docs.test_readme import ROOT, blocks

@@ -146,7 +146,7 @@ def test_a_tool_that_the_policy_lets_run_waits_when_the_agent_gates_it() -> None
     assert asked(graph, PolicyGateway()) == {"c4"}
 
 
-def test_the_predicate_holds_only_what_leaves_the_house() -> None:
+def test_the_predicate_holds_only_what_leaves_the_stack() -> None:
     careful = page(calling(EMAIL, INSIDE))["careful"]
 
     assert asked(careful, PolicyGateway()) == {"c1"}

@@ -35,7 +35,7 @@ _ODD = {Kind.OTHER_WORKSPACE, Kind.OTHER_TEAM}
 
 async def click(stack: MatrixStack, table: Table, verb: Verb, user_id: str) -> None:
     """Click the button of a decision on a card; a form of it may be open then."""
-    sandbox, card = stack.world.sandbox, stack.card(table)
+    sandbox, card = stack.demo.sandbox, stack.card(table)
     user = sandbox.workspace.user(user_id)
     is_odd = user_id == table.person and table.cell.kind in _ODD
     if not (user.deleted or user.is_bot or is_odd):
@@ -79,20 +79,20 @@ def version_shown(stack: MatrixStack, table: Table) -> int:
 
 def form(stack: MatrixStack, user_id: str) -> Shown | None:
     """Return the form before somebody, None when there is none."""
-    modals = stack.world.sandbox.workspace.modals[user_id]
+    modals = stack.demo.sandbox.workspace.modals[user_id]
     return modals[-1] if modals else None
 
 
 def close_forms(stack: MatrixStack, user_id: str) -> None:
     """Close whatever is open before somebody."""
-    stack.world.sandbox.workspace.modals[user_id].clear()
+    stack.demo.sandbox.workspace.modals[user_id].clear()
 
 
 async def submit(
     stack: MatrixStack, verb: Verb, user_id: str, *, amount: int = 13
 ) -> None:
     """Fill in the form that is open, validly, and submit it."""
-    sandbox, view = stack.world.sandbox, form(stack, user_id)
+    sandbox, view = stack.demo.sandbox, form(stack, user_id)
     assert view is not None
     values = entered(view.blocks, _filled(view, verb, amount))
     user = sandbox.workspace.user(user_id)

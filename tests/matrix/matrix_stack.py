@@ -1,4 +1,4 @@
-"""Run a whole house over signed HTTP, with one agent, thread and channel for each cell.
+"""Run a whole stack over signed HTTP, with one agent, thread and channel for each cell.
 
 So no two cells see anything of each other but the people who decide them.
 """
@@ -30,7 +30,7 @@ from tests.matrix.people import (
     populate,
 )
 from twokey.bot import limits
-from twokey.cli.demo_stack import World, open_world
+from twokey.cli.demo_stack import DemoStack, open_demo_stack
 from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.config import SlackMode
 from twokey.gateway.protocol.records import Person
@@ -74,9 +74,9 @@ class Table:
 
 @dataclass
 class MatrixStack:
-    """The running house and what the cells ask of it."""
+    """The running stack and what the cells ask of it."""
 
-    world: World
+    demo: DemoStack
 
     async def lay(self, cells: Sequence[Cell]) -> list[Table]:
         """Submit a call for every cell, and wait for all the cards."""
@@ -98,7 +98,7 @@ class MatrixStack:
 
     async def approval(self, table: Table) -> Approval:
         """Return the record behind a card."""
-        loaded = await self.world.house.twokey.reviews.read(table.approval)
+        loaded = await self.demo.stack.twokey.reviews.read(table.approval)
         assert loaded is not None
         return loaded.approval
 
@@ -107,12 +107,12 @@ class MatrixStack:
         return (await self.approval(table)).items[0]
 
     def _posted(self, table: Table) -> list[Message]:
-        messages = self.world.sandbox.workspace.messages[table.channel].values()
+        messages = self.demo.sandbox.workspace.messages[table.channel].values()
         return [message for message in messages if message.thread_ts is None]
 
     async def _submit(self, cell: Cell, number: int) -> str:
         agent, thread = agent_of(number), "t1"
-        twokey = self.world.house.twokey
+        twokey = self.demo.stack.twokey
         keys = twokey.store.keys_of_tenant("default")
         facts = ThreadFacts(
             requester=_person(Kind.REQUESTER), principals=(_person(Kind.OWNER),)
@@ -129,8 +129,8 @@ class MatrixStack:
 
 
 @asynccontextmanager
-async def open_hall(cells: Sequence[Cell]) -> AsyncGenerator[MatrixStack]:
-    """Start the house, and let everybody into the channels of all cells.
+async def open_matrix_stack(cells: Sequence[Cell]) -> AsyncGenerator[MatrixStack]:
+    """Start the stack, and let everybody into the channels of all cells.
 
     Slack's rate limits are off on both sides: hundreds of cards are to be posted.
     """
@@ -141,13 +141,13 @@ async def open_hall(cells: Sequence[Cell]) -> AsyncGenerator[MatrixStack]:
         with pytest.MonkeyPatch.context() as patch:
             for method in (limits.POST, limits.UPDATE, limits.GROUP_USERS, limits.USER):
                 patch.setitem(limits.RATES, method, limits.Rate(1e6, 1_000_000))
-            async with open_world(
+            async with open_demo_stack(
                 config, folder / "data", mode=SlackMode.HTTP, is_kept=False
-            ) as world:
-                world.sandbox.rates.enabled = False
+            ) as demo:
+                demo.sandbox.rates.enabled = False
                 channels = map(channel_of, range(len(cells)))
-                populate(world.sandbox.workspace, channels)
-                yield MatrixStack(world)
+                populate(demo.sandbox.workspace, channels)
+                yield MatrixStack(demo)
     finally:
         await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 

@@ -21,7 +21,7 @@ from tests.matrix.gestures import (
     submit,
     version_shown,
 )
-from tests.matrix.matrix_stack import PATIENCE_S, MatrixStack, Table, open_hall
+from tests.matrix.matrix_stack import PATIENCE_S, MatrixStack, Table, open_matrix_stack
 from tests.matrix.model import Cell, End, Requirement, Voter, Word
 from tests.matrix.people import (
     DEACTIVATED_BEFORE,
@@ -123,13 +123,13 @@ def hour_of(cell: Cell) -> Hour:
 
 
 async def play(cells: Sequence[Cell]) -> Results:
-    """Play these cells in one house; what was said is read when the house is closed.
+    """Play these cells in one stack; what was said is read when the stack is closed.
 
     Each kind of person decides one cell after another, all kinds at the same time.
     """
     shown: dict[Table, _Shown] = {}
-    async with open_hall(cells) as stack:
-        sandbox = stack.world.sandbox
+    async with open_matrix_stack(cells) as stack:
+        sandbox = stack.demo.sandbox
         tables = await stack.lay(cells)
         await _vote_first(stack, tables)
         await _raise(stack, tables)
@@ -162,7 +162,7 @@ async def _vote_first(stack: MatrixStack, tables: Sequence[Table]) -> None:
     await asyncio.gather(*(vote(table, user) for table, user in voters.items()))
 
     async def all_told() -> bool:
-        workspace = stack.world.sandbox.workspace
+        workspace = stack.demo.sandbox.workspace
         return len(workspace.ephemerals) == len(voters)
 
     await eventually(all_told, within_s=PATIENCE_S)
@@ -201,7 +201,7 @@ async def _introduce(stack: MatrixStack, tables: Sequence[Table]) -> None:
 @contextmanager
 def _during(stack: MatrixStack, hour: Hour) -> Generator[None]:
     """Let it be this hour."""
-    sandbox = stack.world.sandbox
+    sandbox = stack.demo.sandbox
     if hour is Hour.ESCALATING:
         for place in (REVOKED_BEFORE, DEMOTED_BEFORE):
             leave_group(sandbox.workspace, SENIOR, place.user.id)
@@ -233,7 +233,7 @@ async def _play_together(
 
 
 async def _play_one(stack: MatrixStack, table: Table) -> _Shown:
-    workspace = stack.world.sandbox.workspace
+    workspace = stack.demo.sandbox.workspace
     before = await stack.approval(table)
     earlier = frozenset(one.ts for one in _private(workspace, table))
     trouble = ""
@@ -263,7 +263,7 @@ async def _decide(stack: MatrixStack, table: Table) -> None:
 @contextmanager
 def _gone(stack: MatrixStack, table: Table) -> Generator[None]:
     """Let those who are gone just now be gone meanwhile."""
-    workspace, user = stack.world.sandbox.workspace, table.person
+    workspace, user = stack.demo.sandbox.workspace, table.person
     kind = table.cell.kind
     if kind is Kind.REVOKED_NOW:
         leave_group(workspace, SUPPORT, user)

@@ -1,4 +1,4 @@
-"""Give the tests of resuming a house and a ledger."""
+"""Give the tests of resuming a stack and a ledger."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.resume import postgres_server, sample_tools
-from tests.resume.house import House, open_house
+from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.store.store import Store
 
 
@@ -22,9 +22,9 @@ def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-async def house(store: Store, tmp_path: Path) -> AsyncGenerator[House]:
+async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
     """Give a gateway with the shop's agent; nobody works yet."""
-    async with open_house(store, tmp_path / "checkpoints.db") as opened:
+    async with open_stack(store, tmp_path / "checkpoints.db") as opened:
         yield opened
 
 

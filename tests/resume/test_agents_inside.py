@@ -10,7 +10,7 @@ import pytest
 from langchain_core.tools import tool
 
 from tests.resume import sample_tools
-from tests.resume.house import House
+from tests.resume.resume_stack import Stack
 from twokey.agent import guarded
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.checkpoints import open_checkpoints
@@ -32,34 +32,34 @@ async def delegate(task: str) -> str:
 
 
 @pytest.fixture
-async def house(store: Store, tmp_path: Path) -> AsyncGenerator[House]:
-    """Give a house whose agent can delegate."""
+async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
+    """Give a stack whose agent can delegate."""
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         graph = sample_tools.graph(guarded(delegate))
-        yield House(store, LangGraphLocal(attached(graph, saver)))
+        yield Stack(store, LangGraphLocal(attached(graph, saver)))
 
 
 async def test_the_tool_outside_keeps_its_authorization_while_the_inside_asks(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await house.ask(("delegate", {"task": json.dumps(TWO)}))
-        [outer] = await house.asked()
-        await house.decide(outer)
+    async with stack.working():
+        await stack.ask(("delegate", {"task": json.dumps(TWO)}))
+        [outer] = await stack.asked()
+        await stack.decide(outer)
 
-        first, second = await house.asked(2)
-        await house.idle()
-        assert (await house.states())[0] is ItemState.AUTHORIZED
+        first, second = await stack.asked(2)
+        await stack.idle()
+        assert (await stack.states())[0] is ItemState.AUTHORIZED
 
-        await house.decide(second)
-        await house.asked(1)
-        await house.idle()
-        await house.decide(first)
+        await stack.decide(second)
+        await stack.asked(1)
+        await stack.idle()
+        await stack.decide(first)
 
-        assert await house.words() == "refunded 1 5 | refunded 2 6"
-        await house.idle()
+        assert await stack.words() == "refunded 1 5 | refunded 2 6"
+        await stack.idle()
 
-    assert await house.states() == [ItemState.EXECUTED] * 3
+    assert await stack.states() == [ItemState.EXECUTED] * 3
     refunds = sorted(
         line.split()[1] for line in sample_tools.ledger() if line[0] == "r"
     )

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
-from tests.resume.house import House
+from tests.resume.resume_stack import Stack
 from twokey.agent import tool_messages
 from twokey.gateway.approvals.decisions import Edit
 from twokey.gateway.approvals.events import EventName
@@ -25,26 +25,26 @@ from twokey.gateway.resume.runner import PendingInterrupt
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
 
-async def decided(house: House) -> tuple[Item, PendingInterrupt]:
+async def decided(stack: Stack) -> tuple[Item, PendingInterrupt]:
     """Return a decided item and the thread's question about it."""
-    async with house.working():
-        await house.ask(REFUND)
-        await house.asked()
-    [question] = (await house.runner.probe("t1")).pending
-    [item] = await house.items()
-    await house.decide(item, Edit(args={"order": "78291", "amount": 1}, reason="less"))
-    return (await house.items())[0], question
+    async with stack.working():
+        await stack.ask(REFUND)
+        await stack.asked()
+    [question] = (await stack.runner.probe("t1")).pending
+    [item] = await stack.items()
+    await stack.decide(item, Edit(args={"order": "78291", "amount": 1}, reason="less"))
+    return (await stack.items())[0], question
 
 
-async def answered(house: House, *asked: PendingInterrupt, thread: str) -> Answers:
+async def answered(stack: Stack, *asked: PendingInterrupt, thread: str) -> Answers:
     """Return what these questions of a thread can be answered with."""
-    return await answers_for(house.store, "shop", thread, asked)
+    return await answers_for(stack.store, "shop", thread, asked)
 
 
-async def test_a_settled_item_answers_the_question_about_it(house: House) -> None:
-    _, question = await decided(house)
+async def test_a_settled_item_answers_the_question_about_it(stack: Stack) -> None:
+    _, question = await decided(stack)
 
-    answers = await answered(house, question, thread="t1")
+    answers = await answered(stack, question, thread="t1")
 
     answer = answers.ready[question.id]
     assert (answer["type"], answer["args"]) == ("edit", {"order": "78291", "amount": 1})
@@ -52,9 +52,9 @@ async def test_a_settled_item_answers_the_question_about_it(house: House) -> Non
 
 
 async def test_questions_that_are_not_about_this_call_get_no_answer(
-    house: House,
+    stack: Stack,
 ) -> None:
-    item, question = await decided(house)
+    item, question = await decided(stack)
     asked = cast("dict[str, object]", question.value)
 
     def forged(**changes: object) -> PendingInterrupt:
@@ -67,19 +67,19 @@ async def test_questions_that_are_not_about_this_call_get_no_answer(
         ("t1", forged(type="tool_approval")),
         ("t1", PendingInterrupt("f" * 32, "what is your name?")),
     ]:
-        answers = await answered(house, pending, thread=thread)
+        answers = await answered(stack, pending, thread=thread)
         assert (answers.ready, answers.unfit) == ({}, [])
 
 
 @pytest.mark.parametrize("item_id", ["{}.1", "ap_s0_" + "0" * 32 + ".0", "nonsense"])
 async def test_a_question_about_what_nobody_knows_ends_and_nothing_runs_by_it(
-    house: House, item_id: str
+    stack: Stack, item_id: str
 ) -> None:
-    item, question = await decided(house)
+    item, question = await decided(stack)
     asked = cast("dict[str, object]", question.value)
     unknown = {**asked, "item_id": item_id.format(item.id.rpartition(".")[0])}
 
-    answers = await answered(house, PendingInterrupt("f" * 32, unknown), thread="t1")
+    answers = await answered(stack, PendingInterrupt("f" * 32, unknown), thread="t1")
 
     [answer] = answers.ready.values()
     assert answer["type"] == "withdrawn"
@@ -87,17 +87,17 @@ async def test_a_question_about_what_nobody_knows_ends_and_nothing_runs_by_it(
 
 
 async def test_a_doubt_that_nobody_knows_ends_without_a_word_of_people(
-    house: House,
+    stack: Stack,
 ) -> None:
-    item, _ = await decided(house)
-    await lose_records(house.store.conn)
+    item, _ = await decided(stack)
+    await lose_records(stack.store.conn)
     value = {
         "type": RECONCILE_INTERRUPT,
         "item_id": item.id,
         "action_hash": digest.action_hash(item.requested),
     }
 
-    answers = await answered(house, PendingInterrupt("f" * 32, value), thread="t1")
+    answers = await answered(stack, PendingInterrupt("f" * 32, value), thread="t1")
 
     [answer] = answers.ready.values()
     found = ReconcileAnswer.model_validate(answer)
@@ -109,40 +109,40 @@ async def test_a_doubt_that_nobody_knows_ends_without_a_word_of_people(
 
 
 async def test_a_thread_whose_approval_the_store_lost_ends_with_the_next_message(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await house.ask(REFUND)
-        await house.asked()
-        await house.idle()
-        await lose_records(house.store.conn)
+    async with stack.working():
+        await stack.ask(REFUND)
+        await stack.asked()
+        await stack.idle()
+        await lose_records(stack.store.conn)
 
-        await house.say("hello")
+        await stack.say("hello")
 
         async def is_answered() -> bool:
-            told = await house.events(EventName.RUN_FINISHED)
+            told = await stack.events(EventName.RUN_FINISHED)
             return any(one.data.get("text") == "You said hello" for one in told)
 
         await eventually(is_answered)
-        await house.idle()
+        await stack.idle()
 
 
 async def test_an_answer_that_the_agent_would_refuse_is_never_sent(
-    house: House,
+    stack: Stack,
 ) -> None:
-    item, question = await decided(house)
+    item, question = await decided(stack)
     narrow: JsonObject = {"type": "object", "required": ["more"]}
     broken: JsonObject = {"type": 7}
 
     unfit = PendingInterrupt(question.id, question.value, narrow)
-    assert (await answered(house, unfit, thread="t1")).unfit == [item.id]
+    assert (await answered(stack, unfit, thread="t1")).unfit == [item.id]
 
     odd = PendingInterrupt(question.id, question.value, broken)
-    assert (await answered(house, odd, thread="t1")).ready
+    assert (await answered(stack, odd, thread="t1")).ready
 
 
-async def test_a_doubt_is_answered_by_what_became_of_the_item(house: House) -> None:
-    item, _ = await decided(house)
+async def test_a_doubt_is_answered_by_what_became_of_the_item(stack: Stack) -> None:
+    item, _ = await decided(stack)
     question = PendingInterrupt(
         "f" * 32,
         {
@@ -153,10 +153,10 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(house: House) -> N
     )
     found: dict[str, str] = {}
     for state in ItemState:
-        await house.store.conn.command(
-            "HSET", house.keys.head(item.id.rpartition(".")[0]), "0:s", state.value
+        await stack.store.conn.command(
+            "HSET", stack.keys.head(item.id.rpartition(".")[0]), "0:s", state.value
         )
-        answers = await answered(house, question, thread="t1")
+        answers = await answered(stack, question, thread="t1")
         if answers.ready:
             found[state] = str(answers.ready[question.id]["type"])
 
@@ -170,13 +170,13 @@ async def test_a_doubt_is_answered_by_what_became_of_the_item(house: House) -> N
 
     # With a result the claim gives it back; nothing runs.
     body = Result(ok=True, payload="{}").model_dump_json()
-    blobs = house.keys.blobs(item.id.rpartition(".")[0])
-    await house.store.conn.command("HSET", blobs, "0:r", body)
+    blobs = stack.keys.blobs(item.id.rpartition(".")[0])
+    await stack.store.conn.command("HSET", blobs, "0:r", body)
     for state in (ItemState.EXECUTED, ItemState.FAILED):
-        await house.store.conn.command(
-            "HSET", house.keys.head(item.id.rpartition(".")[0]), "0:s", state.value
+        await stack.store.conn.command(
+            "HSET", stack.keys.head(item.id.rpartition(".")[0]), "0:s", state.value
         )
-        answers = await answered(house, question, thread="t1")
+        answers = await answered(stack, question, thread="t1")
         assert answers.ready[question.id]["type"] == "rerun"
     # They were written by hand: no script gave them the lifetime of what has ended.
-    await lose_records(house.store.conn)
+    await lose_records(stack.store.conn)

@@ -11,7 +11,7 @@ from langchain_core.tools import tool
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import AT_ONCE, House
+from tests.resume.resume_stack import AT_ONCE, Stack
 from twokey.agent import guarded
 from twokey.gateway.approvals.decisions import Edit, Reject
 from twokey.gateway.approvals.events import EventName
@@ -54,125 +54,125 @@ def orders() -> Orders:
 
 
 @pytest.fixture
-async def house(store: Store, tmp_path: Path, orders: Orders) -> AsyncGenerator[House]:
+async def stack(store: Store, tmp_path: Path, orders: Orders) -> AsyncGenerator[Stack]:
     """Give a shop that also cancels orders, in the state that people approved."""
     more = guarded(cancel, recheck=orders.now)
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        yield House(store, LangGraphLocal(attached(sample_tools.graph(more), saver)))
+        yield Stack(store, LangGraphLocal(attached(sample_tools.graph(more), saver)))
 
 
-async def asked(house: House) -> Item:
+async def asked(stack: Stack) -> Item:
     """Ask to cancel an order; return the call, with no worker running."""
-    async with house.working():
-        await house.ask(CANCEL)
-        [item] = await house.asked()
-        await house.idle()
+    async with stack.working():
+        await stack.ask(CANCEL)
+        [item] = await stack.asked()
+        await stack.idle()
     return item
 
 
-async def waits_again(house: House) -> Item:
+async def waits_again(stack: Stack) -> Item:
     """Wait until the thread rests and asks about the call once more."""
 
     async def is_so() -> bool:
-        reopened = await house.events(EventName.ITEM_REOPENED)
-        return len(reopened) == 1 == len((await house.runner.probe("t1")).pending)
+        reopened = await stack.events(EventName.ITEM_REOPENED)
+        return len(reopened) == 1 == len((await stack.runner.probe("t1")).pending)
 
     await eventually(is_so)
-    await house.idle()
-    [item] = await house.items()
+    await stack.idle()
+    [item] = await stack.items()
     assert item.is_pending
     assert sample_tools.ledger() == []
     return item
 
 
-async def test_a_call_runs_in_the_state_that_was_approved(house: House) -> None:
-    await house.decide(await asked(house))
+async def test_a_call_runs_in_the_state_that_was_approved(stack: Stack) -> None:
+    await stack.decide(await asked(stack))
 
-    async with house.working():
-        words = await house.words()
+    async with stack.working():
+        words = await stack.words()
 
     assert words == "cancelled 78291"
     assert sample_tools.ledger() == ["cancel 78291"]
 
 
 async def test_a_call_in_another_state_waits_and_runs_once_when_it_is_approved(
-    house: House, orders: Orders
+    stack: Stack, orders: Orders
 ) -> None:
-    await house.decide(await asked(house))
+    await stack.decide(await asked(stack))
     orders.versions["78291"] = 4
 
-    async with house.working():
-        item = await waits_again(house)
+    async with stack.working():
+        item = await waits_again(stack)
         assert state_in(item.action) == BusinessState(value={"version": 4})
-        await house.decide(item)
-        words = await house.words()
+        await stack.decide(item)
+        words = await stack.words()
 
     assert words == "cancelled 78291"
     assert sample_tools.ledger() == ["cancel 78291"]
 
 
 async def test_a_call_in_another_state_is_rejected_like_any_other(
-    house: House, orders: Orders
+    stack: Stack, orders: Orders
 ) -> None:
-    await house.decide(await asked(house))
+    await stack.decide(await asked(stack))
     orders.versions["78291"] = 4
 
-    async with house.working():
-        await house.decide(await waits_again(house), Reject(reason="it was shipped"))
-        words = await house.words()
+    async with stack.working():
+        await stack.decide(await waits_again(stack), Reject(reason="it was shipped"))
+        words = await stack.words()
 
     assert "it was shipped" in words
     assert sample_tools.ledger() == []
 
 
 async def test_an_edit_to_another_order_is_approved_in_the_state_of_that_order(
-    house: House,
+    stack: Stack,
 ) -> None:
-    await house.decide(await asked(house), Edit(args={"order": "78292"}))
+    await stack.decide(await asked(stack), Edit(args={"order": "78292"}))
 
-    async with house.working():
-        item = await waits_again(house)
+    async with stack.working():
+        item = await waits_again(stack)
         assert item.edit is not None
         assert state_in(item.action) == BusinessState(value={"version": 8})
-        await house.decide(item)
-        words = await house.words()
+        await stack.decide(item)
+        words = await stack.words()
 
     assert "cancelled 78292" in words
     assert sample_tools.ledger() == ["cancel 78292"]
 
 
 async def test_a_state_that_cannot_be_read_is_read_again_until_it_can(
-    house: House, orders: Orders
+    stack: Stack, orders: Orders
 ) -> None:
-    await house.decide(await asked(house))
+    await stack.decide(await asked(stack))
     orders.is_down, orders.reads = True, 0
 
-    async with house.working(retries=AT_ONCE):
+    async with stack.working(retries=AT_ONCE):
 
         async def was_tried() -> bool:
             return orders.reads > 6
 
         await eventually(was_tried)
-        assert await house.states() == [ItemState.AUTHORIZED]
+        assert await stack.states() == [ItemState.AUTHORIZED]
         assert sample_tools.ledger() == []
         orders.is_down = False
-        words = await house.words()
+        words = await stack.words()
 
     assert words == "cancelled 78291"
     assert sample_tools.ledger() == ["cancel 78291"]
-    assert await house.events(EventName.RUN_PARKED) == []
+    assert await stack.events(EventName.RUN_PARKED) == []
 
 
 async def test_a_state_that_cannot_be_read_keeps_out_no_message(
-    house: House, orders: Orders
+    stack: Stack, orders: Orders
 ) -> None:
-    await house.decide(await asked(house))
+    await stack.decide(await asked(stack))
     orders.is_down = True
 
-    async with house.working():
-        await house.say("never mind")
-        words = await house.words()
+    async with stack.working():
+        await stack.say("never mind")
+        words = await stack.words()
 
     assert words == "You said never mind"
-    assert await house.states() == [ItemState.LAPSED]
+    assert await stack.states() == [ItemState.LAPSED]
     assert sample_tools.ledger() == []

@@ -11,7 +11,7 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.tools import BaseTool, tool
 
 from tests.resume import sample_tools
-from tests.resume.house import House, open_house
+from tests.resume.resume_stack import Stack, open_stack
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.bot.cards.fallbacks import of_card
 from twokey.gateway.protocol.states import ItemState
@@ -37,13 +37,13 @@ def other(to: str) -> str:
 
 
 @asynccontextmanager
-async def changed(store: Store, path: Path, given: BaseTool) -> AsyncGenerator[House]:
+async def changed(store: Store, path: Path, given: BaseTool) -> AsyncGenerator[Stack]:
     """Run the shop's agent with another tool, as after a deployment."""
     async with open_checkpoints(str(path)) as saver:
         graph = create_agent(
             sample_tools.obedient(), [given], middleware=[ApprovalMiddleware("shop")]
         )
-        yield House(store, LangGraphLocal(attached(graph, saver), agent="shop"), saver)
+        yield Stack(store, LangGraphLocal(attached(graph, saver), agent="shop"), saver)
 
 
 @pytest.mark.parametrize("is_early", [True, False], ids=["before", "after"])
@@ -64,19 +64,19 @@ async def test_a_call_whose_tool_changed_fails_and_the_agent_is_told_why(
     is_early: bool,
 ) -> None:
     path = tmp_path / "checkpoints.sqlite"
-    async with open_house(store, path) as house:
-        async with house.working():
-            await house.ask(REFUND)
-            [item] = await house.asked()
-            await house.idle()
+    async with open_stack(store, path) as stack:
+        async with stack.working():
+            await stack.ask(REFUND)
+            [item] = await stack.asked()
+            await stack.idle()
         if is_early:
-            await house.decide(item)
+            await stack.decide(item)
 
-    async with changed(store, path, given) as house, house.working():
+    async with changed(store, path, given) as stack, stack.working():
         if not is_early:
-            await house.decide(item)
-        assert told in await house.words()
-        [approval] = await house.approvals()
+            await stack.decide(item)
+        assert told in await stack.words()
+        [approval] = await stack.approvals()
 
     assert [one.state for one in approval.items] == [ItemState.FAILED]
     assert " ran" not in of_card(approval)

@@ -11,8 +11,8 @@ import psycopg
 import pytest
 
 from tests.resume import sample_tools
-from tests.resume.house import House
 from tests.resume.postgres_server import fresh_database
+from tests.resume.resume_stack import Stack
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
@@ -64,16 +64,16 @@ async def test_postgres_keeps_threads(store: Store, postgres: str) -> None:
     for amount in (1, 2):  # the second time the tables are there
         thread = f"pg-{os.getpid()}-{amount}"
         async with open_checkpoints(postgres) as saver:
-            house = House(store, LangGraphLocal(attached(sample_tools.graph(), saver)))
-            async with house.working():
+            stack = Stack(store, LangGraphLocal(attached(sample_tools.graph(), saver)))
+            async with stack.working():
                 call = ("refund", {"order": "1", "amount": amount})
-                await house.ask(call, thread=thread)
-                [item] = await house.asked(thread=thread)
+                await stack.ask(call, thread=thread)
+                [item] = await stack.asked(thread=thread)
         async with open_checkpoints(postgres) as saver:
-            house = House(store, LangGraphLocal(attached(sample_tools.graph(), saver)))
-            async with house.working():
-                await house.decide(item)
-                words = await house.words(thread=thread)
+            stack = Stack(store, LangGraphLocal(attached(sample_tools.graph(), saver)))
+            async with stack.working():
+                await stack.decide(item)
+                words = await stack.words(thread=thread)
         assert words == f"refunded 1 {amount}"
 
 

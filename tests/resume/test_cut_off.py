@@ -14,7 +14,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import AT_ONCE, House
+from tests.resume.resume_stack import AT_ONCE, Stack
 from twokey.agent.calls import Caller
 from twokey.agent.exact_runs import Handler
 from twokey.agent.results import ToolResult
@@ -49,14 +49,14 @@ EMAIL = ("email", {"to": "ana@example.org"})
 
 
 @pytest.fixture
-def failures(monkeypatch: pytest.MonkeyPatch, house: House) -> list[Exception]:
+def failures(monkeypatch: pytest.MonkeyPatch, stack: Stack) -> list[Exception]:
     """Raise these, one an attempt, before an e-mail asks and after its sibling did."""
-    house.store.retries = AT_ONCE
+    stack.store.retries = AT_ONCE
     errors: list[Exception] = [RuntimeError("never seen before")]
     held_before = Caller._held  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
 
     async def is_asking() -> bool:
-        return bool((await house.runner.probe("t1")).pending)
+        return bool((await stack.runner.probe("t1")).pending)
 
     async def held(
         self: Caller,
@@ -75,17 +75,17 @@ def failures(monkeypatch: pytest.MonkeyPatch, house: House) -> list[Exception]:
 
 
 async def test_a_call_that_failed_before_it_asked_asks_in_the_next_attempt(
-    house: House, failures: list[Exception]
+    stack: Stack, failures: list[Exception]
 ) -> None:
-    async with house.working():
-        await house.ask(REFUND, EMAIL)
-        for item in await house.asked(2):
-            await house.decide(item)
-        words = await house.words()
+    async with stack.working():
+        await stack.ask(REFUND, EMAIL)
+        for item in await stack.asked(2):
+            await stack.decide(item)
+        words = await stack.words()
 
     assert failures == []
     assert words == "refunded 78291 899 | mailed ana@example.org"
-    assert await house.states() == [ItemState.EXECUTED] * 2
+    assert await stack.states() == [ItemState.EXECUTED] * 2
 
 
 @pytest.mark.parametrize("checkpoints", range(1, 4))

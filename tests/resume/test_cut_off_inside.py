@@ -17,7 +17,7 @@ from langgraph.pregel import Pregel
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import DAN, POLICY, House
+from tests.resume.resume_stack import DAN, POLICY, Stack
 from tests.service.harness import person
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.decisions import Forbidden, Settled, Stale
@@ -84,8 +84,8 @@ def flow() -> Pregel[Any, Any, Any, Any]:
     return cast("Pregel[Any, Any, Any, Any]", builder.compile())
 
 
-class Nested(House):
-    """A house whose agent lets another one pay, unasked."""
+class Nested(Stack):
+    """A stack whose agent lets another one pay, unasked."""
 
     def __init__(self, store: Store, runner: LangGraphLocal) -> None:
         super().__init__(store, runner)
@@ -109,132 +109,132 @@ class Nested(House):
         self.runners["shop"] = self.runner
 
 
-async def opened(house: House, agent: str) -> bool:
+async def opened(stack: Stack, agent: str) -> bool:
     """Say whether an agent asked for anything yet."""
-    return any(item.ctx.agent == agent for item in await house.items())
+    return any(item.ctx.agent == agent for item in await stack.items())
 
 
-async def _are_both_pending(house: House) -> bool:
+async def _are_both_pending(stack: Stack) -> bool:
     """Say whether both agents inside wait for a person."""
-    return await house.states() == [ItemState.PENDING] * 2
+    return await stack.states() == [ItemState.PENDING] * 2
 
 
 @pytest.fixture
-async def house(store: Store, tmp_path: Path) -> AsyncGenerator[Nested]:
+async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Nested]:
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
         graph = sample_tools.graph(delegate)
         yield Nested(store, LangGraphLocal(attached(graph, saver)))
 
 
 async def test_an_agent_of_another_name_inside_a_tool_is_answered(
-    house: Nested,
+    stack: Nested,
 ) -> None:
-    async with house.working():
-        item = await house.delegated()
+    async with stack.working():
+        item = await stack.delegated()
 
-        mine = await house.decide(item, by=person("U0DAN"))
-        await house.decide(item)
+        mine = await stack.decide(item, by=person("U0DAN"))
+        await stack.decide(item)
 
-        assert await house.words() == "refunded 1 5"
+        assert await stack.words() == "refunded 1 5"
     assert isinstance(mine, Forbidden), "Dan asked for it, outside"
-    assert await house.states() == [ItemState.EXECUTED]
-    approval = (await house.approvals())[0]
+    assert await stack.states() == [ItemState.EXECUTED]
+    approval = (await stack.approvals())[0]
     assert approval.requester == DAN
     assert approval.origin is not None
 
 
-async def test_an_agent_that_is_a_node_of_a_graph_is_answered(house: Nested) -> None:
-    house.with_graph(flow())
-    async with house.working():
-        await house.say(ONE)
-        [item] = await house.asked()
-        await house.decide(item)
+async def test_an_agent_that_is_a_node_of_a_graph_is_answered(stack: Nested) -> None:
+    stack.with_graph(flow())
+    async with stack.working():
+        await stack.say(ONE)
+        [item] = await stack.asked()
+        await stack.decide(item)
 
-        assert await house.words() == "refunded 1 5"
+        assert await stack.words() == "refunded 1 5"
     assert item.ctx.ns.startswith("payer:")
 
 
 async def test_a_second_agent_in_one_tool_is_not_ended_by_the_first(
-    house: Nested,
+    stack: Nested,
 ) -> None:
-    house.with_graph(sample_tools.graph(delegate_twice))
-    async with house.working():
-        await house.ask(("delegate", {"task": ONE}))
-        [item] = await house.asked()
+    stack.with_graph(sample_tools.graph(delegate_twice))
+    async with stack.working():
+        await stack.ask(("delegate", {"task": ONE}))
+        [item] = await stack.asked()
         assert item.ctx.ns.endswith("|1")
-        await house.idle()
-        await house.decide(item)
+        await stack.idle()
+        await stack.decide(item)
 
-        assert await house.words() == "refunded 1 5"
-    assert await house.states() == [ItemState.EXECUTED]
+        assert await stack.words() == "refunded 1 5"
+    assert await stack.states() == [ItemState.EXECUTED]
 
 
 async def test_of_two_agents_at_once_in_one_tool_each_is_answered(
-    house: Nested,
+    stack: Nested,
 ) -> None:
-    house.with_graph(sample_tools.graph(delegate_both))
-    async with house.working():
-        await house.ask(("delegate", {"task": ONE}))
-        await eventually(lambda: _are_both_pending(house))
-        await house.idle()
-        first, second = await house.items()
-        await house.decide(second)
-        await house.idle()
-        await house.decide(first)
+    stack.with_graph(sample_tools.graph(delegate_both))
+    async with stack.working():
+        await stack.ask(("delegate", {"task": ONE}))
+        await eventually(lambda: _are_both_pending(stack))
+        await stack.idle()
+        first, second = await stack.items()
+        await stack.decide(second)
+        await stack.idle()
+        await stack.decide(first)
 
-        assert await house.words() == "refunded 1 5, refunded 1 5"
-    assert await house.states() == [ItemState.EXECUTED] * 2
+        assert await stack.words() == "refunded 1 5, refunded 1 5"
+    assert await stack.states() == [ItemState.EXECUTED] * 2
     assert len(sample_tools.ledger()) == 2
 
 
 @pytest.mark.parametrize("words", ["never mind", LOOK])
 async def test_a_new_message_ends_what_waits_inside_and_a_late_click_is_refused(
-    house: Nested, words: str
+    stack: Nested, words: str
 ) -> None:
-    async with house.working():
-        item = await house.delegated()
+    async with stack.working():
+        item = await stack.delegated()
 
-        await house.say(words)
-        await house.words()
-        late = await house.decide(item)
-        await house.idle()
+        await stack.say(words)
+        await stack.words()
+        late = await stack.decide(item)
+        await stack.idle()
 
     assert isinstance(late, Stale)
     assert late.state is ItemState.SUPERSEDED
-    [told] = await house.events(EventName.ITEM_SUPERSEDED)
+    [told] = await stack.events(EventName.ITEM_SUPERSEDED)
     assert (told.item, told.home.agent) == (item.id, "shop")
     assert not [line for line in sample_tools.ledger() if line.startswith("refund")]
 
 
 async def test_it_ends_before_the_new_message_has_been_worked_on(
-    house: Nested,
+    stack: Nested,
 ) -> None:
-    async with house.working():
-        item = await house.delegated()
+    async with stack.working():
+        item = await stack.delegated()
 
-        await house.ask(("refund", {"order": "2", "amount": 6}))
-        await eventually(lambda: opened(house, "shop"))
-        [outer] = await house.asked()
+        await stack.ask(("refund", {"order": "2", "amount": 6}))
+        await eventually(lambda: opened(stack, "shop"))
+        [outer] = await stack.asked()
 
         assert outer.ctx.agent == "shop"
-        assert isinstance(await house.decide(item), Stale)
-        await house.decide(outer)
-        assert await house.words() == "refunded 2 6"
+        assert isinstance(await stack.decide(item), Stale)
+        await stack.decide(outer)
+        assert await stack.words() == "refunded 2 6"
 
 
 @pytest.mark.parametrize("number", range(4))
 async def test_a_click_while_a_new_message_comes_has_one_end(
-    house: Nested, number: int
+    stack: Nested, number: int
 ) -> None:
-    async with house.working():
-        item = await house.delegated()
+    async with stack.working():
+        item = await stack.delegated()
 
         outcome, _ = await asyncio.gather(
-            house.decide(item), house.say(f"never mind {number}")
+            stack.decide(item), stack.say(f"never mind {number}")
         )
-        await house.idle()
+        await stack.idle()
 
-    [ended] = await house.states()
+    [ended] = await stack.states()
     refunds = [line for line in sample_tools.ledger() if line.startswith("refund")]
     if isinstance(outcome, Settled):
         # Decided first: it was carried out before the message, or came to nothing.

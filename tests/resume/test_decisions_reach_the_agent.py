@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.resume import sample_tools
-from tests.resume.house import House
+from tests.resume.resume_stack import Stack
 from twokey.gateway.approvals.decisions import Edit, Reject, Respond, Settled
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
@@ -11,55 +11,55 @@ from twokey.gateway.protocol.states import ItemState
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
 
-async def test_an_approved_call_runs_once_and_the_agent_says_so(house: House) -> None:
-    async with house.working():
-        await house.ask(REFUND)
-        [item] = await house.asked()
+async def test_an_approved_call_runs_once_and_the_agent_says_so(stack: Stack) -> None:
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
         assert sample_tools.ledger() == []
 
-        assert isinstance(await house.decide(item), Settled)
+        assert isinstance(await stack.decide(item), Settled)
 
-        assert await house.words() == "refunded 78291 899"
+        assert await stack.words() == "refunded 78291 899"
         assert len(sample_tools.ledger()) == 1
-        assert await house.states() == [ItemState.EXECUTED]
-        [told] = await house.events(EventName.RUN_FINISHED)
+        assert await stack.states() == [ItemState.EXECUTED]
+        [told] = await stack.events(EventName.RUN_FINISHED)
         assert (told.data["channel"], told.data["thread_ts"]) == ("C0SHOP", "1.0")
-        assert len(await house.events(EventName.RUN_STARTED)) == 1
+        assert len(await stack.events(EventName.RUN_STARTED)) == 1
 
 
 async def test_an_edited_call_runs_as_edited_and_the_agent_is_told(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await house.ask(REFUND)
-        [item] = await house.asked()
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
 
         edit = Edit(args={"order": "78291", "amount": 449.5}, reason="half is fair")
-        await house.decide(item, edit)
+        await stack.decide(item, edit)
 
-        words = await house.words()
+        words = await stack.words()
         assert "refunded 78291 449.5" in words
         assert "half is fair" in words
         assert [line.split()[2] for line in sample_tools.ledger()] == ["449.5"]
 
 
-async def test_a_rejected_call_does_not_run(house: House) -> None:
-    async with house.working():
-        await house.ask(REFUND)
-        [item] = await house.asked()
+async def test_a_rejected_call_does_not_run(stack: Stack) -> None:
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
 
-        await house.decide(item, Reject(reason="not this one"))
+        await stack.decide(item, Reject(reason="not this one"))
 
-        assert "not this one" in await house.words()
+        assert "not this one" in await stack.words()
         assert sample_tools.ledger() == []
 
 
-async def test_a_response_is_read_as_the_tools_answer(house: House) -> None:
-    async with house.working():
-        await house.ask(REFUND)
-        [item] = await house.asked()
+async def test_a_response_is_read_as_the_tools_answer(stack: Stack) -> None:
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
 
-        await house.decide(item, Respond(message="it was refunded yesterday"))
+        await stack.decide(item, Respond(message="it was refunded yesterday"))
 
-        assert "it was refunded yesterday" in await house.words()
+        assert "it was refunded yesterday" in await stack.words()
         assert sample_tools.ledger() == []

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import ANA, POLICY
+from tests.resume.resume_stack import ANA, POLICY
 from tests.resume.test_cut_off_inside import ONE, delegate
 from twokey.gateway.approvals.decisions import Approve, Click, Outcome, Settled, Stale
 from twokey.gateway.approvals.record import Approval

@@ -17,7 +17,7 @@ from typing_extensions import TypedDict
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import ANA, DAN, GIVING_UP, ORIGIN, POLICY, RULES
+from tests.resume.resume_stack import ANA, DAN, GIVING_UP, ORIGIN, POLICY, RULES
 from twokey.gateway.approvals.decisions import Approve, Click, Edit, Forbidden, Settled
 from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.config import Settings

@@ -9,7 +9,7 @@ import pytest
 from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariableType] - its overloads name generics without parameters
 from langchain_core.tools import tool
 
-from tests.agent.world import results
+from tests.agent.agent_runner import results
 from tests.conftest import eventually
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import calling, scripted

@@ -12,7 +12,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import AT_ONCE, RULES
+from tests.resume.resume_stack import AT_ONCE, RULES
 from tests.resume.test_run_outages import Provider
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import GraphError

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import RULES
+from tests.resume.resume_stack import RULES
 from tests.resume.test_embed import asked, decide, refund
 from twokey.cli.stopping import until_stopped
 from twokey.gateway.approvals.decisions import Settled

@@ -22,8 +22,8 @@ from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from tests.chaos.oracle import FORKS
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import POLICY, House
 from tests.resume.postgres_server import fresh_database
+from tests.resume.resume_stack import POLICY, Stack
 from twokey.gateway.approvals.decisions import Approve, Reconcile
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
@@ -86,31 +86,31 @@ class Halt:
 
 
 @asynccontextmanager
-async def gateway(url: str, database: str) -> AsyncGenerator[House]:
+async def gateway(url: str, database: str) -> AsyncGenerator[Stack]:
     """Open a gateway with connections of its own; nobody works in it yet."""
     store = Store(url, lease_ms=LEASE_MS)
     async with open_checkpoints(database) as saver:
         runner = LangGraphLocal(attached(sample_tools.graph(ping), saver), agent="shop")
-        house = House(store, runner, saver)
-        house.policy = RULES
-        yield house
+        stack = Stack(store, runner, saver)
+        stack.policy = RULES
+        yield stack
     await store.close()
 
 
-async def decide_all(house: House, kind: Kind) -> None:
+async def decide_all(stack: Stack, kind: Kind) -> None:
     """Approve what waits, and settle what is in doubt, until the thread has ended.
 
     Whether a call ran is known of a killed process. One that is paused may still run
     it, so nobody may say "again".
     """
-    for item in await house.items():
+    for item in await stack.items():
         if item.is_pending:
-            await house.decide(item, Approve())
+            await stack.decide(item, Approve())
         elif item.state is ItemState.IN_DOUBT:
             has_run = any(line.startswith(item.tool) for line in sample_tools.ledger())
             again = kind == "kill" and not has_run
             finding = Finding.RERUN if again else Finding.EXECUTED
-            await house.decide(item, Reconcile(finding=finding))
+            await stack.decide(item, Reconcile(finding=finding))
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from tests.conftest import eventually
 from tests.cut import Cut
 from tests.resume import postgres_server, sample_tools
-from tests.resume.house import House, open_house
+from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.errors import LeaseLost, StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume import fence_tables
@@ -205,22 +205,22 @@ async def test_every_holder_has_a_greater_fence_than_all_before(store: Store) ->
 
 
 async def test_under_a_lost_lease_nothing_is_asked_claimed_or_ended(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working() as gateway:
-        await house.ask(("refund", {"order": "1", "amount": 5.0}))
-        [item] = await house.asked()
-        await house.idle()
-        at = place(house.store)
+    async with stack.working() as gateway:
+        await stack.ask(("refund", {"order": "1", "amount": 5.0}))
+        [item] = await stack.asked()
+        await stack.idle()
+        at = place(stack.store)
 
         async def late() -> None:
-            await take_away(house.store, at)
+            await take_away(stack.store, at)
             await gateway.home.withdraw(frozenset({item.id}))
 
         with pytest.raises(LeaseLost):
-            await under_lease(house.store, at, late)
+            await under_lease(stack.store, at, late)
 
-    assert await house.states() == [ItemState.PENDING]
+    assert await stack.states() == [ItemState.PENDING]
 
 
 async def test_a_holder_that_is_cut_off_from_the_store_stops_by_its_own_clock(
@@ -304,13 +304,13 @@ async def test_a_writer_that_is_paused_in_a_transaction_holds_up_nobody_for_long
             )
 
 
-async def test_two_houses_of_one_store_never_fork_a_thread(
+async def test_two_stacks_of_one_store_never_fork_a_thread(
     store: Store, tmp_path: Path
 ) -> None:
     path = tmp_path / "checkpoints.db"
     async with (
-        open_house(store, path) as one,
-        open_house(store, path) as two,
+        open_stack(store, path) as one,
+        open_stack(store, path) as two,
         one.working(),
         two.working(),
     ):
@@ -320,11 +320,11 @@ async def test_two_houses_of_one_store_never_fork_a_thread(
         await history(one.runner)
 
 
-async def test_a_fence_that_cannot_rise_gives_nobody_a_lease(house: House) -> None:
+async def test_a_fence_that_cannot_rise_gives_nobody_a_lease(stack: Stack) -> None:
     """Beyond 2**53 Lua would give two holders one number."""
-    keys = house.keys
-    await house.store.conn.command("SET", keys.fences, str(2**53 - 2))
-    threads = house.store.threads
+    keys = stack.keys
+    await stack.store.conn.command("SET", keys.fences, str(2**53 - 2))
+    threads = stack.store.threads
     async with threads.lease(keys, "default", "shop", "t1") as last:
         assert last.fence == 2**53 - 1
 

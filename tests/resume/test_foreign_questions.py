@@ -15,7 +15,7 @@ from langgraph.types import Command, interrupt
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import POLICY, House
+from tests.resume.resume_stack import POLICY, Stack
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.policy.load import load_policy
@@ -71,76 +71,76 @@ def graph() -> Pregel[Any, Any, Any, Any]:
 
 
 @pytest.fixture
-async def house(store: Store, tmp_path: Path) -> AsyncGenerator[House]:
+async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
     """Give a gateway with that agent; people have an hour."""
     async with open_checkpoints(str(tmp_path / "checkpoints.db")) as saver:
-        opened = House(store, LangGraphLocal(attached(graph(), saver)))
+        opened = Stack(store, LangGraphLocal(attached(graph(), saver)))
         opened.policy = LONG
         yield opened
 
 
-async def told(house: House, name: EventName) -> Event:
+async def told(stack: Stack, name: EventName) -> Event:
     """Wait until people are told something of the run; return it."""
 
     async def is_so() -> bool:
-        return bool(await house.events(name))
+        return bool(await stack.events(name))
 
     await eventually(is_so)
-    [event] = await house.events(name)
+    [event] = await stack.events(name)
     return event
 
 
-async def wired(house: House) -> None:
+async def wired(stack: Stack) -> None:
     """Have a wire approved, which then asks for an account."""
-    await house.ask(("wire", {"order": "7"}))
-    [item] = await house.asked()
-    house.policy = SHORT
-    await house.decide(item)
+    await stack.ask(("wire", {"order": "7"}))
+    [item] = await stack.asked()
+    stack.policy = SHORT
+    await stack.decide(item)
 
 
 async def test_a_question_in_an_approved_tool_is_told_where_the_agent_was_asked(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await wired(house)
-        event = await told(house, EventName.RUN_ASKED)
+    async with stack.working():
+        await wired(stack)
+        event = await told(stack, EventName.RUN_ASKED)
 
     assert event.data["text"] == "Which account? <!channel> *now*"
     assert (event.data["channel"], event.data["ends"]) == ("C0SHOP", "ended")
     audited = [
         one
-        for one in await audit_entries(house.store.conn, house.keys)
+        for one in await audit_entries(stack.store.conn, stack.keys)
         if one.name is EventName.RUN_ASKED
     ]
     assert [one.data.get("text") for one in audited] == [None]
 
 
 async def test_nobodys_words_are_never_its_answer_and_the_run_ends_visibly(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await wired(house)
-        ended = await told(house, EventName.RUN_UNANSWERED)
-        await house.idle()
+    async with stack.working():
+        await wired(stack)
+        ended = await told(stack, EventName.RUN_UNANSWERED)
+        await stack.idle()
         assert ended.data["ends"] == "ended"
-        assert await house.states() == [ItemState.LAPSED]
+        assert await stack.states() == [ItemState.LAPSED]
 
-        await house.say("and now?")
-        words = await house.words()
+        await stack.say("and now?")
+        words = await stack.words()
 
     assert sample_tools.ledger() == []
     assert words == "You said and now?"
 
 
 async def test_a_gate_of_another_library_is_told_redacted_and_refuses_in_the_end(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.policy = SHORT
-    async with house.working():
-        await house.ask(PAY)
-        event = await told(house, EventName.RUN_ASKED)
-        ended = await told(house, EventName.RUN_UNANSWERED)
-        words = await house.words()
+    stack.policy = SHORT
+    async with stack.working():
+        await stack.ask(PAY)
+        event = await told(stack, EventName.RUN_ASKED)
+        ended = await told(stack, EventName.RUN_UNANSWERED)
+        words = await stack.words()
 
     assert "pay" in event.data["text"]
     assert "4111111111111111" not in event.data["text"]
@@ -150,57 +150,57 @@ async def test_a_gate_of_another_library_is_told_redacted_and_refuses_in_the_end
 
 
 async def test_a_call_behind_the_gate_of_another_library_goes_on_waiting(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.policy = SHORT
-    async with house.working():
-        await house.ask(PAY, ("refund", {"order": "1", "amount": 5}))
-        await told(house, EventName.RUN_ASKED)
-        [item] = await house.items()
+    stack.policy = SHORT
+    async with stack.working():
+        await stack.ask(PAY, ("refund", {"order": "1", "amount": 5}))
+        await told(stack, EventName.RUN_ASKED)
+        [item] = await stack.items()
         assert item.state is ItemState.PENDING
-        await house.decide(item)
-        words = await house.words()
+        await stack.decide(item)
+        words = await stack.words()
 
     assert "refunded 1 5" in words
     assert [line.split()[0] for line in sample_tools.ledger()] == ["refund"]
 
 
 async def test_it_is_told_once_however_often_the_thread_is_looked_at(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await house.ask(PAY)
-        await told(house, EventName.RUN_ASKED)
-        await house.store.queue(house.keys).put(resume())
+    async with stack.working():
+        await stack.ask(PAY)
+        await told(stack, EventName.RUN_ASKED)
+        await stack.store.queue(stack.keys).put(resume())
 
         async def is_taken() -> bool:
             # What is left is the job that ends the question.
-            length = await house.store.conn.command("XLEN", house.keys.jobs)
+            length = await stack.store.conn.command("XLEN", stack.keys.jobs)
             return length == 0
 
         await eventually(is_taken)
-        await told(house, EventName.RUN_ASKED)
+        await told(stack, EventName.RUN_ASKED)
 
 
 async def test_whoever_runs_the_agent_may_answer_it_by_themselves(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await house.ask(PAY)
-        await told(house, EventName.RUN_ASKED)
-    [asked] = (await house.runner.probe("t1")).pending
-    compiled = cast("Any", house.runner)._graph
+    async with stack.working():
+        await stack.ask(PAY)
+        await told(stack, EventName.RUN_ASKED)
+    [asked] = (await stack.runner.probe("t1")).pending
+    compiled = cast("Any", stack.runner)._graph
     answer: Command[Any] = Command(
         resume={asked.id: {"decisions": [{"type": "approve"}]}}
     )
-    async with house.working() as gateway:
+    async with stack.working() as gateway:
         with connected(gateway):
             await compiled.ainvoke(answer, {"configurable": {"thread_id": "t1"}})
-        await house.store.queue(house.keys).put(resume())
-        assert await house.words() == "paid 7"
+        await stack.store.queue(stack.keys).put(resume())
+        assert await stack.words() == "paid 7"
 
     assert sample_tools.ledger() == ["pay 7 1111"]
-    assert await house.events(EventName.RUN_UNANSWERED) == []
+    assert await stack.events(EventName.RUN_UNANSWERED) == []
 
 
 def resume() -> Job:

@@ -17,7 +17,7 @@ from langgraph.pregel import Pregel
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import ANA, AT_ONCE, RULES
+from tests.resume.resume_stack import ANA, AT_ONCE, RULES
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.agent.scripted_model import ScriptedModel, calling
 from twokey.gateway.approvals.decisions import Approve, Click

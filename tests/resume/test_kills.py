@@ -11,8 +11,8 @@ import pytest
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import House, open_house
 from tests.resume.processes import LEASE_MS, killed, worker
+from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.approvals.decisions import Reconcile
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
@@ -26,33 +26,33 @@ EMAIL = ("email", {"to": "ana@example.org"})
 
 
 @pytest.fixture
-async def house(store: Store, tmp_path: Path) -> AsyncGenerator[House]:
-    """Give a house whose leases are as short as those of the processes."""
+async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
+    """Give a stack whose leases are as short as those of the processes."""
     quick = Store(store.conn.url, lease_ms=LEASE_MS)
-    async with open_house(quick, tmp_path / "checkpoints.db") as opened:
+    async with open_stack(quick, tmp_path / "checkpoints.db") as opened:
         yield opened
     await quick.close()
 
 
 @pytest.fixture
 def checkpoints(tmp_path: Path) -> Path:
-    """Give the place where the processes keep their threads, as the house does."""
+    """Give the place where the processes keep their threads, as the stack does."""
     return tmp_path / "checkpoints.db"
 
 
 @pytest.mark.parametrize("point", ["before_claim", "finished"])
 async def test_a_kill_beside_the_tool_costs_nothing(
-    house: House, checkpoints: Path, point: str
+    stack: Stack, checkpoints: Path, point: str
 ) -> None:
-    async with worker(house.store.conn.url, checkpoints, die_at=point) as first:
-        await house.ask(REFUND, EMAIL)
-        refund, email = await house.asked(2)
-        await house.decide(refund)
+    async with worker(stack.store.conn.url, checkpoints, die_at=point) as first:
+        await stack.ask(REFUND, EMAIL)
+        refund, email = await stack.asked(2)
+        await stack.decide(refund)
         await killed(first)
 
-    async with worker(house.store.conn.url, checkpoints):
-        await house.decide(email)
-        words = await house.words()
+    async with worker(stack.store.conn.url, checkpoints):
+        await stack.decide(email)
+        words = await stack.words()
 
     assert words == "refunded 78291 899 | mailed ana@example.org"
     assert sorted(line.split()[0] for line in sample_tools.ledger()) == [
@@ -62,35 +62,35 @@ async def test_a_kill_beside_the_tool_costs_nothing(
 
 
 async def test_a_kill_between_two_questions_of_a_turn_loses_neither(
-    house: House, checkpoints: Path
+    stack: Stack, checkpoints: Path
 ) -> None:
-    url = house.store.conn.url
+    url = stack.store.conn.url
     async with worker(url, checkpoints, die_at="second_question") as first:
-        await house.ask(REFUND, EMAIL)
+        await stack.ask(REFUND, EMAIL)
         await killed(first)
-    assert len((await house.runner.probe("t1")).pending) == 1
+    assert len((await stack.runner.probe("t1")).pending) == 1
 
     async with worker(url, checkpoints):
-        for item in await house.asked(2):
-            await house.decide(item)
-        words = await house.words()
+        for item in await stack.asked(2):
+            await stack.decide(item)
+        words = await stack.words()
 
     assert words == "refunded 78291 899 | mailed ana@example.org"
-    assert await house.states() == [ItemState.EXECUTED] * 2
+    assert await stack.states() == [ItemState.EXECUTED] * 2
 
 
 async def test_a_call_that_was_approved_before_a_kill_waits_for_no_other_question(
-    house: House, checkpoints: Path
+    stack: Stack, checkpoints: Path
 ) -> None:
-    url = house.store.conn.url
+    url = stack.store.conn.url
     async with worker(url, checkpoints, die_at="before_claim") as first:
-        await house.ask(REFUND, EMAIL)
-        refund, _ = await house.asked(2)
-        await house.decide(refund)
+        await stack.ask(REFUND, EMAIL)
+        refund, _ = await stack.asked(2)
+        await stack.decide(refund)
         await killed(first)
 
     async def has_run() -> bool:
-        return await house.states() == [ItemState.EXECUTED, ItemState.PENDING]
+        return await stack.states() == [ItemState.EXECUTED, ItemState.PENDING]
 
     async with worker(url, checkpoints):
         await eventually(has_run)
@@ -98,56 +98,56 @@ async def test_a_call_that_was_approved_before_a_kill_waits_for_no_other_questio
 
 @pytest.mark.parametrize("point", ["claimed", "inside"])
 async def test_a_kill_inside_the_tool_is_shown_and_settled_by_a_person(
-    house: House, checkpoints: Path, point: str
+    stack: Stack, checkpoints: Path, point: str
 ) -> None:
-    async with worker(house.store.conn.url, checkpoints, die_at=point) as first:
-        await house.ask(REFUND)
-        [refund] = await house.asked()
-        await house.decide(refund)
+    async with worker(stack.store.conn.url, checkpoints, die_at=point) as first:
+        await stack.ask(REFUND)
+        [refund] = await stack.asked()
+        await stack.decide(refund)
         await killed(first)
     effects = 1 if point == "inside" else 0
 
-    async with worker(house.store.conn.url, checkpoints):
-        await eventually(lambda: _in_doubt(house))
-        await house.idle()
+    async with worker(stack.store.conn.url, checkpoints):
+        await eventually(lambda: _in_doubt(stack))
+        await stack.idle()
         assert len(sample_tools.ledger()) == effects
 
         finding = Finding.EXECUTED if effects else Finding.RERUN
-        [item] = await house.items()
-        await house.decide(item, Reconcile(finding=finding))
-        words = await house.words()
+        [item] = await stack.items()
+        await stack.decide(item, Reconcile(finding=finding))
+        words = await stack.words()
 
     assert len(sample_tools.ledger()) == 1
-    assert await house.states() == [ItemState.EXECUTED]
+    assert await stack.states() == [ItemState.EXECUTED]
     if finding is Finding.RERUN:
         assert words == "refunded 78291 899"
-    assert len(await house.events(EventName.ITEM_IN_DOUBT)) == 1
+    assert len(await stack.events(EventName.ITEM_IN_DOUBT)) == 1
 
 
 async def test_a_killed_idempotent_tool_runs_again_under_the_same_key(
-    house: House, checkpoints: Path
+    stack: Stack, checkpoints: Path
 ) -> None:
-    async with worker(house.store.conn.url, checkpoints, die_at="inside") as first:
-        await house.ask(EMAIL)
-        [email] = await house.asked()
-        await house.decide(email)
+    async with worker(stack.store.conn.url, checkpoints, die_at="inside") as first:
+        await stack.ask(EMAIL)
+        [email] = await stack.asked()
+        await stack.decide(email)
         await killed(first)
 
-    async with worker(house.store.conn.url, checkpoints):
-        assert await house.words() == "mailed ana@example.org"
+    async with worker(stack.store.conn.url, checkpoints):
+        assert await stack.words() == "mailed ana@example.org"
 
     keys = {line.split()[-1] for line in sample_tools.ledger()}
     assert (len(sample_tools.ledger()), len(keys)) == (2, 1)
-    assert await house.states() == [ItemState.EXECUTED]
+    assert await stack.states() == [ItemState.EXECUTED]
 
 
 async def test_a_stop_lets_the_running_tool_finish(
-    house: House, checkpoints: Path
+    stack: Stack, checkpoints: Path
 ) -> None:
-    async with worker(house.store.conn.url, checkpoints) as process:
-        await house.ask(("slow", {"order": "1", "seconds": 1.0}))
-        [slow] = await house.asked()
-        await house.decide(slow)
+    async with worker(stack.store.conn.url, checkpoints) as process:
+        await stack.ask(("slow", {"order": "1", "seconds": 1.0}))
+        [slow] = await stack.asked()
+        await stack.decide(slow)
         await eventually(_has_begun)
 
         process.send_signal(signal.SIGTERM)
@@ -156,14 +156,14 @@ async def test_a_stop_lets_the_running_tool_finish(
             assert await process.wait() == 0
 
     assert sample_tools.ledger() == ["begin 1", "end 1"]
-    assert await house.states() == [ItemState.EXECUTED]
-    assert await house.words() == "slow 1"
+    assert await stack.states() == [ItemState.EXECUTED]
+    assert await stack.words() == "slow 1"
 
 
 async def test_four_processes_carry_out_each_of_many_threads_once(
-    house: House, checkpoints: Path
+    stack: Stack, checkpoints: Path
 ) -> None:
-    url, threads = house.store.conn.url, [f"t{number}" for number in range(8)]
+    url, threads = stack.store.conn.url, [f"t{number}" for number in range(8)]
     async with (
         worker(url, checkpoints),
         worker(url, checkpoints),
@@ -171,13 +171,13 @@ async def test_four_processes_carry_out_each_of_many_threads_once(
         worker(url, checkpoints),
     ):
         for thread in threads:
-            await house.ask(("refund", {"order": thread, "amount": 1.0}), EMAIL,
+            await stack.ask(("refund", {"order": thread, "amount": 1.0}), EMAIL,
                             thread=thread)  # fmt: skip
         for thread in threads:
-            items = await house.asked(2, thread=thread)
-            await asyncio.gather(*(house.decide(item) for item in items * 3))
+            items = await stack.asked(2, thread=thread)
+            await asyncio.gather(*(stack.decide(item) for item in items * 3))
         for thread in threads:
-            words = await house.words(thread=thread)
+            words = await stack.words(thread=thread)
             assert words == f"refunded {thread} 1 | mailed ana@example.org"
 
     refunds = [line.split()[1] for line in sample_tools.ledger() if line[0] == "r"]
@@ -185,10 +185,10 @@ async def test_four_processes_carry_out_each_of_many_threads_once(
     assert len(sample_tools.ledger()) == 2 * len(threads)
 
 
-async def _in_doubt(house: House) -> bool:
-    state = await house.runner.probe("t1")
+async def _in_doubt(stack: Stack) -> bool:
+    state = await stack.runner.probe("t1")
     kinds = [str(one.value) for one in state.pending]
-    return await house.states() == [ItemState.IN_DOUBT] and any(
+    return await stack.states() == [ItemState.IN_DOUBT] and any(
         "twokey.reconcile" in kind for kind in kinds
     )
 

@@ -11,7 +11,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import MessagesState, StateGraph
 
 from tests.resume import sample_tools
-from tests.resume.house import RULES, House
+from tests.resume.resume_stack import RULES, Stack
 from twokey.agent import connected
 from twokey.gateway.approvals.answering import answer_for
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -22,12 +22,12 @@ from twokey.gateway.resume.runner import AnswerRefused
 
 
 @pytest.fixture
-async def waiting(house: House) -> AsyncGenerator[LangGraphLocal]:
+async def waiting(stack: Stack) -> AsyncGenerator[LangGraphLocal]:
     """Give a runner whose thread t1 asks about a refund."""
-    with connected(EveryLoop(house.store, lambda: RULES)):
+    with connected(EveryLoop(stack.store, lambda: RULES)):
         call = '[["refund", {"order": "1", "amount": 2}]]'
-        await house.runner.start("t1", call, key="k")
-        yield house.runner
+        await stack.runner.start("t1", call, key="k")
+        yield stack.runner
 
 
 async def test_a_question_that_is_not_open_is_refused_as_stale(
@@ -50,7 +50,7 @@ async def test_a_question_that_is_not_open_is_refused_as_stale(
     ],
 )
 async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
-    house: House, waiting: LangGraphLocal, answer: JsonObject
+    stack: Stack, waiting: LangGraphLocal, answer: JsonObject
 ) -> None:
     [question] = (await waiting.probe("t1")).pending
     with pytest.raises(AnswerRefused, match="does not fit") as caught:
@@ -58,9 +58,9 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
     assert not caught.value.is_stale
     assert sample_tools.ledger() == []
 
-    [item] = await house.items()
-    await house.decide(item)
-    [item] = await house.items()
+    [item] = await stack.items()
+    await stack.decide(item)
+    [item] = await stack.items()
     good = answer_for(item)
     assert good
     [question] = (await waiting.probe("t1")).pending
@@ -70,15 +70,15 @@ async def test_an_answer_that_does_not_fit_is_refused_and_the_question_stays(
 
 
 async def test_an_error_of_the_graph_is_not_taken_for_a_refused_answer(
-    house: House, waiting: LangGraphLocal, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, waiting: LangGraphLocal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def down(_results: list[str]) -> str:
         raise RuntimeError("the model is down")
 
     monkeypatch.setattr(sample_tools, "after_tools", down)
-    [item] = await house.items()
-    await house.decide(item)
-    [item] = await house.items()
+    [item] = await stack.items()
+    await stack.decide(item)
+    [item] = await stack.items()
     good = answer_for(item)
     assert good
     [question] = (await waiting.probe("t1")).pending
@@ -90,8 +90,8 @@ async def test_an_error_of_the_graph_is_not_taken_for_a_refused_answer(
     assert (state.is_cut_off, state.taken) == (True, "k")
 
 
-async def test_a_thread_that_nobody_began_does_not_exist(house: House) -> None:
-    assert not (await house.runner.probe("new")).exists
+async def test_a_thread_that_nobody_began_does_not_exist(stack: Stack) -> None:
+    assert not (await stack.runner.probe("new")).exists
 
 
 @pytest.mark.parametrize(

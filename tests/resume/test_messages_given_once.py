@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.resume import sample_tools
-from tests.resume.house import RULES, House
+from tests.resume.resume_stack import RULES, Stack
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.resume.every_loop import EveryLoop
@@ -19,64 +19,64 @@ def look_up(order: str) -> str:
     return json.dumps([["look_up", {"order": order}]])
 
 
-async def taken_by_one_that_dies(house: House, text: str) -> Delivery:
+async def taken_by_one_that_dies(stack: Stack, text: str) -> Delivery:
     """Give the thread a message as a worker that dies before it acknowledges it."""
-    queue = house.store.queue(house.keys)
+    queue = stack.store.queue(stack.keys)
     await queue.prepare()
-    await house.say(text)
+    await stack.say(text)
     delivery = await queue.take("one-that-dies", block_ms=1000)
     assert delivery
-    with connected(EveryLoop(house.store, lambda: RULES)):
-        await house.runner.start("t1", delivery.job.input, key=delivery.job.id)
+    with connected(EveryLoop(stack.store, lambda: RULES)):
+        await stack.runner.start("t1", delivery.job.input, key=delivery.job.id)
     return delivery
 
 
 async def test_a_message_that_another_one_overtook_is_not_given_again(
-    house: House,
+    stack: Stack,
 ) -> None:
-    await taken_by_one_that_dies(house, look_up("A"))
-    await house.say(look_up("B"))
+    await taken_by_one_that_dies(stack, look_up("A"))
+    await stack.say(look_up("B"))
 
-    async with house.working():
-        await house.words(2)
-        await house.idle()
+    async with stack.working():
+        await stack.words(2)
+        await stack.idle()
 
     assert sample_tools.ledger() == ["look_up A", "look_up B"]
-    told = await house.events(EventName.RUN_FINISHED)
+    told = await stack.events(EventName.RUN_FINISHED)
     assert [one.data["text"] for one in told] == ["found A", "found B"]
 
 
 @pytest.mark.parametrize("others", [1, 12])
-async def test_it_is_known_however_many_came_since(house: House, others: int) -> None:
-    delivery = await taken_by_one_that_dies(house, look_up("A"))
-    async with house.working():
+async def test_it_is_known_however_many_came_since(stack: Stack, others: int) -> None:
+    delivery = await taken_by_one_that_dies(stack, look_up("A"))
+    async with stack.working():
         for number in range(others):
-            await house.say(look_up(f"B{number}"))
-        await house.words(others + 1)
+            await stack.say(look_up(f"B{number}"))
+        await stack.words(others + 1)
         # Under another id of the stream, as a job that was put back comes again.
-        await house.store.queue(house.keys).put(delivery.job)
-        await house.idle()
+        await stack.store.queue(stack.keys).put(delivery.job)
+        await stack.idle()
 
     assert sample_tools.ledger().count("look_up A") == 1
 
 
-async def test_the_same_words_said_twice_are_two_messages(house: House) -> None:
-    async with house.working():
-        await house.say(look_up("A"))
-        await house.words()
-        await house.say(look_up("A"))
-        await house.words(2)
+async def test_the_same_words_said_twice_are_two_messages(stack: Stack) -> None:
+    async with stack.working():
+        await stack.say(look_up("A"))
+        await stack.words()
+        await stack.say(look_up("A"))
+        await stack.words(2)
 
     assert sample_tools.ledger() == ["look_up A"] * 2
 
 
-async def test_a_message_without_an_id_is_known_by_its_delivery(house: House) -> None:
+async def test_a_message_without_an_id_is_known_by_its_delivery(stack: Stack) -> None:
     job = Job(kind=JobKind.START, tenant="default", agent="shop", thread="t1")
-    queue = house.store.queue(house.keys)
-    async with house.working():
+    queue = stack.store.queue(stack.keys)
+    async with stack.working():
         await queue.put(job.with_(input=look_up("A")))
-        await house.words()
+        await stack.words()
         await queue.put(job.with_(input=look_up("A")))
-        await house.words(2)
+        await stack.words(2)
 
     assert sample_tools.ledger() == ["look_up A"] * 2

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from tests.resume.house import House
+from tests.resume.resume_stack import Stack
 
 
 async def test_a_call_without_a_name_does_not_run_and_its_neighbour_waits(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await house.ask(("", {"order": "1"}), ("refund", {"order": "1", "amount": 5}))
-        [item] = await house.asked()
-        await house.decide(item)
-        words = await house.words()
+    async with stack.working():
+        await stack.ask(("", {"order": "1"}), ("refund", {"order": "1", "amount": 5}))
+        [item] = await stack.asked()
+        await stack.decide(item)
+        words = await stack.words()
 
     assert item.tool == "refund"
     assert "names no tool" in words

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.resume.house import House
+from tests.resume.resume_stack import Stack
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.retries import Retries
@@ -20,13 +20,13 @@ RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
 OLD_MS = int(RETENTION.total_seconds() * 1000) + 60_000
 
 
-def place(house: House) -> Place:
-    return Place(house.keys, "default", "shop", "t1")
+def place(stack: Stack) -> Place:
+    return Place(stack.keys, "default", "shop", "t1")
 
 
-async def aged(house: House) -> None:
+async def aged(stack: Stack) -> None:
     """Let everything that is kept of the run have happened long ago."""
-    keys, conn, run = house.keys, house.store.conn, place(house).run
+    keys, conn, run = stack.keys, stack.store.conn, place(stack).run
     row = json.loads(text(await conn.command("HGET", keys.stalled, run)))
     moments = {name: row[name] - OLD_MS for name in row if name.endswith("_ms")}
     old = {name: max(0, at_ms) for name, at_ms in moments.items()}
@@ -36,64 +36,64 @@ async def aged(house: House) -> None:
         await conn.command("ZADD", zset, "XX", old["at_ms"], run)
 
 
-async def parked(house: House) -> None:
+async def parked(stack: Stack) -> None:
     """Let the run fail for a reason that cannot pass."""
-    await Retries(house.store).failed(place(house), KeyError(), left=RESUME)
+    await Retries(stack.store).failed(place(stack), KeyError(), left=RESUME)
 
 
-async def is_kept(house: House) -> bool:
+async def is_kept(stack: Stack) -> bool:
     """Let a process look what is old; say whether the run is still there."""
-    await Retries(house.store).forget_old()
-    found = await house.store.stalled.find(house.keys, place(house).run)
+    await Retries(stack.store).forget_old()
+    found = await stack.store.stalled.find(stack.keys, place(stack).run)
     return found is not None
 
 
-async def test_a_parked_run_is_forgotten_when_its_approvals_are(house: House) -> None:
-    await parked(house)
-    assert await is_kept(house)
-    await aged(house)
+async def test_a_parked_run_is_forgotten_when_its_approvals_are(stack: Stack) -> None:
+    await parked(stack)
+    assert await is_kept(stack)
+    await aged(stack)
 
-    assert not await is_kept(house)
-    assert len(await house.events(EventName.RUN_DROPPED)) == 1
+    assert not await is_kept(stack)
+    assert len(await stack.events(EventName.RUN_DROPPED)) == 1
 
 
 @pytest.mark.parametrize("state", ["pending", "in_doubt"])
 async def test_a_run_is_kept_while_people_have_to_say_something(
-    house: House, state: str
+    stack: Stack, state: str
 ) -> None:
-    async with house.working():
-        await house.ask(REFUND)
-        [item] = await house.asked()
-        await house.idle()
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+        await stack.idle()
     approval = item.id.rpartition(".")[0]
     if state == "in_doubt":  # nothing of it happens by itself
-        head = house.keys.head(approval)
-        await house.store.conn.command("HSET", head, "0:s", state)
-        await house.store.conn.command("ZREM", house.keys.expiry, approval)
-    await parked(house)
-    await aged(house)
+        head = stack.keys.head(approval)
+        await stack.store.conn.command("HSET", head, "0:s", state)
+        await stack.store.conn.command("ZREM", stack.keys.expiry, approval)
+    await parked(stack)
+    await aged(stack)
 
-    assert await is_kept(house)
+    assert await is_kept(stack)
 
 
 async def test_a_run_that_nobody_serves_is_forgotten_with_its_job(
-    house: House,
+    stack: Stack,
 ) -> None:
-    queue, retries = house.store.queue(house.keys), Retries(house.store)
+    queue, retries = stack.store.queue(stack.keys), Retries(stack.store)
     await queue.prepare()
     await queue.put(RESUME)
     taken = await queue.take("another", block_ms=1)
     assert taken
-    await retries.unserved(place(house), taken)
-    await aged(house)
-    await house.store.conn.command(
-        "ZADD", house.keys.retry, "XX", 0, RESUME.model_dump_json()
+    await retries.unserved(place(stack), taken)
+    await aged(stack)
+    await stack.store.conn.command(
+        "ZADD", stack.keys.retry, "XX", 0, RESUME.model_dump_json()
     )
     await queue.requeue_due()
     taken = await queue.take("another", block_ms=1)
     assert taken
-    await retries.unserved(place(house), taken)
-    assert await house.store.stalled.counts(house.keys) == (1, 0)
+    await retries.unserved(place(stack), taken)
+    assert await stack.store.stalled.counts(stack.keys) == (1, 0)
 
-    assert not await is_kept(house)
+    assert not await is_kept(stack)
     assert await queue.depth() == 0

@@ -12,7 +12,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import House, open_house
+from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.approvals.decisions import Reconcile
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
@@ -23,22 +23,22 @@ REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
 
 async def test_a_stop_without_grace_hands_the_job_back_and_hides_no_doubt(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working(grace_s=0.05):
-        await house.ask(("slow", {"order": "1", "seconds": 0.7}))
-        [slow] = await house.asked()
-        await house.idle()  # or the job that asked would take the decision along
-        await house.decide(slow)
+    async with stack.working(grace_s=0.05):
+        await stack.ask(("slow", {"order": "1", "seconds": 0.7}))
+        [slow] = await stack.asked()
+        await stack.idle()  # or the job that asked would take the decision along
+        await stack.decide(slow)
         await eventually(_has_begun)
 
-    assert await house.store.queue(house.keys).depth() == 1
-    async with house.working():
-        await eventually(lambda: _is_in_doubt(house))
-        await house.idle()
-        [item] = await house.items()
-        await house.decide(item, Reconcile(finding=Finding.EXECUTED))
-        await house.words()
+    assert await stack.store.queue(stack.keys).depth() == 1
+    async with stack.working():
+        await eventually(lambda: _is_in_doubt(stack))
+        await stack.idle()
+        [item] = await stack.items()
+        await stack.decide(item, Reconcile(finding=Finding.EXECUTED))
+        await stack.words()
 
     assert sample_tools.ledger() == ["begin 1", "end 1"]
 
@@ -51,21 +51,21 @@ async def test_a_killed_store_loses_no_decision_and_the_worker_finds_it_again(
     async with AsyncExitStack() as engines:
         await first.__aenter__()
         store = Store(first.url, lease_ms=1000)
-        async with open_house(store, tmp_path / "checkpoints.db") as house:
-            async with house.working():
-                await house.ask(REFUND)
-                [item] = await house.asked()
-            await house.decide(item)
+        async with open_stack(store, tmp_path / "checkpoints.db") as stack:
+            async with stack.working():
+                await stack.ask(REFUND)
+                [item] = await stack.asked()
+            await stack.decide(item)
             assert first.pid
             os.kill(first.pid, signal.SIGKILL)
             await first.__aexit__(None, None, None)
 
             starting = asyncio.create_task(engines.enter_async_context(second))
-            async with house.working():  # nobody is there yet
+            async with stack.working():  # nobody is there yet
                 await starting
-                assert await house.words() == "refunded 78291 899"
-                await house.idle()
-            assert await house.states() == [ItemState.EXECUTED]
+                assert await stack.words() == "refunded 78291 899"
+                await stack.idle()
+            assert await stack.states() == [ItemState.EXECUTED]
         await store.close()
     assert len(sample_tools.ledger()) == 1
 
@@ -74,5 +74,5 @@ async def _has_begun() -> bool:
     return bool(sample_tools.ledger())
 
 
-async def _is_in_doubt(house: House) -> bool:
-    return await house.states() == [ItemState.IN_DOUBT]
+async def _is_in_doubt(stack: Stack) -> bool:
+    return await stack.states() == [ItemState.IN_DOUBT]

@@ -17,7 +17,7 @@ from langchain.agents.middleware import (
 from langchain_core.messages import AIMessage, ToolMessage
 
 from tests.resume import sample_tools
-from tests.resume.house import RULES
+from tests.resume.resume_stack import RULES
 from tests.resume.test_halted_threads import agent, items, saying
 from twokey.agent import ApprovalMiddleware
 from twokey.gateway.embed import Twokey

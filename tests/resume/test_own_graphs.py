@@ -24,7 +24,7 @@ from langgraph.pregel import Pregel
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import ANA, RULES
+from tests.resume.resume_stack import ANA, RULES
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.decisions import Approve, Click
 from twokey.gateway.approvals.record import Item, approval_of

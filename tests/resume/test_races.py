@@ -10,7 +10,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import House, open_house
+from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.approvals.decisions import Settled, Stale
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import ThreadUnavailable
@@ -23,28 +23,28 @@ EMAIL = ("email", {"to": "ana@example.org"})
 
 
 @pytest.fixture
-async def second(house: House, tmp_path: Path) -> AsyncGenerator[House]:
-    """Give another process's view of the same house."""
-    store = Store(house.store.conn.url, lease_ms=2000)
-    async with open_house(store, tmp_path / "checkpoints.db") as opened:
+async def second(stack: Stack, tmp_path: Path) -> AsyncGenerator[Stack]:
+    """Give another process's view of the same stack."""
+    store = Store(stack.store.conn.url, lease_ms=2000)
+    async with open_stack(store, tmp_path / "checkpoints.db") as opened:
         yield opened
     await store.close()
 
 
 @pytest.mark.slow
 async def test_two_workers_with_the_last_two_items_never_lose_the_continuation(
-    house: House, second: House
+    stack: Stack, second: Stack
 ) -> None:
     threads = [f"t{number}" for number in range(40)]
-    async with house.working(), second.working():
+    async with stack.working(), second.working():
         for thread in threads:
-            await house.ask(("refund", {"order": thread, "amount": 1.0}), EMAIL,
+            await stack.ask(("refund", {"order": thread, "amount": 1.0}), EMAIL,
                             thread=thread)  # fmt: skip
         for thread in threads:
-            items = await house.asked(2, thread=thread)
-            await asyncio.gather(*(house.decide(item) for item in items))
+            items = await stack.asked(2, thread=thread)
+            await asyncio.gather(*(stack.decide(item) for item in items))
         for thread in threads:
-            words = await house.words(thread=thread)
+            words = await stack.words(thread=thread)
             assert words == f"refunded {thread} 1 | mailed ana@example.org"
 
     assert (
@@ -56,92 +56,92 @@ async def test_two_workers_with_the_last_two_items_never_lose_the_continuation(
 
 @pytest.mark.slow
 async def test_three_clicks_during_a_slow_tool_are_one_execution(
-    house: House, second: House
+    stack: Stack, second: Stack
 ) -> None:
-    async with house.working(), second.working():
-        await house.ask(("slow", {"order": "1", "seconds": 2.0}))
-        [slow] = await house.asked()
+    async with stack.working(), second.working():
+        await stack.ask(("slow", {"order": "1", "seconds": 2.0}))
+        [slow] = await stack.asked()
 
-        first = await house.decide(slow)
+        first = await stack.decide(slow)
         await eventually(_has_begun)
-        again = [await house.decide(slow) for _ in range(2)]
+        again = [await stack.decide(slow) for _ in range(2)]
         for _ in range(3):  # and what a lost acknowledgement would bring back
-            await house.store.queue(house.keys).put(_resume("t1"))
+            await stack.store.queue(stack.keys).put(_resume("t1"))
 
-        assert await house.words() == "slow 1"
-        await house.idle()
+        assert await stack.words() == "slow 1"
+        await stack.idle()
 
     assert isinstance(first, Settled)
     assert all(isinstance(outcome, Stale) for outcome in again)
     assert sample_tools.ledger() == ["begin 1", "end 1"]
-    assert len(await house.events(EventName.ITEM_EXECUTING)) == 1
+    assert len(await stack.events(EventName.ITEM_EXECUTING)) == 1
 
 
 async def test_a_tool_that_outlives_every_lease_is_run_once(
     store: Store, tmp_path: Path
 ) -> None:
-    houses = [Store(store.conn.url, lease_ms=400) for _ in range(2)]
+    stacks = [Store(store.conn.url, lease_ms=400) for _ in range(2)]
     place = tmp_path / "checkpoints.db"
     async with (
-        open_house(houses[0], place) as house,
-        open_house(houses[1], place) as other,
-        house.working(),
+        open_stack(stacks[0], place) as stack,
+        open_stack(stacks[1], place) as other,
+        stack.working(),
         other.working(),
     ):
-        await house.ask(("slow", {"order": "1", "seconds": 1.5}))
-        [slow] = await house.asked()
-        await house.decide(slow)
-        assert await house.words() == "slow 1"
-        await house.idle()
+        await stack.ask(("slow", {"order": "1", "seconds": 1.5}))
+        [slow] = await stack.asked()
+        await stack.decide(slow)
+        assert await stack.words() == "slow 1"
+        await stack.idle()
 
         assert sample_tools.ledger() == ["begin 1", "end 1"]
-        assert await house.events(EventName.ITEM_IN_DOUBT) == []
-    for one in houses:
+        assert await stack.events(EventName.ITEM_IN_DOUBT) == []
+    for one in stacks:
         await one.close()
 
 
 async def test_a_job_finds_the_process_that_runs_its_agent(
-    house: House, second: House
+    stack: Stack, second: Stack
 ) -> None:
     second.runners.clear()
     async with second.working():
-        await house.say("hello")
-        await eventually(lambda: _waits_in_retry(house))
-        async with house.working():
-            assert await house.words() == "You said hello"
+        await stack.say("hello")
+        await eventually(lambda: _waits_in_retry(stack))
+        async with stack.working():
+            assert await stack.words() == "You said hello"
 
 
-async def test_jobs_that_find_nothing_to_do_change_nothing(house: House) -> None:
-    async with house.working():
-        await house.ask(EMAIL)
-        [email] = await house.asked()
-        queue = house.store.queue(house.keys)
+async def test_jobs_that_find_nothing_to_do_change_nothing(stack: Stack) -> None:
+    async with stack.working():
+        await stack.ask(EMAIL)
+        [email] = await stack.asked()
+        queue = stack.store.queue(stack.keys)
         await asyncio.gather(*(queue.put(_resume("t1")) for _ in range(50)))
         await queue.put(_resume("no-such-thread"))
-        await house.idle()
+        await stack.idle()
         assert sample_tools.ledger() == []
 
-        await house.decide(email)
-        await house.words()
+        await stack.decide(email)
+        await stack.words()
         await asyncio.gather(*(queue.put(_resume("t1")) for _ in range(50)))
-        await house.idle()
+        await stack.idle()
 
     assert len(sample_tools.ledger()) == 1
-    assert len(await house.events(EventName.RUN_FINISHED)) == 1
+    assert len(await stack.events(EventName.RUN_FINISHED)) == 1
 
 
-async def test_only_one_at_a_time_runs_a_thread(house: House) -> None:
-    at = Place(house.keys, "default", "shop", "t1")
+async def test_only_one_at_a_time_runs_a_thread(stack: Stack) -> None:
+    at = Place(stack.keys, "default", "shop", "t1")
 
     async def outer() -> str:
         with pytest.raises(ThreadUnavailable):
-            await under_lease(house.store, at, inner)
+            await under_lease(stack.store, at, inner)
         return "done"
 
     async def inner() -> str:
         raise AssertionError("two ran one thread")
 
-    assert await under_lease(house.store, at, outer) == "done"
+    assert await under_lease(stack.store, at, outer) == "done"
 
 
 async def test_work_stops_when_its_lease_is_lost(store: Store) -> None:
@@ -167,8 +167,8 @@ def _resume(thread: str) -> Job:
     return Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread=thread)
 
 
-async def _waits_in_retry(house: House) -> bool:
-    return await house.store.conn.command("ZCARD", house.keys.retry) == 1
+async def _waits_in_retry(stack: Stack) -> bool:
+    return await stack.store.conn.command("ZCARD", stack.keys.retry) == 1
 
 
 async def _has_begun() -> bool:

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import House, open_house
+from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.recovering import THREAD_LOST
 from twokey.gateway.protocol.states import ItemState
@@ -21,9 +21,9 @@ from twokey.gateway.store.store import Store
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
 
-def looking(house: House) -> Recovery:
+def looking(stack: Stack) -> Recovery:
     """Return what looks at both sides."""
-    return Recovery(house.store, Runners(house.runners, house.saver))
+    return Recovery(stack.store, Runners(stack.runners, stack.saver))
 
 
 def forget_checkpoints(folder: Path) -> None:
@@ -32,64 +32,64 @@ def forget_checkpoints(folder: Path) -> None:
         file.unlink()
 
 
-async def problems(house: House) -> list[str]:
+async def problems(stack: Stack) -> list[str]:
     """Return what a look finds, without changing anything."""
-    return [gap.problem for gap in (await looking(house).compare()).gaps]
+    return [gap.problem for gap in (await looking(stack).compare()).gaps]
 
 
-async def waits(house: House, thread: str = "t1") -> None:
+async def waits(stack: Stack, thread: str = "t1") -> None:
     """Let a thread rest on the question about a refund."""
-    async with house.working():
-        await house.ask(REFUND, thread=thread)
-        await house.asked(thread=thread)
-        await house.idle()
+    async with stack.working():
+        await stack.ask(REFUND, thread=thread)
+        await stack.asked(thread=thread)
+        await stack.idle()
 
 
-async def all_ended(house: House) -> bool:
+async def all_ended(stack: Stack) -> bool:
     """Say whether nothing waits in the store any more."""
-    return not await house.store.approvals.scheduled(house.keys)
+    return not await stack.store.approvals.scheduled(stack.keys)
 
 
 async def test_a_thread_whose_record_is_lost_is_told_so_and_ends(
-    house: House,
+    stack: Stack,
 ) -> None:
-    await waits(house)
-    await house.store.conn.command("FLUSHALL")
+    await waits(stack)
+    await stack.store.conn.command("FLUSHALL")
 
-    assert await problems(house) == [recovery.RECORD_LOST]
-    async with house.working():
-        told = await house.words()
+    assert await problems(stack) == [recovery.RECORD_LOST]
+    async with stack.working():
+        told = await stack.words()
 
     assert "has no record of this call" in told
     assert "Look before you ask again whether it ran before." in told
     assert sample_tools.ledger() == []
-    assert await problems(house) == []
+    assert await problems(stack) == []
 
 
 async def test_an_approved_call_whose_thread_is_gone_ends_at_the_next_start(
     store: Store, tmp_path: Path
 ) -> None:
     file = tmp_path / "checkpoints.sqlite"
-    async with open_house(store, file) as house:
-        await waits(house)
-        await waits(house, "t2")
-        [item] = await house.items()
-        await house.decide(item)
+    async with open_stack(store, file) as stack:
+        await waits(stack)
+        await waits(stack, "t2")
+        [item] = await stack.items()
+        await stack.decide(item)
     forget_checkpoints(tmp_path)
 
     # As ten minutes later: nobody used other checkpoints in the meantime.
-    await store.conn.command("DEL", house.keys.marks("default"))
-    async with open_house(store, file) as house:
-        assert await problems(house) == [recovery.THREAD_GONE] * 2
-        async with house.working():
-            await eventually(lambda: all_ended(house))
+    await store.conn.command("DEL", stack.keys.marks("default"))
+    async with open_stack(store, file) as stack:
+        assert await problems(stack) == [recovery.THREAD_GONE] * 2
+        async with stack.working():
+            await eventually(lambda: all_ended(stack))
 
-            assert await house.states() == [ItemState.LAPSED]
-            assert await house.states("t2") == [ItemState.WITHDRAWN]
-        [lapsed] = await house.events(EventName.ITEM_LAPSED)
+            assert await stack.states() == [ItemState.LAPSED]
+            assert await stack.states("t2") == [ItemState.WITHDRAWN]
+        [lapsed] = await stack.events(EventName.ITEM_LAPSED)
         assert (lapsed.reason, lapsed.actor) == (THREAD_LOST, "twokey")
-        assert await house.events(EventName.ITEM_WITHDRAWN, "t2")
-        assert await problems(house) == []
+        assert await stack.events(EventName.ITEM_WITHDRAWN, "t2")
+        assert await problems(stack) == []
     assert sample_tools.ledger() == []
 
 
@@ -97,73 +97,73 @@ async def test_a_thread_of_older_checkpoints_goes_on_with_what_was_decided(
     store: Store, tmp_path: Path
 ) -> None:
     file, copy = tmp_path / "checkpoints.sqlite", tmp_path / "copy"
-    async with open_house(store, file) as house:
-        await waits(house)
+    async with open_stack(store, file) as stack:
+        await waits(stack)
     copy.write_bytes(file.read_bytes())
-    async with open_house(store, file) as house, house.working():
-        [item] = await house.items()
-        await house.decide(item)
-        ran = await house.words()
+    async with open_stack(store, file) as stack, stack.working():
+        [item] = await stack.items()
+        await stack.decide(item)
+        ran = await stack.words()
     forget_checkpoints(tmp_path)
     copy.rename(file)
 
-    async with open_house(store, file) as house:
-        assert await problems(house) == [recovery.DECIDED]
-        async with house.working():
-            assert await house.words(2) == ran
+    async with open_stack(store, file) as stack:
+        assert await problems(stack) == [recovery.DECIDED]
+        async with stack.working():
+            assert await stack.words(2) == ran
 
     assert len(sample_tools.ledger()) == 1
 
 
-async def test_what_waits_as_it_should_is_left_alone(house: House) -> None:
-    await waits(house)
+async def test_what_waits_as_it_should_is_left_alone(stack: Stack) -> None:
+    await waits(stack)
 
-    found = await looking(house).compare()
+    found = await looking(stack).compare()
 
     assert (found.gaps, found.unserved, found.is_whole) == ((), 0, True)
 
 
-async def test_a_call_that_its_thread_forgot_is_found(house: House) -> None:
-    await waits(house)
-    await house.runner.delete("t1")
-    await house.runner.start("t1", "hello", key="k")
+async def test_a_call_that_its_thread_forgot_is_found(stack: Stack) -> None:
+    await waits(stack)
+    await stack.runner.delete("t1")
+    await stack.runner.start("t1", "hello", key="k")
 
-    assert await problems(house) == [recovery.THREAD_ENDED]
-    async with house.working():
-        await eventually(lambda: all_ended(house))
+    assert await problems(stack) == [recovery.THREAD_ENDED]
+    async with stack.working():
+        await eventually(lambda: all_ended(stack))
 
-    assert await house.states() == [ItemState.WITHDRAWN]
+    assert await stack.states() == [ItemState.WITHDRAWN]
 
 
 async def test_threads_of_agents_that_run_elsewhere_are_counted_and_left(
-    house: House,
+    stack: Stack,
 ) -> None:
-    await waits(house)
-    await house.store.conn.command("FLUSHALL")
-    house.runners = {"other": house.runner}
+    await waits(stack)
+    await stack.store.conn.command("FLUSHALL")
+    stack.runners = {"other": stack.runner}
 
-    found = await looking(house).look(is_alone=True)
+    found = await looking(stack).look(is_alone=True)
 
     assert (found.gaps, found.unserved) == ((), 1)
-    assert await house.store.queue(house.keys).depth() == 0
+    assert await stack.store.queue(stack.keys).depth() == 0
 
 
 async def test_an_error_about_one_thread_keeps_no_other_from_being_found(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await waits(house, "t1")
-    await waits(house, "t2")
+    await waits(stack, "t1")
+    await waits(stack, "t2")
     for thread in ("t1", "t2"):
-        await house.runner.delete(thread)
-    probe = house.runner.probe
+        await stack.runner.delete(thread)
+    probe = stack.runner.probe
 
     async def probed(thread: str) -> ThreadState:
         if thread == "t1":
             raise OSError("the disk")
         return await probe(thread)
 
-    monkeypatch.setattr(house.runner, "probe", probed)
+    monkeypatch.setattr(stack.runner, "probe", probed)
 
-    gaps = (await looking(house).compare()).gaps
+    gaps = (await looking(stack).compare()).gaps
 
     assert [gap.thread for gap in gaps] == ["t2"]

@@ -53,15 +53,15 @@ async def told(config: Path, capsys: pytest.CaptureFixture[str], *words: str) ->
 
 async def approved_copy(folder: Path) -> None:
     """Put back both sides as they were before an approved call ran."""
-    async with on_disk(folder) as house:
-        await waits(house)
-        [item] = await house.items()
-        await house.decide(item)
+    async with on_disk(folder) as stack:
+        await waits(stack)
+        [item] = await stack.items()
+        await stack.decide(item)
     for part in ("valkey", "checkpoints"):
         copied(folder, part)
-    async with on_disk(folder) as house, house.working():
-        assert await house.words() == RAN
-        await house.idle()
+    async with on_disk(folder) as stack, stack.working():
+        assert await stack.words() == RAN
+        await stack.idle()
     for part in ("valkey", "checkpoints"):
         restored(folder, part)
 
@@ -74,24 +74,24 @@ async def test_two_sides_of_one_moment_are_doubted_when_the_operator_says_so(
     dry = await told(config, capsys, "--restored", "--dry-run")
     assert "authorized → in_doubt" in dry
     assert "Nothing was changed" in dry
-    async with on_disk(tmp_path) as house:
-        assert await house.states() == [ItemState.AUTHORIZED]
+    async with on_disk(tmp_path) as stack:
+        assert await stack.states() == [ItemState.AUTHORIZED]
 
     assert "repaired" in await told(config, capsys, "--restored")
-    async with on_disk(tmp_path) as house, house.working():
-        await until(house, [ItemState.IN_DOUBT])
-        [item] = await house.items()
-        await house.decide(item, Reconcile(finding=Finding.EXECUTED))
-        assert "confirmed that it took effect" in await house.words()
-        await house.idle()
+    async with on_disk(tmp_path) as stack, stack.working():
+        await until(stack, [ItemState.IN_DOUBT])
+        [item] = await stack.items()
+        await stack.decide(item, Reconcile(finding=Finding.EXECUTED))
+        assert "confirmed that it took effect" in await stack.words()
+        await stack.idle()
     assert len(sample_tools.ledger()) == 1
 
 
 async def test_a_restored_store_is_seen_without_being_told(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with on_disk(tmp_path) as house:
-        await waits(house)
+    async with on_disk(tmp_path) as stack:
+        await waits(stack)
     copied(tmp_path, "valkey")
     await live_on(tmp_path)
     restored(tmp_path, "valkey")
@@ -108,10 +108,10 @@ async def test_a_restored_store_is_seen_without_being_told(
 async def test_what_waits_for_lost_checkpoints_is_ended_at_once(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with on_disk(tmp_path) as house:
-        await waits(house)
-        [item] = await house.items()
-        await house.decide(item)
+    async with on_disk(tmp_path) as stack:
+        await waits(stack)
+        [item] = await stack.items()
+        await stack.decide(item)
     for file in tmp_path.glob("checkpoints.sqlite*"):  # noqa: ASYNC240 - a few files
         file.unlink()
 
@@ -119,9 +119,9 @@ async def test_what_waits_for_lost_checkpoints_is_ended_at_once(
     await told(config, capsys)
 
     assert "The checkpoints do not have the thread of a call that waits." in said
-    async with on_disk(tmp_path) as house:
-        assert await house.states() == [ItemState.LAPSED]
-        audit = await audit_entries(house.store.conn, house.keys)
+    async with on_disk(tmp_path) as stack:
+        assert await stack.states() == [ItemState.LAPSED]
+        audit = await audit_entries(stack.store.conn, stack.keys)
         assert audit[-1].reason == THREAD_LOST
     assert "Nothing has to be repaired." in await told(config, capsys)
 
@@ -129,13 +129,13 @@ async def test_what_waits_for_lost_checkpoints_is_ended_at_once(
 async def test_a_flushed_store_answers_its_threads_at_the_next_start(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    async with on_disk(tmp_path) as house:
-        await waits(house)
-        await house.store.conn.command("FLUSHALL")
+    async with on_disk(tmp_path) as stack:
+        await waits(stack)
+        await stack.store.conn.command("FLUSHALL")
 
     said = await told(config, capsys)
 
     assert "The store has no record of a call that the thread asks about." in said
-    async with on_disk(tmp_path) as house, house.working():
-        assert "has no record of this call" in await house.words()
+    async with on_disk(tmp_path) as stack, stack.working():
+        assert "has no record of this call" in await stack.words()
     assert sample_tools.ledger() == []

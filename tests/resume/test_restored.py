@@ -13,7 +13,7 @@ from langgraph.checkpoint.base import CheckpointTuple
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import House, open_house
+from tests.resume.resume_stack import Stack, open_stack
 from twokey.gateway.approvals.decisions import Reconcile
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.recovering import RESTORED
@@ -29,12 +29,12 @@ RAN = "refunded 78291 899"
 
 
 @asynccontextmanager
-async def on_disk(folder: Path) -> AsyncGenerator[House]:
+async def on_disk(folder: Path) -> AsyncGenerator[Stack]:
     """Open a gateway whose store and checkpoints are files."""
     async with EmbeddedEngine(folder / "valkey") as engine:
         store = Store(engine.url, lease_ms=1000)
-        async with open_house(store, folder / "checkpoints.sqlite") as house:
-            yield house
+        async with open_stack(store, folder / "checkpoints.sqlite") as stack:
+            yield stack
         await store.close()
 
 
@@ -58,28 +58,28 @@ def restored(folder: Path, part: str) -> None:
         kept.rename(folder / kept.name)
 
 
-async def waits(house: House) -> None:
+async def waits(stack: Stack) -> None:
     """Let the thread rest on its question."""
-    async with house.working():
-        await house.ask(REFUND)
-        await house.asked()
-        await house.idle()
+    async with stack.working():
+        await stack.ask(REFUND)
+        await stack.asked()
+        await stack.idle()
 
 
-async def runs(house: House) -> None:
+async def runs(stack: Stack) -> None:
     """Approve the call, and let it run to the end."""
-    async with house.working():
-        [item] = await house.items()
-        await house.decide(item)
-        assert await house.words() == RAN
-        await house.idle()
+    async with stack.working():
+        [item] = await stack.items()
+        await stack.decide(item)
+        assert await stack.words() == RAN
+        await stack.idle()
 
 
-async def until(house: House, states: list[ItemState]) -> None:
+async def until(stack: Stack, states: list[ItemState]) -> None:
     """Wait until the calls of the thread stand so."""
 
     async def is_so() -> bool:
-        return await house.states() == states
+        return await stack.states() == states
 
     await eventually(is_so)
 
@@ -87,19 +87,19 @@ async def until(house: House, states: list[ItemState]) -> None:
 async def test_an_older_store_says_of_a_call_that_ran_that_nobody_knows(
     tmp_path: Path,
 ) -> None:
-    async with on_disk(tmp_path) as house:
-        await waits(house)
+    async with on_disk(tmp_path) as stack:
+        await waits(stack)
     copied(tmp_path, "valkey")
-    async with on_disk(tmp_path) as house:
-        await runs(house)
+    async with on_disk(tmp_path) as stack:
+        await runs(stack)
     restored(tmp_path, "valkey")
 
-    async with on_disk(tmp_path) as house:
-        assert await house.states() == [ItemState.PENDING]
-        async with house.working():
-            await until(house, [ItemState.WITHDRAWN])
-        [item] = await house.items()
-        [told] = await house.events(EventName.ITEM_REOPENED)
+    async with on_disk(tmp_path) as stack:
+        assert await stack.states() == [ItemState.PENDING]
+        async with stack.working():
+            await until(stack, [ItemState.WITHDRAWN])
+        [item] = await stack.items()
+        [told] = await stack.events(EventName.ITEM_REOPENED)
 
     assert item.is_restored
     assert told.reason == RESTORED
@@ -109,39 +109,39 @@ async def test_an_older_store_says_of_a_call_that_ran_that_nobody_knows(
 async def test_what_an_older_store_calls_approved_is_doubted_and_not_run(
     tmp_path: Path,
 ) -> None:
-    async with on_disk(tmp_path) as house:
-        await waits(house)
-        [item] = await house.items()
-        await house.decide(item)
+    async with on_disk(tmp_path) as stack:
+        await waits(stack)
+        [item] = await stack.items()
+        await stack.decide(item)
     copied(tmp_path, "valkey")
-    async with on_disk(tmp_path) as house, house.working():
-        assert await house.words() == RAN
-        await house.idle()
+    async with on_disk(tmp_path) as stack, stack.working():
+        assert await stack.words() == RAN
+        await stack.idle()
     restored(tmp_path, "valkey")
 
-    async with on_disk(tmp_path) as house, house.working():
-        await until(house, [ItemState.IN_DOUBT])
-        [item] = await house.items()
-        await house.decide(item, Reconcile(finding=Finding.EXECUTED))
-        await until(house, [ItemState.EXECUTED])
-        await house.idle()
+    async with on_disk(tmp_path) as stack, stack.working():
+        await until(stack, [ItemState.IN_DOUBT])
+        [item] = await stack.items()
+        await stack.decide(item, Reconcile(finding=Finding.EXECUTED))
+        await until(stack, [ItemState.EXECUTED])
+        await stack.idle()
 
     assert len(sample_tools.ledger()) == 1
 
 
-async def fit(house: House) -> Fit:
+async def fit(stack: Stack) -> Fit:
     """Say how the two sides of a gateway stand to each other."""
-    assert house.saver
-    return await Sides(house.store, house.saver).compare()
+    assert stack.saver
+    return await Sides(stack.store, stack.saver).compare()
 
 
 async def live_on(folder: Path) -> None:
     """Let both sides get marks that no copy has."""
-    async with on_disk(folder) as house:
-        assert house.saver
+    async with on_disk(folder) as stack:
+        assert stack.saver
         for _ in range(20):
-            await Sides(house.store, house.saver).align()
-        assert await fit(house) is Fit.SAME
+            await Sides(stack.store, stack.saver).align()
+        assert await fit(stack) is Fit.SAME
 
 
 @pytest.mark.parametrize(
@@ -151,30 +151,30 @@ async def live_on(folder: Path) -> None:
 async def test_the_side_that_went_back_is_named(
     tmp_path: Path, part: str, seen: Fit
 ) -> None:
-    async with on_disk(tmp_path) as house:
-        await waits(house)
-        assert await fit(house) is Fit.SAME
+    async with on_disk(tmp_path) as stack:
+        await waits(stack)
+        assert await fit(stack) is Fit.SAME
     copied(tmp_path, part)
     await live_on(tmp_path)
     restored(tmp_path, part)
 
-    async with on_disk(tmp_path) as house:
-        assert await fit(house) is seen
-        async with house.working():
-            assert await fit(house) is Fit.SAME
+    async with on_disk(tmp_path) as stack:
+        assert await fit(stack) is seen
+        async with stack.working():
+            assert await fit(stack) is Fit.SAME
 
 
 async def test_both_sides_of_one_moment_fit_each_other(tmp_path: Path) -> None:
-    async with on_disk(tmp_path) as house:
-        await waits(house)
+    async with on_disk(tmp_path) as stack:
+        await waits(stack)
     for part in ("valkey", "checkpoints"):
         copied(tmp_path, part)
     await live_on(tmp_path)
     for part in ("valkey", "checkpoints"):
         restored(tmp_path, part)
 
-    async with on_disk(tmp_path) as house:
-        assert await fit(house) is Fit.SAME
+    async with on_disk(tmp_path) as stack:
+        assert await fit(stack) is Fit.SAME
 
 
 async def test_two_stores_share_checkpoints_without_doubting_each_other(
@@ -192,11 +192,11 @@ async def test_two_stores_share_checkpoints_without_doubting_each_other(
         await other.close()
 
 
-async def test_a_store_that_is_emptied_under_a_process_is_noticed(house: House) -> None:
-    assert house.saver
-    sides = Sides(house.store, house.saver)
+async def test_a_store_that_is_emptied_under_a_process_is_noticed(stack: Stack) -> None:
+    assert stack.saver
+    sides = Sides(stack.store, stack.saver)
     await sides.mark()
-    await house.store.conn.command("FLUSHALL")
+    await stack.store.conn.command("FLUSHALL")
 
     assert await sides.compare() is Fit.STORE_IS_OLDER
     await sides.align()
@@ -204,19 +204,19 @@ async def test_a_store_that_is_emptied_under_a_process_is_noticed(house: House) 
 
 
 async def test_a_mark_of_another_gateway_during_a_look_is_no_loss(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert house.saver
-    saver = house.saver
-    await Sides(house.store, saver).mark()
+    assert stack.saver
+    saver = stack.saver
+    await Sides(stack.store, saver).mark()
     read = saver.aget_tuple
 
     async def while_another_marks(config: RunnableConfig) -> CheckpointTuple | None:
         with monkeypatch.context() as alone:
             alone.setattr(saver, "aget_tuple", read)
-            await Sides(house.store, saver).mark()
+            await Sides(stack.store, saver).mark()
         return await read(config)
 
     monkeypatch.setattr(saver, "aget_tuple", while_another_marks)
 
-    assert await fit(house) is Fit.SAME
+    assert await fit(stack) is Fit.SAME

@@ -6,7 +6,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import POLICY, House
+from tests.resume.resume_stack import POLICY, Stack
 from twokey.gateway.approvals.decisions import Edit, Reconcile
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Item
@@ -23,40 +23,40 @@ def _bank_is_down(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sample_tools, "is_bank_down", True)
 
 
-async def failed(house: House, times: int = 1) -> Item:
+async def failed(stack: Stack, times: int = 1) -> Item:
     """Wait until a charge has failed so often, and the thread asks about it."""
 
     async def is_so() -> bool:
-        doubts = await house.events(EventName.ITEM_IN_DOUBT)
-        asked = [str(one.value) for one in (await house.runner.probe("t1")).pending]
+        doubts = await stack.events(EventName.ITEM_IN_DOUBT)
+        asked = [str(one.value) for one in (await stack.runner.probe("t1")).pending]
         return len(doubts) == times and any("twokey.reconcile" in one for one in asked)
 
     await eventually(is_so)
-    await house.idle()
-    return (await house.items())[0]
+    await stack.idle()
+    return (await stack.items())[0]
 
 
-async def charge(house: House) -> Item:
+async def charge(stack: Stack) -> Item:
     """Have a charge approved that fails beside an e-mail that is sent."""
-    await house.ask(CHARGE, EMAIL)
-    charging, email = await house.asked(2)
-    await house.decide(email)
-    await house.decide(charging)
-    return await failed(house)
+    await stack.ask(CHARGE, EMAIL)
+    charging, email = await stack.asked(2)
+    await stack.decide(email)
+    await stack.decide(charging)
+    return await failed(stack)
 
 
 async def test_people_run_it_again_alone_and_under_its_key(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with house.working():
-        item = await charge(house)
+    async with stack.working():
+        item = await charge(stack)
         assert item.state is ItemState.IN_DOUBT
         assert item.has_failed
         monkeypatch.setattr(sample_tools, "is_bank_down", False)
 
         again = Reconcile(finding=Finding.RERUN, note="the bank is up")
-        outcome = await house.decide(item, again)
-        words = await house.words()
+        outcome = await stack.decide(item, again)
+        words = await stack.words()
 
     assert outcome.kind == "settled"
     assert 'Their note: "the bank is up".' in words
@@ -64,23 +64,23 @@ async def test_people_run_it_again_alone_and_under_its_key(
     lines = [line for line in sample_tools.ledger() if line.startswith("charge")]
     assert (len(lines), len(set(lines))) == (2, 1), "twice, under one key"
     assert len(sample_tools.ledger()) == 3, "the e-mail was not sent again"
-    assert (await house.states())[0] is ItemState.EXECUTED
+    assert (await stack.states())[0] is ItemState.EXECUTED
 
 
 async def test_each_attempt_needs_a_word_of_its_own(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with house.working():
-        item = await charge(house)
-        await house.decide(item, Reconcile(finding=Finding.RERUN))
-        again = await failed(house, 2)
+    async with stack.working():
+        item = await charge(stack)
+        await stack.decide(item, Reconcile(finding=Finding.RERUN))
+        again = await failed(stack, 2)
         assert (
             len([one for one in sample_tools.ledger() if one.startswith("charge")]) == 2
         )
         monkeypatch.setattr(sample_tools, "is_bank_down", False)
 
-        await house.decide(again, Reconcile(finding=Finding.RERUN))
-        words = await house.words()
+        await stack.decide(again, Reconcile(finding=Finding.RERUN))
+        words = await stack.words()
 
     assert words == "charged 78291 | mailed ana@example.org"
 
@@ -93,30 +93,30 @@ async def test_each_attempt_needs_a_word_of_its_own(
     ],
 )
 async def test_what_people_say_instead_is_what_the_agent_reads(
-    house: House, finding: Finding, state: ItemState, told: str
+    stack: Stack, finding: Finding, state: ItemState, told: str
 ) -> None:
-    async with house.working():
-        item = await charge(house)
-        await house.decide(item, Reconcile(finding=finding, note="4711"))
-        words = await house.words()
+    async with stack.working():
+        item = await charge(stack)
+        await stack.decide(item, Reconcile(finding=finding, note="4711"))
+        words = await stack.words()
 
     assert told in words
     assert 'Their note: "4711"' in words
-    assert (await house.states())[0] is state
+    assert (await stack.states())[0] is state
     assert len([one for one in sample_tools.ledger() if one.startswith("charge")]) == 1
 
 
 async def test_an_edited_call_is_run_again_as_it_was_edited(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with house.working():
-        await house.ask(CHARGE)
-        [charging] = await house.asked()
-        await house.decide(charging, Edit(args={"order": "1"}, reason="the other one"))
-        item = await failed(house)
+    async with stack.working():
+        await stack.ask(CHARGE)
+        [charging] = await stack.asked()
+        await stack.decide(charging, Edit(args={"order": "1"}, reason="the other one"))
+        item = await failed(stack)
         monkeypatch.setattr(sample_tools, "is_bank_down", False)
-        await house.decide(item, Reconcile(finding=Finding.RERUN))
-        words = await house.words()
+        await stack.decide(item, Reconcile(finding=Finding.RERUN))
+        words = await stack.words()
 
     assert "charged 1" in words
     assert {line.split()[1] for line in sample_tools.ledger()} == {"1"}
@@ -124,18 +124,18 @@ async def test_an_edited_call_is_run_again_as_it_was_edited(
 
 
 async def test_without_the_policys_word_the_agent_reads_the_error_at_once(
-    house: House,
+    stack: Stack,
 ) -> None:
     text = POLICY.replace("charge: {tier: approve, on_failure: ask}", "charge: {}")
-    house.policy = load_policy(text, "policy.yml")
-    async with house.working():
-        await house.ask(CHARGE)
-        [charging] = await house.asked()
-        await house.decide(charging)
-        words = await house.words()
+    stack.policy = load_policy(text, "policy.yml")
+    async with stack.working():
+        await stack.ask(CHARGE)
+        [charging] = await stack.asked()
+        await stack.decide(charging)
+        words = await stack.words()
 
     assert "the bank is down" in words
-    assert await house.states() == [ItemState.FAILED]
-    [item] = await house.items()
-    late = await house.decide(item, Reconcile(finding=Finding.RERUN))
+    assert await stack.states() == [ItemState.FAILED]
+    [item] = await stack.items()
+    late = await stack.decide(item, Reconcile(finding=Finding.RERUN))
     assert late.kind == "stale"

@@ -22,7 +22,7 @@ from langgraph.checkpoint.sqlite import SqliteSaver as SyncSqliteSaver
 from tests.conftest import eventually
 from tests.resume import sample_tools, web_program
 from tests.resume.checkpoint_process import keep_step, keep_steps
-from tests.resume.house import RULES
+from tests.resume.resume_stack import RULES
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import GraphError, SettingsError
 from twokey.gateway.resume import sqlite

@@ -8,7 +8,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import DAN, RULES, House
+from tests.resume.resume_stack import DAN, RULES, Stack
 from twokey.agent import connected
 from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.approvals.events import EventName
@@ -20,40 +20,40 @@ REFUND = ("refund", {"order": "78291", "amount": 899.0})
 EMAIL = ("email", {"to": "ana@example.org"})
 
 
-async def expire(house: House) -> None:
+async def expire(stack: Stack) -> None:
     """Move the clock: let the deadline of all approvals have passed."""
-    for approval in await house.approvals():
-        await house.store.conn.together(
-            ["HSET", house.keys.head(approval.id), "expires", 1],
-            ["ZADD", house.keys.expiry, 1, approval.id],
+    for approval in await stack.approvals():
+        await stack.store.conn.together(
+            ["HSET", stack.keys.head(approval.id), "expires", 1],
+            ["ZADD", stack.keys.expiry, 1, approval.id],
         )
 
 
 async def test_silence_ends_in_an_expiry_that_the_agent_is_told_of(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await house.ask(REFUND)
-        await house.asked()
+    async with stack.working():
+        await stack.ask(REFUND)
+        await stack.asked()
 
-        await expire(house)
+        await expire(stack)
 
-        assert "Nobody decided in time" in await house.words()
-        assert await house.states() == [ItemState.EXPIRED]
+        assert "Nobody decided in time" in await stack.words()
+        assert await stack.states() == [ItemState.EXPIRED]
         assert sample_tools.ledger() == []
 
 
-async def test_each_call_of_a_turn_ends_as_it_was_decided(house: House) -> None:
-    async with house.working():
-        await house.ask(REFUND, EMAIL, ("look_up", {"order": "1"}))
-        first, second = await house.asked(2)
+async def test_each_call_of_a_turn_ends_as_it_was_decided(stack: Stack) -> None:
+    async with stack.working():
+        await stack.ask(REFUND, EMAIL, ("look_up", {"order": "1"}))
+        first, second = await stack.asked(2)
 
-        await house.decide(second, Reject(reason="no mail"))
-        await eventually(lambda: _is(house, second.id, ItemState.REJECTED))
-        await house.idle()
-        await house.decide(first)
+        await stack.decide(second, Reject(reason="no mail"))
+        await eventually(lambda: _is(stack, second.id, ItemState.REJECTED))
+        await stack.idle()
+        await stack.decide(first)
 
-        words = await house.words()
+        words = await stack.words()
         assert words.startswith("refunded 78291 899 | ")
         assert "no mail" in words
         assert words.endswith("found 1")
@@ -64,53 +64,53 @@ async def test_each_call_of_a_turn_ends_as_it_was_decided(house: House) -> None:
 
 
 async def test_decisions_that_came_before_a_worker_did_are_carried_out_together(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await house.ask(REFUND, EMAIL)
-        items = await house.asked(2)
+    async with stack.working():
+        await stack.ask(REFUND, EMAIL)
+        items = await stack.asked(2)
 
     for item in items:
-        await house.decide(item)
-    async with house.working():
-        await house.words()
-        await house.idle()
+        await stack.decide(item)
+    async with stack.working():
+        await stack.words()
+        await stack.idle()
 
     assert len(sample_tools.ledger()) == 2
-    assert len(await house.events(EventName.RUN_FINISHED)) == 1
+    assert len(await stack.events(EventName.RUN_FINISHED)) == 1
 
 
-async def test_a_new_message_supersedes_what_waits(house: House) -> None:
-    async with house.working():
-        await house.ask(REFUND)
-        [item] = await house.asked()
+async def test_a_new_message_supersedes_what_waits(stack: Stack) -> None:
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
 
-        await house.say("never mind")
+        await stack.say("never mind")
 
-        assert await house.words() == "You said never mind"
-        assert await house.states() == [ItemState.SUPERSEDED]
-        await house.decide(item)
-        await house.idle()
+        assert await stack.words() == "You said never mind"
+        assert await stack.states() == [ItemState.SUPERSEDED]
+        await stack.decide(item)
+        await stack.idle()
         assert sample_tools.ledger() == []
 
 
 async def test_what_was_approved_before_a_new_message_runs_before_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.working():
-        await house.ask(REFUND)
-        [item] = await house.asked()
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
 
-    await house.decide(item)
-    await house.say("thank you")
-    async with house.working(slots=1):
-        await eventually(lambda: _finished(house))
+    await stack.decide(item)
+    await stack.say("thank you")
+    async with stack.working(slots=1):
+        await eventually(lambda: _finished(stack))
 
     assert len(sample_tools.ledger()) == 1
-    assert await house.states() == [ItemState.EXECUTED]
+    assert await stack.states() == [ItemState.EXECUTED]
 
 
-async def test_the_same_words_delivered_twice_are_given_once(house: House) -> None:
+async def test_the_same_words_delivered_twice_are_given_once(stack: Stack) -> None:
     job = Job(
         kind=JobKind.START,
         tenant="default",
@@ -118,52 +118,52 @@ async def test_the_same_words_delivered_twice_are_given_once(house: House) -> No
         thread="t1",
         input=json.dumps([REFUND]),
     )
-    queue = house.store.queue(house.keys)
+    queue = stack.store.queue(stack.keys)
     await queue.prepare()
     await queue.put(job)
     taken = await queue.take("one-that-dies", block_ms=100)
     assert taken
-    with connected(EveryLoop(house.store, lambda: RULES)):
-        await house.runner.start("t1", job.input, key=taken.id)
+    with connected(EveryLoop(stack.store, lambda: RULES)):
+        await stack.runner.start("t1", job.input, key=taken.id)
     # ... and dies without acknowledging it.
 
-    async with house.working():
-        [_] = await house.asked()
-        await house.idle()
+    async with stack.working():
+        [_] = await stack.asked()
+        await stack.idle()
 
-    assert len(await house.items()) == 1
+    assert len(await stack.items()) == 1
 
 
 async def test_a_job_of_an_agent_that_runs_elsewhere_is_left_to_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    await house.reviews.ask_agent("other", "t9", "hi", requester=DAN, origin=None)
-    async with house.working():
-        await house.say("hello")
-        await house.words()
+    await stack.reviews.ask_agent("other", "t9", "hi", requester=DAN, origin=None)
+    async with stack.working():
+        await stack.say("hello")
+        await stack.words()
 
-    assert await house.store.queue(house.keys).depth() == 1
+    assert await stack.store.queue(stack.keys).depth() == 1
 
 
 async def test_a_thread_that_was_cut_off_goes_on(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(RuntimeError):
-        await house.runner.start("t1", "break", key="k")
+        await stack.runner.start("t1", "break", key="k")
     monkeypatch.setattr(sample_tools, "is_broken", False)
 
-    await house.store.queue(house.keys).put(
+    await stack.store.queue(stack.keys).put(
         Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
     )
 
-    async with house.working():
-        assert await house.words() == "You said break"
+    async with stack.working():
+        assert await stack.words() == "You said break"
 
 
-async def _is(house: House, item_id: str, state: ItemState) -> bool:
-    return [one.state for one in await house.items() if one.id == item_id] == [state]
+async def _is(stack: Stack, item_id: str, state: ItemState) -> bool:
+    return [one.state for one in await stack.items() if one.id == item_id] == [state]
 
 
-async def _finished(house: House) -> bool:
-    state = await house.runner.probe("t1")
+async def _finished(stack: Stack) -> bool:
+    state = await stack.runner.probe("t1")
     return state.is_finished and state.last_words == "You said thank you"

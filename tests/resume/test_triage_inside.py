@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import POLICY
+from tests.resume.resume_stack import POLICY
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import SettingsError

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.resume import sample_tools
-from tests.resume.house import House
+from tests.resume.resume_stack import Stack
 from twokey.gateway.errors import NewerRecord
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.resume.announcing import Place
@@ -22,27 +22,27 @@ RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t2")
 NOW_OR_NEVER = load_policy("version: 1\n", "policy.yml")
 
 
-async def kept_of(house: House, run: str) -> str:
+async def kept_of(stack: Stack, run: str) -> str:
     """Return what the store holds of a run."""
-    return text(await house.store.conn.command("HGET", house.keys.stalled, run))
+    return text(await stack.store.conn.command("HGET", stack.keys.stalled, run))
 
 
-async def failed(house: House, thread: str = "t2") -> str:
+async def failed(stack: Stack, thread: str = "t2") -> str:
     """Let the run of a thread fail; return its id."""
-    at = Place(house.keys, "default", "shop", thread)
+    at = Place(stack.keys, "default", "shop", thread)
     left = RESUME.with_(thread=thread)
-    await Retries(house.store).failed(at, KeyError(), left=left)
+    await Retries(stack.store).failed(at, KeyError(), left=left)
     return at.run
 
 
-async def changed(house: House, run: str, **fields: object) -> None:
+async def changed(stack: Stack, run: str, **fields: object) -> None:
     """Write fields into a run's record, past our scripts."""
-    body = json.dumps({**json.loads(await kept_of(house, run)), **fields})
-    await house.store.conn.command("HSET", house.keys.stalled, run, body)
+    body = json.dumps({**json.loads(await kept_of(stack, run)), **fields})
+    await stack.store.conn.command("HSET", stack.keys.stalled, run, body)
 
 
-def service(house: House) -> RunService:
-    return RunService(house.store, lambda: NOW_OR_NEVER)
+def service(stack: Stack) -> RunService:
+    return RunService(stack.store, lambda: NOW_OR_NEVER)
 
 
 @pytest.mark.parametrize(
@@ -56,62 +56,62 @@ def service(house: House) -> RunService:
     ],
 )
 async def test_a_run_that_nobody_can_read_stops_no_other(
-    house: House, fields: dict[str, object]
+    stack: Stack, fields: dict[str, object]
 ) -> None:
-    other = await failed(house, "t3")
-    await changed(house, await failed(house), **fields)
+    other = await failed(stack, "t3")
+    await changed(stack, await failed(stack), **fields)
 
-    assert [one.id for one in await service(house).all()] == [other]
-    async with house.working():
-        await house.ask(REFUND)
-        [item] = await house.asked()
-        await house.decide(item)
-        assert await house.words() == "refunded 78291 899"
+    assert [one.id for one in await service(stack).all()] == [other]
+    async with stack.working():
+        await stack.ask(REFUND)
+        [item] = await stack.asked()
+        await stack.decide(item)
+        assert await stack.words() == "refunded 78291 899"
     assert len(sample_tools.ledger()) == 1
 
 
-async def test_a_thread_whose_failed_run_nobody_can_read_goes_on(house: House) -> None:
-    run = await failed(house, "t1")
-    await changed(house, run, of_nobody=1)
+async def test_a_thread_whose_failed_run_nobody_can_read_goes_on(stack: Stack) -> None:
+    run = await failed(stack, "t1")
+    await changed(stack, run, of_nobody=1)
 
-    async with house.working():
-        await house.say("hello")
-        await house.words()
-        await house.idle()
-    assert await kept_of(house, run) == ""
-    assert await house.store.stalled.counts(house.keys) == (0, 0)
+    async with stack.working():
+        await stack.say("hello")
+        await stack.words()
+        await stack.idle()
+    assert await kept_of(stack, run) == ""
+    assert await stack.store.stalled.counts(stack.keys) == (0, 0)
 
 
-async def test_a_failed_run_of_a_newer_version_is_left_as_it_is(house: House) -> None:
-    run = await failed(house)
-    await changed(house, run, format=2, of_the_next_version=1)
-    before = await kept_of(house, run)
+async def test_a_failed_run_of_a_newer_version_is_left_as_it_is(stack: Stack) -> None:
+    run = await failed(stack)
+    await changed(stack, run, format=2, of_the_next_version=1)
+    before = await kept_of(stack, run)
 
     with pytest.raises(NewerRecord):
-        await service(house).find(run)
+        await service(stack).find(run)
     with pytest.raises(NewerRecord):
-        await failed(house)
+        await failed(stack)
 
-    assert await kept_of(house, run) == before
-    assert await house.store.stalled.counts(house.keys) == (0, 1)
+    assert await kept_of(stack, run) == before
+    assert await stack.store.stalled.counts(stack.keys) == (0, 1)
 
 
-async def test_what_is_no_record_at_all_is_left_out(house: House) -> None:
-    other = await failed(house)
+async def test_what_is_no_record_at_all_is_left_out(stack: Stack) -> None:
+    other = await failed(stack)
     junk: list[str | bytes] = ["", "[]", "[" * 100_000, "{", "null", b"\xff"]
     for number, body in enumerate(junk):
-        await house.store.conn.command("HSET", house.keys.stalled, f"r{number}", body)
-    await house.store.conn.command("HSET", house.keys.stalled, b"\xff", "{}")
+        await stack.store.conn.command("HSET", stack.keys.stalled, f"r{number}", body)
+    await stack.store.conn.command("HSET", stack.keys.stalled, b"\xff", "{}")
 
-    assert [one.id for one in await service(house).all()] == [other]
-    assert await service(house).find("r5") is None
-    assert await house.store.conn.command("HEXISTS", house.keys.stalled, "r5") == 0
+    assert [one.id for one in await service(stack).all()] == [other]
+    assert await service(stack).find("r5") is None
+    assert await stack.store.conn.command("HEXISTS", stack.keys.stalled, "r5") == 0
 
 
-async def test_every_failed_run_says_its_format(house: House) -> None:
-    run = await failed(house)
+async def test_every_failed_run_says_its_format(stack: Stack) -> None:
+    run = await failed(stack)
 
-    assert json.loads(await kept_of(house, run))["format"] == 1
-    found = await service(house).find(run)
+    assert json.loads(await kept_of(stack, run))["format"] == 1
+    found = await service(stack).find(run)
     assert found
     assert found.state is RunState.PARKED

@@ -13,7 +13,7 @@ from langgraph.types import Command
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
-from tests.resume.house import POLICY
+from tests.resume.resume_stack import POLICY
 from tests.resume.test_embed import Open, asked, decide, opened, refund
 from twokey.gateway.approvals.decisions import Edit, Reject, Respond
 from twokey.gateway.embed import Twokey

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.conftest import eventually
-from tests.resume.house import House
+from tests.resume.resume_stack import Stack
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.retries import Retries
@@ -17,7 +17,7 @@ from twokey.gateway.store.jobs import Delivery, JobQueue
 
 
 async def test_reading_jobs_goes_on_after_anything(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("twokey.gateway.resume.worker.FIRST_PAUSE_S", 0.01)
     troubles: list[Exception] = [
@@ -33,15 +33,15 @@ async def test_reading_jobs_goes_on_after_anything(
         return await take(self, consumer, block_ms=block_ms)
 
     monkeypatch.setattr(JobQueue, "take", troubled)
-    async with house.working():
-        await house.say("hello")
-        assert await house.words() == "You said hello"
+    async with stack.working():
+        await stack.say("hello")
+        assert await stack.words() == "You said hello"
 
     assert troubles == []
 
 
 async def test_a_job_that_cannot_be_put_away_is_delivered_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     troubles: list[Exception] = [StoreUnavailable("gone"), RuntimeError("a bug")]
     went_on = Retries.went_on
@@ -52,31 +52,31 @@ async def test_a_job_that_cannot_be_put_away_is_delivered_again(
         await went_on(self, at, delivery)
 
     monkeypatch.setattr(Retries, "went_on", troubled)
-    monkeypatch.setattr(house.store, "lease_ms", 300)
-    async with house.working():
-        await house.say("hello")
-        assert await house.words() == "You said hello"
-        await house.idle()
+    monkeypatch.setattr(stack.store, "lease_ms", 300)
+    async with stack.working():
+        await stack.say("hello")
+        assert await stack.words() == "You said hello"
+        await stack.idle()
 
     assert troubles == []
 
 
 async def test_a_store_that_fails_in_the_middle_leaves_the_job_to_be_tried_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     troubles: list[Exception] = [StoreUnavailable("gone")]
-    probe = house.runner.probe
+    probe = stack.runner.probe
 
     async def troubled(thread: str) -> ThreadState:
         if troubles:
             raise troubles.pop(0)
         return await probe(thread)
 
-    monkeypatch.setattr(house.runner, "probe", troubled)
-    monkeypatch.setattr(house.store, "lease_ms", 300)
-    async with house.working():
-        await house.say("hello")
-        assert await house.words() == "You said hello"
+    monkeypatch.setattr(stack.runner, "probe", troubled)
+    monkeypatch.setattr(stack.store, "lease_ms", 300)
+    async with stack.working():
+        await stack.say("hello")
+        assert await stack.words() == "You said hello"
 
 
 async def test_time_passes_whatever_fails() -> None:

@@ -13,7 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from tests.resume import sample_tools
-from tests.resume.house import POLICY
+from tests.resume.resume_stack import POLICY
 from twokey.gateway.embed import Twokey
 from twokey.gateway.policy.load import load_policy
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from langchain.agents.middleware.types import ToolCallRequest
 
 from tests.conftest import eventually
-from tests.resume.house import House, open_house
+from tests.resume.resume_stack import Stack, open_stack
 from tests.resume.sample_tools import DIE, die_at
 from twokey.agent.calls import Caller
 from twokey.agent.exact_runs import Handler
@@ -51,11 +51,11 @@ async def finish(self: EveryLoop, item_id: str, fence: int, result: Result) -> b
     return is_ours
 
 
-def die_before_a_second_question(house: House) -> None:
+def die_before_a_second_question(stack: Stack) -> None:
     """Kill this process once one call of the turn has asked, as an e-mail is to."""
 
     async def has_asked() -> bool:
-        return len((await house.runner.probe("t1")).pending) == 1
+        return len((await stack.runner.probe("t1")).pending) == 1
 
     async def held(
         self: Caller,
@@ -84,9 +84,9 @@ async def main(url: str, checkpoints: str, lease_ms: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = Store(url, lease_ms=lease_ms)
-    async with open_house(store, Path(checkpoints)) as house, house.working():
+    async with open_stack(store, Path(checkpoints)) as stack, stack.working():
         if os.environ.get(DIE) == "second_question":
-            die_before_a_second_question(house)
+            die_before_a_second_question(stack)
         _say("ready")
         await stop.wait()
     await store.close()

@@ -8,7 +8,7 @@ import aiohttp
 import pytest
 
 from twokey.cli.demo_stack import environment
-from twokey.cli.stack import open_house
+from twokey.cli.stack import open_stack
 from twokey.gateway.config import Settings, SlackMode
 from twokey.gateway.errors import SettingsError
 from twokey.sandbox.server import Sandbox
@@ -36,5 +36,5 @@ async def test_a_bot_without_a_scope_says_which_and_what_to_do(tmp_path: Path) -
         settings = Settings.load(ROOT / "twokey.yml", env)
 
         with pytest.raises(SettingsError, match=r"lacks the scopes .*users:read"):
-            async with open_house(settings):
+            async with open_stack(settings):
                 pass

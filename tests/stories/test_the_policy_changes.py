@@ -11,7 +11,7 @@ import pytest
 from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.cli.demo_scripts import Stage
-from twokey.cli.demo_stack import World, open_world
+from twokey.cli.demo_stack import DemoStack, open_demo_stack
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.outbox import audit_entries
@@ -43,18 +43,18 @@ def silent(event: str, **fields: object) -> None:
     """Print no step."""
 
 
-async def changes(world: World, name: EventName) -> int:
+async def changes(demo: DemoStack, name: EventName) -> int:
     """Count the changes of the policy that the audit log has."""
-    store = world.house.twokey.store
+    store = demo.stack.twokey.store
     entries = await audit_entries(store.conn, store.keys_of_tenant("default"))
     return sum(event.name is name for event in entries)
 
 
-async def heard(world: World, name: EventName, count: int) -> None:
+async def heard(demo: DemoStack, name: EventName, count: int) -> None:
     """Wait until the policy was loaded, or refused, so many times."""
 
     async def is_heard() -> bool:
-        return await changes(world, name) == count
+        return await changes(demo, name) == count
 
     await eventually(is_heard)
 
@@ -70,29 +70,29 @@ async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
     config, ledger = tmp_path / "twokey.yml", tmp_path / "effects.jsonl"
     monkeypatch.setenv("TWOKEY_DEMO_LEDGER", str(ledger))
     write(config, CHLOE_ONLY)
-    async with open_world(config, tmp_path / "data", is_kept=False) as world:
-        stage = Stage(world, silent, ledger, ledger.with_name("away"))
+    async with open_demo_stack(config, tmp_path / "data", is_kept=False) as demo:
+        stage = Stage(demo, silent, ledger, ledger.with_name("away"))
         ts, approval = await stage.ask()
         await stage.click(ts, Action.APPROVE, approval, 0)
         await eventually(lambda: is_told_no(stage))
         assert (await stage.approval(approval.id)).items[0].is_pending
 
         write(config, THE_GROUP_TOO)
-        await heard(world, EventName.POLICY_LOADED, 2)
+        await heard(demo, EventName.POLICY_LOADED, 2)
         ts, approval = await stage.ask()
         await stage.click(ts, Action.APPROVE, approval, 0)
         await stage.reached(approval, {0: ItemState.EXECUTED})
 
         config.write_text("", "utf-8")
-        await heard(world, EventName.POLICY_REFUSED, 1)
+        await heard(demo, EventName.POLICY_REFUSED, 1)
         ts, approval = await stage.ask()
         await stage.click(ts, Action.APPROVE, approval, 0)
         await stage.reached(approval, {0: ItemState.EXECUTED})
 
         write(config, NO_REFUNDS)
-        await heard(world, EventName.POLICY_LOADED, 3)
+        await heard(demo, EventName.POLICY_LOADED, 3)
         await stage.dan.say("C0APPROVALS", "@twokey refund order 78291")
-        store = world.house.twokey.store
+        store = demo.stack.twokey.store
 
         async def is_denied() -> bool:
             keys = store.keys_of_tenant("default")

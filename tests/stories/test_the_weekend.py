@@ -36,7 +36,7 @@ async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
         await weekend.approve(small, ANA, until="and done")
         large = await weekend.card("process_refund", customer_id="C2", amount=50.01)
         assert "a refund over 50" in str(large["blocks"])
-        await weekend.world.sandbox.person(ANA).click(
+        await weekend.demo.sandbox.person(ANA).click(
             CHANNEL, str(large["ts"]), Action.APPROVE
         )
         await weekend.told(ANA, "Only senior can decide this")

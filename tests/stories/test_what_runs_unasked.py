@@ -11,8 +11,8 @@ from langchain.agents import create_agent  # pyright: ignore[reportUnknownVariab
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 
-from tests.agent.world import by_call
-from tests.bot.bot_house import CHANNEL, House, says
+from tests.agent.agent_runner import by_call
+from tests.bot.bot_stack import CHANNEL, Stack, says
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.agent.scripted_model import calling, scripted
 from twokey.bot.ids import Action
@@ -21,13 +21,13 @@ from twokey.sandbox.server import Sandbox
 
 
 @pytest.fixture
-async def house(store: Store) -> AsyncIterator[House]:
+async def stack(store: Store) -> AsyncIterator[Stack]:
     async with Sandbox() as sandbox:
-        yield House(sandbox, store)
+        yield Stack(sandbox, store)
 
 
 async def test_a_call_runs_is_shown_with_its_end_and_its_tool_is_stopped(
-    house: House,
+    stack: Stack,
 ) -> None:
     posted: list[str] = []
 
@@ -45,7 +45,7 @@ async def test_a_call_runs_is_shown_with_its_end_and_its_tool_is_stopped(
     graph: Any = create_agent(
         scripted(replies),
         [guarded(post_notice)],
-        middleware=[ApprovalMiddleware("support", gateway=house.agents)],
+        middleware=[ApprovalMiddleware("support", gateway=stack.agents)],
         checkpointer=InMemorySaver(),
     )
 
@@ -56,13 +56,13 @@ async def test_a_call_runs_is_shown_with_its_end_and_its_tool_is_stopped(
         )
         return result
 
-    async with house.running():
+    async with stack.running():
         await say("open the shop")
-        ana = house.actor("U0ANA")
+        ana = stack.actor("U0ANA")
         notice = await ana.message_with(CHANNEL, says("Ran without review"))
         assert "posted 'we are open'" in json.dumps(notice["blocks"])
         await ana.click(CHANNEL, str(notice["ts"]), Action.FREEZE_TOOL)
-        await house.told("U0ANA", "The tool is frozen")
+        await stack.told("U0ANA", "The tool is frozen")
 
         state = await say("close the shop")
 

@@ -19,7 +19,7 @@ from tests.lifetimes import listed
 from twokey.bot import limits
 from twokey.bot.cards.outcome import agent_words
 from twokey.bot.ids import CARD_EVENT, Action, Input
-from twokey.cli.demo_stack import World, open_world
+from twokey.cli.demo_stack import DemoStack, open_demo_stack
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.config import SlackMode
 from twokey.gateway.store.connection import text
@@ -41,12 +41,12 @@ PATIENCE_S = 20.0
 class Weekend:
     """A weekend at the shop: what people ask the agent for, and what they decide."""
 
-    world: World
+    demo: DemoStack
 
     async def ask(self, tool: str, **args: object) -> str:
         """Let Dan ask the agent for one call; return the ts of his message."""
         words = json.dumps([[tool, args]])
-        return await self.world.sandbox.person(ASKER).say(CHANNEL, f"@twokey {words}")
+        return await self.demo.sandbox.person(ASKER).say(CHANNEL, f"@twokey {words}")
 
     async def card(self, tool: str, **args: object) -> JsonObject:
         """Ask for a call that people have to decide; return its card."""
@@ -70,13 +70,13 @@ class Weekend:
     async def approve(self, card: JsonObject, *people: str, until: str) -> JsonObject:
         """Click Approve, one person after another; wait until the card says so."""
         for person in people:
-            actor = self.world.sandbox.person(person)
+            actor = self.demo.sandbox.person(person)
             await actor.click(CHANNEL, str(card["ts"]), Action.APPROVE)
         return await self.says(card, until)
 
     async def reject(self, card: JsonObject, person: str) -> None:
         """Reject a call with a reason, and wait until the card says so."""
-        actor = self.world.sandbox.person(person)
+        actor = self.demo.sandbox.person(person)
         await actor.click(CHANNEL, str(card["ts"]), Action.REJECT)
         await actor.wait_for_view(timeout_s=PATIENCE_S)
         await actor.submit({Input.REASON: "Not this one."})
@@ -90,24 +90,24 @@ class Weekend:
 
     async def told(self, person: str, words: str) -> None:
         """Wait until somebody is told this in private."""
-        await self.world.sandbox.person(person).message_with(
+        await self.demo.sandbox.person(person).message_with(
             CHANNEL, lambda one: one["ephemeral"] and words in str(one["text"])
         )
 
     async def item(self, card: JsonObject) -> Item:
         """Return the record of the one call on a card."""
-        loaded = await self.world.house.twokey.reviews.read(_approval_of(card))
+        loaded = await self.demo.stack.twokey.reviews.read(_approval_of(card))
         assert loaded is not None
         return loaded.approval.items[0]
 
     async def cards(self) -> int:
         """Count the cards there are."""
-        messages = await self.world.sandbox.person(ANA).messages(CHANNEL)
+        messages = await self.demo.sandbox.person(ANA).messages(CHANNEL)
         return sum(bool(_approval_of(message)) for message in messages)
 
     async def later(self, minutes: int) -> None:
         """Move the clock: make everything that counts in a window older."""
-        conn = self.world.house.twokey.store.conn
+        conn = self.demo.stack.twokey.store.conn
         for name in map(text, listed(await conn.command("KEYS", "*:w:*"))):
             if name.endswith(":sum"):
                 continue
@@ -115,7 +115,7 @@ class Weekend:
                 await conn.command("ZINCRBY", name, -minutes * 60_000, text(use))
 
     async def _message(self, condition: Callable[[JsonObject], bool]) -> JsonObject:
-        person = self.world.sandbox.person(ANA)
+        person = self.demo.sandbox.person(ANA)
         return await person.message_with(CHANNEL, condition, PATIENCE_S)
 
 
@@ -135,12 +135,12 @@ async def open_weekend(folder: Path, hour: int) -> AsyncGenerator[Weekend]:
     with pytest.MonkeyPatch.context() as patch:
         for method in (limits.POST, limits.UPDATE):
             patch.setitem(limits.RATES, method, limits.Rate(1e6, 1_000_000))
-        async with open_world(
+        async with open_demo_stack(
             config, folder / "data", mode=SlackMode.HTTP, is_kept=False
-        ) as world:
-            world.sandbox.rates.enabled = False
-            _populate(world.sandbox.workspace)
-            yield Weekend(world)
+        ) as demo:
+            demo.sandbox.rates.enabled = False
+            _populate(demo.sandbox.workspace)
+            yield Weekend(demo)
 
 
 def _where_it_is(hour: int) -> str:

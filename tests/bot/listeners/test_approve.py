@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from tests.bot.bot_house import CHANNEL, House, has_button
+from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from twokey.bot.ids import Action
 from twokey.gateway.protocol.states import ItemState
 
 
 async def test_a_click_on_approve_authorizes_the_call_and_changes_the_card(
-    each_house: House,
+    each_stack: Stack,
 ) -> None:
-    house = each_house
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+    stack = each_stack
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.AUTHORIZED
         assert item.settlement is not None
         assert item.settlement.by.user == "U0ANA"
-        changed = await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        changed = await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
         assert changed["ts"] == card["ts"]
-    assert house.sandbox.problems == []
+    assert stack.sandbox.problems == []

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.signed import post_signed
 from tests.conftest import eventually
 from twokey.bot.listeners.mention import Asked, asked
@@ -17,8 +17,8 @@ from twokey.gateway.protocol.records import Person
 from twokey.gateway.store.jobs import Job, JobKind
 
 
-async def next_job(house: House) -> Job:
-    queue = house.store.queue(house.keys)
+async def next_job(stack: Stack) -> Job:
+    queue = stack.store.queue(stack.keys)
     await queue.prepare()
     delivery = await queue.take("test", block_ms=2000)
     assert delivery is not None
@@ -26,13 +26,13 @@ async def next_job(house: House) -> Job:
 
 
 async def test_a_mention_starts_the_default_agent_in_its_thread(
-    each_house: House,
+    each_stack: Stack,
 ) -> None:
-    house = each_house
-    async with house.running():
-        ts = await house.actor("U0DAN").say("#general", "@twokey refund 78291 & tell")
+    stack = each_stack
+    async with stack.running():
+        ts = await stack.actor("U0DAN").say("#general", "@twokey refund 78291 & tell")
 
-        job = await next_job(house)
+        job = await next_job(stack)
 
         assert (job.kind, job.agent, job.input) == (
             JobKind.START,
@@ -40,8 +40,8 @@ async def test_a_mention_starts_the_default_agent_in_its_thread(
             "refund 78291 & tell",
         )
         assert job.thread == f"slack:{TEAM}:C0GENERAL:{ts}"
-        facts = await house.store.threads.facts(
-            house.keys, "default", "support", job.thread
+        facts = await stack.store.threads.facts(
+            stack.keys, "default", "support", job.thread
         )
         assert facts.requester == Person(team=TEAM, user="U0DAN", name="dan")
         assert facts.origin is not None
@@ -49,75 +49,75 @@ async def test_a_mention_starts_the_default_agent_in_its_thread(
 
 
 async def test_a_message_whose_author_slack_did_not_name_is_asked_when_it_comes_again(
-    house: House,
+    stack: Stack,
 ) -> None:
     for method, calls in (("users.info", 1), ("chat.postEphemeral", 9)):
-        house.sandbox.faults.plan("http_500", method, calls=calls)
-    async with house.running():
-        await house.actor("U0DAN").say("#general", "@twokey refund 78291")
+        stack.sandbox.faults.plan("http_500", method, calls=calls)
+    async with stack.running():
+        await stack.actor("U0DAN").say("#general", "@twokey refund 78291")
 
-        job = await next_job(house)
+        job = await next_job(stack)
 
         assert job.input == "refund 78291"
 
 
-async def test_who_asked_may_not_approve_what_comes_of_it(house: House) -> None:
-    async with house.running():
-        await house.actor("U0ANA").say("#general", "@twokey refund")
-        thread = (await next_job(house)).thread
-        facts = await house.store.threads.facts(
-            house.keys, "default", "support", thread
+async def test_who_asked_may_not_approve_what_comes_of_it(stack: Stack) -> None:
+    async with stack.running():
+        await stack.actor("U0ANA").say("#general", "@twokey refund")
+        thread = (await next_job(stack)).thread
+        facts = await stack.store.threads.facts(
+            stack.keys, "default", "support", thread
         )
         verdict = (
-            await house.submit(
+            await stack.submit(
                 ("send_email", {"to": "x"}), thread=thread, requester=facts.requester
             )
         )[0]
-        card = await house.card(verdict)
+        card = await stack.card(verdict)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), "approve")
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), "approve")
 
-        await house.told("U0ANA", "You asked for this one yourself")
+        await stack.told("U0ANA", "You asked for this one yourself")
 
 
 async def test_an_event_that_slack_repeats_starts_the_agent_once(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running() as bot:
-        await house.actor("U0DAN").say("#general", "@twokey refund")
-        sent = house.sandbox.requests[-1]
+    async with stack.running() as bot:
+        await stack.actor("U0DAN").say("#general", "@twokey refund")
+        sent = stack.sandbox.requests[-1]
 
         status = await post_signed(
-            bot.url, house.sandbox.signing_secret, sent.body, kind="application/json"
+            bot.url, stack.sandbox.signing_secret, sent.body, kind="application/json"
         )
 
         assert status == 200
-        assert await house.store.queue(house.keys).depth() == 1
+        assert await stack.store.queue(stack.keys).depth() == 1
 
 
 async def test_a_mention_without_words_is_answered_with_what_to_do(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        await house.actor("U0DAN").say("#general", "@twokey")
+    async with stack.running():
+        await stack.actor("U0DAN").say("#general", "@twokey")
 
-        await house.told("U0DAN", "Tell me what to do", "C0GENERAL")
-        assert await house.store.queue(house.keys).depth() == 0
-
-
-async def test_a_guest_is_told_that_only_members_can_ask(house: House) -> None:
-    async with house.running():
-        await house.actor("U0GUEST").say("#agent-approvals", "@twokey refund")
-
-        await house.told("U0GUEST", "Only members")
-        assert await house.store.queue(house.keys).depth() == 0
+        await stack.told("U0DAN", "Tell me what to do", "C0GENERAL")
+        assert await stack.store.queue(stack.keys).depth() == 0
 
 
-async def test_without_an_agent_the_person_is_told_so(house: House) -> None:
-    async with house.running(agents=(), default_agent=""):
-        await house.actor("U0DAN").say("#general", "@twokey refund")
+async def test_a_guest_is_told_that_only_members_can_ask(stack: Stack) -> None:
+    async with stack.running():
+        await stack.actor("U0GUEST").say("#agent-approvals", "@twokey refund")
 
-        await house.told("U0DAN", "No agent is set up", "C0GENERAL")
+        await stack.told("U0GUEST", "Only members")
+        assert await stack.store.queue(stack.keys).depth() == 0
+
+
+async def test_without_an_agent_the_person_is_told_so(stack: Stack) -> None:
+    async with stack.running(agents=(), default_agent=""):
+        await stack.actor("U0DAN").say("#general", "@twokey refund")
+
+        await stack.told("U0DAN", "No agent is set up", "C0GENERAL")
 
 
 @pytest.mark.parametrize(
@@ -140,18 +140,18 @@ def test_the_first_word_may_name_the_agent(text: str, expected: Asked) -> None:
     assert found == expected
 
 
-async def test_the_command_says_where_an_approval_stands(each_house: House) -> None:
-    house = each_house
-    async with house.running():
-        verdict = await house.refund()
-        await house.card(verdict)
+async def test_the_command_says_where_an_approval_stands(each_stack: Stack) -> None:
+    stack = each_stack
+    async with stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
         approval_id = approval_of(verdict.item_id)[0]
 
-        await house.actor("U0EVE").command(
+        await stack.actor("U0EVE").command(
             "/approvals", f"show {approval_id}", "#agent-approvals"
         )
 
-        told = await house.told("U0EVE", approval_id)
+        told = await stack.told("U0EVE", approval_id)
         assert "Approval needed for process_refund until" in told
         assert "Tier approve" in told
 
@@ -164,19 +164,19 @@ async def test_the_command_says_where_an_approval_stands(each_house: House) -> N
         ("show ap_none", "There is no such approval"),
     ],
 )
-async def test_the_command_explains_itself(house: House, text: str, words: str) -> None:
-    async with house.running():
-        await house.actor("U0EVE").command("/approvals", text, "#general")
+async def test_the_command_explains_itself(stack: Stack, text: str, words: str) -> None:
+    async with stack.running():
+        await stack.actor("U0EVE").command("/approvals", text, "#general")
 
-        await house.told("U0EVE", words, "C0GENERAL")
+        await stack.told("U0EVE", words, "C0GENERAL")
 
 
 @pytest.mark.parametrize("place", ["#agent-approvals", "C0APPROVALS"])
-async def test_the_home_tab_says_how_it_works(house: House, place: str) -> None:
+async def test_the_home_tab_says_how_it_works(stack: Stack, place: str) -> None:
     text = POLICY.replace("channel: C0APPROVALS", f"channel: '{place}'")
-    house.policy = load_policy(text, "policy.yml")
-    async with house.running():
-        eve = house.actor("U0EVE")
+    stack.policy = load_policy(text, "policy.yml")
+    async with stack.running():
+        eve = stack.actor("U0EVE")
         await eve.open_home()
 
         async def is_there() -> bool:
@@ -187,16 +187,16 @@ async def test_the_home_tab_says_how_it_works(house: House, place: str) -> None:
 
 
 async def test_what_the_store_does_not_take_is_asked_to_be_said_again(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unavailable(*_: object, **__: object) -> None:
         raise StoreUnavailable("The store does not answer.")
 
-    monkeypatch.setattr(type(house.reviews), "ask_agent", unavailable)
-    async with house.running():
-        await house.actor("U0DAN").say("#general", "@twokey refund")
+    monkeypatch.setattr(type(stack.reviews), "ask_agent", unavailable)
+    async with stack.running():
+        await stack.actor("U0DAN").say("#general", "@twokey refund")
 
-        await house.told("U0DAN", "cannot keep anything right now", "C0GENERAL")
+        await stack.told("U0DAN", "cannot keep anything right now", "C0GENERAL")
 
 
 @pytest.mark.parametrize(
@@ -208,7 +208,7 @@ async def test_what_the_store_does_not_take_is_asked_to_be_said_again(
     ],
 )
 async def test_what_no_person_said_starts_nothing(
-    house: House,
+    stack: Stack,
     event: dict[str, object],
     words: str,
     caplog: pytest.LogCaptureFixture,
@@ -226,14 +226,14 @@ async def test_what_no_person_said_starts_nothing(
             **event,
         },
     }
-    async with house.running() as bot:
+    async with stack.running() as bot:
         status = await post_signed(
             bot.url,
-            house.sandbox.signing_secret,
+            stack.sandbox.signing_secret,
             json.dumps(body).encode(),
             kind="application/json",
         )
 
     assert status == 200
     assert words in caplog.text
-    assert await house.store.queue(house.keys).depth() == 0
+    assert await stack.store.queue(stack.keys).depth() == 0

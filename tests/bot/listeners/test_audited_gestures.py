@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bot.bot_house import CHANNEL, House, has_button
+from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.conftest import eventually
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import COMMAND, Action, Input
@@ -22,58 +22,58 @@ CLICK = BlockAction(
 )
 
 
-async def gestures(house: House, name: EventName) -> list[str | None]:
+async def gestures(stack: Stack, name: EventName) -> list[str | None]:
     """Return the gestures of the entries with this name, oldest first."""
-    found = await audit_entries(house.store.conn, house.keys)
+    found = await audit_entries(stack.store.conn, stack.keys)
     return [event.data.get("gesture") for event in found if event.name is name]
 
 
-async def test_a_button_and_a_form_are_told_apart(house: House) -> None:
-    async with house.running():
-        ana = house.actor("U0ANA")
-        card = await house.card(await house.refund())
+async def test_a_button_and_a_form_are_told_apart(stack: Stack) -> None:
+    async with stack.running():
+        ana = stack.actor("U0ANA")
+        card = await stack.card(await stack.refund())
         await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await eventually(lambda: counted(house, EventName.ITEM_AUTHORIZED, 1))
-        card = await house.card(await house.refund())
+        await eventually(lambda: counted(stack, EventName.ITEM_AUTHORIZED, 1))
+        card = await stack.card(await stack.refund())
         await ana.click(CHANNEL, str(card["ts"]), Action.REJECT)
         await ana.wait_for_view()
         await ana.submit({Input.REASON: "wrong order"})
 
-    assert await gestures(house, EventName.ITEM_AUTHORIZED) == [Gesture.BUTTON]
-    assert await gestures(house, EventName.ITEM_REJECTED) == [Gesture.MODAL]
+    assert await gestures(stack, EventName.ITEM_AUTHORIZED) == [Gesture.BUTTON]
+    assert await gestures(stack, EventName.ITEM_REJECTED) == [Gesture.MODAL]
 
 
-async def test_time_asked_for_on_the_card_and_inside_a_modal(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict, lambda m: has_button(m, Action.VIEW_ALL))
-        ana = house.actor("U0ANA")
+async def test_time_asked_for_on_the_card_and_inside_a_modal(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict, lambda m: has_button(m, Action.VIEW_ALL))
+        ana = stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
-        await eventually(lambda: counted(house, EventName.APPROVAL_TAKEN, 1))
-        card = await house.card(verdict)
+        await eventually(lambda: counted(stack, EventName.APPROVAL_TAKEN, 1))
+        card = await stack.card(verdict)
         await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
         await ana.wait_for_view()
         await ana.act_in_view(Action.TAKE)
-        await eventually(lambda: counted(house, EventName.APPROVAL_TAKEN, 2))
+        await eventually(lambda: counted(stack, EventName.APPROVAL_TAKEN, 2))
 
-    found = await gestures(house, EventName.APPROVAL_TAKEN)
+    found = await gestures(stack, EventName.APPROVAL_TAKEN)
     assert found == [Gesture.BUTTON, Gesture.MODAL]
 
 
-async def counted(house: House, name: EventName, times: int) -> bool:
-    return len(await gestures(house, name)) == times
+async def counted(stack: Stack, name: EventName, times: int) -> bool:
+    return len(await gestures(stack, name)) == times
 
 
-async def test_slash_commands_are_named(house: House) -> None:
-    async with house.running():
+async def test_slash_commands_are_named(stack: Stack) -> None:
+    async with stack.running():
         for words, answer in (
             ("freeze everything", "is frozen"),
             ("unfreeze everything", "may run again"),
             ("delegate @ben 4h", "may decide in your place"),
             ("delegate off", "Nobody decides in your place any more"),
         ):
-            await house.actor("U0ANA").command(COMMAND, words, CHANNEL)
-            await house.told("U0ANA", answer)
+            await stack.actor("U0ANA").command(COMMAND, words, CHANNEL)
+            await stack.told("U0ANA", answer)
 
     for name in (
         EventName.FREEZE_SET,
@@ -81,7 +81,7 @@ async def test_slash_commands_are_named(house: House) -> None:
         EventName.DELEGATION_SET,
         EventName.DELEGATION_LIFTED,
     ):
-        assert await gestures(house, name) == [Gesture.SLASH_COMMAND]
+        assert await gestures(stack, name) == [Gesture.SLASH_COMMAND]
 
 
 def test_a_button_on_the_app_home_is_named_after_it() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bot.bot_house import (
+from tests.bot.bot_stack import (
     CHANNEL,
     POLICY,
     REFUND,
     TEAM,
-    House,
+    Stack,
     has_button,
     says,
 )
@@ -25,124 +25,124 @@ from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 MAIL: JsonObject = {"to": "a@example.com", "body": "hello"}
 
 
-async def test_approve_all_authorizes_every_call_that_waits(house: House) -> None:
-    async with house.running():
-        first, _ = await house.submit(("process_refund", REFUND), ("send_email", MAIL))
-        card = await house.card(first)
+async def test_approve_all_authorizes_every_call_that_waits(stack: Stack) -> None:
+    async with stack.running():
+        first, _ = await stack.submit(("process_refund", REFUND), ("send_email", MAIL))
+        card = await stack.card(first)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
 
-        approval = await house.approval(first)
+        approval = await stack.approval(first)
         assert [item.state for item in approval.items] == [ItemState.AUTHORIZED] * 2
-        await house.card(first, lambda m: not has_button(m, Action.APPROVE_ALL))
+        await stack.card(first, lambda m: not has_button(m, Action.APPROVE_ALL))
 
 
-async def test_an_escalated_call_has_a_card_of_its_own(house: House) -> None:
-    async with house.running():
-        wire, mail, other_wire, refund = await house.submit(
+async def test_an_escalated_call_has_a_card_of_its_own(stack: Stack) -> None:
+    async with stack.running():
+        wire, mail, other_wire, refund = await stack.submit(
             ("wire_money", {"n": 1}),
             ("send_email", MAIL),
             ("wire_money", {"n": 2}),
             ("process_refund", REFUND),
         )
-        shared = await house.card(mail)
+        shared = await stack.card(mail)
 
-        await house.actor("U0ANA").click(CHANNEL, str(shared["ts"]), Action.APPROVE_ALL)
+        await stack.actor("U0ANA").click(CHANNEL, str(shared["ts"]), Action.APPROVE_ALL)
 
-        states = [item.state for item in (await house.approval(refund)).items]
+        states = [item.state for item in (await stack.approval(refund)).items]
         assert states == [ItemState.AUTHORIZED] * 2
         for verdict in (wire, other_wire):
-            await house.card(verdict, lambda m: not has_button(m, Action.APPROVE_ALL))
-            (item,) = (await house.approval(verdict)).items
+            await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE_ALL))
+            (item,) = (await stack.approval(verdict)).items
             assert (item.is_pending, item.votes) == (True, ())
 
 
 async def test_approve_all_never_covers_a_call_that_was_escalated_later(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        first, second = await house.submit(
+    async with stack.running():
+        first, second = await stack.submit(
             ("process_refund", REFUND), ("send_email", MAIL)
         )
-        card = await house.card(first)
-        approval = await house.approval(second)
+        card = await stack.card(first)
+        approval = await stack.approval(second)
         stricter = POLICY.replace("send_email: {tier: approve", "send_email: {tier: X")
-        house.policy = load_policy(stricter.replace("X", "escalate"), "policy.yml")
-        await house.actor("U0ANA").click(
+        stack.policy = load_policy(stricter.replace("X", "escalate"), "policy.yml")
+        await stack.actor("U0ANA").click(
             CHANNEL, str(card["ts"]), Action.APPROVE, f"{approval.id}:1.1:1.actions"
         )
-        after = await house.card(
+        after = await stack.card(
             second, lambda m: not has_button(m, Action.APPROVE_ALL)
         )
         value = seal(
-            await house.approval(second),
+            await stack.approval(second),
             None,
-            key=house.config.seal_key,
+            key=stack.config.seal_key,
             team=TEAM,
             purpose=Action.APPROVE_ALL,
         )
 
-        await click_with(house, after, Action.APPROVE_ALL, value, user="U0CHLOE")
+        await click_with(stack, after, Action.APPROVE_ALL, value, user="U0CHLOE")
 
-        await house.told("U0CHLOE", "needs a decision of its own")
-        items = (await house.approval(second)).items
+        await stack.told("U0CHLOE", "needs a decision of its own")
+        items = (await stack.approval(second)).items
         assert [len(item.votes) for item in items] == [0, 1]
 
 
-async def test_who_may_not_approve_one_call_may_not_approve_all(house: House) -> None:
-    async with house.running():
-        first, _ = await house.submit(("process_refund", REFUND), ("send_email", MAIL))
-        card = await house.card(first)
+async def test_who_may_not_approve_one_call_may_not_approve_all(stack: Stack) -> None:
+    async with stack.running():
+        first, _ = await stack.submit(("process_refund", REFUND), ("send_email", MAIL))
+        card = await stack.card(first)
 
-        await house.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
 
-        await house.told("U0DAN", "You asked for this one yourself")
-        assert (await house.approval(first)).rev == 1
+        await stack.told("U0DAN", "You asked for this one yourself")
+        assert (await stack.approval(first)).rev == 1
 
 
-async def test_one_call_of_a_batch_is_decided_alone(house: House) -> None:
-    async with house.running():
-        _, second = await house.submit(("process_refund", REFUND), ("send_email", MAIL))
-        card = await house.card(second)
-        approval = await house.approval(second)
+async def test_one_call_of_a_batch_is_decided_alone(stack: Stack) -> None:
+    async with stack.running():
+        _, second = await stack.submit(("process_refund", REFUND), ("send_email", MAIL))
+        card = await stack.card(second)
+        approval = await stack.approval(second)
         block = f"{approval.id}:1.1:1.actions"
 
-        await house.actor("U0ANA").click(
+        await stack.actor("U0ANA").click(
             CHANNEL, str(card["ts"]), Action.APPROVE, block
         )
 
-        states = [item.state for item in (await house.approval(second)).items]
+        states = [item.state for item in (await stack.approval(second)).items]
         assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
 
 
-async def test_two_of_two_people_authorize_an_escalated_call(house: House) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {"n": 1}))
-        ts = str((await house.card(verdict))["ts"])
+async def test_two_of_two_people_authorize_an_escalated_call(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"n": 1}))
+        ts = str((await stack.card(verdict))["ts"])
 
-        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await house.told("U0ANA", "1 of 2")
-        await house.card(verdict, says("1 of 2"))
-        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await house.told("U0ANA", "already counted")
-        await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await stack.told("U0ANA", "1 of 2")
+        await stack.card(verdict, says("1 of 2"))
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await stack.told("U0ANA", "already counted")
+        await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.AUTHORIZED
 
 
-async def test_who_left_a_group_counts_for_a_few_seconds_at_most(house: House) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {"n": 1}))
-        ts = str((await house.card(verdict))["ts"])
-        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        house.sandbox.control.set_group("S0SENIOR", [])
-        house.sandbox.control.advance(2 * FRESH_S + 1)
+async def test_who_left_a_group_counts_for_a_few_seconds_at_most(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"n": 1}))
+        ts = str((await stack.card(verdict))["ts"])
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        stack.sandbox.control.set_group("S0SENIOR", [])
+        stack.sandbox.control.advance(2 * FRESH_S + 1)
 
-        await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
+        await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
 
-        await house.told("U0CHLOE", "you are not on that list")
-        assert (await house.approval(verdict)).items[0].is_pending
+        await stack.told("U0CHLOE", "you are not on that list")
+        assert (await stack.approval(verdict)).items[0].is_pending
 
 
 @pytest.mark.parametrize(
@@ -154,27 +154,27 @@ async def test_who_left_a_group_counts_for_a_few_seconds_at_most(house: House) -
     ],
 )
 async def test_a_call_in_doubt_is_settled_by_what_a_person_found(
-    house: House, action: Action, state: ItemState
+    stack: Stack, action: Action, state: ItemState
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        ts = str((await house.card(verdict))["ts"])
-        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await worker_dies(house, verdict)
-        await house.card(verdict, lambda m: has_button(m, action))
+    async with stack.running():
+        verdict = await stack.refund()
+        ts = str((await stack.card(verdict))["ts"])
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        await worker_dies(stack, verdict)
+        await stack.card(verdict, lambda m: has_button(m, action))
 
-        await house.actor("U0ANA").click(CHANNEL, ts, action)
+        await stack.actor("U0ANA").click(CHANNEL, ts, action)
 
-        assert (await house.approval(verdict)).items[0].state is state
-        await house.card(verdict, lambda m: not has_button(m, action))
+        assert (await stack.approval(verdict)).items[0].state is state
+        await stack.card(verdict, lambda m: not has_button(m, action))
 
 
-async def worker_dies(house: House, verdict: Verdict) -> None:
+async def worker_dies(stack: Stack, verdict: Verdict) -> None:
     """Claim a call, and let the claim's lease have passed."""
     approval_id, index = approval_of(verdict.item_id)
-    ctx = (await house.approval(verdict)).items[index].ctx
+    ctx = (await stack.approval(verdict)).items[index].ctx
     ref = TurnRef(agent=ctx.agent, thread=ctx.thread, message_id=ctx.message_id)
-    claim = await house.agents.claim(
+    claim = await stack.agents.claim(
         ClaimRequest(
             item_id=verdict.item_id,
             ref=ref,
@@ -184,8 +184,8 @@ async def worker_dies(house: House, verdict: Verdict) -> None:
         )
     )
     assert claim.kind == "new"
-    await house.store.conn.together(
-        ["HSET", house.keys.head(approval_id), f"{index}:u", 1],
-        ["ZADD", house.keys.expiry, 1, approval_id],
+    await stack.store.conn.together(
+        ["HSET", stack.keys.head(approval_id), f"{index}:u", 1],
+        ["ZADD", stack.keys.expiry, 1, approval_id],
     )
-    await house.sweeper.sweep()
+    await stack.sweeper.sweep()

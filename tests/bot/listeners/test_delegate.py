@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, POLICY, House, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from twokey.bot.ids import COMMAND, Action
 from twokey.gateway.policy.load import load_policy
 
@@ -15,53 +15,53 @@ ANA_ONLY = load_policy(
 )
 
 
-async def delegate(house: House, words: str, answer: str, user: str = "U0ANA") -> None:
-    await house.actor(user).command(COMMAND, f"delegate {words}", CHANNEL)
-    await house.told(user, answer)
+async def delegate(stack: Stack, words: str, answer: str, user: str = "U0ANA") -> None:
+    await stack.actor(user).command(COMMAND, f"delegate {words}", CHANNEL)
+    await stack.told(user, answer)
 
 
-async def test_a_colleague_decides_and_the_card_says_for_whom(house: House) -> None:
-    house.policy = ANA_ONLY
-    async with house.running():
-        verdict = await house.refund()
-        card, ben = await house.card(verdict), house.actor("U0BEN")
+async def test_a_colleague_decides_and_the_card_says_for_whom(stack: Stack) -> None:
+    stack.policy = ANA_ONLY
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ben = await stack.card(verdict), stack.actor("U0BEN")
         await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await house.told("U0BEN", "you are not on that list")
-        await delegate(house, "@ben 4h", "may decide in your place until")
+        await stack.told("U0BEN", "you are not on that list")
+        await delegate(stack, "@ben 4h", "may decide in your place until")
 
         await ben.click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        card = await house.card(verdict, says("Approved"))
+        card = await stack.card(verdict, says("Approved"))
         assert "<@U0BEN> for <@U0ANA>" in str(card["blocks"])
-        vote = (await house.approval(verdict)).items[0].votes[0]
+        vote = (await stack.approval(verdict)).items[0].votes[0]
         assert (vote.by.user, vote.on_behalf_of[0].user) == ("U0BEN", "U0ANA")
 
 
-async def test_whoever_asked_cannot_decide_in_anothers_place(house: House) -> None:
-    house.policy = ANA_ONLY
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        await delegate(house, "@dan 4h", "may decide in your place until")
+async def test_whoever_asked_cannot_decide_in_anothers_place(stack: Stack) -> None:
+    stack.policy = ANA_ONLY
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await delegate(stack, "@dan 4h", "may decide in your place until")
 
-        await house.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0DAN", "You asked for this one yourself")
-        assert (await house.approval(verdict)).rev == 1
+        await stack.told("U0DAN", "You asked for this one yourself")
+        assert (await stack.approval(verdict)).rev == 1
 
 
-async def test_a_queue_that_is_taken_back_is_in_no_other_hands(house: House) -> None:
-    house.policy = ANA_ONLY
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        await delegate(house, "off", "Nobody was deciding in your place")
-        await delegate(house, "@ben 4h", "may decide in your place until")
-        await delegate(house, "off", "Nobody decides in your place any more")
+async def test_a_queue_that_is_taken_back_is_in_no_other_hands(stack: Stack) -> None:
+    stack.policy = ANA_ONLY
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await delegate(stack, "off", "Nobody was deciding in your place")
+        await delegate(stack, "@ben 4h", "may decide in your place until")
+        await delegate(stack, "off", "Nobody decides in your place any more")
 
-        await house.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0BEN", "you are not on that list")
+        await stack.told("U0BEN", "you are not on that list")
 
 
 @pytest.mark.parametrize(
@@ -79,15 +79,15 @@ async def test_a_queue_that_is_taken_back_is_in_no_other_hands(house: House) -> 
     ],
 )
 async def test_what_cannot_be_handed_over_is_said_calmly(
-    house: House, words: str, answer: str
+    stack: Stack, words: str, answer: str
 ) -> None:
-    async with house.running():
-        await delegate(house, words, answer)
+    async with stack.running():
+        await delegate(stack, words, answer)
 
-        assert await house.store.delegations.all(house.keys, "default") == ()
+        assert await stack.store.delegations.all(stack.keys, "default") == ()
 
 
-async def test_a_guest_has_no_queue_to_hand_over(house: House) -> None:
-    async with house.running():
+async def test_a_guest_has_no_queue_to_hand_over(stack: Stack) -> None:
+    async with stack.running():
         words = "Only members of this workspace can hand over"
-        await delegate(house, "@ben 4h", words, "U0GUEST")
+        await delegate(stack, "@ben 4h", words, "U0GUEST")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bot.bot_house import House, says
+from tests.bot.bot_stack import Stack, says
 from tests.bot.listeners.test_asking import next_job
 from tests.conftest import eventually
 from twokey.gateway.store.keys import MESSAGE_LIFETIME
@@ -15,30 +15,30 @@ GENERAL, DIRECT = "C0GENERAL", "D0DAN"
 BEFORE = "has your message as it was before"
 
 
-async def depth(house: House) -> int:
-    return await house.store.queue(house.keys).depth()
+async def depth(stack: Stack) -> int:
+    return await stack.store.queue(stack.keys).depth()
 
 
 async def test_an_edit_of_what_was_asked_asks_nothing_and_is_answered_in_private(
-    each_house: House,
+    each_stack: Stack,
 ) -> None:
-    house = each_house
-    async with house.running():
-        dan = house.actor("U0DAN")
+    stack = each_stack
+    async with stack.running():
+        dan = stack.actor("U0DAN")
         ts = await dan.say("#general", "@twokey refund ordr 78291")
-        assert (await next_job(house)).input == "refund ordr 78291"
+        assert (await next_job(stack)).input == "refund ordr 78291"
 
         await dan.edit("#general", ts, "@twokey refund order 78291")
 
-        await house.told("U0DAN", BEFORE, GENERAL)
-        assert await depth(house) == 1
-        assert not await house.actor("U0ANA").ephemerals("#general")
-    assert house.sandbox.problems == []
+        await stack.told("U0DAN", BEFORE, GENERAL)
+        assert await depth(stack) == 1
+        assert not await stack.actor("U0ANA").ephemerals("#general")
+    assert stack.sandbox.problems == []
 
 
-async def test_each_further_edit_is_answered_and_asks_nothing(house: House) -> None:
-    async with house.running():
-        dan = house.actor("U0DAN")
+async def test_each_further_edit_is_answered_and_asks_nothing(stack: Stack) -> None:
+    async with stack.running():
+        dan = stack.actor("U0DAN")
         ts = await dan.say("#general", "@twokey refund 1")
         for amount in (2, 3):
             await dan.edit("#general", ts, f"@twokey refund {amount}")
@@ -47,14 +47,14 @@ async def test_each_further_edit_is_answered_and_asks_nothing(house: House) -> N
             return len(await dan.ephemerals("#general")) == 2
 
         await eventually(is_told_twice)
-        assert await depth(house) == 1
+        assert await depth(stack) == 1
 
 
 async def test_an_edit_to_nothing_or_to_another_agent_asks_nothing_either(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        dan = house.actor("U0DAN")
+    async with stack.running():
+        dan = stack.actor("U0DAN")
         ts = await dan.say("#general", "@twokey refund 1")
         for text in ("@twokey", "@twokey ops refund 1"):
             await dan.edit("#general", ts, text)
@@ -64,93 +64,93 @@ async def test_an_edit_to_nothing_or_to_another_agent_asks_nothing_either(
             return [BEFORE in str(m["text"]) for m in told] == [True, True]
 
         await eventually(is_told_twice)
-        assert await depth(house) == 1
+        assert await depth(stack) == 1
 
 
 @pytest.mark.parametrize("first", ["refund 1", "@twokey"])
 async def test_an_edit_that_adds_the_mention_or_the_words_asks_for_the_first_time(
-    house: House, first: str
+    stack: Stack, first: str
 ) -> None:
-    async with house.running():
-        dan = house.actor("U0DAN")
+    async with stack.running():
+        dan = stack.actor("U0DAN")
         ts = await dan.say("#general", first)
-        assert await depth(house) == 0
+        assert await depth(stack) == 0
 
         await dan.edit("#general", ts, "@twokey refund 1")
 
-        job = await next_job(house)
+        job = await next_job(stack)
         assert (job.input, job.thread.rpartition(":")[2]) == ("refund 1", ts)
-        assert await depth(house) == 1
+        assert await depth(stack) == 1
 
 
 async def test_an_edit_that_comes_before_the_message_itself_asks_once(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        dan = house.actor("U0DAN")
-        house.sandbox.workspace.events = ()
+    async with stack.running():
+        dan = stack.actor("U0DAN")
+        stack.sandbox.workspace.events = ()
         ts = await dan.say("#general", "@twokey refund ordr")
-        first = house.sandbox.workspace.messages[GENERAL][ts]
-        house.sandbox.workspace.events = ("app_mention",)
+        first = stack.sandbox.workspace.messages[GENERAL][ts]
+        stack.sandbox.workspace.events = ("app_mention",)
         await dan.edit("#general", ts, "@twokey refund order")
-        assert (await next_job(house)).input == "refund order"
+        assert (await next_job(stack)).input == "refund order"
 
-        await mention(house, first.text, ts)
+        await mention(stack, first.text, ts)
 
-        assert await depth(house) == 1
+        assert await depth(stack) == 1
 
 
 async def test_slack_may_repeat_a_mention_as_another_event_without_an_edit(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        ts = await house.actor("U0DAN").say("#general", "@twokey refund 1")
+    async with stack.running():
+        ts = await stack.actor("U0DAN").say("#general", "@twokey refund 1")
 
-        await mention(house, "<@U0TWOKEY> refund 1", ts)
+        await mention(stack, "<@U0TWOKEY> refund 1", ts)
 
-        assert await depth(house) == 1
-        assert not await house.actor("U0DAN").ephemerals("#general")
+        assert await depth(stack) == 1
+        assert not await stack.actor("U0DAN").ephemerals("#general")
 
 
 async def test_a_message_too_old_to_be_known_does_not_ask_when_it_is_edited(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        now_s = house.sandbox.clock.now()
+    async with stack.running():
+        now_s = stack.sandbox.clock.now()
         ts = f"{now_s - MESSAGE_LIFETIME.total_seconds():.6f}"
 
         edited = {"user": "U0DAN", "ts": f"{now_s:.6f}"}
-        await mention(house, "<@U0TWOKEY> refund 1", ts, edited=edited)
+        await mention(stack, "<@U0TWOKEY> refund 1", ts, edited=edited)
 
-        await house.told("U0DAN", "too old to ask the agent by editing it", GENERAL)
-        assert await depth(house) == 0
+        await stack.told("U0DAN", "too old to ask the agent by editing it", GENERAL)
+        assert await depth(stack) == 0
 
 
 async def test_a_line_in_the_bots_own_chat_asks_and_is_answered_in_its_thread(
-    each_house: House,
+    each_stack: Stack,
 ) -> None:
-    house = each_house
-    async with house.running():
-        ts = await house.actor("U0DAN").say(DIRECT, "refund 78291")
+    stack = each_stack
+    async with stack.running():
+        ts = await stack.actor("U0DAN").say(DIRECT, "refund 78291")
 
-        job = await next_job(house)
+        job = await next_job(stack)
         assert (job.agent, job.input) == ("support", "refund 78291")
-        facts = await house.store.threads.facts(
-            house.keys, "default", "support", job.thread
+        facts = await stack.store.threads.facts(
+            stack.keys, "default", "support", job.thread
         )
         assert facts.origin is not None
         assert (facts.origin.channel, facts.origin.thread_ts) == (DIRECT, ts)
-        await house.actor("U0DAN").edit(DIRECT, ts, "refund 78292")
-        await house.told("U0DAN", BEFORE, DIRECT)
-        assert await depth(house) == 1
+        await stack.actor("U0DAN").edit(DIRECT, ts, "refund 78292")
+        await stack.told("U0DAN", BEFORE, DIRECT)
+        assert await depth(stack) == 1
 
 
 @pytest.mark.parametrize("has_replies", [False, True])
 async def test_deleting_what_was_asked_stops_nothing_and_says_so(
-    house: House, *, has_replies: bool
+    stack: Stack, *, has_replies: bool
 ) -> None:
-    async with house.running():
-        dan = house.actor("U0DAN")
+    async with stack.running():
+        dan = stack.actor("U0DAN")
         ts = await dan.say(DIRECT, "refund 78291")
         if has_replies:
             await dan.say(DIRECT, "please", ts)
@@ -159,24 +159,24 @@ async def test_deleting_what_was_asked_stops_nothing_and_says_so(
 
         told = await dan.message_with(DIRECT, says("That stops nothing"))
         assert told["thread_ts"] == (ts if has_replies else None)
-        assert await depth(house) == 1 + has_replies
-    assert house.sandbox.problems == []
+        assert await depth(stack) == 1 + has_replies
+    assert stack.sandbox.problems == []
 
 
 async def test_deleting_a_message_that_asked_nothing_is_not_commented(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running(agents=(), default_agent=""):
-        dan = house.actor("U0DAN")
+    async with stack.running(agents=(), default_agent=""):
+        dan = stack.actor("U0DAN")
         ts = await dan.say(DIRECT, "hello")
-        await house.told("U0DAN", "No agent is set up", DIRECT)
+        await stack.told("U0DAN", "No agent is set up", DIRECT)
         await dan.delete(DIRECT, ts)
 
         shown = await dan.messages(DIRECT)
         assert [m["text"] for m in shown if not m["ephemeral"]] == []
 
 
-async def mention(house: House, text: str, ts: str, **more: object) -> None:
+async def mention(stack: Stack, text: str, ts: str, **more: object) -> None:
     """Deliver a mention of Dan's as an event of its own."""
     body: JsonObject = {
         "type": "app_mention",
@@ -188,5 +188,5 @@ async def mention(house: House, text: str, ts: str, **more: object) -> None:
         "event_ts": ts,
         **more,
     }
-    parcel = payloads.event(house.sandbox.slack, body)
-    await house.sandbox.control.delivery.deliver(parcel)
+    parcel = payloads.event(stack.sandbox.slack, body)
+    await stack.sandbox.control.delivery.deliver(parcel)

@@ -6,7 +6,7 @@ from typing import cast
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, TEAM, House, says
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says
 from tests.bot.signed import interaction, post, signed_headers
 from twokey.bot.ids import Action, Input, View
 from twokey.gateway.protocol.states import ItemState
@@ -19,10 +19,10 @@ LONG = "x" * 30_000 + "THE END"
 
 
 async def opened(
-    house: House, verdict: Verdict, action: Action, user: str = "U0ANA"
+    stack: Stack, verdict: Verdict, action: Action, user: str = "U0ANA"
 ) -> Actor:
     """Open a form from the card of a call."""
-    card, person = await house.card(verdict), house.actor(user)
+    card, person = await stack.card(verdict), stack.actor(user)
     await person.click(CHANNEL, str(card["ts"]), action)
     await person.wait_for_view()
     return person
@@ -37,109 +37,109 @@ def block_of(view: JsonObject, name: str) -> str:
 
 
 async def test_an_edit_shows_what_does_not_fit_and_then_counts(
-    each_house: House,
+    each_stack: Stack,
 ) -> None:
-    house = each_house
-    async with house.running():
-        verdict = await house.refund()
-        ana = await opened(house, verdict, Action.EDIT)
+    stack = each_stack
+    async with stack.running():
+        verdict = await stack.refund()
+        ana = await opened(stack, verdict, Action.EDIT)
         view = await ana.wait_for_view()
         amount = block_of(view, "amount")
 
         errors = await ana.submit({amount: "5000", Input.REASON: "half"})
         assert "1000" in errors[amount]
-        assert (await house.approval(verdict)).rev == 1
+        assert (await stack.approval(verdict)).rev == 1
         assert await ana.submit({amount: "449.50", Input.REASON: "half"}) == {}
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.AUTHORIZED
         assert item.args == {"amount": 449.5, "order_id": "78291"}
         assert item.edit is not None
         assert (item.edit.by.user, item.edit.reason) == ("U0ANA", "half")
-        await house.card(verdict, says("449.5"))
+        await stack.card(verdict, says("449.5"))
         assert await ana.view() is None
-    assert house.sandbox.problems == []
+    assert stack.sandbox.problems == []
 
 
-async def test_an_edit_without_a_change_is_an_approval(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        ana = await opened(house, verdict, Action.EDIT)
+async def test_an_edit_without_a_change_is_an_approval(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        ana = await opened(stack, verdict, Action.EDIT)
 
         await ana.submit()
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.AUTHORIZED
         assert item.edit is None
 
 
 async def test_an_edit_without_a_change_is_none_where_approve_is_not_allowed(
-    house: House,
+    stack: Stack,
 ) -> None:
-    rules = house.policy.tools["process_refund"]
+    rules = stack.policy.tools["process_refund"]
     limited = rules.with_(allow=(Verb.EDIT, Verb.REJECT))
-    tools = {**house.policy.tools, "process_refund": limited}
-    house.policy = house.policy.with_(tools=tools)
-    async with house.running():
-        verdict = await house.refund()
-        ana = await opened(house, verdict, Action.EDIT)
+    tools = {**stack.policy.tools, "process_refund": limited}
+    stack.policy = stack.policy.with_(tools=tools)
+    async with stack.running():
+        verdict = await stack.refund()
+        ana = await opened(stack, verdict, Action.EDIT)
 
         await ana.submit()
 
         await ana.wait_for_view(says("Nothing was changed"))
-        assert (await house.approval(verdict)).rev == 1
+        assert (await stack.approval(verdict)).rev == 1
 
 
-async def test_a_rejection_carries_its_reason(each_house: House) -> None:
-    house = each_house
-    async with house.running():
-        verdict = await house.refund()
-        ana = await opened(house, verdict, Action.REJECT)
+async def test_a_rejection_carries_its_reason(each_stack: Stack) -> None:
+    stack = each_stack
+    async with stack.running():
+        verdict = await stack.refund()
+        ana = await opened(stack, verdict, Action.REJECT)
 
         await ana.submit({Input.REASON: "wrong customer"})
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.REJECTED
         assert item.settlement is not None
         assert "wrong customer" in item.settlement.text
-        await house.card(verdict, says("wrong customer"))
+        await stack.card(verdict, says("wrong customer"))
 
 
 async def test_an_answer_goes_to_the_agent_instead_of_the_call(
-    each_house: House,
+    each_stack: Stack,
 ) -> None:
-    house = each_house
-    async with house.running():
-        verdict = await house.refund()
-        ana = await opened(house, verdict, Action.RESPOND)
+    stack = each_stack
+    async with stack.running():
+        verdict = await stack.refund()
+        ana = await opened(stack, verdict, Action.RESPOND)
 
         await ana.submit({Input.MESSAGE: "offer a voucher"})
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.ANSWERED
         assert item.settlement is not None
         assert item.settlement.text == "offer a voucher"
 
 
-async def test_a_form_that_is_too_late_says_so_inside(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        ana = await opened(house, verdict, Action.EDIT)
-        card = await house.card(verdict)
-        await house.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+async def test_a_form_that_is_too_late_says_so_inside(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        ana = await opened(stack, verdict, Action.EDIT)
+        card = await stack.card(verdict)
+        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
         await ana.submit()
 
         await ana.wait_for_view(says("approved by <@U0BEN>"))
-        assert len((await house.approval(verdict)).items[0].votes) == 1
+        assert len((await stack.approval(verdict)).items[0].votes) == 1
 
 
 async def test_a_call_longer_than_its_card_is_approved_after_every_page(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund(note=LONG)
-        ana = await opened(house, verdict, Action.VIEW_ALL)
+    async with stack.running():
+        verdict = await stack.refund(note=LONG)
+        ana = await opened(stack, verdict, Action.VIEW_ALL)
 
         pages = 1
         while has_next(await top(ana)):
@@ -149,62 +149,62 @@ async def test_a_call_longer_than_its_card_is_approved_after_every_page(
         assert "THE END" in "".join(await texts(ana))
         await ana.submit()
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.AUTHORIZED
-    assert house.sandbox.problems == []
+    assert stack.sandbox.problems == []
 
 
-async def test_the_last_page_alone_does_not_approve(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund(note=LONG)
-        ana = await opened(house, verdict, Action.VIEW_ALL)
+async def test_the_last_page_alone_does_not_approve(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund(note=LONG)
+        ana = await opened(stack, verdict, Action.VIEW_ALL)
         await turn_to_the_end(ana)
         last = await top(ana)
-        approval = await house.approval(verdict)
-        key = house.keys.opened(approval.id)
-        await house.store.conn.command("DEL", key)
+        approval = await stack.approval(verdict)
+        key = stack.keys.opened(approval.id)
+        await stack.store.conn.command("DEL", key)
 
         await ana.submit()
 
         await ana.wait_for_view(says("go through every page"))
-        assert (await house.approval(verdict)).rev == 1
+        assert (await stack.approval(verdict)).rev == 1
         assert last["callback_id"] == View.DETAILS
 
 
-async def test_a_long_call_is_not_edited_unread(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund(note=LONG)
-        card = await house.card(verdict)
+async def test_a_long_call_is_not_edited_unread(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund(note=LONG)
+        card = await stack.card(verdict)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.EDIT)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.EDIT)
 
-        await house.told("U0ANA", "go through every page")
+        await stack.told("U0ANA", "go through every page")
 
 
-async def test_from_the_last_page_a_form_opens_on_top(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund(note=LONG)
-        ana = await opened(house, verdict, Action.VIEW_ALL)
+async def test_from_the_last_page_a_form_opens_on_top(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund(note=LONG)
+        ana = await opened(stack, verdict, Action.VIEW_ALL)
         await turn_to_the_end(ana)
 
         await ana.act_in_view(Action.REJECT)
         await ana.wait_for_view(lambda view: view["callback_id"] == View.REJECT)
         await ana.submit({Input.REASON: "too long"})
 
-        assert (await house.approval(verdict)).items[0].state is ItemState.REJECTED
+        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED
         assert await ana.view() is None
 
 
 @pytest.mark.parametrize("spoil", ["user", "view", "seal", "purpose"])
 async def test_a_form_counts_only_for_whom_and_what_it_was_opened(
-    house: House, spoil: str
+    stack: Stack, spoil: str
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        ana = await opened(house, verdict, Action.REJECT)
+    async with stack.running():
+        verdict = await stack.refund()
+        ana = await opened(stack, verdict, Action.REJECT)
         view = await top(ana)
-        other = await house.refund(thread="t2")
-        ben = await opened(house, other, Action.REJECT, "U0BEN")
+        other = await stack.refund(thread="t2")
+        ben = await opened(stack, other, Action.REJECT, "U0BEN")
         theirs = await top(ben)
         changes: dict[str, JsonObject] = {
             "user": {"user": "U0BEN"},
@@ -213,15 +213,15 @@ async def test_a_form_counts_only_for_whom_and_what_it_was_opened(
             "purpose": {"callback_id": View.RESPOND.value},
         }
 
-        status, body = await submit_signed(house, view, changes[spoil])
+        status, body = await submit_signed(stack, view, changes[spoil])
 
         assert (status, "nothing was recorded" in body) == (200, True)
-        assert (await house.approval(verdict)).rev == 1
-        assert (await house.approval(other)).rev == 1
+        assert (await stack.approval(verdict)).rev == 1
+        assert (await stack.approval(other)).rev == 1
 
 
 async def submit_signed(
-    house: House, view: JsonObject, changes: JsonObject
+    stack: Stack, view: JsonObject, changes: JsonObject
 ) -> tuple[int, str]:
     """Submit a modal as Slack would, with something other than was opened."""
     values = {
@@ -241,10 +241,10 @@ async def submit_signed(
             **{key: value for key, value in changes.items() if key != "user"},
         },
     }
-    assert house.bot is not None
+    assert stack.bot is not None
     data = interaction(body)
-    headers = signed_headers(house.sandbox.signing_secret, data)
-    return await post(house.bot.url, headers, data)
+    headers = signed_headers(stack.sandbox.signing_secret, data)
+    return await post(stack.bot.url, headers, data)
 
 
 async def top(person: Actor) -> JsonObject:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bot.bot_house import CHANNEL, DAN, REFUND, House, has_button, says
+from tests.bot.bot_stack import CHANNEL, DAN, REFUND, Stack, has_button, says
 from tests.bot.tampering import button_value, click_with
 from twokey.bot.ids import Action
 from twokey.gateway.protocol.records import Home
@@ -16,41 +16,41 @@ INSIDE = TurnRef(
 )
 
 
-async def asked_inside(house: House) -> Verdict:
+async def asked_inside(stack: Stack) -> Verdict:
     """Let an agent inside the support agent's tool ask for a refund."""
     facts = ThreadFacts(requester=DAN)
-    await house.store.threads.remember(house.keys, "default", "support", "t1", facts)
+    await stack.store.threads.remember(stack.keys, "default", "support", "t1", facts)
     call = ProposedCall(tool="process_refund", args=REFUND, tool_call_id="c1")
-    (verdict,) = await house.agents.submit(Turn(ref=INSIDE, calls=(call,)))
+    (verdict,) = await stack.agents.submit(Turn(ref=INSIDE, calls=(call,)))
     return verdict
 
 
-async def test_the_card_is_closed_and_a_late_click_reads_why(house: House) -> None:
-    async with house.running():
-        verdict = await asked_inside(house)
-        card = await house.card(verdict, lambda m: has_button(m, Action.APPROVE))
-        value = button_value(house, await house.approval(verdict), Action.APPROVE)
+async def test_the_card_is_closed_and_a_late_click_reads_why(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await asked_inside(stack)
+        card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
+        value = button_value(stack, await stack.approval(verdict), Action.APPROVE)
 
-        await house.submit(("look_up_order", {}))
-        closed = await house.card(verdict, says("Superseded, nothing ran"))
-        await click_with(house, card, Action.APPROVE, value)
+        await stack.submit(("look_up_order", {}))
+        closed = await stack.card(verdict, says("Superseded, nothing ran"))
+        await click_with(stack, card, Action.APPROVE, value)
 
-        await house.told("U0ANA", "The conversation moved on and nothing ran")
+        await stack.told("U0ANA", "The conversation moved on and nothing ran")
         assert closed["ts"] == card["ts"]
         assert not has_button(closed, Action.APPROVE)
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.SUPERSEDED
-    assert house.sandbox.problems == []
+    assert stack.sandbox.problems == []
 
 
 async def test_whoever_asked_the_agent_outside_reads_that_they_may_not(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await asked_inside(house)
-        card = await house.card(verdict)
+    async with stack.running():
+        verdict = await asked_inside(stack)
+        card = await stack.card(verdict)
 
-        await house.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0DAN", "You asked for this one yourself")
-        assert (await house.approval(verdict)).items[0].is_pending
+        await stack.told("U0DAN", "You asked for this one yourself")
+        assert (await stack.approval(verdict)).items[0].is_pending

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, DAN, POLICY, TEAM, House, has_button, says
+from tests.bot.bot_stack import CHANNEL, DAN, POLICY, TEAM, Stack, has_button, says
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
 from tests.bot.tampering import click_with, copied
@@ -29,14 +29,14 @@ def shown(message: JsonObject) -> str:
     return json.dumps(message["blocks"], ensure_ascii=False)
 
 
-async def notice_of_(house: House, verdict: Verdict) -> Notice:
-    found = await house.reviews.notices.read(notice_of(verdict.notice)[0])
+async def notice_of_(stack: Stack, verdict: Verdict) -> Notice:
+    found = await stack.reviews.notices.read(notice_of(verdict.notice)[0])
     assert found
     return found
 
 
 async def message_of(
-    house: House,
+    stack: Stack,
     verdict: Verdict,
     shows: Callable[[JsonObject], object] = bool,
     channel: str = CHANNEL,
@@ -48,11 +48,11 @@ async def message_of(
         is_own = notice_id in str(message["blocks"]) and message["thread_ts"] is None
         return is_own and not message["ephemeral"] and bool(shows(message))
 
-    return await house.actor("U0ANA").message_with(channel, is_it)
+    return await stack.actor("U0ANA").message_with(channel, is_it)
 
 
-async def end(house: House, verdict: Verdict, *, ok: bool = True) -> None:
-    notice = await notice_of_(house, verdict)
+async def end(stack: Stack, verdict: Verdict, *, ok: bool = True) -> None:
+    notice = await notice_of_(stack, verdict)
     call = notice.calls[notice_of(verdict.notice)[1]]
     ref = TurnRef(
         agent=notice.agent,
@@ -60,7 +60,7 @@ async def end(house: House, verdict: Verdict, *, ok: bool = True) -> None:
         ns=notice.ns,
         message_id=notice.message_id,
     )
-    await house.agents.ended(
+    await stack.agents.ended(
         CallEnd(
             notice=verdict.notice,
             ref=ref,
@@ -71,156 +71,156 @@ async def end(house: House, verdict: Verdict, *, ok: bool = True) -> None:
     )
 
 
-async def reported(house: House, user: str, words: str = "") -> dict[str, object]:
+async def reported(stack: Stack, user: str, words: str = "") -> dict[str, object]:
     form = {Input.REMARK.value: words}
-    return dict(await house.actor(user).submit(form))
+    return dict(await stack.actor(user).submit(form))
 
 
-async def test_a_notice_says_what_runs_and_then_how_it_ended(house: House) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(POST_NOTICE)
-        first = await message_of(house, verdict)
+async def test_a_notice_says_what_runs_and_then_how_it_ended(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(POST_NOTICE)
+        first = await message_of(stack, verdict)
         assert "Runs without review" in shown(first)
         assert "we are open" in shown(first)
         assert "<@U0DAN>" in shown(first)
         assert "The policy lists this tool as notify." in shown(first)
 
-        await end(house, verdict)
+        await end(stack, verdict)
 
-        last = await message_of(house, verdict, says("Ran without review"))
+        last = await message_of(stack, verdict, says("Ran without review"))
         assert last["ts"] == first["ts"]
         assert "posted as *12*" in shown(last)
-        await nothing_is_left(house)
-        assert (len(calls(house, POST)), len(calls(house, UPDATE))) == (1, 1)
+        await nothing_is_left(stack)
+        assert (len(calls(stack, POST)), len(calls(stack, UPDATE))) == (1, 1)
 
 
 async def test_a_call_that_ended_before_its_notice_was_posted_takes_one_message(
-    house: House,
+    stack: Stack,
 ) -> None:
-    (verdict,) = await house.submit(POST_NOTICE)
-    await end(house, verdict, ok=False)
+    (verdict,) = await stack.submit(POST_NOTICE)
+    await end(stack, verdict, ok=False)
 
-    async with house.running():
-        await message_of(house, verdict, says("and failed"))
-        await nothing_is_left(house)
+    async with stack.running():
+        await message_of(stack, verdict, says("and failed"))
+        await nothing_is_left(stack)
 
-        assert (len(calls(house, POST)), len(calls(house, UPDATE))) == (1, 0)
+        assert (len(calls(stack, POST)), len(calls(stack, UPDATE))) == (1, 0)
 
 
-async def test_several_calls_of_a_turn_are_one_notice(house: House) -> None:
-    async with house.running():
-        verdicts = await house.submit(*[POST_NOTICE] * 7, ("look_up_order", {}))
+async def test_several_calls_of_a_turn_are_one_notice(stack: Stack) -> None:
+    async with stack.running():
+        verdicts = await stack.submit(*[POST_NOTICE] * 7, ("look_up_order", {}))
 
-        message = await message_of(house, verdicts[0])
+        message = await message_of(stack, verdicts[0])
 
         assert "7 calls without review" in shown(message)
         assert "And 2 more calls" in shown(message)
         assert "2 of post_notice" in shown(message)
-        await nothing_is_left(house)
-        assert len(calls(house, POST)) == 1
+        await nothing_is_left(stack)
+        assert len(calls(stack, POST)) == 1
 
 
-async def test_a_restart_neither_loses_nor_doubles_a_notice(house: House) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(POST_NOTICE)
-        first = await message_of(house, verdict)
-    await end(house, verdict)
-    async with house.running():
-        last = await message_of(house, verdict, says("Ran without review"))
-        await nothing_is_left(house)
+async def test_a_restart_neither_loses_nor_doubles_a_notice(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(POST_NOTICE)
+        first = await message_of(stack, verdict)
+    await end(stack, verdict)
+    async with stack.running():
+        last = await message_of(stack, verdict, says("Ran without review"))
+        await nothing_is_left(stack)
 
-        assert (last["ts"], len(calls(house, POST))) == (first["ts"], 1)
-        await house.actor("U0ANA").click(
+        assert (last["ts"], len(calls(stack, POST))) == (first["ts"], 1)
+        await stack.actor("U0ANA").click(
             CHANNEL, str(last["ts"]), Action.FREEZE_TOOL, None
         )
-        await house.told("U0ANA", "The tool is frozen")
+        await stack.told("U0ANA", "The tool is frozen")
 
 
 async def test_a_notice_whose_posting_got_no_answer_is_posted_again_and_one_counts(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.faults.plan("lost_response", POST)
-    async with house.running():
-        (verdict,) = await house.submit(POST_NOTICE)
-        await nothing_is_left(house)
+    stack.sandbox.faults.plan("lost_response", POST)
+    async with stack.running():
+        (verdict,) = await stack.submit(POST_NOTICE)
+        await nothing_is_left(stack)
         copies = [
             message
-            for message in await house.actor("U0ANA").messages(CHANNEL)
+            for message in await stack.actor("U0ANA").messages(CHANNEL)
             if notice_of(verdict.notice)[0] in str(message["blocks"])
         ]
         lost, kept = copies
 
-        await house.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.FREEZE_TOOL)
-        await house.told("U0ANA", "does not belong to this notice")
-        assert await house.reviews.freezes.frozen() == ()
-        await house.actor("U0ANA").click(CHANNEL, str(kept["ts"]), Action.FREEZE_TOOL)
-        await house.told("U0ANA", "The tool is frozen")
+        await stack.actor("U0ANA").click(CHANNEL, str(lost["ts"]), Action.FREEZE_TOOL)
+        await stack.told("U0ANA", "does not belong to this notice")
+        assert await stack.reviews.freezes.frozen() == ()
+        await stack.actor("U0ANA").click(CHANNEL, str(kept["ts"]), Action.FREEZE_TOOL)
+        await stack.told("U0ANA", "The tool is frozen")
 
 
-async def test_a_reviewer_freezes_the_tool_and_everybody_is_told(house: House) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(POST_NOTICE)
-        ts = str((await message_of(house, verdict))["ts"])
+async def test_a_reviewer_freezes_the_tool_and_everybody_is_told(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(POST_NOTICE)
+        ts = str((await message_of(stack, verdict))["ts"])
 
-        await house.actor("U0BEN").click(CHANNEL, ts, Action.FREEZE_TOOL)
+        await stack.actor("U0BEN").click(CHANNEL, ts, Action.FREEZE_TOOL)
 
-        await house.told("U0BEN", "The tool is frozen")
-        (freeze,) = await house.reviews.freezes.frozen()
+        await stack.told("U0BEN", "The tool is frozen")
+        (freeze,) = await stack.reviews.freezes.frozen()
         assert (str(freeze.scope), freeze.by) == ("tool post_notice", f"{TEAM}/U0BEN")
-        await house.actor("U0ANA").message_with(
+        await stack.actor("U0ANA").message_with(
             CHANNEL, lambda m: "*Frozen* by <@U0BEN>" in shown(m)
         )
-        (again,) = await house.submit(POST_NOTICE)
+        (again,) = await stack.submit(POST_NOTICE)
         assert not again.notice
-        await house.actor("U0ANA").click(CHANNEL, ts, Action.FREEZE_TOOL)
-        await house.told("U0ANA", "frozen already")
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.FREEZE_TOOL)
+        await stack.told("U0ANA", "frozen already")
 
 
 @pytest.mark.parametrize("user", ["U0EVE", "U0GUEST", "U0STRANGER"])
 async def test_who_could_not_review_a_tool_does_not_freeze_it(
-    house: House, user: str
+    stack: Stack, user: str
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(POST_NOTICE)
-        ts = str((await message_of(house, verdict))["ts"])
+    async with stack.running():
+        (verdict,) = await stack.submit(POST_NOTICE)
+        ts = str((await message_of(stack, verdict))["ts"])
 
-        await house.actor(user).click(CHANNEL, ts, Action.FREEZE_TOOL)
+        await stack.actor(user).click(CHANNEL, ts, Action.FREEZE_TOOL)
 
         words = "you are not on that list" if user == "U0EVE" else "cannot decide"
-        await house.told(user, words)
-        assert await house.reviews.freezes.frozen() == ()
+        await stack.told(user, words)
+        assert await stack.reviews.freezes.frozen() == ()
 
 
-async def test_each_tool_of_a_notice_has_its_own_button(house: House) -> None:
-    house.policy = load_policy(POLICY + "  tweet: {tier: notify}\n", "policy.yml")
-    async with house.running():
-        verdict, _, _ = await house.submit(POST_NOTICE, ("tweet", {}), POST_NOTICE)
-        message = await message_of(house, verdict)
-        notice = await notice_of_(house, verdict)
+async def test_each_tool_of_a_notice_has_its_own_button(stack: Stack) -> None:
+    stack.policy = load_policy(POLICY + "  tweet: {tier: notify}\n", "policy.yml")
+    async with stack.running():
+        verdict, _, _ = await stack.submit(POST_NOTICE, ("tweet", {}), POST_NOTICE)
+        message = await message_of(stack, verdict)
+        notice = await notice_of_(stack, verdict)
 
-        await house.actor("U0ANA").click(
+        await stack.actor("U0ANA").click(
             CHANNEL, str(message["ts"]), Action.FREEZE_TOOL, f"{notice.id}:1:actions.1"
         )
 
-        await house.told("U0ANA", "The tool is frozen")
-        (freeze,) = await house.reviews.freezes.frozen()
+        await stack.told("U0ANA", "The tool is frozen")
+        (freeze,) = await stack.reviews.freezes.frozen()
         assert freeze.scope.name == "tweet"
 
 
 async def test_a_report_stands_on_the_notice_in_its_thread_and_in_the_audit_log(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(POST_NOTICE)
-        message = await message_of(house, verdict)
-        eve = house.actor("U0EVE")
+    async with stack.running():
+        (verdict,) = await stack.submit(POST_NOTICE)
+        message = await message_of(stack, verdict)
+        eve = stack.actor("U0EVE")
         await eve.click(CHANNEL, str(message["ts"]), Action.REPORT)
         await eve.wait_for_view(lambda view: view["callback_id"] == View.REPORT)
 
-        reply = await reported(house, "U0EVE", f"not <!here> {CANARY}")
+        reply = await reported(stack, "U0EVE", f"not <!here> {CANARY}")
 
         assert (reply, await eve.view()) == ({}, None)
-        after = await message_of(house, verdict, says("*Reported* by <@U0EVE>"))
+        after = await message_of(stack, verdict, says("*Reported* by <@U0EVE>"))
         assert_tame(after["blocks"], str(after["text"]))
         assert "not <!here>" in shown(after)
         note = await eve.message_with(
@@ -228,56 +228,56 @@ async def test_a_report_stands_on_the_notice_in_its_thread_and_in_the_audit_log(
         )
         assert "Reported by <@U0EVE>" in shown(note)
         assert_tame(note["blocks"], str(note["text"]))
-        entries = await audit_entries(house.store.conn, house.keys)
+        entries = await audit_entries(stack.store.conn, stack.keys)
         (event,) = [e for e in entries if e.name is EventName.NOTICE_REPORTED]
         assert (event.actor, event.reason) == (
             f"{TEAM}/U0EVE",
             f"not <!here> {CANARY}",
         )
         await eve.click(CHANNEL, str(message["ts"]), Action.REPORT)
-        await house.told("U0EVE", "You reported this already")
+        await stack.told("U0EVE", "You reported this already")
 
 
-async def test_two_forms_of_one_person_are_one_report(house: House) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(POST_NOTICE)
-        ts = str((await message_of(house, verdict))["ts"])
-        eve = house.actor("U0EVE")
+async def test_two_forms_of_one_person_are_one_report(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(POST_NOTICE)
+        ts = str((await message_of(stack, verdict))["ts"])
+        eve = stack.actor("U0EVE")
         await eve.click(CHANNEL, ts, Action.REPORT)
         await eve.wait_for_view(lambda view: view["callback_id"] == View.REPORT)
-        notice = await notice_of_(house, verdict)
-        await house.reviews.notices.report(notice, DAN.with_(user="U0EVE"), "first")
+        notice = await notice_of_(stack, verdict)
+        await stack.reviews.notices.report(notice, DAN.with_(user="U0EVE"), "first")
 
-        await reported(house, "U0EVE", "second")
+        await reported(stack, "U0EVE", "second")
 
         view = await eve.wait_for_view(lambda view: view["callback_id"] == View.NOTICE)
         assert "You reported this already" in json.dumps(view)
-        assert [one.text for one in (await notice_of_(house, verdict)).remarks] == [
+        assert [one.text for one in (await notice_of_(stack, verdict)).remarks] == [
             "first"
         ]
 
 
-async def test_a_guest_does_not_report(house: House) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(POST_NOTICE)
-        ts = str((await message_of(house, verdict))["ts"])
+async def test_a_guest_does_not_report(stack: Stack) -> None:
+    async with stack.running():
+        (verdict,) = await stack.submit(POST_NOTICE)
+        ts = str((await message_of(stack, verdict))["ts"])
 
-        await house.actor("U0GUEST").click(CHANNEL, ts, Action.REPORT)
+        await stack.actor("U0GUEST").click(CHANNEL, ts, Action.REPORT)
 
-        await house.told("U0GUEST", "Only members of this workspace")
+        await stack.told("U0GUEST", "Only members of this workspace")
 
 
 async def test_a_copy_of_a_notice_in_another_channel_stops_nothing(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(POST_NOTICE)
-        ts = copied(house, await message_of(house, verdict), "C0GENERAL")
+    async with stack.running():
+        (verdict,) = await stack.submit(POST_NOTICE)
+        ts = copied(stack, await message_of(stack, verdict), "C0GENERAL")
 
-        await house.actor("U0ANA").click("C0GENERAL", ts, Action.FREEZE_TOOL)
+        await stack.actor("U0ANA").click("C0GENERAL", ts, Action.FREEZE_TOOL)
 
-        await house.told("U0ANA", "does not belong to this notice", "C0GENERAL")
-        assert await house.reviews.freezes.frozen() == ()
+        await stack.told("U0ANA", "does not belong to this notice", "C0GENERAL")
+        assert await stack.reviews.freezes.frozen() == ()
 
 
 @pytest.mark.parametrize(
@@ -294,47 +294,47 @@ async def test_a_copy_of_a_notice_in_another_channel_stops_nothing(
     ids=["mac", "call", "version", "whole", "beyond", "shard", "no id"],
 )
 async def test_a_value_that_we_did_not_seal_stops_nothing(
-    house: House, part: str, other: str
+    stack: Stack, part: str, other: str
 ) -> None:
-    async with house.running():
-        verdict, _ = await house.submit(POST_NOTICE, POST_NOTICE)
-        message = await message_of(house, verdict)
-        value = sealed(house, await notice_of_(house, verdict), Action.FREEZE_TOOL)
+    async with stack.running():
+        verdict, _ = await stack.submit(POST_NOTICE, POST_NOTICE)
+        message = await message_of(stack, verdict)
+        value = sealed(stack, await notice_of_(stack, verdict), Action.FREEZE_TOOL)
 
-        await click_with(house, message, Action.FREEZE_TOOL, value.replace(part, other))
+        await click_with(stack, message, Action.FREEZE_TOOL, value.replace(part, other))
 
-        await house.told("U0ANA", "nothing was")
-        assert await house.reviews.freezes.frozen() == ()
+        await stack.told("U0ANA", "nothing was")
+        assert await stack.reviews.freezes.frozen() == ()
 
 
-async def test_a_seal_is_good_for_its_own_button_and_notice(house: House) -> None:
-    async with house.running():
-        (first,) = await house.submit(POST_NOTICE)
-        (other,) = await house.submit(POST_NOTICE)
-        message = await message_of(house, first)
-        report = sealed(house, await notice_of_(house, first), Action.REPORT)
-        borrowed = sealed(house, await notice_of_(house, other), Action.FREEZE_TOOL)
-        await message_of(house, other)
+async def test_a_seal_is_good_for_its_own_button_and_notice(stack: Stack) -> None:
+    async with stack.running():
+        (first,) = await stack.submit(POST_NOTICE)
+        (other,) = await stack.submit(POST_NOTICE)
+        message = await message_of(stack, first)
+        report = sealed(stack, await notice_of_(stack, first), Action.REPORT)
+        borrowed = sealed(stack, await notice_of_(stack, other), Action.FREEZE_TOOL)
+        await message_of(stack, other)
 
         for value in (report, borrowed):
-            await click_with(house, message, Action.FREEZE_TOOL, value)
-            await house.told("U0ANA", "does not belong to this notice")
+            await click_with(stack, message, Action.FREEZE_TOOL, value)
+            await stack.told("U0ANA", "does not belong to this notice")
 
-        assert await house.reviews.freezes.frozen() == ()
+        assert await stack.reviews.freezes.frozen() == ()
 
 
 async def test_hostile_arguments_are_shown_redacted_and_never_read(
-    house: House,
+    stack: Stack,
 ) -> None:
     hostile = f"<!channel> *b* {CANARY} \u202e"
     redacting = POLICY.replace("{tier: notify}", "{tier: notify, redact: [args.key]}")
-    house.policy = load_policy(redacting, "policy.yml")
-    async with house.running():
-        (verdict,) = await house.submit(
+    stack.policy = load_policy(redacting, "policy.yml")
+    async with stack.running():
+        (verdict,) = await stack.submit(
             ("post_notice", {"text": hostile, "key": "s3cret"})
         )
 
-        message = await message_of(house, verdict)
+        message = await message_of(stack, verdict)
 
         assert_tame(message["blocks"], str(message["text"]))
         assert "s3cret" not in shown(message)
@@ -343,70 +343,70 @@ async def test_hostile_arguments_are_shown_redacted_and_never_read(
         assert "Hidden or look-alike characters" in shown(message)
 
 
-async def test_a_notice_that_its_channel_refuses_stops_nobody(house: House) -> None:
-    house.policy = load_policy(
+async def test_a_notice_that_its_channel_refuses_stops_nobody(stack: Stack) -> None:
+    stack.policy = load_policy(
         POLICY.replace(
             "post_notice: {tier: notify}",
             "post_notice: {tier: notify, channel: C0PRIVATE}",
         ),
         "policy.yml",
     )
-    async with house.running():
-        (verdict,) = await house.submit(POST_NOTICE)
-        await nothing_is_left(house)
-        await end(house, verdict)
-        await nothing_is_left(house)
+    async with stack.running():
+        (verdict,) = await stack.submit(POST_NOTICE)
+        await nothing_is_left(stack)
+        await end(stack, verdict)
+        await nothing_is_left(stack)
 
-        card = await house.card(await house.refund())
+        card = await stack.card(await stack.refund())
         assert has_button(card, Action.APPROVE)
 
 
-async def test_a_notice_that_nobody_can_read_stops_no_card(house: House) -> None:
-    (verdict,) = await house.submit(POST_NOTICE)
-    key = house.keys.notice(notice_of(verdict.notice)[0])
-    await house.store.conn.command("HSET", key, "frozen", "junk")
+async def test_a_notice_that_nobody_can_read_stops_no_card(stack: Stack) -> None:
+    (verdict,) = await stack.submit(POST_NOTICE)
+    key = stack.keys.notice(notice_of(verdict.notice)[0])
+    await stack.store.conn.command("HSET", key, "frozen", "junk")
 
-    async with house.running():
-        await house.card(await house.refund(thread="t2"))
-        await nothing_is_left(house)
+    async with stack.running():
+        await stack.card(await stack.refund(thread="t2"))
+        await nothing_is_left(stack)
 
-        assert len(calls(house, POST)) == 1
+        assert len(calls(stack, POST)) == 1
 
 
 async def test_a_flood_of_notices_is_one_message_and_keeps_no_card_waiting(
-    house: House,
+    stack: Stack,
 ) -> None:
     for number in range(60):
-        await house.submit(POST_NOTICE, POST_NOTICE, thread=f"n{number}")
-    verdict = await house.refund(thread="t2")
+        await stack.submit(POST_NOTICE, POST_NOTICE, thread=f"n{number}")
+    verdict = await stack.refund(thread="t2")
 
-    async with house.running():
-        await house.card(verdict)
-        many = await house.actor("U0ANA").message_with(
+    async with stack.running():
+        await stack.card(verdict)
+        many = await stack.actor("U0ANA").message_with(
             CHANNEL, lambda m: "110 more calls without review" in shown(m), 20.0
         )
 
         assert "110 of post_notice (support)" in shown(many)
-        await nothing_is_left(house)
-        assert len(calls(house, POST)) == 7
+        await nothing_is_left(stack)
+        assert len(calls(stack, POST)) == 7
 
 
 async def test_a_call_that_ends_after_it_was_folded_is_said_nowhere_again(
-    house: House,
+    stack: Stack,
 ) -> None:
-    turns = [await house.submit(POST_NOTICE, thread=f"n{n}") for n in range(8)]
-    async with house.running():
-        await nothing_is_left(house)
-        before = len(house.sandbox.calls)
+    turns = [await stack.submit(POST_NOTICE, thread=f"n{n}") for n in range(8)]
+    async with stack.running():
+        await nothing_is_left(stack)
+        before = len(stack.sandbox.calls)
 
-        await end(house, turns[-1][0])
-        await nothing_is_left(house)
+        await end(stack, turns[-1][0])
+        await nothing_is_left(stack)
 
-        assert [call.method for call in house.sandbox.calls[before:]] == []
+        assert [call.method for call in stack.sandbox.calls[before:]] == []
 
 
-def sealed(house: House, notice: Notice, purpose: Action) -> str:
+def sealed(stack: Stack, notice: Notice, purpose: Action) -> str:
     index = 0 if purpose is Action.FREEZE_TOOL else None
     return seal_notice(
-        notice, index, key=house.config.seal_key, team=TEAM, purpose=purpose
+        notice, index, key=stack.config.seal_key, team=TEAM, purpose=purpose
     )

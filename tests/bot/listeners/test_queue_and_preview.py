@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from tests.bot.bot_house import CHANNEL, POLICY, House, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from tests.bot.listeners.test_modals import block_of, opened
 from twokey.bot.ids import Action, Input, View
 from twokey.gateway.policy.load import load_policy
@@ -31,20 +31,20 @@ def home_of(state: JsonObject | None) -> str:
 
 
 async def test_an_edit_that_raises_the_tier_is_shown_before_it_counts(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.policy = load_policy(RISING, "policy.yml")
-    async with house.running():
-        verdict = await house.refund(amount=400)
-        ana = await opened(house, verdict, Action.EDIT)
+    stack.policy = load_policy(RISING, "policy.yml")
+    async with stack.running():
+        verdict = await stack.refund(amount=400)
+        ana = await opened(stack, verdict, Action.EDIT)
         view = await ana.wait_for_view()
         change = {block_of(view, "amount"): "600", Input.REASON: "two of them"}
 
         assert await ana.submit(change) == {}
         warned = await ana.wait_for_view(lambda v: v["callback_id"] == View.EDIT_RAISED)
-        before = (await house.approval(verdict)).items[0]
+        before = (await stack.approval(verdict)).items[0]
         assert await ana.submit(change) == {}
-        after = (await house.approval(verdict)).items[0]
+        after = (await stack.approval(verdict)).items[0]
 
         said = "2 people of `support` or `senior` have to approve it then"
         assert said in json.dumps(warned)
@@ -54,28 +54,28 @@ async def test_an_edit_that_raises_the_tier_is_shown_before_it_counts(
         assert [one.user for one in after.principals] == ["U0ANA"]
 
 
-async def test_an_edit_within_the_tier_is_not_warned_of(house: House) -> None:
-    house.policy = load_policy(RISING, "policy.yml")
-    async with house.running():
-        verdict = await house.refund(amount=400)
-        ana = await opened(house, verdict, Action.EDIT)
+async def test_an_edit_within_the_tier_is_not_warned_of(stack: Stack) -> None:
+    stack.policy = load_policy(RISING, "policy.yml")
+    async with stack.running():
+        verdict = await stack.refund(amount=400)
+        ana = await opened(stack, verdict, Action.EDIT)
         view = await ana.wait_for_view()
 
         await ana.submit({block_of(view, "amount"): "300", Input.REASON: "less"})
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert (item.state, item.args["amount"]) == (ItemState.AUTHORIZED, 300)
 
 
 async def test_home_lists_what_waits_for_this_person_and_nobody_elses(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        approval_id = (await house.approval(verdict)).id
+    async with stack.running():
+        verdict = await stack.refund()
+        approval_id = (await stack.approval(verdict)).id
         shown = {}
         for user in ("U0ANA", "U0CHLOE", "U0DAN"):
-            person = house.actor(user)
+            person = stack.actor(user)
             await person.open_home()
             state = await person.wait_for(lambda s: s if s["home"] else None)
             shown[user] = home_of(state)
@@ -90,12 +90,12 @@ async def test_home_lists_what_waits_for_this_person_and_nobody_elses(
 
 
 async def test_home_lists_what_its_editor_may_only_reject_and_view_all_does_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.policy = load_policy(RISING, "policy.yml")
-    async with house.running():
-        verdict = await house.refund(amount=400)
-        ana = await opened(house, verdict, Action.EDIT)
+    stack.policy = load_policy(RISING, "policy.yml")
+    async with stack.running():
+        verdict = await stack.refund(amount=400)
+        ana = await opened(stack, verdict, Action.EDIT)
         view = await ana.wait_for_view()
         change = {block_of(view, "amount"): "600", Input.REASON: "two of them"}
         await ana.submit(change)
@@ -113,44 +113,44 @@ async def test_home_lists_what_its_editor_may_only_reject_and_view_all_does_it(
         await ana.submit({Input.REASON: "a mistake"})
 
         assert "Nothing waits for you" in home_of(shown)
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.REJECTED
 
 
 async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
-    house: House,
+    stack: Stack,
 ) -> None:
     crowd: list[tuple[str, JsonObject]] = [
         ("fire", {"number": number}) for number in range(102)
     ]
-    house.policy = load_policy(CROWDED, "policy.yml")
+    stack.policy = load_policy(CROWDED, "policy.yml")
     for start in range(0, len(crowd), 6):
-        await house.submit(*crowd[start : start + 6], thread=f"t{start}")
-    mine = await house.refund(thread="mine")
-    approval_id = (await house.approval(mine)).id
-    async with house.running():
-        ana = house.actor("U0ANA")
+        await stack.submit(*crowd[start : start + 6], thread=f"t{start}")
+    mine = await stack.refund(thread="mine")
+    approval_id = (await stack.approval(mine)).id
+    async with stack.running():
+        ana = stack.actor("U0ANA")
         await ana.open_home()
         state = await ana.wait_for(lambda s: s if s["home"] else None)
         await ana.command("/approvals", "list", CHANNEL)
-        await house.told("U0ANA", approval_id)
+        await stack.told("U0ANA", approval_id)
 
     assert "Waiting for you: 1" in home_of(state)
     assert approval_id in home_of(state)
 
 
 async def test_home_leaves_out_what_a_person_has_approved_already(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {"amount": 5}))
-        card = await house.card(verdict)
-        ana = house.actor("U0ANA")
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"amount": 5}))
+        card = await stack.card(verdict)
+        ana = stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await house.card(verdict, says("1 of 2 approvals"))
+        await stack.card(verdict, says("1 of 2 approvals"))
         shown = {}
         for user in ("U0ANA", "U0BEN"):
-            person = house.actor(user)
+            person = stack.actor(user)
             await person.open_home()
             state = await person.wait_for(lambda s: s if s["home"] else None)
             shown[user] = home_of(state)
@@ -160,27 +160,27 @@ async def test_home_leaves_out_what_a_person_has_approved_already(
 
 
 async def test_the_command_lists_what_waits_without_any_argument(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund(note="canary")
-        approval_id = (await house.approval(verdict)).id
-        ana = house.actor("U0ANA")
+    async with stack.running():
+        verdict = await stack.refund(note="canary")
+        approval_id = (await stack.approval(verdict)).id
+        ana = stack.actor("U0ANA")
 
         await ana.command("/approvals", "list", CHANNEL)
 
-        told = await house.told("U0ANA", approval_id)
+        told = await stack.told("U0ANA", approval_id)
         assert "canary" not in told
 
 
 async def test_a_command_that_is_unknown_is_answered_with_those_that_are(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        ana = house.actor("U0ANA")
+    async with stack.running():
+        ana = stack.actor("U0ANA")
 
         await ana.command("/approvals", "allow all", CHANNEL)
 
-        told = await house.told("U0ANA", "I do not know that command")
+        told = await stack.told("U0ANA", "I do not know that command")
         assert "/approvals list" in told
         assert "allow all" not in told

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, POLICY, TEAM, House
+from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.listeners.test_queue_and_preview import home_of
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person
@@ -19,17 +19,17 @@ SECRET = POLICY.replace(
 CHLOE = Person(team=TEAM, user="U0CHLOE", name="chloe")
 
 
-async def private_call(house: House, requester: Person | None = None) -> Verdict:
+async def private_call(stack: Stack, requester: Person | None = None) -> Verdict:
     """Let an agent ask in a private channel, where Ana and Chloé are."""
-    house.policy = load_policy(SECRET, "policy.yml")
-    house.sandbox.control.join(PRIVATE, "U0TWOKEY")
-    (verdict,) = await house.submit(("lonely", {"to": "Jane"}), requester=requester)
-    await house.card(verdict, channel=PRIVATE)
+    stack.policy = load_policy(SECRET, "policy.yml")
+    stack.sandbox.control.join(PRIVATE, "U0TWOKEY")
+    (verdict,) = await stack.submit(("lonely", {"to": "Jane"}), requester=requester)
+    await stack.card(verdict, channel=PRIVATE)
     return verdict
 
 
-async def answer(house: House, user: str, words: str, channel: str = GENERAL) -> str:
-    person = house.actor(user)
+async def answer(stack: Stack, user: str, words: str, channel: str = GENERAL) -> str:
+    person = stack.actor(user)
     before = len(await person.ephemerals(channel))
     await person.command("/approvals", words, channel)
 
@@ -41,24 +41,24 @@ async def answer(house: House, user: str, words: str, channel: str = GENERAL) ->
 
 
 @pytest.mark.parametrize("user", ["U0GUEST", "U0STRANGER"])
-async def test_guests_and_strangers_are_refused_calmly(house: House, user: str) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        await house.card(verdict)
-        approval = (await house.approval(verdict)).id
+async def test_guests_and_strangers_are_refused_calmly(stack: Stack, user: str) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
+        approval = (await stack.approval(verdict)).id
 
         for words in ("list", f"show {approval}"):
-            told = await answer(house, user, words, CHANNEL)
+            told = await answer(stack, user, words, CHANNEL)
             assert told == "Only members of this workspace can see what waits."
 
 
-async def test_a_member_learns_nothing_of_a_private_channel(house: House) -> None:
-    async with house.running():
-        approval = (await house.approval(await private_call(house))).id
+async def test_a_member_learns_nothing_of_a_private_channel(stack: Stack) -> None:
+    async with stack.running():
+        approval = (await stack.approval(await private_call(stack))).id
 
-        listed = await answer(house, "U0EVE", "list")
-        shown = await answer(house, "U0EVE", f"show {approval}")
-        unknown = await answer(house, "U0EVE", f"show ap_s0_{'0' * 32}")
+        listed = await answer(stack, "U0EVE", "list")
+        shown = await answer(stack, "U0EVE", f"show {approval}")
+        unknown = await answer(stack, "U0EVE", f"show ap_s0_{'0' * 32}")
 
         assert listed.startswith("Nothing waits that you may decide")
         assert shown == unknown
@@ -66,40 +66,40 @@ async def test_a_member_learns_nothing_of_a_private_channel(house: House) -> Non
 
 
 async def test_who_is_in_the_channel_of_a_card_reads_there_what_waits(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        approval = (await house.approval(await private_call(house))).id
+    async with stack.running():
+        approval = (await stack.approval(await private_call(stack))).id
 
-        inside = await answer(house, "U0ANA", "list", PRIVATE)
-        outside = await answer(house, "U0ANA", "list", GENERAL)
+        inside = await answer(stack, "U0ANA", "list", PRIVATE)
+        outside = await answer(stack, "U0ANA", "list", GENERAL)
 
         assert approval in inside
         assert approval not in outside
-        assert approval in await answer(house, "U0ANA", f"show {approval}", PRIVATE)
+        assert approval in await answer(stack, "U0ANA", f"show {approval}", PRIVATE)
 
 
-async def test_who_may_decide_or_asked_reads_it_anywhere(house: House) -> None:
+async def test_who_may_decide_or_asked_reads_it_anywhere(stack: Stack) -> None:
     eve = Person(team=TEAM, user="U0EVE", name="eve")
-    async with house.running():
-        approval = (await house.approval(await private_call(house, eve))).id
+    async with stack.running():
+        approval = (await stack.approval(await private_call(stack, eve))).id
 
-        assert approval in await answer(house, "U0EVE", "list")
-        assert approval in await answer(house, "U0EVE", f"show {approval}")
-        assert approval in await answer(house, "U0CHLOE", "list")
+        assert approval in await answer(stack, "U0EVE", "list")
+        assert approval in await answer(stack, "U0EVE", f"show {approval}")
+        assert approval in await answer(stack, "U0CHLOE", "list")
 
 
-async def test_a_list_that_may_be_incomplete_says_so(house: House) -> None:
-    async with house.running():
-        approval = (await house.approval(await private_call(house))).id
-        await house.bot_is_quiet()
-        house.sandbox.control.advance(61)
-        house.sandbox.faults.plan("http_500", "usergroups.users.list", calls=99)
+async def test_a_list_that_may_be_incomplete_says_so(stack: Stack) -> None:
+    async with stack.running():
+        approval = (await stack.approval(await private_call(stack))).id
+        await stack.bot_is_quiet()
+        stack.sandbox.control.advance(61)
+        stack.sandbox.faults.plan("http_500", "usergroups.users.list", calls=99)
 
-        listed = await answer(house, "U0CHLOE", "list")
-        shown = await answer(house, "U0CHLOE", f"show {approval}")
-        await house.actor("U0CHLOE").open_home()
-        state = await house.actor("U0CHLOE").wait_for(
+        listed = await answer(stack, "U0CHLOE", "list")
+        shown = await answer(stack, "U0CHLOE", f"show {approval}")
+        await stack.actor("U0CHLOE").open_home()
+        state = await stack.actor("U0CHLOE").wait_for(
             lambda s: s if s["home"] else None
         )
 

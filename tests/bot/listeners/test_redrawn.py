@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bot.bot_house import CHANNEL, House, has_button, says
+from tests.bot.bot_stack import CHANNEL, Stack, has_button, says
 from tests.bot.listeners.test_refusals import edit_by_somebody_else
 from twokey.bot.ids import Action
 from twokey.gateway.protocol.states import ItemState
@@ -18,37 +18,37 @@ def block_of(card: JsonObject, action: Action) -> str:
 
 
 async def test_an_approval_counts_although_somebody_voted_before_it_was_confirmed(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {"amount": 1}))
-        card = await house.card(verdict, lambda m: has_button(m, Action.APPROVE))
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"amount": 1}))
+        card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
         ts, seen = str(card["ts"]), block_of(card, Action.APPROVE)
 
-        await house.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        redrawn = await house.card(verdict, says("1 of 2 approvals"))
+        await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
+        redrawn = await stack.card(verdict, says("1 of 2 approvals"))
         assert block_of(redrawn, Action.APPROVE) != seen
-        await house.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE, seen)
+        await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE, seen)
 
-        await house.card(verdict, says("Approved, not run yet"))
-        item = (await house.approval(verdict)).items[0]
+        await stack.card(verdict, says("Approved, not run yet"))
+        item = (await stack.approval(verdict)).items[0]
         assert [vote.by.user for vote in item.votes] == ["U0ANA", "U0CHLOE"]
 
 
 async def test_an_approval_of_what_was_edited_before_it_was_confirmed_is_refused(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict, lambda m: has_button(m, Action.APPROVE))
-        await edit_by_somebody_else(house, verdict)
-        await house.card(verdict, says("449.5"))
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict, lambda m: has_button(m, Action.APPROVE))
+        await edit_by_somebody_else(stack, verdict)
+        await stack.card(verdict, says("449.5"))
 
-        await house.actor("U0ANA").click(
+        await stack.actor("U0ANA").click(
             CHANNEL, str(card["ts"]), Action.APPROVE, block_of(card, Action.APPROVE)
         )
 
-        await house.told("U0ANA", "edited and approved by")
-        item = (await house.approval(verdict)).items[0]
+        await stack.told("U0ANA", "edited and approved by")
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.AUTHORIZED
         assert item.args["amount"] == 449.5

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, TEAM, House, has_button, says
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack, has_button, says
 from tests.bot.signed import interaction, post_signed
 from tests.bot.tampering import button_value, click_with, copied, expire
 from tests.conftest import eventually
@@ -19,8 +19,8 @@ from twokey.sandbox.client import GestureFailed
 from twokey.sandbox.json_types import JsonObject
 
 
-async def is_untouched(house: House, verdict: Verdict) -> bool:
-    approval = await house.approval(verdict)
+async def is_untouched(stack: Stack, verdict: Verdict) -> bool:
+    approval = await stack.approval(verdict)
     return approval.rev == 1 and approval.items[0].state is ItemState.PENDING
 
 
@@ -34,241 +34,241 @@ async def is_untouched(house: House, verdict: Verdict) -> bool:
     ],
 )
 async def test_who_may_not_decide_is_refused_with_a_sentence(
-    house: House, user: str, words: str
+    stack: Stack, user: str, words: str
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
-        await house.actor(user).click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor(user).click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told(user, words)
-        assert await is_untouched(house, verdict)
-    assert house.sandbox.problems == []
+        await stack.told(user, words)
+        assert await is_untouched(stack, verdict)
+    assert stack.sandbox.problems == []
 
 
 @pytest.mark.parametrize("button", [Action.EDIT, Action.REJECT, Action.RESPOND])
 async def test_an_outsider_gets_a_sentence_instead_of_a_form(
-    house: House, button: Action
+    stack: Stack, button: Action
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
-        await house.actor("U0CHLOE").click(CHANNEL, str(card["ts"]), button)
+        await stack.actor("U0CHLOE").click(CHANNEL, str(card["ts"]), button)
 
-        await house.told("U0CHLOE", "you are not on that list")
-        assert await house.actor("U0CHLOE").view() is None
-
-
-async def test_a_person_who_left_is_refused(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        value = button_value(house, await house.approval(verdict), Action.APPROVE)
-        house.sandbox.control.deactivate("U0BEN")
-
-        await deliver_click(house, card, value, user="U0BEN")
-
-        assert await is_untouched(house, verdict)
-    assert house.sandbox.problems == []
+        await stack.told("U0CHLOE", "you are not on that list")
+        assert await stack.actor("U0CHLOE").view() is None
 
 
-async def test_a_bot_is_refused(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        value = button_value(house, await house.approval(verdict), Action.APPROVE)
+async def test_a_person_who_left_is_refused(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        value = button_value(stack, await stack.approval(verdict), Action.APPROVE)
+        stack.sandbox.control.deactivate("U0BEN")
 
-        await deliver_click(house, card, value, user="U0TWOKEY")
+        await deliver_click(stack, card, value, user="U0BEN")
 
-        assert await is_untouched(house, verdict)
+        assert await is_untouched(stack, verdict)
+    assert stack.sandbox.problems == []
+
+
+async def test_a_bot_is_refused(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        value = button_value(stack, await stack.approval(verdict), Action.APPROVE)
+
+        await deliver_click(stack, card, value, user="U0TWOKEY")
+
+        assert await is_untouched(stack, verdict)
 
 
 async def test_a_slack_that_does_not_say_who_is_in_a_group_lets_nobody_approve(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.faults.plan("http_500", "usergroups.users.list", calls=99)
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+    stack.sandbox.faults.plan("http_500", "usergroups.users.list", calls=99)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0ANA", "Slack did not say who is in support")
-        assert await is_untouched(house, verdict)
+        await stack.told("U0ANA", "Slack did not say who is in support")
+        assert await is_untouched(stack, verdict)
 
 
 async def test_a_slack_that_does_not_say_who_somebody_is_lets_nobody_approve(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.faults.plan("http_500", "users.info", calls=99)
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+    stack.sandbox.faults.plan("http_500", "users.info", calls=99)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0ANA", "Slack did not say who you are")
-        assert await is_untouched(house, verdict)
+        await stack.told("U0ANA", "Slack did not say who you are")
+        assert await is_untouched(stack, verdict)
 
 
 async def test_a_slack_that_is_slow_costs_the_decision_and_not_the_answer(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.sandbox.faults.plan("slow", "users.info", calls=99, seconds=9)
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+    stack.sandbox.faults.plan("slow", "users.info", calls=99, seconds=9)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0ANA", "Slack did not say who you are")
-    assert house.sandbox.problems == []
+        await stack.told("U0ANA", "Slack did not say who you are")
+    assert stack.sandbox.problems == []
 
 
-async def test_who_comes_second_reads_who_was_first(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        ts = str((await house.card(verdict))["ts"])
+async def test_who_comes_second_reads_who_was_first(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        ts = str((await stack.card(verdict))["ts"])
 
         answers = await asyncio.gather(
             *(
-                house.actor(user).click(CHANNEL, ts, Action.APPROVE)
+                stack.actor(user).click(CHANNEL, ts, Action.APPROVE)
                 for user in ("U0ANA", "U0BEN")
             ),
             return_exceptions=True,
         )
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.settlement is not None
         winner = item.settlement.by.user
         loser = "U0BEN" if winner == "U0ANA" else "U0ANA"
         refusals = [each for each in answers if isinstance(each, GestureFailed)]
         if not refusals:
-            told = await house.told(loser, "already approved")
+            told = await stack.told(loser, "already approved")
             assert f"<@{winner}>" in told
         assert len(item.votes) == 1
 
 
-async def test_a_late_click_is_told_that_nothing_ran(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        approval = await house.approval(verdict)
-        await expire(house, approval)
+async def test_a_late_click_is_told_that_nothing_ran(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        approval = await stack.approval(verdict)
+        await expire(stack, approval)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0ANA", "nothing ran")
-        item = (await house.approval(verdict)).items[0]
+        await stack.told("U0ANA", "nothing ran")
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.EXPIRED
-        await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
 
 
 async def test_the_value_of_another_approval_is_refused_on_this_card(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        mine, other = await house.refund(), await house.refund(thread="t2")
-        card = await house.card(mine)
-        await house.card(other)
-        value = button_value(house, await house.approval(other), Action.APPROVE)
+    async with stack.running():
+        mine, other = await stack.refund(), await stack.refund(thread="t2")
+        card = await stack.card(mine)
+        await stack.card(other)
+        value = button_value(stack, await stack.approval(other), Action.APPROVE)
 
-        await click_with(house, card, Action.APPROVE, value)
+        await click_with(stack, card, Action.APPROVE, value)
 
-        await house.told("U0ANA", "not the newest copy")
-        assert await is_untouched(house, mine)
-        assert await is_untouched(house, other)
+        await stack.told("U0ANA", "not the newest copy")
+        assert await is_untouched(stack, mine)
+        assert await is_untouched(stack, other)
 
 
 @pytest.mark.parametrize("spoil", ["purpose", "bit", "junk", "empty", "team"])
 async def test_a_value_that_we_did_not_seal_is_refused(
-    house: House, spoil: str
+    stack: Stack, spoil: str
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        approval = await house.approval(verdict)
-        good = button_value(house, approval, Action.APPROVE)
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        approval = await stack.approval(verdict)
+        good = button_value(stack, approval, Action.APPROVE)
         flipped = good[:-1] + ("A" if good[-1] != "A" else "Q")
         other_team = seal(
-            approval, 0, key=house.config.seal_key, team="T0OTHER", purpose="approve"
+            approval, 0, key=stack.config.seal_key, team="T0OTHER", purpose="approve"
         )
         values = {
-            "purpose": button_value(house, approval, Action.EDIT),
+            "purpose": button_value(stack, approval, Action.EDIT),
             "bit": flipped,
             "junk": "ap_0:1",
             "empty": "",
             "team": other_team,
         }
 
-        await click_with(house, card, Action.APPROVE, values[spoil])
+        await click_with(stack, card, Action.APPROVE, values[spoil])
 
-        await house.told("U0ANA", "does not belong to this card")
-        assert await is_untouched(house, verdict)
+        await stack.told("U0ANA", "does not belong to this card")
+        assert await is_untouched(stack, verdict)
 
 
 async def test_a_copy_of_a_card_in_another_channel_decides_nothing(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        ts = copied(house, card, "C0GENERAL")
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        ts = copied(stack, card, "C0GENERAL")
 
-        await house.actor("U0ANA").click("C0GENERAL", ts, Action.APPROVE)
+        await stack.actor("U0ANA").click("C0GENERAL", ts, Action.APPROVE)
 
-        await house.told("U0ANA", "not the newest copy", "C0GENERAL")
-        assert await is_untouched(house, verdict)
-
-
-async def test_an_unknown_button_is_answered_calmly(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-
-        await click_with(house, card, "of_long_ago", "x")
-
-        await house.told("U0ANA", "not known any more")
-    assert house.sandbox.problems == []
+        await stack.told("U0ANA", "not the newest copy", "C0GENERAL")
+        assert await is_untouched(stack, verdict)
 
 
-async def test_a_button_of_an_approval_that_is_gone_says_so(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        approval = (await house.approval(verdict)).id
+async def test_an_unknown_button_is_answered_calmly(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+
+        await click_with(stack, card, "of_long_ago", "x")
+
+        await stack.told("U0ANA", "not known any more")
+    assert stack.sandbox.problems == []
+
+
+async def test_a_button_of_an_approval_that_is_gone_says_so(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        approval = (await stack.approval(verdict)).id
 
         async def is_registered() -> bool:
             # A card that is not registered yet is taken back when its record is gone.
-            return await house.store.cards.place(house.keys, approval) is not None
+            return await stack.store.cards.place(stack.keys, approval) is not None
 
         await eventually(is_registered)
-        await lose_records(house.store.conn)
+        await lose_records(stack.store.conn)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await house.told("U0ANA", "not known any more")
+        await stack.told("U0ANA", "not known any more")
 
 
-async def test_after_an_edit_the_old_card_decides_nothing(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        old = button_value(house, await house.approval(verdict), Action.APPROVE)
-        await edit_by_somebody_else(house, verdict)
-        await house.card(verdict, says("449.5"))
+async def test_after_an_edit_the_old_card_decides_nothing(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        old = button_value(stack, await stack.approval(verdict), Action.APPROVE)
+        await edit_by_somebody_else(stack, verdict)
+        await stack.card(verdict, says("449.5"))
 
-        await click_with(house, card, Action.APPROVE, old)
+        await click_with(stack, card, Action.APPROVE, old)
 
-        await house.told("U0ANA", "edited and approved by")
-        changed = await house.card(verdict, says("449.5"))
+        await stack.told("U0ANA", "edited and approved by")
+        changed = await stack.card(verdict, says("449.5"))
         assert changed["ts"] == card["ts"]
 
 
-async def edit_by_somebody_else(house: House, verdict: Verdict) -> None:
-    approval = await house.approval(verdict)
+async def edit_by_somebody_else(stack: Stack, verdict: Verdict) -> None:
+    approval = await stack.approval(verdict)
     click = Click(
         approval=approval.id,
         index=0,
@@ -282,12 +282,12 @@ async def edit_by_somebody_else(house: House, verdict: Verdict) -> None:
         standing=Standing.MEMBER,
     )
     decision = Edit(args={"amount": 449.5, "order_id": "78291"})
-    outcome = await house.reviews.decide(click, decision, ben)
+    outcome = await stack.reviews.decide(click, decision, ben)
     assert outcome.kind == "settled", outcome
 
 
 async def deliver_click(
-    house: House, card: JsonObject, value: str, *, user: str
+    stack: Stack, card: JsonObject, value: str, *, user: str
 ) -> None:
     """Deliver a signed click of somebody whom the sandbox would not let click."""
     body = {
@@ -307,8 +307,8 @@ async def deliver_click(
             }
         ],
     }
-    assert house.bot is not None
+    assert stack.bot is not None
     status = await post_signed(
-        house.bot.url, house.sandbox.signing_secret, interaction(body)
+        stack.bot.url, stack.sandbox.signing_secret, interaction(body)
     )
     assert status == 200

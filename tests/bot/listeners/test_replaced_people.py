@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, POLICY, House, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from twokey.bot.ids import Action, Input
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
@@ -19,24 +19,24 @@ def reviewed_by(user: str) -> Policy:
 
 @pytest.mark.parametrize("user", ["U0ANA", "U0BEN"])
 async def test_the_card_says_that_nobody_can_approve_it_and_either_rejects_it(
-    house: House, user: str
+    stack: Stack, user: str
 ) -> None:
-    house.policy = reviewed_by("U0ANA")
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        house.policy = reviewed_by("U0BEN")
+    stack.policy = reviewed_by("U0ANA")
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        stack.policy = reviewed_by("U0BEN")
         # Whatever happens has the cards looked at again.
-        await house.refund(thread="t2")
-        card = await house.card(verdict, says("Nobody can approve this"))
-        person = house.actor(user)
+        await stack.refund(thread="t2")
+        card = await stack.card(verdict, says("Nobody can approve this"))
+        person = stack.actor(user)
 
         await person.click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await house.told(user, "too few people are allowed to approve it")
-        await house.told(user, "You can still reject it.")
+        await stack.told(user, "too few people are allowed to approve it")
+        await stack.told(user, "You can still reject it.")
         await person.click(CHANNEL, str(card["ts"]), Action.REJECT)
         await person.wait_for_view()
         await person.submit({Input.REASON: "no"})
 
-        await house.card(verdict, says("Rejected"))
-        assert (await house.approval(verdict)).items[0].state is ItemState.REJECTED
+        await stack.card(verdict, says("Rejected"))
+        assert (await stack.approval(verdict)).items[0].state is ItemState.REJECTED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, POLICY, House, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from twokey.bot.ids import Action, Input
 from twokey.gateway.approvals.answering import answer_for
 from twokey.gateway.policy.load import load_policy
@@ -35,25 +35,25 @@ TOOLS = """
 
 
 @pytest.fixture
-def shop(house: House) -> House:
+def shop(stack: Stack) -> Stack:
     text = POLICY.replace("tools:\n", f"{RULES}tools:\n") + TOOLS
     people = "  finance: {users: [U0EVE, U0ANA]}\n"
     text = text.replace("tiers:\n", f"{people}tiers:\n", 1)
-    house.policy = load_policy(text, "policy.yml")
-    return house
+    stack.policy = load_policy(text, "policy.yml")
+    return stack
 
 
-async def click(house: House, verdict: Verdict, user: str, action: Action) -> None:
-    card = await house.card(verdict)
-    await house.actor(user).click(CHANNEL, str(card["ts"]), action)
+async def click(stack: Stack, verdict: Verdict, user: str, action: Action) -> None:
+    card = await stack.card(verdict)
+    await stack.actor(user).click(CHANNEL, str(card["ts"]), action)
 
 
-async def state(house: House, verdict: Verdict) -> ItemState:
-    return (await house.approval(verdict)).items[0].state
+async def state(stack: Stack, verdict: Verdict) -> ItemState:
+    return (await stack.approval(verdict)).items[0].state
 
 
 async def test_one_senior_alone_approves_above_50_and_nobody_else_can(
-    shop: House,
+    shop: Stack,
 ) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("refund_it", {"amount": 51}))
@@ -67,7 +67,7 @@ async def test_one_senior_alone_approves_above_50_and_nobody_else_can(
 
 
 async def test_support_and_finance_agree_and_who_is_both_counts_once(
-    shop: House,
+    shop: Stack,
 ) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("pay", {"amount": 1}))
@@ -84,7 +84,7 @@ async def test_support_and_finance_agree_and_who_is_both_counts_once(
 
 
 async def test_what_is_missing_is_told_and_shown_after_the_first_vote(
-    shop: House,
+    shop: Stack,
 ) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("pay", {"amount": 1}))
@@ -95,7 +95,7 @@ async def test_what_is_missing_is_told_and_shown_after_the_first_vote(
         await shop.card(verdict, says("1 from `finance` still needed"))
 
 
-async def test_who_changed_the_arguments_cannot_approve_them(shop: House) -> None:
+async def test_who_changed_the_arguments_cannot_approve_them(shop: Stack) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("mail", {"to": "a"}))
         ana = shop.actor("U0ANA")
@@ -114,7 +114,7 @@ async def test_who_changed_the_arguments_cannot_approve_them(shop: House) -> Non
 
 
 async def test_who_asked_takes_the_call_back_with_the_form_for_rejections(
-    shop: House,
+    shop: Stack,
 ) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("pay", {"amount": 1}))
@@ -133,7 +133,7 @@ async def test_who_asked_takes_the_call_back_with_the_form_for_rejections(
         assert "No longer wanted." in answer.message
 
 
-async def test_an_approval_asks_for_its_reason_and_keeps_it(shop: House) -> None:
+async def test_an_approval_asks_for_its_reason_and_keeps_it(shop: Stack) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("explained", {"n": 1}))
         ana = shop.actor("U0ANA")
@@ -152,7 +152,7 @@ async def test_an_approval_asks_for_its_reason_and_keeps_it(shop: House) -> None
 
 
 async def test_a_reason_that_only_the_policy_of_now_asks_for_is_asked_for(
-    shop: House,
+    shop: Stack,
 ) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("send_email", {"to": "a"}))
@@ -171,7 +171,7 @@ async def test_a_reason_that_only_the_policy_of_now_asks_for_is_asked_for(
 
 
 async def test_an_edit_that_adds_people_is_warned_of_before_it_counts(
-    shop: House,
+    shop: Stack,
 ) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("credit", {"amount": 40}))
@@ -192,7 +192,7 @@ async def test_an_edit_that_adds_people_is_warned_of_before_it_counts(
 
 
 async def test_the_form_of_an_edit_that_others_approve_does_not_say_approve(
-    shop: House,
+    shop: Stack,
 ) -> None:
     async with shop.running():
         (verdict,) = await shop.submit(("mail", {"to": "a"}))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.bot.bot_house import CHANNEL, POLICY, House, has_button, says
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.timing import TimerKind
@@ -19,128 +19,128 @@ BEFORE, AFTER = POLICY.index("tiers:"), POLICY.index("tools:")
 PATIENT = load_policy(POLICY[:BEFORE] + WAITING + POLICY[AFTER:], "policy.yml")
 
 
-async def ring(house: House, approval: str, kind: TimerKind) -> None:
+async def ring(stack: Stack, approval: str, kind: TimerKind) -> None:
     """Move the clock to a timer, and let every replica look."""
     name = str(Timer(approval=approval, kind=kind))
-    await house.store.conn.command("ZADD", house.keys.timers, "XX", 1, name)
-    await house.sweeper.sweep()
+    await stack.store.conn.command("ZADD", stack.keys.timers, "XX", 1, name)
+    await stack.sweeper.sweep()
 
 
-async def test_people_who_may_decide_are_reminded_under_the_card(house: House) -> None:
-    house.policy = PATIENT
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
+async def test_people_who_may_decide_are_reminded_under_the_card(stack: Stack) -> None:
+    stack.policy = PATIENT
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
 
-        await ring(house, (await house.approval(verdict)).id, TimerKind.REMIND)
+        await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
 
-        await eventually(lambda: has_note(house, card, "still waits"))
-        (note,) = [n for n in await house.notes(card) if says("still waits")(n)]
+        await eventually(lambda: has_note(stack, card, "still waits"))
+        (note,) = [n for n in await stack.notes(card) if says("still waits")(n)]
         assert "<!subteam^S0SUPPORT>" in str(note["blocks"])
         assert "U0DAN" not in str(note["blocks"]), "Dan asked for it himself"
-        assert len(await house.cards(verdict)) == 1
+        assert len(await stack.cards(verdict)) == 1
 
 
 async def test_a_role_that_is_called_is_named_on_the_card_and_under_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.policy = PATIENT
-    async with house.running():
-        verdict = await house.refund()
-        await house.card(verdict)
+    stack.policy = PATIENT
+    async with stack.running():
+        verdict = await stack.refund()
+        await stack.card(verdict)
 
-        await ring(house, (await house.approval(verdict)).id, TimerKind.ESCALATE)
+        await ring(stack, (await stack.approval(verdict)).id, TimerKind.ESCALATE)
 
-        card = await house.card(verdict, says("Escalated"))
+        card = await stack.card(verdict, says("Escalated"))
         assert "senior" in str(card["blocks"])
-        await eventually(lambda: has_note(house, card, "<!subteam^S0SENIOR>"))
+        await eventually(lambda: has_note(stack, card, "<!subteam^S0SENIOR>"))
 
 
-async def test_another_channel_is_told_without_the_arguments(house: House) -> None:
-    house.policy = PATIENT
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {"iban": "DE02 secret"}))
-        card = await house.card(verdict)
-        approval = await house.approval(verdict)
+async def test_another_channel_is_told_without_the_arguments(stack: Stack) -> None:
+    stack.policy = PATIENT
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"iban": "DE02 secret"}))
+        card = await stack.card(verdict)
+        approval = await stack.approval(verdict)
 
-        await ring(house, approval.id, TimerKind.ESCALATE)
+        await ring(stack, approval.id, TimerKind.ESCALATE)
 
-        told = await house.actor("U0ANA").message_with(
+        told = await stack.actor("U0ANA").message_with(
             "C0GENERAL", says(f"`{approval.id}` is not decided yet")
         )
         assert f"<#{CHANNEL}>" in str(told["blocks"])
         assert "wire_money" in str(told["blocks"])
         assert "secret" not in str(told)
-        await eventually(lambda: has_note(house, card, "<#C0GENERAL>"))
+        await eventually(lambda: has_note(stack, card, "<#C0GENERAL>"))
 
 
-async def has_note(house: House, card: JsonObject, words: str) -> bool:
-    return any(says(words)(note) for note in await house.notes(card))
+async def has_note(stack: Stack, card: JsonObject, words: str) -> bool:
+    return any(says(words)(note) for note in await stack.notes(card))
 
 
-async def test_a_reviewer_says_im_on_it_and_the_card_names_them(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card, ana = await house.card(verdict), house.actor("U0ANA")
+async def test_a_reviewer_says_im_on_it_and_the_card_names_them(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
 
         await ana.click(CHANNEL, str(card["ts"]), Action.TAKE)
 
-        card = await house.card(verdict, says("<@U0ANA> is on it"))
-        await house.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        card = await house.card(verdict, says("Approved"))
+        card = await stack.card(verdict, says("<@U0ANA> is on it"))
+        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        card = await stack.card(verdict, says("Approved"))
         assert "is on it" not in str(card["blocks"])
 
 
-async def test_more_time_is_on_the_card_once_people_were_reminded(house: House) -> None:
-    house.policy = PATIENT
-    async with house.running():
-        verdict = await house.refund()
-        assert not has_button(await house.card(verdict), Action.EXTEND)
-        before = await house.approval(verdict)
-        await ring(house, before.id, TimerKind.REMIND)
-        card = await house.card(verdict, lambda m: has_button(m, Action.EXTEND))
+async def test_more_time_is_on_the_card_once_people_were_reminded(stack: Stack) -> None:
+    stack.policy = PATIENT
+    async with stack.running():
+        verdict = await stack.refund()
+        assert not has_button(await stack.card(verdict), Action.EXTEND)
+        before = await stack.approval(verdict)
+        await ring(stack, before.id, TimerKind.REMIND)
+        card = await stack.card(verdict, lambda m: has_button(m, Action.EXTEND))
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.EXTEND)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.EXTEND)
 
-        await eventually(lambda: has_note(house, card, "<@U0ANA> gave this more time"))
-        after = await house.approval(verdict)
+        await eventually(lambda: has_note(stack, card, "<@U0ANA> gave this more time"))
+        after = await stack.approval(verdict)
         assert after.expires_at_ms == before.expires_at_ms + before.ttl_ms // 2
 
 
 async def test_who_may_not_decide_may_neither_extend_nor_be_on_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    house.policy = PATIENT
-    async with house.running():
-        verdict = await house.refund()
-        await ring(house, (await house.approval(verdict)).id, TimerKind.REMIND)
-        card = await house.card(verdict, lambda m: has_button(m, Action.EXTEND))
-        before = await house.approval(verdict)
+    stack.policy = PATIENT
+    async with stack.running():
+        verdict = await stack.refund()
+        await ring(stack, (await stack.approval(verdict)).id, TimerKind.REMIND)
+        card = await stack.card(verdict, lambda m: has_button(m, Action.EXTEND))
+        before = await stack.approval(verdict)
 
-        await house.actor("U0EVE").click(CHANNEL, str(card["ts"]), Action.EXTEND)
-        await house.told("U0EVE", "you are not on that list")
-        await house.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.TAKE)
-        await house.told("U0DAN", "You asked for this one yourself")
+        await stack.actor("U0EVE").click(CHANNEL, str(card["ts"]), Action.EXTEND)
+        await stack.told("U0EVE", "you are not on that list")
+        await stack.actor("U0DAN").click(CHANNEL, str(card["ts"]), Action.TAKE)
+        await stack.told("U0DAN", "You asked for this one yourself")
 
-        assert await house.approval(verdict) == before
+        assert await stack.approval(verdict) == before
 
 
-async def test_the_full_view_offers_both_and_stays_open(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card, ana = await house.card(verdict), house.actor("U0ANA")
+async def test_the_full_view_offers_both_and_stays_open(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
         view = await ana.wait_for_view()
 
         await ana.act_in_view(Action.TAKE)
         view = await ana.wait_for_view()
         assert "<@U0ANA> is on it" in str(view["blocks"])
-        before = await house.approval(verdict)
+        before = await stack.approval(verdict)
         await ana.act_in_view(Action.EXTEND)
         view = await ana.wait_for_view()
 
-        after = await house.approval(verdict)
+        after = await stack.approval(verdict)
         assert after.expires_at_ms > before.expires_at_ms
         assert view["submit"], "it can still be approved here"
         await ana.submit({})
-        await house.card(verdict, says("Approved"))
+        await stack.card(verdict, says("Approved"))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tests.bot.bot_house import CHANNEL, POLICY, House
+from tests.bot.bot_stack import CHANNEL, POLICY, Stack
 from tests.conftest import eventually
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.record import Approval
@@ -38,11 +38,11 @@ class Careful:
         return {"raise_to": "escalate", "score": 90, "rationale": said}
 
 
-def watched(house: House, triage: Any) -> House:
-    """Put the calls of a house's agents to triage."""
-    house.policy = load_policy(ON, "policy.yml")
-    house.agents = AgentService(house.store, lambda: house.policy, triage=triage)
-    return house
+def watched(stack: Stack, triage: Any) -> Stack:
+    """Put the calls of a stack's agents to triage."""
+    stack.policy = load_policy(ON, "policy.yml")
+    stack.agents = AgentService(stack.store, lambda: stack.policy, triage=triage)
+    return stack
 
 
 def settled(
@@ -55,47 +55,47 @@ def settled(
 
 
 async def test_a_raise_is_shown_as_an_opinion_and_two_people_decide(
-    house: House,
+    stack: Stack,
 ) -> None:
-    watched(house, Careful())
-    async with house.running():
-        verdict = await house.refund(note=BEGGING)
-        card = await house.card(verdict)
+    watched(stack, Careful())
+    async with stack.running():
+        verdict = await stack.refund(note=BEGGING)
+        card = await stack.card(verdict)
         shown = json.dumps(card["blocks"], ensure_ascii=False)
         for user in ("U0ANA", "U0CHLOE"):
-            await house.actor(user).click(CHANNEL, str(card["ts"]), Action.APPROVE)
+            await stack.actor(user).click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await eventually(settled(lambda: house.approval(verdict), ItemState.AUTHORIZED))
+        await eventually(settled(lambda: stack.approval(verdict), ItemState.AUTHORIZED))
 
-    item = (await house.approval(verdict)).items[0]
+    item = (await stack.approval(verdict)).items[0]
     assert "Triage (a model's opinion, unverified):" in shown
     assert f"The note tells its reader what to do: {BEGGING}" in shown
     assert (item.tier, len(item.votes)) == (Tier.ESCALATE, 2)
-    assert house.sandbox.problems == []
+    assert stack.sandbox.problems == []
 
 
-async def test_a_note_that_talks_a_model_round_changes_nothing(house: House) -> None:
-    watched(house, Careful(is_gullible=True))
-    async with house.running():
-        verdict = await house.refund(note=BEGGING)
-        card = await house.card(verdict)
+async def test_a_note_that_talks_a_model_round_changes_nothing(stack: Stack) -> None:
+    watched(stack, Careful(is_gullible=True))
+    async with stack.running():
+        verdict = await stack.refund(note=BEGGING)
+        card = await stack.card(verdict)
         shown = json.dumps(card["blocks"], ensure_ascii=False)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        await eventually(settled(lambda: house.approval(verdict), ItemState.AUTHORIZED))
+        await eventually(settled(lambda: stack.approval(verdict), ItemState.AUTHORIZED))
 
-    item = (await house.approval(verdict)).items[0]
+    item = (await stack.approval(verdict)).items[0]
     assert item.tier is Tier.APPROVE
     assert "Triage" not in shown.replace(BEGGING, "")
 
 
-async def test_what_a_model_finds_urgent_comes_first_in_the_queue(house: House) -> None:
-    watched(house, Careful())
-    async with house.running():
-        plain = await house.approval(await house.refund("t1"))
-        odd = await house.approval(await house.refund("t2", note=BEGGING))
-        ana = house.actor("U0ANA")
+async def test_what_a_model_finds_urgent_comes_first_in_the_queue(stack: Stack) -> None:
+    watched(stack, Careful())
+    async with stack.running():
+        plain = await stack.approval(await stack.refund("t1"))
+        odd = await stack.approval(await stack.refund("t2", note=BEGGING))
+        ana = stack.actor("U0ANA")
 
         await ana.open_home()
         state = await ana.wait_for(lambda s: s if s["home"] else None)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, TEAM, House, says
+from tests.bot.bot_stack import CHANNEL, TEAM, Stack, says
 from tests.bot.listeners.test_refusals import edit_by_somebody_else
 from twokey.bot.ids import Action, Input, seal
 from twokey.gateway.protocol.states import ItemState
@@ -17,16 +17,16 @@ WORDS = "Only half of it: <b> & *99*"
 
 
 async def said_under(
-    house: House, verdict: Verdict, text: str, user: str
+    stack: Stack, verdict: Verdict, text: str, user: str
 ) -> JsonObject:
     """Write under a card; return the private answer."""
-    card = await house.card(verdict)
-    await house.actor(user).say(CHANNEL, text, str(card["ts"]))
-    return await house.actor(user).message_with(CHANNEL, lambda m: m["ephemeral"])
+    card = await stack.card(verdict)
+    await stack.actor(user).say(CHANNEL, text, str(card["ts"]))
+    return await stack.actor(user).message_with(CHANNEL, lambda m: m["ephemeral"])
 
 
-async def opened_form(house: House, offer: JsonObject, action: Action) -> JsonObject:
-    ana = house.actor("U0ANA")
+async def opened_form(stack: Stack, offer: JsonObject, action: Action) -> JsonObject:
+    ana = stack.actor("U0ANA")
     await ana.click(CHANNEL, str(offer["ts"]), action)
     return await ana.wait_for_view()
 
@@ -46,41 +46,41 @@ def offered(message: JsonObject) -> list[str]:
     ],
 )
 async def test_a_form_opens_with_the_words_that_were_written_under_the_card(
-    each_house: House, action: Action, block: Input
+    each_stack: Stack, action: Action, block: Input
 ) -> None:
-    house = each_house
-    async with house.running():
-        verdict = await house.refund()
-        offer = await said_under(house, verdict, f"@twokey {WORDS}", "U0ANA")
+    stack = each_stack
+    async with stack.running():
+        verdict = await stack.refund()
+        offer = await said_under(stack, verdict, f"@twokey {WORDS}", "U0ANA")
         assert offered(offer) == ["respond_words", "edit_words", "reject_words"]
 
-        form = await opened_form(house, offer, action)
+        form = await opened_form(stack, offer, action)
 
         (box,) = [b for b in as_objects(form["blocks"]) if b["block_id"] == block]
         assert box["element"]["initial_value"] == WORDS
-        assert await house.store.queue(house.keys).depth() == 0
-    assert house.sandbox.problems == []
+        assert await stack.store.queue(stack.keys).depth() == 0
+    assert stack.sandbox.problems == []
 
 
-async def test_what_is_submitted_is_the_decision(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        offer = await said_under(house, verdict, f"@twokey {WORDS}", "U0ANA")
-        await opened_form(house, offer, Action.RESPOND_WORDS)
+async def test_what_is_submitted_is_the_decision(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        offer = await said_under(stack, verdict, f"@twokey {WORDS}", "U0ANA")
+        await opened_form(stack, offer, Action.RESPOND_WORDS)
 
-        await house.actor("U0ANA").submit()
+        await stack.actor("U0ANA").submit()
 
-        item = (await house.approval(verdict)).items[0]
+        item = (await stack.approval(verdict)).items[0]
         assert item.state is ItemState.ANSWERED
         assert item.settlement is not None
         assert item.settlement.text == WORDS
 
 
-async def test_an_edit_of_those_words_offers_the_new_ones(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        ana = house.actor("U0ANA")
+async def test_an_edit_of_those_words_offers_the_new_ones(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        ana = stack.actor("U0ANA")
         ts = await ana.say(CHANNEL, "@twokey no", str(card["ts"]))
         await ana.message_with(CHANNEL, lambda m: m["ephemeral"])
 
@@ -90,9 +90,9 @@ async def test_an_edit_of_those_words_offers_the_new_ones(house: House) -> None:
         offer = await ana.message_with(
             CHANNEL, lambda m: m["ephemeral"] and says("half of it")(m)
         )
-        form = await opened_form(house, offer, Action.REJECT_WORDS)
+        form = await opened_form(stack, offer, Action.REJECT_WORDS)
         assert "no, half of it" in str(form["blocks"])
-        assert await house.store.queue(house.keys).depth() == 0
+        assert await stack.store.queue(stack.keys).depth() == 0
 
 
 @pytest.mark.parametrize(
@@ -103,27 +103,27 @@ async def test_an_edit_of_those_words_offers_the_new_ones(house: House) -> None:
     ],
 )
 async def test_who_may_not_decide_is_offered_nothing_and_asks_nothing(
-    house: House, user: str, words: str
+    stack: Stack, user: str, words: str
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
+    async with stack.running():
+        verdict = await stack.refund()
 
-        answer = await said_under(house, verdict, "@twokey refund another", user)
+        answer = await said_under(stack, verdict, "@twokey refund another", user)
 
         assert (words in str(answer["text"]), offered(answer)) == (True, [])
-        assert await house.store.queue(house.keys).depth() == 0
+        assert await stack.store.queue(stack.keys).depth() == 0
 
 
 async def test_who_asked_is_offered_to_take_the_call_back_and_nothing_else(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
+    async with stack.running():
+        verdict = await stack.refund()
 
-        answer = await said_under(house, verdict, "@twokey no longer needed", "U0DAN")
+        answer = await said_under(stack, verdict, "@twokey no longer needed", "U0DAN")
 
         assert offered(answer) == ["reject_words"]
-        assert await house.store.queue(house.keys).depth() == 0
+        assert await stack.store.queue(stack.keys).depth() == 0
 
 
 @pytest.mark.parametrize(
@@ -134,87 +134,87 @@ async def test_who_asked_is_offered_to_take_the_call_back_and_nothing_else(
     ],
 )
 async def test_words_that_fit_into_no_form_are_refused_with_what_to_do(
-    house: House, text: str, words: str
+    stack: Stack, text: str, words: str
 ) -> None:
-    async with house.running():
-        answer = await said_under(house, await house.refund(), text, "U0ANA")
+    async with stack.running():
+        answer = await said_under(stack, await stack.refund(), text, "U0ANA")
 
         assert (words in str(answer["text"]), offered(answer)) == (True, [])
 
 
-async def test_nothing_is_offered_once_the_call_is_decided(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+async def test_nothing_is_offered_once_the_call_is_decided(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE)
 
-        answer = await said_under(house, verdict, "@twokey stop", "U0BEN")
+        answer = await said_under(stack, verdict, "@twokey stop", "U0BEN")
 
         assert "Nothing under this card waits" in str(answer["text"])
         assert offered(answer) == []
-        assert await house.store.queue(house.keys).depth() == 1  # the agent's answer
+        assert await stack.store.queue(stack.keys).depth() == 1  # the agent's answer
 
 
-async def test_under_a_notice_no_run_is_started_either(house: House) -> None:
-    async with house.running():
-        await house.submit(("post_notice", {"text": "hi"}))
-        notice = await house.actor("U0ANA").message_with(CHANNEL, says("post_notice"))
+async def test_under_a_notice_no_run_is_started_either(stack: Stack) -> None:
+    async with stack.running():
+        await stack.submit(("post_notice", {"text": "hi"}))
+        notice = await stack.actor("U0ANA").message_with(CHANNEL, says("post_notice"))
 
-        await house.actor("U0ANA").say(CHANNEL, "@twokey why?", str(notice["ts"]))
+        await stack.actor("U0ANA").say(CHANNEL, "@twokey why?", str(notice["ts"]))
 
-        await house.told("U0ANA", "Nothing under this card waits")
-        assert await house.store.queue(house.keys).depth() == 0
+        await stack.told("U0ANA", "Nothing under this card waits")
+        assert await stack.store.queue(stack.keys).depth() == 0
 
 
-async def test_each_waiting_call_of_a_batch_has_its_own_buttons(house: House) -> None:
-    async with house.running():
+async def test_each_waiting_call_of_a_batch_has_its_own_buttons(stack: Stack) -> None:
+    async with stack.running():
         calls: list[tuple[str, JsonObject]] = [
             ("send_email", {"to": name}) for name in "abcdefg"
         ]
-        verdicts = await house.submit(*calls, ("no_edits", {"x": 1}))
+        verdicts = await stack.submit(*calls, ("no_edits", {"x": 1}))
 
-        offer = await said_under(house, verdicts[0], "@twokey not now", "U0ANA")
+        offer = await said_under(stack, verdicts[0], "@twokey not now", "U0ANA")
         assert len(offered(offer)) >= 3
         block = f"words:{_words_ts(offer)}:1"
-        await house.actor("U0ANA").click(
+        await stack.actor("U0ANA").click(
             CHANNEL, str(offer["ts"]), Action.REJECT_WORDS, block
         )
-        await house.actor("U0ANA").wait_for_view()
-        await house.actor("U0ANA").submit()
+        await stack.actor("U0ANA").wait_for_view()
+        await stack.actor("U0ANA").submit()
 
-        states = [item.state for item in (await house.approval(verdicts[0])).items]
+        states = [item.state for item in (await stack.approval(verdicts[0])).items]
         assert states[1] is ItemState.REJECTED
         assert set(states) - {states[1]} == {ItemState.PENDING}
 
 
 async def test_words_for_a_card_that_changed_meanwhile_open_no_form(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        offer = await said_under(house, verdict, "@twokey no", "U0ANA")
-        await edit_by_somebody_else(house, verdict)
+    async with stack.running():
+        verdict = await stack.refund()
+        offer = await said_under(stack, verdict, "@twokey no", "U0ANA")
+        await edit_by_somebody_else(stack, verdict)
 
-        await house.actor("U0ANA").click(CHANNEL, str(offer["ts"]), Action.REJECT_WORDS)
+        await stack.actor("U0ANA").click(CHANNEL, str(offer["ts"]), Action.REJECT_WORDS)
 
-        await house.told("U0ANA", "edited and approved by")
-        assert await house.actor("U0ANA").view() is None
+        await stack.told("U0ANA", "edited and approved by")
+        assert await stack.actor("U0ANA").view() is None
 
 
 @pytest.mark.parametrize("forged", ["block", "purpose", "user"])
 async def test_a_button_opens_only_what_this_person_wrote_under_this_card(
-    house: House, forged: str
+    stack: Stack, forged: str
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        offer = await said_under(house, verdict, "@twokey no", "U0ANA")
-        approval = await house.approval(verdict)
-        key, ts = house.config.seal_key, _words_ts(offer)
+    async with stack.running():
+        verdict = await stack.refund()
+        offer = await said_under(stack, verdict, "@twokey no", "U0ANA")
+        approval = await stack.approval(verdict)
+        key, ts = stack.config.seal_key, _words_ts(offer)
         purpose = Action.REJECT if forged == "purpose" else Action.REJECT_WORDS
         value = seal(approval, 0, key=key, team=TEAM, purpose=purpose)
         block = "words:1.1:0" if forged == "block" else f"words:{ts}:0"
         user = "U0BEN" if forged == "user" else "U0ANA"
-        workspace = house.sandbox.workspace
+        workspace = stack.sandbox.workspace
         message = workspace.ephemerals[str(offer["ts"])]
         button: JsonObject = {
             "type": "button",
@@ -225,12 +225,12 @@ async def test_a_button_opens_only_what_this_person_wrote_under_this_card(
         row: JsonObject = {"type": "actions", "block_id": block, "elements": [button]}
         workspace.put_message(replace(message, blocks=(row,), ephemeral_to=user))
 
-        await house.actor(user).click(CHANNEL, message.ts, Action.REJECT_WORDS, block)
+        await stack.actor(user).click(CHANNEL, message.ts, Action.REJECT_WORDS, block)
 
         said = "does not belong to this card" if forged == "purpose" else "not kept any"
-        await house.told(user, said)
-        assert await house.actor(user).view() is None
-        assert (await house.approval(verdict)).items[0].is_pending
+        await stack.told(user, said)
+        assert await stack.actor(user).view() is None
+        assert (await stack.approval(verdict)).items[0].is_pending
 
 
 def _words_ts(offer: JsonObject) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.bot.bot_house import CHANNEL, REFUND, TEAM, House, has_button, says
+from tests.bot.bot_stack import CHANNEL, REFUND, TEAM, Stack, has_button, says
 from tests.bot.signed import interaction, post, post_signed, signed_headers
 from tests.bot.tampering import button_value, click_with
 from tests.conftest import eventually
@@ -42,33 +42,33 @@ def click(value: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-async def deliver(house: House, payload: dict[str, Any]) -> str:
-    assert house.bot is not None
+async def deliver(stack: Stack, payload: dict[str, Any]) -> str:
+    assert stack.bot is not None
     body = interaction(payload)
-    headers = signed_headers(house.sandbox.signing_secret, body)
-    status, answer = await post(house.bot.url, headers, body)
+    headers = signed_headers(stack.sandbox.signing_secret, body)
+    status, answer = await post(stack.bot.url, headers, body)
     assert status == 200
     return answer
 
 
 async def test_without_a_response_url_the_sentence_comes_as_a_private_message(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        await deliver(house, click("junk"))
+    async with stack.running():
+        await deliver(stack, click("junk"))
 
-        await house.told("U0ANA", "does not belong to this card")
+        await stack.told("U0ANA", "does not belong to this card")
 
 
-async def test_a_click_from_another_workspace_is_refused_calmly(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        value = button_value(house, await house.approval(verdict), "approve")
+async def test_a_click_from_another_workspace_is_refused_calmly(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        value = button_value(stack, await stack.approval(verdict), "approve")
         place = {"channel_id": CHANNEL, "message_ts": card["ts"]}
 
         await deliver(
-            house,
+            stack,
             click(
                 value,
                 team={"id": "T0OTHER"},
@@ -77,28 +77,28 @@ async def test_a_click_from_another_workspace_is_refused_calmly(house: House) ->
             ),
         )
 
-        await house.told("U0ANA", "belongs to another workspace")
-        assert (await house.approval(verdict)).rev == 1
+        await stack.told("U0ANA", "belongs to another workspace")
+        assert (await stack.approval(verdict)).rev == 1
 
 
-async def test_a_command_in_another_workspace_is_refused_calmly(house: House) -> None:
-    async with house.running() as bot:
+async def test_a_command_in_another_workspace_is_refused_calmly(stack: Stack) -> None:
+    async with stack.running() as bot:
         form = (
             b"team_id=T0OTHER&user_id=U0ANA&channel_id=C1&command=%2Fapprovals&text="
             b"&trigger_id=1&response_url=https%3A%2F%2Fx.example"
         )
-        headers = signed_headers(house.sandbox.signing_secret, form)
+        headers = signed_headers(stack.sandbox.signing_secret, form)
 
         status, answer = await post(bot.url, headers, form)
 
         assert (status, "another workspace" in answer) == (200, True)
 
 
-async def test_a_command_of_another_shape_is_no_server_error(house: House) -> None:
-    async with house.running() as bot:
+async def test_a_command_of_another_shape_is_no_server_error(stack: Stack) -> None:
+    async with stack.running() as bot:
         status = await post_signed(
             bot.url,
-            house.sandbox.signing_secret,
+            stack.sandbox.signing_secret,
             b"command=%2Fapprovals&team_id=T0SANDBOX",
         )
 
@@ -106,33 +106,33 @@ async def test_a_command_of_another_shape_is_no_server_error(house: House) -> No
 
 
 async def test_a_person_nobody_can_reach_is_logged_and_nothing_else(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house.running():
-        await deliver(house, click("junk", user={"id": "U0GONE", "team_id": TEAM}))
+    async with stack.running():
+        await deliver(stack, click("junk", user={"id": "U0GONE", "team_id": TEAM}))
 
     assert "person.untold user=U0GONE" in caplog.text
 
 
-async def test_a_window_that_does_not_open_is_told(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        house.sandbox.faults.plan("http_500", "views.open")
+async def test_a_window_that_does_not_open_is_told(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        stack.sandbox.faults.plan("http_500", "views.open")
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.REJECT)
 
-        await house.told("U0ANA", "did not open the window")
+        await stack.told("U0ANA", "did not open the window")
 
 
-async def test_a_page_that_does_not_turn_is_told_in_the_window(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund(note=LONG)
-        card = await house.card(verdict)
-        ana = house.actor("U0ANA")
+async def test_a_page_that_does_not_turn_is_told_in_the_window(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund(note=LONG)
+        card = await stack.card(verdict)
+        ana = stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
         await ana.wait_for_view()
-        house.sandbox.faults.plan("http_500", "views.update")
+        stack.sandbox.faults.plan("http_500", "views.update")
 
         await ana.act_in_view(Action.PAGE_NEXT)
 
@@ -140,16 +140,16 @@ async def test_a_page_that_does_not_turn_is_told_in_the_window(house: House) -> 
 
 
 async def test_a_window_that_was_overtaken_says_what_became_of_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund(note=LONG)
-        card = await house.card(verdict)
-        ana = house.actor("U0ANA")
+    async with stack.running():
+        verdict = await stack.refund(note=LONG)
+        card = await stack.card(verdict)
+        ana = stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
         await ana.wait_for_view()
-        key = house.keys.view(str((await ana.view() or {})["id"]))
-        await house.store.conn.command("DEL", key)
+        key = stack.keys.view(str((await ana.view() or {})["id"]))
+        await stack.store.conn.command("DEL", key)
 
         await ana.act_in_view(Action.PAGE_NEXT)
 
@@ -157,38 +157,38 @@ async def test_a_window_that_was_overtaken_says_what_became_of_it(
 
 
 async def test_the_next_call_of_a_batch_opens_in_the_same_window(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
+    async with stack.running():
         mail = {"to": "second@example.com"}
-        first, _ = await house.submit(
+        first, _ = await stack.submit(
             ("process_refund", REFUND), ("send_email", {**mail})
         )
-        card, ana = await house.card(first), house.actor("U0ANA")
-        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, await row(house, 0))
+        card, ana = await stack.card(first), stack.actor("U0ANA")
+        await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL, await row(stack, 0))
         await ana.wait_for_view()
 
         await ana.act_in_view(Action.VIEW_ALL)
         await ana.wait_for_view(says("second@example.com"))
         await ana.submit()
 
-        states = [item.state for item in (await house.approval(first)).items]
+        states = [item.state for item in (await stack.approval(first)).items]
         assert states == [ItemState.PENDING, ItemState.AUTHORIZED]
 
 
-async def row(house: House, index: int) -> str:
+async def row(stack: Stack, index: int) -> str:
     """Return the block id of a call's buttons on the newest card."""
-    messages = await house.actor("U0ANA").messages(CHANNEL)
+    messages = await stack.actor("U0ANA").messages(CHANNEL)
     blocks = [block for block in messages[-1]["blocks"] if block["type"] == "actions"]
     return str(blocks[index]["block_id"])
 
 
 async def test_an_escalated_call_wants_a_tick_before_its_last_page_counts(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {"n": 1}))
-        card, ana = await house.card(verdict), house.actor("U0ANA")
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"n": 1}))
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
         await ana.wait_for_view()
 
@@ -197,7 +197,7 @@ async def test_an_escalated_call_wants_a_tick_before_its_last_page_counts(
         await ana.submit({Input.READ_ALL: ["yes"]})
 
         await ana.wait_for_view(says("1 of 2"))
-        assert len((await house.approval(verdict)).items[0].votes) == 1
+        assert len((await stack.approval(verdict)).items[0].votes) == 1
 
 
 @pytest.mark.parametrize(
@@ -208,23 +208,23 @@ async def test_an_escalated_call_wants_a_tick_before_its_last_page_counts(
     ],
 )
 async def test_words_that_are_missing_or_too_many_are_said_beside_the_input(
-    house: House, action: Action, purpose: View, block: Input
+    stack: Stack, action: Action, purpose: View, block: Input
 ) -> None:
-    rules = house.policy.tools["process_refund"].with_(requires_reason=(Verb.REJECT,))
-    tools = {**house.policy.tools, "process_refund": rules}
-    house.policy = house.policy.with_(tools=tools)
-    async with house.running():
-        verdict = await house.refund()
-        card, ana = await house.card(verdict), house.actor("U0ANA")
+    rules = stack.policy.tools["process_refund"].with_(requires_reason=(Verb.REJECT,))
+    tools = {**stack.policy.tools, "process_refund": rules}
+    stack.policy = stack.policy.with_(tools=tools)
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), action)
         view = await ana.wait_for_view()
 
-        empty = await deliver(house, submission(view, purpose, block, " "))
-        endless = await deliver(house, submission(view, purpose, block, "x" * 3001))
+        empty = await deliver(stack, submission(view, purpose, block, " "))
+        endless = await deliver(stack, submission(view, purpose, block, "x" * 3001))
 
         assert f'"{block}"' in empty
         assert "3001 characters" in endless
-        assert (await house.approval(verdict)).rev == 1
+        assert (await stack.approval(verdict)).rev == 1
 
 
 def submission(
@@ -245,82 +245,82 @@ def submission(
     }
 
 
-async def test_a_form_of_long_ago_asks_to_be_opened_again(house: House) -> None:
-    async with house.running():
+async def test_a_form_of_long_ago_asks_to_be_opened_again(stack: Stack) -> None:
+    async with stack.running():
         view: JsonObject = {"id": "V1", "private_metadata": "x"}
         payload = submission(view, View.REJECT, Input.REASON, "x")
         payload["view"]["callback_id"] = "of_long_ago"
 
-        answer = await deliver(house, payload)
+        answer = await deliver(stack, payload)
 
         assert "open it again" in answer
 
 
-async def test_an_item_that_is_no_more_waiting_opens_no_form(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card = await house.card(verdict)
-        value = button_value(house, await house.approval(verdict), Action.EDIT)
-        await house.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
-        await house.card(verdict, lambda m: not has_button(m, Action.APPROVE))
+async def test_an_item_that_is_no_more_waiting_opens_no_form(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card = await stack.card(verdict)
+        value = button_value(stack, await stack.approval(verdict), Action.EDIT)
+        await stack.actor("U0BEN").click(CHANNEL, str(card["ts"]), Action.APPROVE)
+        await stack.card(verdict, lambda m: not has_button(m, Action.APPROVE))
 
-        await click_with(house, card, Action.EDIT, value)
+        await click_with(stack, card, Action.EDIT, value)
 
-        await house.told("U0ANA", "approved by <@U0BEN>")
-        assert await house.actor("U0ANA").view() is None
+        await stack.told("U0ANA", "approved by <@U0BEN>")
+        assert await stack.actor("U0ANA").view() is None
 
 
 async def test_a_verb_that_the_policy_does_not_allow_opens_no_form(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("no_edits", {"n": 1}))
-        card = await house.card(verdict)
-        value = button_value(house, await house.approval(verdict), Action.EDIT)
+    async with stack.running():
+        (verdict,) = await stack.submit(("no_edits", {"n": 1}))
+        card = await stack.card(verdict)
+        value = button_value(stack, await stack.approval(verdict), Action.EDIT)
 
-        await click_with(house, card, Action.EDIT, value)
+        await click_with(stack, card, Action.EDIT, value)
 
-        await house.told("U0ANA", "does not allow this")
+        await stack.told("U0ANA", "does not allow this")
 
 
-async def test_a_batch_that_changed_is_not_approved_as_it_was(house: House) -> None:
-    async with house.running():
-        first, _ = await house.submit(
+async def test_a_batch_that_changed_is_not_approved_as_it_was(stack: Stack) -> None:
+    async with stack.running():
+        first, _ = await stack.submit(
             ("process_refund", REFUND), ("send_email", {"to": "x"})
         )
-        card = await house.card(first)
-        approval = await house.approval(first)
-        await house.store.conn.command(
-            "HINCRBY", house.keys.head(approval.id), "version", 1
+        card = await stack.card(first)
+        approval = await stack.approval(first)
+        await stack.store.conn.command(
+            "HINCRBY", stack.keys.head(approval.id), "version", 1
         )
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
 
-        await house.told("U0ANA", "This changed after you opened it")
-        assert (await house.approval(first)).rev == 1
+        await stack.told("U0ANA", "This changed after you opened it")
+        assert (await stack.approval(first)).rev == 1
 
 
 async def test_a_batch_that_is_not_shown_whole_is_not_approved_whole(
-    house: House, monkeypatch: pytest.MonkeyPatch
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def never_whole(*_: object) -> bool:
         return True
 
     monkeypatch.setattr(approve_all, "needs_own_click", never_whole)
-    async with house.running():
-        first, _ = await house.submit(
+    async with stack.running():
+        first, _ = await stack.submit(
             ("process_refund", REFUND), ("send_email", {"to": "x"})
         )
-        card = await house.card(first)
+        card = await stack.card(first)
 
-        await house.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
+        await stack.actor("U0ANA").click(CHANNEL, str(card["ts"]), Action.APPROVE_ALL)
 
-        await house.told("U0ANA", "needs a decision of its own")
+        await stack.told("U0ANA", "needs a decision of its own")
 
 
-async def home_works(house: House, value: str, action: Action) -> None:
+async def home_works(stack: Stack, value: str, action: Action) -> None:
     await deliver(
-        house,
+        stack,
         click(
             value,
             action_id=action.value,
@@ -331,80 +331,80 @@ async def home_works(house: House, value: str, action: Action) -> None:
     )
 
 
-def is_opened(house: House) -> Callable[[], Any]:
+def is_opened(stack: Stack) -> Callable[[], Any]:
     async def is_called() -> bool:
-        return any(call.method == "views.open" for call in house.sandbox.calls)
+        return any(call.method == "views.open" for call in stack.sandbox.calls)
 
     return is_called
 
 
 async def test_from_the_home_tab_a_call_can_be_read_and_not_decided(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        approval = await house.approval(verdict)
-        await house.card(verdict)
+    async with stack.running():
+        verdict = await stack.refund()
+        approval = await stack.approval(verdict)
+        await stack.card(verdict)
 
         await home_works(
-            house, button_value(house, approval, Action.VIEW_ALL), Action.VIEW_ALL
+            stack, button_value(stack, approval, Action.VIEW_ALL), Action.VIEW_ALL
         )
-        await eventually(is_opened(house))
+        await eventually(is_opened(stack))
         await home_works(
-            house, button_value(house, approval, Action.APPROVE), Action.APPROVE
+            stack, button_value(stack, approval, Action.APPROVE), Action.APPROVE
         )
 
-        assert (await house.approval(verdict)).rev == 1
+        assert (await stack.approval(verdict)).rev == 1
 
 
 async def test_a_home_tab_that_is_switched_off_is_logged(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house.running():
+    async with stack.running():
         body: dict[str, Any] = {
             "type": "event_callback",
             "team_id": TEAM,
             "event_id": "Ev1",
             "event": {"type": "app_home_opened", "user": "U0ANA", "tab": "home"},
         }
-        house.sandbox.control.enable_home(enabled=False)
-        assert house.bot is not None
-        await post_event(house, body)
-        await post_event(house, {**body, "event": {**body["event"], "tab": "messages"}})
+        stack.sandbox.control.enable_home(enabled=False)
+        assert stack.bot is not None
+        await post_event(stack, body)
+        await post_event(stack, {**body, "event": {**body["event"], "tab": "messages"}})
 
     assert caplog.text.count("home.unpublished user=U0ANA") == 1
 
 
-async def post_event(house: House, body: dict[str, Any]) -> None:
-    assert house.bot is not None
-    data, secret = json.dumps(body).encode(), house.sandbox.signing_secret
-    status = await post_signed(house.bot.url, secret, data, kind="application/json")
+async def post_event(stack: Stack, body: dict[str, Any]) -> None:
+    assert stack.bot is not None
+    data, secret = json.dumps(body).encode(), stack.sandbox.signing_secret
+    status = await post_signed(stack.bot.url, secret, data, kind="application/json")
     assert status == 200
 
 
 async def test_a_last_page_without_its_tick_is_refused_by_us_too(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        (verdict,) = await house.submit(("wire_money", {"n": 1}))
-        card, ana = await house.card(verdict), house.actor("U0ANA")
+    async with stack.running():
+        (verdict,) = await stack.submit(("wire_money", {"n": 1}))
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.VIEW_ALL)
         view = await ana.wait_for_view()
 
         answer = await deliver(
-            house, submission(view, View.DETAILS, Input.READ_ALL, "")
+            stack, submission(view, View.DETAILS, Input.READ_ALL, "")
         )
 
         assert "tick this box" in answer
-        assert (await house.approval(verdict)).rev == 1
+        assert (await stack.approval(verdict)).rev == 1
 
 
 async def test_a_number_that_cannot_be_kept_exactly_is_said_beside_it(
-    house: House,
+    stack: Stack,
 ) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card, ana = await house.card(verdict), house.actor("U0ANA")
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.EDIT)
         await ana.wait_for_view()
 
@@ -413,28 +413,28 @@ async def test_a_number_that_cannot_be_kept_exactly_is_said_beside_it(
         assert "more digits" in errors["field:0"]
 
 
-async def test_a_form_with_the_seal_of_another_form_is_refused(house: House) -> None:
-    async with house.running():
-        verdict = await house.refund()
-        card, ana = await house.card(verdict), house.actor("U0ANA")
+async def test_a_form_with_the_seal_of_another_form_is_refused(stack: Stack) -> None:
+    async with stack.running():
+        verdict = await stack.refund()
+        card, ana = await stack.card(verdict), stack.actor("U0ANA")
         await ana.click(CHANNEL, str(card["ts"]), Action.EDIT)
         view = await ana.wait_for_view()
-        approval = await house.approval(verdict)
-        sealed = button_value(house, approval, View.EDIT_RAISED)
+        approval = await stack.approval(verdict)
+        sealed = button_value(stack, approval, View.EDIT_RAISED)
         forged = {**view, "private_metadata": sealed}
 
         answer = await deliver(
-            house, submission(forged, View.EDIT_RAISED, Input.REASON, "x")
+            stack, submission(forged, View.EDIT_RAISED, Input.REASON, "x")
         )
 
         assert "not known any more" in answer
-        assert (await house.approval(verdict)).rev == 1
+        assert (await stack.approval(verdict)).rev == 1
 
 
-async def test_an_event_that_nobody_asked_for_is_acknowledged(house: House) -> None:
-    async with house.running():
+async def test_an_event_that_nobody_asked_for_is_acknowledged(stack: Stack) -> None:
+    async with stack.running():
         await post_event(
-            house,
+            stack,
             {
                 "type": "event_callback",
                 "team_id": TEAM,
@@ -445,10 +445,10 @@ async def test_an_event_that_nobody_asked_for_is_acknowledged(house: House) -> N
 
 
 async def test_a_click_from_nowhere_is_answered_to_nobody(
-    house: House, caplog: pytest.LogCaptureFixture
+    stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with house.running():
-        await deliver(house, click("junk", channel=None, container={}))
+    async with stack.running():
+        await deliver(stack, click("junk", channel=None, container={}))
 
     assert "click.refused why=no_seal" in caplog.text
     assert "person.untold" not in caplog.text

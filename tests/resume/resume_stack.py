@@ -63,7 +63,7 @@ GIVING_UP = AT_ONCE.model_copy(update={"unknown_limit": timedelta(milliseconds=5
 """The same, and hardly any for errors that nobody knows."""
 
 
-class House:
+class Stack:
     """What people do to an agent in one store."""
 
     def __init__(
@@ -173,8 +173,8 @@ class House:
 
 
 @asynccontextmanager
-async def open_house(store: Store, checkpoints: Path) -> AsyncGenerator[House]:
+async def open_stack(store: Store, checkpoints: Path) -> AsyncGenerator[Stack]:
     """Set up the shop's agent on a store."""
     async with open_checkpoints(str(checkpoints)) as saver:
         runner = LangGraphLocal(attached(sample_tools.graph(), saver), agent="shop")
-        yield House(store, runner, saver)
+        yield Stack(store, runner, saver)

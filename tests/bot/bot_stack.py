@@ -68,7 +68,7 @@ REFUND: Args = {"amount": 899, "order_id": "78291"}
 
 
 @dataclass
-class House:
+class Stack:
     """Everything of one test: the sandbox, the store, the services, the bot."""
 
     sandbox: Sandbox

@@ -1,6 +1,6 @@
-"""Be a whole house (bot, gateway, worker, agent) in one process that dies when told to.
+"""Be a whole stack (bot, gateway, worker, agent) in one process that dies when told to.
 
-Usage: house_process.py STORE_URL CHECKPOINTS API_URL BOT_TOKEN SIGNING_SECRET
+Usage: stack_process.py STORE_URL CHECKPOINTS API_URL BOT_TOKEN SIGNING_SECRET
 ``SHOP_DIE`` names the point at which it kills itself; see `POINTS`.
 """
 

@@ -74,7 +74,7 @@ class Advancer:
         runner: Runner,
         give: Callable[[], Awaitable[None]],
         *,
-        is_told: bool = False,
+        key: str,
     ) -> ThreadState:
         """Give a thread new input and bring it forward.
 
@@ -82,13 +82,12 @@ class Advancer:
         then is superseded. Of a run that was dropped, nothing is carried out. The
         caller sees to it that an input is given once.
 
-        ``is_told``: people know how the run stands, and are not told that it began.
+        ``key`` names the input: that its run began is told once, and not at each try.
         """
         if not await self._store.stalled.taken_up(at.keys, at.run):
             await self._finish_before(at, runner)
             await self._tell_before(at, runner)
-        if not is_told:
-            await self._announcer.started(at)
+        await self._announcer.started(at, key)
         before = await self.unfinished(at)
         await self._step(at, runner, give)
         state = await runner.probe(at.thread)

@@ -39,9 +39,17 @@ class Announcer:
     def __init__(self, store: Store) -> None:
         self._store = store
 
-    async def started(self, at: Place) -> None:
-        """Tell that a run began."""
-        await self._put(at, await self.event(at, EventName.RUN_STARTED))
+    async def started(self, at: Place, key: str) -> None:
+        """Tell that a run began, once for this input.
+
+        Raises:
+            LeaseLost: somebody else runs the thread by now; nothing was told.
+        """
+        body = (await self.event(at, EventName.RUN_STARTED)).model_dump_json()
+        await self._store.threads.tell(
+            at.keys, at.tenant, at.agent, at.thread,
+            what="begun", mark=key, told=body, logged=body,
+        )  # fmt: skip
 
     async def finished(self, at: Place, checkpoint: str, words: str) -> bool:
         """Tell a thread's last words, once for this checkpoint; False when told.
@@ -59,15 +67,13 @@ class Announcer:
             at.tenant,
             at.agent,
             at.thread,
-            checkpoint=checkpoint,
+            what="told",
+            mark=checkpoint,
             told=told.model_dump_json(),
             logged=event.model_dump_json(),
         )
         await self._store.threads.end_run(at.keys, at.tenant, at.agent, at.thread)
         return is_new
-
-    async def _put(self, at: Place, event: Event) -> None:
-        await self._store.outbox(at.keys, reader="").put(event)
 
     async def event(self, at: Place, name: EventName) -> Event:
         """Return an event about a run, addressed to where the agent was asked."""

@@ -138,10 +138,6 @@ class Retries:
                 return
         raise _too_many_changes(at)
 
-    async def is_stalled(self, at: Place) -> bool:
-        """Return True if the thread's run failed and did not go on since."""
-        return await self._stalled.find(at.keys, at.run) is not None
-
     async def parked(self, at: Place) -> StalledRun | None:
         """Return the thread's run if it is parked."""
         found = await self._stalled.find(at.keys, at.run)

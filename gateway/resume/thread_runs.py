@@ -303,7 +303,7 @@ class ThreadRuns:
             at,
             runner,
             lambda: runner.give(at.thread, fresh, key=key),
-            is_told=await self._retries.is_stalled(at),
+            key=key,
         )
 
     def _ended(self, at: Place, step: asyncio.Task[ThreadState | None]) -> None:

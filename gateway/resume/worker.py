@@ -235,8 +235,7 @@ class Worker:
                 at,
                 runner,
                 lambda: runner.start(at.thread, job.input, key=key),
-                # Each retry of a message would say again that somebody works on it.
-                is_told=await self._retries.is_stalled(at),
+                key=key,
             )
         else:
             state = await self._advancer.forward(at, runner)

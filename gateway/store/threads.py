@@ -223,11 +223,14 @@ class ThreadStore:
         agent: str,
         thread: str,
         *,
-        checkpoint: str,
+        what: Literal["begun", "told"],
+        mark: str,
         told: str,
         logged: str,
     ) -> bool:
-        """Announce that a thread ended at a checkpoint; False when that is known.
+        """Announce that a run began or ended; False when that is known.
+
+        ``mark`` is the input that it began with, or the checkpoint where it ended.
 
         Raises:
             LeaseLost: the caller's lease is another's by now.
@@ -237,7 +240,8 @@ class ThreadStore:
             facts=keys.thread_facts(tenant, agent, thread),
             outbox=keys.outbox,
             audit=keys.audit,
-            checkpoint=checkpoint,
+            what=what,
+            mark=mark,
             told=told,
             logged=logged,
         )

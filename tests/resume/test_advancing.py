@@ -213,7 +213,7 @@ async def test_a_new_message_supersedes_even_where_the_middleware_is_missing(
         runner.state = FINISHED
 
     runner = Scripted(asking(verdicts), react=finish)
-    await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"))
+    await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"), key="k")
 
     assert (await harness.item(verdicts[0].item_id)).state is ItemState.SUPERSEDED
 
@@ -226,7 +226,7 @@ async def test_a_stuck_thread_still_takes_a_new_message(
             runner.state = FINISHED
 
     runner = Scripted(CUT_OFF, react=finish)
-    await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"))
+    await advancer.begin(at, runner, lambda: runner.start("t1", "hi", key="k"), key="k")
 
     assert runner.asked == ["nudge", "start"]
 

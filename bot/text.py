@@ -12,9 +12,8 @@ before warning a reader.
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import NamedTuple
 
 from twokey.bot.mixed_scripts import MixedScript, mixed_script_warnings
@@ -43,6 +42,7 @@ _LONGEST_LETTER = 16
 _SKIN_TONES = frozenset(map(chr, range(0x1F3FB, 0x1F400)))
 _HANGUL_PARTS = frozenset(map(chr, (*range(0x1160, 0x1200), *range(0xD7B0, 0xD7FC))))
 _SMALLEST_EXCERPT = 80
+_STRETCH = 256  # characters that are looked at together, from the end
 _TAIL = 4  # one part in four of a cut excerpt is its end
 
 # A run of blank lines or spaces pushes what follows out of sight.
@@ -91,7 +91,7 @@ def reveal(text: str) -> str:
     """
     if text.isascii() and not has_hidden(text):
         return _RUN.sub(_run, text)
-    return "".join(piece.shown for piece in _pieces(text))
+    return "".join(piece.shown for piece in pieces(text))
 
 
 def excerpt(text: str, limit: int) -> Excerpt:
@@ -110,13 +110,13 @@ def excerpt(text: str, limit: int) -> Excerpt:
         )
     total = len(text)
     sha256 = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-    pieces = list(_pieces(text))
-    if sum(len(piece.shown) for piece in pieces) <= limit:
-        whole = "".join(piece.shown for piece in pieces)
-        return Excerpt(whole, total, total, sha256, complete=True)
+    whole = _taken(pieces(text), limit)
+    if sum(piece.length for piece in whole) == total:
+        text = "".join(piece.shown for piece in whole)
+        return Excerpt(text, total, total, sha256, complete=True)
     room = limit - len(_gap(total))
-    head = _taken(pieces, room - room // _TAIL)
-    tail = _taken(pieces[::-1], room // _TAIL)[::-1]
+    head = _taken(whole, room - room // _TAIL)
+    tail = _taken(pieces_backwards(text), room // _TAIL)[::-1]
     shown = sum(piece.length for piece in (*head, *tail))
     parts = (*(p.shown for p in head), _gap(total - shown), *(p.shown for p in tail))
     return Excerpt("".join(parts), shown, total, sha256, complete=False)
@@ -135,7 +135,7 @@ def fit(text: str, limit: int) -> str:
         raise ValueError(f"A label needs {len(EMPTY)} characters or more, not {limit}.")
     kept: list[_Piece] = []
     size = 0
-    for length, shown in _pieces(text):
+    for length, shown in pieces(text):
         kept.append(_Piece(length, shown.translate(_ONE_LINE)))
         size += len(kept[-1].shown)
         if size > limit:
@@ -158,18 +158,45 @@ def _gap(missing: int) -> str:
     return f"\n⟦{missing:,} characters not shown here⟧\n"
 
 
-def _taken(pieces: Sequence[_Piece], room: int) -> list[_Piece]:
-    sizes = accumulate(len(piece.shown) for piece in pieces)
-    return [piece for piece, size in zip(pieces, sizes, strict=True) if size <= room]
+def _taken(pieces: Iterable[_Piece], room: int) -> list[_Piece]:
+    """Return the first pieces that fit; a long text is not walked to its end."""
+    taken: list[_Piece] = []
+    for piece in pieces:
+        room -= len(piece.shown)
+        if room < 0:
+            break
+        taken.append(piece)
+    return taken
 
 
-def _pieces(text: str) -> Iterator[_Piece]:
+def pieces(text: str) -> Iterator[_Piece]:
+    """Yield the parts of a text that are shown or cut as a whole."""
     start = 0
     for run in _RUN.finditer(text):
         yield from _letters(text[start : run.start()])
         yield _Piece(run.end() - run.start(), _run(run))
         start = run.end()
     yield from _letters(text[start:])
+
+
+def pieces_backwards(text: str) -> Iterator[_Piece]:
+    """Yield the pieces of a text from its end, the same that `pieces` yields."""
+    end = len(text)
+    for run in reversed([*_RUN.finditer(text)]):
+        yield from _letters_backwards(text[run.end() : end])
+        yield _Piece(run.end() - run.start(), _run(run))
+        end = run.start()
+    yield from _letters_backwards(text[:end])
+
+
+def _letters_backwards(text: str) -> Iterator[_Piece]:
+    end = len(text)
+    while end:
+        start = max(0, end - _STRETCH)
+        while start and _may_join(text[start]):
+            start -= 1
+        yield from reversed([*_letters(text[start:end])])
+        end = start
 
 
 def _run(run: re.Match[str]) -> str:
@@ -206,7 +233,14 @@ def _joins(piece: str, marks: int, character: str, kind: str) -> bool:
         return marks < _MARKS_PER_BASE
     if _is_flag(character):
         return len(piece) == 1 and _is_flag(piece)
-    return kind == "Mc" or character in _SKIN_TONES or character in _HANGUL_PARTS
+    return _may_join(character)
+
+
+def _may_join(character: str) -> bool:
+    """Tell whether a character can be part of a letter that begins before it."""
+    kind = unicodedata.category(character)
+    is_part = character in _SKIN_TONES or character in _HANGUL_PARTS
+    return kind in _MARKS or kind == "Mc" or is_part or _is_flag(character)
 
 
 def _is_flag(character: str) -> bool:

@@ -15,7 +15,7 @@ from tests.lifetimes import wrong_lifetimes
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
-from twokey.sandbox import delivery
+from twokey.sandbox import delivery, triggers
 
 pytest_plugins = ["pytester", "tests.levels"]
 
@@ -30,13 +30,14 @@ DURABLE = {
 
 @pytest.fixture(scope="session", autouse=True)
 def slack_waits() -> Generator[pytest.MonkeyPatch]:
-    """Let the local Slack wait longer than three seconds for the bot's answers.
+    """Let the local Slack wait longer than three seconds for answers and forms.
 
     On a busy machine these say something about the machine. How soon the bot answers
     is measured in bench/, and what happens when it does not in tests/sandbox.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delivery, "ACK_WITHIN_S", WAIT_S)
+        patch.setattr(triggers, "LIFE_S", WAIT_S)
         yield patch
 
 

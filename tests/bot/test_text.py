@@ -4,11 +4,13 @@ import hashlib
 import re
 import time
 import unicodedata
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from twokey.bot import text as text_module
 from twokey.bot.text import (
     EMPTY,
     escape_mrkdwn,
@@ -30,6 +32,12 @@ HOSTILE = st.text(
     | st.sampled_from(" \t\n\r\u202e\u200b\u3164\ufe0f\u0301\u0338⟦⟧aeé<&>*`"),
     max_size=400,
 )
+
+JOINED = st.lists(
+    st.sampled_from(["a", "\u0301", "🇩", "🏽", "\u0903", "\u1161", "\n" * 5, "\u202e"]),
+    max_size=600,
+).map("".join)
+"""Letters of many characters, longer than what is walked together."""
 
 
 @pytest.mark.slow
@@ -159,6 +167,30 @@ def test_an_excerpt_keeps_its_limit_and_counts_what_it_left_out(
     assert (seen.shown == seen.total) == seen.complete
     if not seen.complete:
         assert f"⟦{seen.total - seen.shown:,} characters not shown here⟧" in seen.text
+
+
+@settings(deadline=None)  # the machine may be busy
+@given(JOINED | HOSTILE)
+def test_a_text_comes_apart_in_the_same_places_from_both_ends(text: str) -> None:
+    assert [*text_module.pieces_backwards(text)][::-1] == [*text_module.pieces(text)]
+
+
+@pytest.mark.parametrize("letter", ["a", "\u202e", "\U0001f600", "e\u0301"])
+def test_of_a_long_text_no_more_is_walked_than_is_shown(
+    letter: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A card is drawn while others wait for theirs."""
+    walked = 0
+    real: Any = getattr(text_module, "_joins")  # noqa: B009 - private
+
+    def joins(piece: str, marks: int, character: str, kind: str) -> bool:
+        nonlocal walked
+        walked += 1
+        return bool(real(piece, marks, character, kind))
+
+    monkeypatch.setattr(text_module, "_joins", joins)
+    assert not excerpt(letter * 1_000_000, 1000).complete
+    assert walked <= 2000
 
 
 @settings(deadline=None)  # the machine may be busy

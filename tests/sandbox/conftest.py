@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from tests.sandbox.bolt_app import Mode, RunningApp, new_app, new_client, served
-from twokey.sandbox import delivery
+from twokey.sandbox import delivery, triggers
 from twokey.sandbox.client import Person
 from twokey.sandbox.server import Sandbox
 
@@ -15,6 +15,7 @@ from twokey.sandbox.server import Sandbox
 def slack_waits_three_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait as long as Slack; these tests move the clock."""
     monkeypatch.setattr(delivery, "ACK_WITHIN_S", 3.0)
+    monkeypatch.setattr(triggers, "LIFE_S", 3.0)
 
 
 @pytest.fixture

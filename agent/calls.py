@@ -48,7 +48,7 @@ from twokey.gateway.errors import LeaseLost, NotAllowed, StateUnknown, TwokeyErr
 from twokey.gateway.protocol import digest, run_context, strict_json
 from twokey.gateway.protocol.business_state import BusinessState
 from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.records import EditRecord, Home
+from twokey.gateway.protocol.records import EditRecord, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import (
     AnswerKind,
@@ -101,7 +101,7 @@ class Caller:
         try:
             gateway = self.gateway()
             turn = draft.turn(ref, says, self._schemas(calls))
-            turn = turn.with_(around=run_context.around(ref.home))
+            turn = turn.with_(around=run_context.around(ref.run_ref))
             verdicts = await insistently(self.shell, lambda: gateway.submit(turn))
         except NotAllowed as error:
             return draft.all_denied(ref.message_id, str(error))
@@ -214,7 +214,7 @@ class Caller:
         async def ran() -> ToolResult:
             return await exact_runs.run_exactly(request, run, args)
 
-        with collecting(ref.home) as inside, granted(grant):
+        with collecting(ref.run_ref) as inside, granted(grant):
             end = await run_unasked(
                 ran,
                 lambda result: results.stored(result, inside),
@@ -234,7 +234,7 @@ class Caller:
             history = request.state["messages"]
             result, inside = given_back(request.tool_call, end.result, history)
         return self._presented(
-            request, result, ref.home, item_id="", own=None, inside=inside
+            request, result, ref.run_ref, item_id="", own=None, inside=inside
         )
 
     async def _held(
@@ -292,9 +292,9 @@ class Caller:
             if end.edit is None:
                 return _closing(request, told)
             # What took effect, if anything did, is what a person had made of it.
-            home, own = held.ref.home, end.edit
+            run_ref, own = held.ref.run_ref, end.edit
             return self._presented(
-                request, told, home, item_id=item_id, own=own, inside=[]
+                request, told, run_ref, item_id=item_id, own=own, inside=[]
             )
         if isinstance(end, Ran):
             result, inside = end.result, end.inside
@@ -304,7 +304,7 @@ class Caller:
         presented = self._presented(
             request,
             result,
-            held.ref.home,
+            held.ref.run_ref,
             item_id=held.item_id,
             own=end.edit,
             inside=inside,
@@ -315,7 +315,7 @@ class Caller:
         self,
         request: ToolCallRequest,
         result: ToolResult,
-        home: Home,
+        run_ref: RunRef,
         *,
         item_id: str,
         own: EditRecord | None,
@@ -340,7 +340,7 @@ class Caller:
         records = [*([own] if own is not None else []), *fresh]
         if not records:
             return presented
-        self.cache.put_edits(home, records)
+        self.cache.put_edits(run_ref, records)
         return results.carrying(presented, {"twokey_edits": messages.facts(records)})
 
 

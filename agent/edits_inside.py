@@ -8,18 +8,18 @@ from contextvars import ContextVar
 
 from twokey.agent import outer_run
 from twokey.gateway.protocol import run_context
-from twokey.gateway.protocol.records import EditRecord, Home
+from twokey.gateway.protocol.records import EditRecord, RunRef
 
 _inside: ContextVar[list[EditRecord] | None] = ContextVar("twokey_inside", default=None)
 
 
 @contextmanager
-def collecting(home: Home) -> Generator[list[EditRecord]]:
+def collecting(run_ref: RunRef) -> Generator[list[EditRecord]]:
     """Collect the edits that agents inside the running tool report, of this run."""
     found: list[EditRecord] = []
     token = _inside.set(found)
     try:
-        with run_context.at_home(home), outer_run.own_conversation():
+        with run_context.in_run(run_ref), outer_run.own_conversation():
             yield found
     finally:
         _inside.reset(token)

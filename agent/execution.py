@@ -262,7 +262,7 @@ async def _run_once(
         args_hash=wire.args_hash(args),
     )
     alive = _kept_alive(held, claimed, gateway)
-    with collecting(held.ref.home) as inside, granted(grant), alive:
+    with collecting(held.ref.run_ref) as inside, granted(grant), alive:
         try:
             result = await work.run(args)
         except ParentCommand:

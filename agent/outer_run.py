@@ -16,8 +16,8 @@ from contextvars import ContextVar
 from langgraph.config import get_config
 
 from twokey.gateway.errors import GraphError
-from twokey.gateway.protocol.records import Home, is_inside
-from twokey.gateway.protocol.run_context import current_home
+from twokey.gateway.protocol.records import RunRef, is_inside
+from twokey.gateway.protocol.run_context import current_run
 
 _conversation: ContextVar[str] = ContextVar("twokey_conversation", default="")
 
@@ -30,25 +30,25 @@ def check_name(agent: str, thread: str, ns: str) -> None:
     Raises:
         GraphError: names both names; nobody was asked.
     """
-    home = current_home()
-    if home is None or ns or home.thread != thread or home.agent == agent:
+    run_ref = current_run()
+    if run_ref is None or ns or run_ref.thread != thread or run_ref.agent == agent:
         return
     raise GraphError(
-        f"The graph of the agent {home.agent!r} calls itself {agent!r}; write "
-        f"ApprovalMiddleware({home.agent!r}) or require_approval(…, "
-        f"agent={home.agent!r}), or run it as agent={agent!r}. Nobody was asked."
+        f"The graph of the agent {run_ref.agent!r} calls itself {agent!r}; write "
+        f"ApprovalMiddleware({run_ref.agent!r}) or require_approval(…, "
+        f"agent={run_ref.agent!r}), or run it as agent={agent!r}. Nobody was asked."
     )
 
 
-def outer_of(agent: str, thread: str, ns: str) -> Home | None:
-    """Return the run around an agent; None when it is at home in its own thread.
+def outer_of(agent: str, thread: str, ns: str) -> RunRef | None:
+    """Return the run around an agent; None for the agent of the thread itself.
 
     LangGraph gives every graph that runs inside another one a namespace. One without
     is outermost, whatever this context was copied from.
     """
-    home = current_home()
-    is_own = home == Home(agent=agent, thread=thread)
-    return home if ns and not is_own else None
+    run_ref = current_run()
+    is_own = run_ref == RunRef(agent=agent, thread=thread)
+    return run_ref if ns and not is_own else None
 
 
 @contextmanager

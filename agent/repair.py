@@ -78,7 +78,7 @@ async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] |
     if not is_broken:
         return None
     if ref := turns.place(caller.agent, ""):
-        caller.cache.put_edits(ref.home, repair.records)
+        caller.cache.put_edits(ref.run_ref, repair.records)
     return _update(state, rebuilt, repair)
 
 

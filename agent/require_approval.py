@@ -230,7 +230,7 @@ async def _required(step: _Step, run: _Run[R], shell: Shell) -> Outcome[R]:
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", tool_messages.denied(verdict.reason))
     if verdict.kind is VerdictKind.RUN:
-        with run_context.at_home(ref.home), granted(_grant(step, ref)):
+        with run_context.in_run(ref.run_ref), granted(_grant(step, ref)):
             end = await run_unasked(
                 lambda: run.work(step.args),
                 lambda value: _kept(Approved(value, step.args), []),
@@ -325,7 +325,7 @@ async def _verdict(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
         calls=(call,),
         says=step.says,
         schemas=schemas,
-        around=run_context.around(ref.home),
+        around=run_context.around(ref.run_ref),
     )
     try:
         found = await insistently(shell, lambda: step.gateway.submit(turn))

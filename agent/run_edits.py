@@ -57,12 +57,12 @@ async def genuine(caller: Caller, state: Mapping[str, Any]) -> ThreadEdits:
     asked = {
         each: record.item_id
         for each, record in told.items()
-        if not caller.cache.has_edit(ref.home, each)
+        if not caller.cache.has_edit(ref.run_ref, each)
     }
     known = EditsKnown()
     if asked:
         known = await heard(caller, lambda gateway: gateway.edits_known(ref, asked))
-    caller.cache.put_edits(ref.home, (told[each] for each in known.made))
+    caller.cache.put_edits(ref.run_ref, (told[each] for each in known.made))
     refuted = asked.keys() - known.made
     return ThreadEdits(
         made=tuple(one for each, one in told.items() if each not in refuted),
@@ -82,9 +82,9 @@ async def news(caller: Caller, state: Mapping[str, Any]) -> list[EditRecord]:
     ref = turns.place(caller.agent, "")
     if ref is None or not _has_gateway(caller):
         return []
-    home, within = ref.home, outer_run.conversation_of(ref.ns)
-    found = await heard(caller, lambda gateway: gateway.history(home, within))
-    caller.cache.put_edits(home, found)
+    run_ref, within = ref.run_ref, outer_run.conversation_of(ref.ns)
+    found = await heard(caller, lambda gateway: gateway.history(run_ref, within))
+    caller.cache.put_edits(run_ref, found)
     known = _named_edits(state)
     return [record for record in found if record not in known]
 

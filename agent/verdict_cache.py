@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from threading import Lock
 
 from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.records import EditRecord, Home
+from twokey.gateway.protocol.records import EditRecord, RunRef
 from twokey.gateway.protocol.wire import TurnRef, Verdict
 
 CACHE_SIZE = 512
@@ -28,7 +28,7 @@ class VerdictCache:
 
     def __init__(self) -> None:
         self._turns: OrderedDict[str, tuple[float, dict[str, Verdict]]] = OrderedDict()
-        self._edits: OrderedDict[tuple[Home, str], None] = OrderedDict()
+        self._edits: OrderedDict[tuple[RunRef, str], None] = OrderedDict()
         self._lock = Lock()
 
     def put(self, ref: TurnRef, verdicts: Mapping[str, Verdict]) -> None:
@@ -48,16 +48,16 @@ class VerdictCache:
             at, known = self._turns.get(ref.model_dump_json(), (0.0, None))
         return known if time.monotonic() - at < CACHE_AGE_S else None
 
-    def put_edits(self, home: Home, records: Iterable[EditRecord]) -> None:
+    def put_edits(self, run_ref: RunRef, records: Iterable[EditRecord]) -> None:
         """Remember edits that the gateway told or confirmed in a run."""
         hashes = [edits.edit_hash(record) for record in records]
         with self._lock:
             for each in hashes:
-                self._edits[home, each] = None
+                self._edits[run_ref, each] = None
             while len(self._edits) > CACHED_EDITS:
                 self._edits.popitem(last=False)
 
-    def has_edit(self, home: Home, edit_hash: str) -> bool:
+    def has_edit(self, run_ref: RunRef, edit_hash: str) -> bool:
         """Say whether the gateway told or confirmed exactly this edit in a run."""
         with self._lock:
-            return (home, edit_hash) in self._edits
+            return (run_ref, edit_hash) in self._edits

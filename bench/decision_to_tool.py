@@ -38,7 +38,7 @@ from twokey.gateway.approvals.decisions import (
     Standing,
 )
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Home, Person
+from twokey.gateway.protocol.records import Person, RunRef
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
@@ -154,8 +154,8 @@ class Twokey:
     async def decide(self, order: str) -> float:
         """See `Subject.decide`."""
         keys = self._store.keys_of_tenant("default")
-        home = Home(agent=_AGENT, thread=order)
-        [listed] = await self._store.approvals.of_run(keys, "default", home)
+        run_ref = RunRef(agent=_AGENT, thread=order)
+        [listed] = await self._store.approvals.of_run(keys, "default", run_ref)
         loaded = await self._reviews.read(listed.id)
         assert loaded is not None, listed
         approval = loaded.approval

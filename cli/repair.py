@@ -118,9 +118,9 @@ def _print(done: Repaired, *, is_dry: bool) -> None:
 
 
 def _doubt(found: Found) -> str:
-    home = found.approval.home
+    run_ref = found.approval.run_ref
     tool, agent, thread = map(
-        console.printable, (found.item.tool, home.agent, home.thread)
+        console.printable, (found.item.tool, run_ref.agent, run_ref.thread)
     )
     becomes = f"{found.was.state} → {found.item.state}"
     if found.item.is_pending:
@@ -143,8 +143,8 @@ def _document(done: Repaired, *, is_dry: bool) -> JsonValue:
         "calls": [
             {
                 "item": found.item.id,
-                "agent": found.approval.home.agent,
-                "thread": found.approval.home.thread,
+                "agent": found.approval.run_ref.agent,
+                "thread": found.approval.run_ref.thread,
                 "tool": found.item.tool,
                 "was": found.was.state.value,
                 "becomes": found.item.state.value,

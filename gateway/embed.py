@@ -150,8 +150,8 @@ class Twokey:
                 )
             )
             self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
-            home = self.service.home
-            self._calls = PendingCalls(self.store, home, tenant=self._tenant)
+            run_ref = self.service.main
+            self._calls = PendingCalls(self.store, run_ref, tenant=self._tenant)
             self._threads = ThreadRuns(self.store, self.service, self._runners, news)
             stack.push_async_callback(self._threads.close)
             self._stack = stack.pop_all()
@@ -293,7 +293,7 @@ class Twokey:
         self, *, thread_id: str, agent: str = "agent"
     ) -> tuple[PendingCall, ...]:
         """Return the calls of a thread, and inside its tools, that wait for people."""
-        return await self._calls.of(self._place(agent, thread_id).home)
+        return await self._calls.of(self._place(agent, thread_id).run_ref)
 
     async def withdraw(
         self,
@@ -314,7 +314,9 @@ class Twokey:
         Returns:
             The ids of those that were ended now.
         """
-        return await self._calls.withdraw(self._place(agent, thread_id).home, item_ids)
+        return await self._calls.withdraw(
+            self._place(agent, thread_id).run_ref, item_ids
+        )
 
     async def answers(
         self,

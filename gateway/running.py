@@ -145,7 +145,7 @@ async def running(
     worker = Worker(
         store,
         gateway,
-        gateway.home,
+        gateway.main,
         known,
         retried,
         policy,

@@ -100,7 +100,7 @@ class CardUpdater:
         """Return the call that a card seems to need; None when a look comes first."""
         if not topic.is_new:
             return Call(UPDATE, "")
-        channel = topic.channel or topic.home
+        channel = topic.channel or topic.channel_of_card
         return Call(POST, channel) if channel else None
 
     async def show(
@@ -180,7 +180,7 @@ class CardUpdater:
     async def _place(self, topic: Topic, keys: Keys, record: Shown) -> CardPlace | None:
         """Look up where the card stands, and keep on the topic what it needs."""
         place = await self.card_publisher.place(keys, record.id)
-        topic.is_new, topic.home = place is None, record.channel
+        topic.is_new, topic.channel_of_card = place is None, record.channel
         topic.place = None if place is None else (place.channel, place.ts)
         return place
 
@@ -267,7 +267,7 @@ class CardUpdater:
         await self.card_publisher.cards.lose(
             keys, self.tenant, approval.id, topic.place
         )
-        topic.is_new, topic.place, topic.home = True, None, approval.channel
+        topic.is_new, topic.place, topic.channel_of_card = True, None, approval.channel
         return True
 
     async def _hindered(

@@ -105,7 +105,7 @@ class Topic:
             tried.
         is_busy: somebody works on it.
         failures: in a row.
-        home: channel where its card has to be posted, as far as it is known here.
+        channel_of_card: where its card has to be posted, as far as it is known here.
         channel: where to post instead.
         is_plain: Slack refused the card as it should be.
         is_missed: the store holds that the card is missing or may be old.
@@ -132,7 +132,7 @@ class Topic:
     refused: tuple[str, str] | None = None
     is_busy: bool = False
     failures: int = 0
-    home: str = ""
+    channel_of_card: str = ""
     channel: str = ""
     is_plain: bool = False
     is_missed: bool = False
@@ -212,7 +212,7 @@ class OutboxQueue:
         if topic.rest:
             self._folded[event.notice] = topic
         if event.name in _FIRST and topic.place is None:
-            topic.is_new, topic.home = True, event.channel
+            topic.is_new, topic.channel_of_card = True, event.channel
         topic.events.append(event)
 
     def redraw(self, approval: str) -> None:

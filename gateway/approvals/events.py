@@ -7,7 +7,7 @@ from enum import StrEnum
 from pydantic import Field
 
 from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Home, Record
+from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.states import ItemState
 
 
@@ -93,7 +93,7 @@ class Event(Record):
     tenant: str
     agent: str = ""
     thread: str = ""
-    outer: Home | None = None
+    outer: RunRef | None = None
     approval: str = ""
     notice: str = ""
     item: str = ""
@@ -112,9 +112,9 @@ class Event(Record):
     seq: str = ""
 
     @property
-    def home(self) -> Home:
+    def run_ref(self) -> RunRef:
         """Return the run that this happened in."""
-        return self.outer or Home(agent=self.agent, thread=self.thread)
+        return self.outer or RunRef(agent=self.agent, thread=self.thread)
 
 
 def approval_event(

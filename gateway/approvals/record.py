@@ -12,7 +12,7 @@ from twokey.gateway.approvals import lifecycle
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.people import Observation, Requirement, Role, Vote
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import EditRecord, Home, Person, Record, Result
+from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
@@ -254,7 +254,7 @@ class Approval(Record):
     tenant: str
     agent: str
     thread: str
-    outer: Home | None = None
+    outer: RunRef | None = None
     ns: str = ""
     message_id: str
     version: int = 1
@@ -277,9 +277,9 @@ class Approval(Record):
     items: tuple[Item, ...] = Field(min_length=1)
 
     @property
-    def home(self) -> Home:
+    def run_ref(self) -> RunRef:
         """Return the run that this belongs to."""
-        return self.outer or Home(agent=self.agent, thread=self.thread)
+        return self.outer or RunRef(agent=self.agent, thread=self.thread)
 
     @property
     def state(self) -> ApprovalState:

@@ -13,8 +13,8 @@ from typing import Protocol
 
 from twokey.gateway.errors import NotAllowed
 from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
-from twokey.gateway.protocol.records import EditRecord, Home, Result
-from twokey.gateway.protocol.run_context import at_home, excepting
+from twokey.gateway.protocol.records import EditRecord, Result, RunRef
+from twokey.gateway.protocol.run_context import excepting, in_run
 from twokey.gateway.protocol.wire import (
     AgentNote,
     CallBegun,
@@ -83,13 +83,13 @@ class Gateway(Protocol):
         """
         ...
 
-    async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
+    async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         """Return the edits of those calls of a run that ran, oldest first.
 
         It is bounded: older ones are known from the messages that they are about.
 
         Args:
-            home: the run.
+            run: the run.
             within: namespace of a conversation; only calls at or inside it are meant.
         """
         ...
@@ -125,16 +125,16 @@ _current: ContextVar[Gateway | None] = ContextVar("twokey_gateway", default=None
 
 @contextmanager
 def connected(
-    gateway: Gateway, home: Home | None = None, *, ungated: Collection[str] = ()
+    gateway: Gateway, run: RunRef | None = None, *, ungated: Collection[str] = ()
 ) -> Generator[None]:
     """Make a gateway the one that middleware without its own finds in this context.
 
-    ``home`` is the run that all agents in it belong to; None: each finds its own.
+    ``run`` is the run that all agents in it belong to; None: each finds its own.
     ``ungated`` names the tools that may start in them where no gate clears them.
     """
     token = _current.set(gateway)
     try:
-        with at_home(home), excepting(ungated):
+        with in_run(run), excepting(ungated):
             yield
     finally:
         _current.reset(token)

@@ -34,11 +34,11 @@ class Person(Record):
         return (self.team, self.user) == (other.team, other.user)
 
 
-class Home(Record):
+class RunRef(Record):
     """The run that calls belong to: the outermost agent, and its thread.
 
     People speak to it, a worker brings it forward, and what waits inside it ends with
-    it. An agent that runs in no tool of another one is at home in its own thread.
+    it. An agent that runs in no tool of another one is a run of its own.
     """
 
     agent: str

@@ -6,45 +6,45 @@ from collections.abc import Collection, Generator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 
-_home: ContextVar[Home | None] = ContextVar("twokey_home", default=None)
-_around: ContextVar[Home | None] = ContextVar("twokey_around", default=None)
+_run: ContextVar[RunRef | None] = ContextVar("twokey_run", default=None)
+_around: ContextVar[RunRef | None] = ContextVar("twokey_around", default=None)
 _ungated: ContextVar[frozenset[str]] = ContextVar("twokey_ungated", default=frozenset())
 
 
 @contextmanager
-def at_home(home: Home | None) -> Generator[None]:
+def in_run(run_ref: RunRef | None) -> Generator[None]:
     """Let agents inside this block belong to a run; None leaves it as it is.
 
     The run that they belonged to before is around this one.
     """
-    before = _home.get()
-    is_other = home is not None and before is not None and before != home
+    before = _run.get()
+    is_other = run_ref is not None and before is not None and before != run_ref
     outer = _around.set(before if is_other else _around.get())
-    token = _home.set(home or before)
+    token = _run.set(run_ref or before)
     try:
         yield
     finally:
-        _home.reset(token)
+        _run.reset(token)
         _around.reset(outer)
 
 
-def current_home() -> Home | None:
+def current_run() -> RunRef | None:
     """Return the run that agents of this context belong to, if one was set."""
-    return _home.get()
+    return _run.get()
 
 
-def around(home: Home) -> Home | None:
+def around(run_ref: RunRef) -> RunRef | None:
     """Return the run in whose tool the agents of another run work, if there is one.
 
     An agent that is given a thread of its own is a run of its own, but the people of
     the run around it may have asked for what it does.
     """
-    outer = _home.get()
-    if outer == home:
+    outer = _run.get()
+    if outer == run_ref:
         outer = _around.get()
-    return outer if outer != home else None
+    return outer if outer != run_ref else None
 
 
 @contextmanager

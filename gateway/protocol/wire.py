@@ -21,7 +21,7 @@ from twokey.gateway.protocol.claim_replies import ReconcileAnswer as ReconcileAn
 from twokey.gateway.protocol.claim_replies import Refused as Refused  # noqa: PLC0414 - re-export
 from twokey.gateway.protocol.claim_replies import Reopened as Reopened  # noqa: PLC0414 - re-export
 from twokey.gateway.protocol.claim_replies import StateNow as StateNow  # noqa: PLC0414 - re-export
-from twokey.gateway.protocol.records import EditRecord, Home, Person, Record, Result
+from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
@@ -46,12 +46,12 @@ class TurnRef(Record):
     thread: str
     ns: str = ""
     message_id: str
-    outer: Home | None = None
+    outer: RunRef | None = None
 
     @property
-    def home(self) -> Home:
+    def run_ref(self) -> RunRef:
         """Return the run that this turn belongs to."""
-        return self.outer or Home(agent=self.agent, thread=self.thread)
+        return self.outer or RunRef(agent=self.agent, thread=self.thread)
 
     @property
     def names(self) -> dict[str, str]:
@@ -120,7 +120,7 @@ class Turn(Record):
     calls: tuple[ProposedCall, ...]
     says: str = ""
     schemas: dict[str, JsonObject] = Field(default_factory=dict)
-    around: Home | None = None
+    around: RunRef | None = None
 
 
 class VerdictKind(StrEnum):

@@ -303,7 +303,7 @@ class Advancer:
     async def unfinished(self, at: Place) -> list[str]:
         """Return ids of the approvals in which something is still to happen."""
         approvals = self._store.approvals
-        listed = await approvals.of_run(at.keys, at.tenant, at.home)
+        listed = await approvals.of_run(at.keys, at.tenant, at.run_ref)
         return await approvals.unfinished(at.keys, listed)
 
 

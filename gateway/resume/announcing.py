@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.store import Store
 
@@ -23,9 +23,9 @@ class Place:
     thread: str
 
     @property
-    def home(self) -> Home:
-        """Return the run that is at home here."""
-        return Home(agent=self.agent, thread=self.thread)
+    def run_ref(self) -> RunRef:
+        """Return the run of this thread."""
+        return RunRef(agent=self.agent, thread=self.thread)
 
     @property
     def run(self) -> str:

@@ -19,7 +19,7 @@ from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.errors import GraphError, UnreadableRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import (
@@ -149,11 +149,11 @@ async def answers_for(
             continue
         if found[0].thread != thread:
             continue
-        home, item = found
-        if home.agent != agent:
+        run_ref, item = found
+        if run_ref.agent != agent:
             raise GraphError(
-                f"The graph of the agent {agent!r} calls itself {home.agent!r}; "
-                f"write ApprovalMiddleware({agent!r}), or use agent={home.agent!r}."
+                f"The graph of the agent {agent!r} calls itself {run_ref.agent!r}; "
+                f"write ApprovalMiddleware({agent!r}), or use agent={run_ref.agent!r}."
             )
         if question.action_hash != digest.action_hash(item.requested):
             continue
@@ -229,7 +229,7 @@ def _reconciled(item: Item) -> ReconcileAnswer | None:
     return reconcile_answer(item, word)
 
 
-async def _item(store: Store, item_id: str) -> tuple[Home, Item] | None:
+async def _item(store: Store, item_id: str) -> tuple[RunRef, Item] | None:
     try:
         approval_id, index = approval_of(item_id)
     except ValueError:
@@ -237,7 +237,7 @@ async def _item(store: Store, item_id: str) -> tuple[Home, Item] | None:
     loaded = await store.approvals.load(approval_id)
     if loaded is None or index >= len(loaded.approval.items):
         return None
-    return loaded.approval.home, loaded.approval.items[index]
+    return loaded.approval.run_ref, loaded.approval.items[index]
 
 
 def _json(value: object) -> JsonObject:

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
-from twokey.gateway.protocol.records import EditRecord, Home, Result
+from twokey.gateway.protocol.records import EditRecord, Result, RunRef
 from twokey.gateway.protocol.wire import (
     AgentNote,
     CallBegun,
@@ -54,10 +54,10 @@ class EveryLoop:
         self._policy = policy
         self._tenant = tenant
         self._triage = triage
-        self.home = self._service(store)
+        self.main = self._service(store)
         self._services: WeakKeyDictionary[asyncio.AbstractEventLoop, AgentService]
         self._services = WeakKeyDictionary()
-        self._services[asyncio.get_running_loop()] = self.home
+        self._services[asyncio.get_running_loop()] = self.main
         self._stores: list[tuple[asyncio.AbstractEventLoop, Store]] = []
 
     async def close(self) -> None:
@@ -106,9 +106,9 @@ class EveryLoop:
         """See `twokey.gateway.protocol.port.Gateway.supersede`."""
         await self._here().supersede(ref)
 
-    async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
+    async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         """See `twokey.gateway.protocol.port.Gateway.history`."""
-        return await self._here().history(home, within)
+        return await self._here().history(run, within)
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
         """See `twokey.gateway.protocol.port.Gateway.edits_known`."""

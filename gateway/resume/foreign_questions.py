@@ -135,7 +135,7 @@ class ForeignQuestions:
             now_ms = await self._questions.now_ms()
             await self._questions.arm(at.keys, job, now_ms + AGAIN_MS)
             return state
-        await self._agents.supersede_run(at.home)
+        await self._agents.supersede_run(at.run_ref)
         await self._tell_end(at, job, [one.id for one in due], is_answered=False)
         return state
 

@@ -113,8 +113,8 @@ class OrphanFinder:
         jobs: dict[Job, None] = {}
         for loaded in await approvals.load_each(await approvals.scheduled(self._keys)):
             approval = loaded.approval
-            if approval.tenant == self._tenant and approval.home.agent in agents:
-                job = self._job(approval.home.agent, approval.home.thread)
+            if approval.tenant == self._tenant and approval.run_ref.agent in agents:
+                job = self._job(approval.run_ref.agent, approval.run_ref.thread)
                 jobs[job] = None
         for job in jobs:
             found += await self._queue_if_orphan(job) is True
@@ -152,7 +152,7 @@ class OrphanFinder:
             *(
                 one.seq
                 for one in events
-                if one.home.thread not in left or one.at_ms < young_ms
+                if one.run_ref.thread not in left or one.at_ms < young_ms
             )
         )
         return found
@@ -212,7 +212,7 @@ class OrphanFinder:
         is_about_a_thread = bool(event.agent and event.thread)
         return (
             is_about_a_thread
-            and (event.tenant, event.home.agent) == (self._tenant, agent)
+            and (event.tenant, event.run_ref.agent) == (self._tenant, agent)
             and event.name not in _IGNORED
         )
 
@@ -225,4 +225,4 @@ class OrphanFinder:
 
 
 def _threads(events: Iterable[Event]) -> list[str]:
-    return list(dict.fromkeys(event.home.thread for event in events))
+    return list(dict.fromkeys(event.run_ref.thread for event in events))

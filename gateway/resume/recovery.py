@@ -28,7 +28,7 @@ from langgraph.types import Interrupt
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.errors import GraphError, NewerRecord, ThreadUnavailable
 from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.answers import answers_for, asked_items
@@ -147,7 +147,7 @@ class Recovery:
 
         async def work() -> None:
             if runner is not None and not (await runner.probe(at.thread)).exists:
-                await self._records.end_thread(at.home)
+                await self._records.end_thread(at.run_ref)
 
         try:
             await under_lease(self._store, at, work)
@@ -172,25 +172,25 @@ class Recovery:
         return Look(tuple(gaps), unserved, is_whole)
 
     async def _from_store(self) -> AsyncGenerator[Gap]:
-        runs: dict[Home, list[Approval]] = {}
+        runs: dict[RunRef, list[Approval]] = {}
         async for approval in self._records.unfinished():
-            runs.setdefault(approval.home, []).append(approval)
-        for home, approvals in runs.items():
-            runner = self._runners.of(home.agent, home.thread)
+            runs.setdefault(approval.run_ref, []).append(approval)
+        for run_ref, approvals in runs.items():
+            runner = self._runners.of(run_ref.agent, run_ref.thread)
             if runner is None:
                 continue
             try:
-                state = await runner.probe(home.thread)
-                problem = await self._misfit(home, state, approvals)
+                state = await runner.probe(run_ref.thread)
+                problem = await self._misfit(run_ref, state, approvals)
             except Exception as error:  # noqa: BLE001 - one keeps no other from it
-                log_failure(logger, error, "recovery.unread thread=%s", home.thread)
+                log_failure(logger, error, "recovery.unread thread=%s", run_ref.thread)
                 continue
             if problem:
                 items = tuple(item.id for item in _waiting_items(approvals))
-                yield Gap(home.agent, home.thread, problem, items)
+                yield Gap(run_ref.agent, run_ref.thread, problem, items)
 
     async def _misfit(
-        self, home: Home, state: ThreadState, approvals: Iterable[Approval]
+        self, run_ref: RunRef, state: ThreadState, approvals: Iterable[Approval]
     ) -> str:
         """Say what is wrong with a run; nothing when it waits as it should."""
         if not state.exists:
@@ -208,7 +208,9 @@ class Recovery:
         ]
         if dropped:
             return DROPPED
-        found = await answers_for(self._store, home.agent, home.thread, state.pending)
+        found = await answers_for(
+            self._store, run_ref.agent, run_ref.thread, state.pending
+        )
         return DECIDED if found.ready else ""
 
     async def _questions(self) -> AsyncGenerator[_Asking]:

@@ -203,7 +203,7 @@ class Retries:
         if not 0 < since_ms <= before_ms:
             return
         at = Place(keys, before.tenant, before.agent, before.thread)
-        if await self._store.approvals.has_open(keys, at.tenant, at.home):
+        if await self._store.approvals.has_open(keys, at.tenant, at.run_ref):
             return  # a decision may still bring it forward
         event = await run_event(self._store, keys, before, EventName.RUN_DROPPED)
         if await self._stalled.change(
@@ -258,7 +258,7 @@ class Retries:
 
     async def _unfinished(self, at: Place) -> list[str]:
         approvals = self._store.approvals
-        listed = await approvals.of_run(at.keys, at.tenant, at.home)
+        listed = await approvals.of_run(at.keys, at.tenant, at.run_ref)
         return await approvals.unfinished(at.keys, listed)
 
 

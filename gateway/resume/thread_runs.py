@@ -159,7 +159,7 @@ class ThreadRuns:
         """
 
         async def work() -> None:
-            await self._gateway.home.supersede_run(at.home)
+            await self._gateway.main.supersede_run(at.run_ref)
             await runner.delete(at.thread)
             await self._store.threads.end_run(at.keys, at.tenant, at.agent, at.thread)
             self._runners.release(at.agent, at.thread)
@@ -220,7 +220,7 @@ class ThreadRuns:
         while True:
             pause_s = BUSY_S
             try:
-                with connected(self._gateway, at.home):
+                with connected(self._gateway, at.run_ref):
                     return await under_lease(
                         self._store, at, lambda: self._advance(at, runner, given)
                     )
@@ -286,7 +286,7 @@ class ThreadRuns:
     async def _begin_or_go_on(
         self, at: Place, runner: LangGraphLocal, given: object
     ) -> ThreadState:
-        advancer = Advancer(self._store, self._gateway.home)
+        advancer = Advancer(self._store, self._gateway.main)
         key = "" if given is None else _key(given)
         state = await runner.probe(at.thread)
         if given is None and not state.exists:

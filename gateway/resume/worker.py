@@ -188,7 +188,7 @@ class Worker:
         self, at: Place, runner: Runner, queue: JobQueue, delivery: Delivery
     ) -> None:
         try:
-            with connected(self._gateway, at.home):
+            with connected(self._gateway, at.run_ref):
                 await under_lease(
                     self._store, at, lambda: self._once(at, runner, delivery)
                 )

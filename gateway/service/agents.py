@@ -19,7 +19,7 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.evaluate import listed_tier
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
-from twokey.gateway.protocol.records import EditRecord, Home, Result, is_inside
+from twokey.gateway.protocol.records import EditRecord, Result, RunRef, is_inside
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import (
     AgentNote,
@@ -116,10 +116,10 @@ class AgentService:
         approvals = await self._of_message(ref)
         return tuple(outcome_of(item) for one in approvals for item in one.items)
 
-    async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
+    async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         """Return edits of calls that ran; see the port `Gateway`."""
         listed = await self._store.approvals.latest_of_run(
-            self._keys, self._tenant, home, limit=MAX_HISTORY
+            self._keys, self._tenant, run, limit=MAX_HISTORY
         )
         ids = [one.id for one in listed if _is_within(one.ns, within)]
         return tuple(
@@ -141,9 +141,9 @@ class AgentService:
         # Of another agent's message, which nobody brings forward any more.
         await self.supersede_approvals(one.id for one in await self._of_message(ref))
 
-    async def supersede_run(self, home: Home) -> None:
+    async def supersede_run(self, run: RunRef) -> None:
         """End everything that waits in a run, inside its tools too."""
-        listed = await self._store.approvals.of_run(self._keys, self._tenant, home)
+        listed = await self._store.approvals.of_run(self._keys, self._tenant, run)
         await self.supersede_approvals(
             await self._store.approvals.unfinished(self._keys, listed)
         )
@@ -227,7 +227,7 @@ class AgentService:
         return [one for one in approvals if one.message_id == ref.message_id]
 
     async def _listed(self, ref: TurnRef) -> list[Listed]:
-        return await self._store.approvals.of_run(self._keys, self._tenant, ref.home)
+        return await self._store.approvals.of_run(self._keys, self._tenant, ref.run_ref)
 
     async def _end(
         self,

@@ -45,4 +45,4 @@ def is_of_run(approval: Approval, ref: TurnRef) -> bool:
     """
     is_one_agent = (approval.agent, approval.thread) == (ref.agent, ref.thread)
     is_outermost = approval.outer is None or ref.outer is None
-    return approval.home == ref.home or (is_one_agent and is_outermost)
+    return approval.run_ref == ref.run_ref or (is_one_agent and is_outermost)

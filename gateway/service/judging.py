@@ -53,7 +53,7 @@ async def judge_now(
         approval.tenant,
         approval.agent,
         approval.thread,
-        approval.home,
+        approval.run_ref,
         turn_key=approval.message_id,
     )
     freeze = freeze_of(load, approval.agent, item.tool)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from twokey.gateway.approvals.evidence import redacted
 from twokey.gateway.approvals.record import Approval, Item
-from twokey.gateway.protocol.records import Home, Record
+from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.agents import AgentService
@@ -56,10 +56,10 @@ class PendingCalls:
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
 
-    async def of(self, home: Home) -> tuple[PendingCall, ...]:
+    async def of(self, run_ref: RunRef) -> tuple[PendingCall, ...]:
         """Return the calls of a run that wait for people, oldest first."""
         approvals = self._store.approvals
-        listed = await approvals.of_run(self._keys, self._tenant, home)
+        listed = await approvals.of_run(self._keys, self._tenant, run_ref)
         ids = await approvals.unfinished(self._keys, listed)
         return tuple(
             _shown(loaded.approval, item)
@@ -69,21 +69,21 @@ class PendingCalls:
         )
 
     async def withdraw(
-        self, home: Home, item_ids: Collection[str] | None = None
+        self, run_ref: RunRef, item_ids: Collection[str] | None = None
     ) -> tuple[str, ...]:
         """End calls of a run that still wait, and bring its agent back.
 
         The agent is told that they were withdrawn and did not run.
 
         Args:
-            home: the run.
+            run_ref: the run.
             item_ids: which; None means all. One that is not among the run's waiting
                 calls is left alone.
 
         Returns:
             The ids of those that were ended now.
         """
-        waiting = [call.item_id for call in await self.of(home)]
+        waiting = [call.item_id for call in await self.of(run_ref)]
         chosen = frozenset(
             one for one in waiting if item_ids is None or one in item_ids
         )
@@ -93,11 +93,11 @@ class PendingCalls:
         job = Job(
             kind=JobKind.RESUME,
             tenant=self._tenant,
-            agent=home.agent,
-            thread=home.thread,
+            agent=run_ref.agent,
+            thread=run_ref.thread,
         )
         await self._store.queue(self._keys).put(job)
-        left = {call.item_id for call in await self.of(home)}
+        left = {call.item_id for call in await self.of(run_ref)}
         return tuple(one for one in waiting if one in chosen and one not in left)
 
 

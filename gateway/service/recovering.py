@@ -11,7 +11,7 @@ from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.recovering import restored, thread_lost
 from twokey.gateway.errors import NewerRecord, UnreadableRecord
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store.changing import Loaded, Write
 from twokey.gateway.store.store import Store
 
@@ -45,10 +45,10 @@ class RecoveryService:
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
 
-    async def end_thread(self, home: Home) -> list[Found]:
+    async def end_thread(self, run_ref: RunRef) -> list[Found]:
         """End what waits in a run whose thread is gone."""
         approvals = self._store.approvals
-        listed = await approvals.of_run(self._keys, self._tenant, home)
+        listed = await approvals.of_run(self._keys, self._tenant, run_ref)
         ids = await approvals.unfinished(self._keys, listed)
         return [found for one in ids for found in await self._each(one, thread_lost)]
 
@@ -107,8 +107,8 @@ class RecoveryService:
                 logger.warning(
                     "item.recovered item=%s agent=%s thread=%s state=%s",
                     found.item.id,
-                    found.approval.home.agent,
-                    found.approval.home.thread,
+                    found.approval.run_ref.agent,
+                    found.approval.run_ref.thread,
                     found.item.state,
                 )
         return found

@@ -8,7 +8,7 @@ from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.quorum import is_among, no_member
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.store.freezes import Scope, ScopeKind
@@ -58,8 +58,10 @@ async def _where_to_tell(store: Store, keys: Keys, run: StalledRun) -> tuple[str
     facts = await store.threads.facts(keys, run.tenant, run.agent, run.thread)
     if facts.origin is not None:
         return facts.origin.channel, facts.origin.thread_ts
-    home = Home(agent=run.agent, thread=run.thread)
-    newest = await store.approvals.latest_of_run(keys, run.tenant, home, limit=_NEWEST)
+    run_ref = RunRef(agent=run.agent, thread=run.thread)
+    newest = await store.approvals.latest_of_run(
+        keys, run.tenant, run_ref, limit=_NEWEST
+    )
     for listed in reversed(newest):
         card = await store.cards.place(keys, listed.id)
         if card is not None:
@@ -174,8 +176,8 @@ class RunService:
                 events=[event],
             )
             if is_dropped:
-                home = Home(agent=run.agent, thread=run.thread)
-                await self._agents.supersede_run(home)
+                run_ref = RunRef(agent=run.agent, thread=run.thread)
+                await self._agents.supersede_run(run_ref)
                 await self._store.threads.end_run(*place)
         return is_dropped
 

@@ -83,7 +83,7 @@ class Submitter:
                 self._tenant,
                 ref.agent,
                 ref.thread,
-                ref.home,
+                ref.run_ref,
                 turn_key=turn_key,
             )
             if load.verdicts:
@@ -137,8 +137,8 @@ class Submitter:
 
         They are kept with the thread: it may be resumed by itself later.
         """
-        home, around, threads = turn.ref.home, turn.around, self._store.threads
-        if around is None or around == home:
+        run_ref, around, threads = turn.ref.run_ref, turn.around, self._store.threads
+        if around is None or around == run_ref:
             return
         outer = await threads.facts(
             self._keys, self._tenant, around.agent, around.thread
@@ -151,7 +151,7 @@ class Submitter:
             both = both.with_(is_partial=own.is_partial or outer.is_partial)
             return both if outer.requester is None else both.asked_by(outer.requester)
 
-        place = (self._tenant, home.agent, home.thread)
+        place = (self._tenant, run_ref.agent, run_ref.thread)
         await threads.change(self._keys, *place, joined, why="aside")
 
     async def _judge(
@@ -265,7 +265,7 @@ class _JudgedTurn:
             counted=[*self._uses(VerdictKind.RUN), *requests],
             refused=self._uses(VerdictKind.DENY),
             reserved=[use for one in self.measured for use in one.reserved],
-            home=turn.ref.home,
+            run_ref=turn.ref.run_ref,
         )
 
     def _uses(self, kind: VerdictKind) -> list[Use]:

@@ -30,9 +30,12 @@ def check_texts(turn: Turn) -> None:
 
 def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
     yield from turn.ref.names.items()
-    for home in (turn.ref.outer, turn.around):
-        if home is not None:
-            yield from (("agent outside", home.agent), ("thread outside", home.thread))
+    for run in (turn.ref.outer, turn.around):
+        if run is not None:
+            yield from (
+                ("agent outside", run.agent),
+                ("thread outside", run.thread),
+            )
     yield "text", turn.says
     for call in turn.calls:
         yield from (("tool", call.tool), ("call id", call.tool_call_id))

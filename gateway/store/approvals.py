@@ -12,7 +12,7 @@ from twokey.gateway.approvals.notice import Notice
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, opening, scripts
 from twokey.gateway.store.attention import ASKED_MS
 from twokey.gateway.store.changing import Loaded, Write, milliseconds, texts, write
@@ -74,13 +74,13 @@ class ApprovalStore:
         Returns:
             None when something moved since the calls were judged: judge them again.
         """
-        own = Home(agent=thread[0], thread=thread[1])
+        own = RunRef(agent=thread[0], thread=thread[1])
         if approvals:
             await self._pending.add(keys, preconditions.tenant, thread[0])
         reply = await scripts.OPEN(
             self._conn,
             turn=keys.turn(turn_key),
-            run=keys.run(preconditions.tenant, preconditions.home or own),
+            run=keys.run(preconditions.tenant, preconditions.run_ref or own),
             expiry=keys.expiry,
             outbox=keys.outbox,
             audit=keys.audit,
@@ -240,16 +240,16 @@ class ApprovalStore:
         """Drop the deadline of an approval that is kept no longer."""
         await self._conn.command("ZREM", keys.expiry, approval_id)
 
-    async def of_run(self, keys: Keys, tenant: str, home: Home) -> list[Listed]:
+    async def of_run(self, keys: Keys, tenant: str, run_ref: RunRef) -> list[Listed]:
         """Return a run's approvals, oldest first, those of agents inside included."""
-        reply = await self._conn.command("ZRANGE", keys.run(tenant, home), 0, -1)
+        reply = await self._conn.command("ZRANGE", keys.run(tenant, run_ref), 0, -1)
         return _listed(reply)
 
     async def latest_of_run(
-        self, keys: Keys, tenant: str, home: Home, *, limit: int
+        self, keys: Keys, tenant: str, run_ref: RunRef, *, limit: int
     ) -> list[Listed]:
         """Return the newest of a run's approvals, oldest first."""
-        run = keys.run(tenant, home)
+        run = keys.run(tenant, run_ref)
         return _listed(await self._conn.command("ZRANGE", run, -limit, -1))
 
     async def unfinished(self, keys: Keys, listed: Sequence[Listed]) -> list[str]:
@@ -261,13 +261,15 @@ class ApprovalStore:
         rows = zip(ids, cast("list[Reply]", times), strict=True)
         return [approval_id for approval_id, at in rows if at is not None]
 
-    async def has_open(self, keys: Keys, tenant: str, home: Home) -> bool:
+    async def has_open(self, keys: Keys, tenant: str, run_ref: RunRef) -> bool:
         """Say whether a call of a run is open, also if nothing happens by itself."""
-        listed = await self._conn.command("EXISTS", keys.open_of_run(tenant, home))
+        listed = await self._conn.command("EXISTS", keys.open_of_run(tenant, run_ref))
         if listed:
             return True
         # A version without that list may have opened it.
-        return bool(await self.unfinished(keys, await self.of_run(keys, tenant, home)))
+        return bool(
+            await self.unfinished(keys, await self.of_run(keys, tenant, run_ref))
+        )
 
 
 def _listed(reply: Reply) -> list[Listed]:

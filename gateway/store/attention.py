@@ -9,7 +9,7 @@ from typing import cast
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Home, Record
+from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store import scripts
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
@@ -111,7 +111,7 @@ class AttentionStore:
         tenant: str,
         agent: str,
         thread: str,
-        home: Home,
+        run_ref: RunRef,
         *,
         turn_key: str,
     ) -> AgentLoad:
@@ -122,7 +122,7 @@ class AttentionStore:
         reply = await scripts.LOAD_CONTEXT(
             self._conn,
             turn=keys.turn(turn_key),
-            facts=keys.thread_facts(tenant, home.agent, home.thread),
+            facts=keys.thread_facts(tenant, run_ref.agent, run_ref.thread),
             frozen=keys.frozen(tenant),
             waiting=keys.waiting(tenant, agent),
             asked=keys.asked(tenant, agent),

@@ -11,7 +11,7 @@ from twokey.gateway.approvals import ending, timing
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
 from twokey.gateway.store.attention import FAILED_MS, RejectionEffects
@@ -127,23 +127,25 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
     )
     head, now_ms = fields(raw_head), milliseconds(time)
     is_first = "quarantined" not in head
-    nobody = ("", "", Home(agent="", thread=""))
-    tenant, agent, home = codec.whose(fields(raw_blobs)) or nobody
+    nobody = ("", "", RunRef(agent="", thread=""))
+    tenant, agent, run_ref = codec.whose(fields(raw_blobs)) or nobody
     event = Event(
         name=EventName.RECORD_UNREADABLE,
         tenant=tenant,
-        agent=home.agent,
-        thread=home.thread,
+        agent=run_ref.agent,
+        thread=run_ref.thread,
         approval=approval_id,
     )
-    job = Job(kind=JobKind.RESUME, tenant=tenant, agent=home.agent, thread=home.thread)
+    job = Job(
+        kind=JobKind.RESUME, tenant=tenant, agent=run_ref.agent, thread=run_ref.thread
+    )
     states = {str(i): s for i, s in ending.quarantined(codec.states(head)).items()}
     moved = {f"{i}:s": state for i, state in states.items()}
     since = dict.fromkeys((f"{i}:t" for i in states), str(now_ms))
     await CHANGE(
         conn,
         **_places(keys, approval_id, tenant, agent),
-        rejected=keys.rejected(tenant, agent, home.thread),
+        rejected=keys.rejected(tenant, agent, run_ref.thread),
         id=approval_id,
         rev=head.get("rev", b"").decode("utf-8", "replace"),
         seen_ms=now_ms,
@@ -157,7 +159,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         uses="{}",
         set=json.dumps([(kind, 0) for kind in timing.TimerKind]),
         events=texts([event] * is_first),
-        job=job.model_dump_json() if home.thread and is_first else "",
+        job=job.model_dump_json() if run_ref.thread and is_first else "",
         rejection="",
         failed="[]",
         failed_ms=FAILED_MS,
@@ -167,12 +169,12 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
 
 def resume_job(approval: Approval) -> Job:
     """Return the job that brings the agent of an approval back."""
-    home = approval.home
+    run_ref = approval.run_ref
     return Job(
         kind=JobKind.RESUME,
         tenant=approval.tenant,
-        agent=home.agent,
-        thread=home.thread,
+        agent=run_ref.agent,
+        thread=run_ref.thread,
     )
 
 

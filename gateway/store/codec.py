@@ -16,7 +16,7 @@ from twokey.gateway.approvals.record import Approval, Context, Item, Taken, item
 from twokey.gateway.errors import BadJson, NewerRecord, UnreadableRecord
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import is_same_but_state
-from twokey.gateway.protocol.records import Home, Result
+from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.store.connection import number
@@ -174,14 +174,14 @@ def approval(
     return found
 
 
-def whose(blobs: dict[str, bytes]) -> tuple[str, str, Home] | None:
+def whose(blobs: dict[str, bytes]) -> tuple[str, str, RunRef] | None:
     """Return tenant, agent and run of a record nobody can read; None: unknown."""
     try:
         record = _object(blobs["frozen"])
-        home = Home.model_validate(
+        run_ref = RunRef.model_validate(
             record.get("outer") or {name: record[name] for name in ("agent", "thread")}
         )
-        return str(record["tenant"]), str(record["agent"]), home
+        return str(record["tenant"]), str(record["agent"]), run_ref
     except (KeyError, TypeError, ValueError):
         return None
 

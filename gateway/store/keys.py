@@ -19,7 +19,7 @@ from datetime import timedelta
 from functools import lru_cache
 
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 
 RETENTION = timedelta(days=30)
 """How long an approval, its card and its thread are kept after they have ended."""
@@ -171,16 +171,16 @@ class Keys:
         """Hash: calls of a turn that run unasked: who began each, and its end."""
         return f"{self._base}:begun:{turn_key.removeprefix('sha256:')}"
 
-    def run(self, tenant: str, home: Home) -> str:
+    def run(self, tenant: str, run_ref: RunRef) -> str:
         """Sorted set: approvals of a run, inner agents' too, by when they opened."""
-        return f"{self._base}:run:{_hashed(tenant, home.agent, home.thread)}"
+        return f"{self._base}:run:{_hashed(tenant, run_ref.agent, run_ref.thread)}"
 
-    def open_of_run(self, tenant: str, home: Home) -> str:
+    def open_of_run(self, tenant: str, run_ref: RunRef) -> str:
         """Sorted set: approvals of a run in which an item is open, as `run` lists them.
 
         Scripts derive its name; it is gone when nothing of the run is open.
         """
-        return self.run(tenant, home).replace(":run:", ":open:")
+        return self.run(tenant, run_ref).replace(":run:", ":open:")
 
     def thread_facts(self, tenant: str, agent: str, thread: str) -> str:
         """Hash: who asked in this thread, and where in Slack."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, timers
 from twokey.gateway.store.windows import Use, as_rows
 
@@ -58,7 +58,7 @@ class Preconditions:
             the calls that run now, and every request.
         refused: uses of the calls that do not run.
         reserved: all of these, in the order in which they were reserved.
-        home: the run that the turn belongs to; None: that of its own agent.
+        run_ref: the run that the turn belongs to; None: that of its own agent.
     """
 
     tenant: str
@@ -69,7 +69,7 @@ class Preconditions:
     counted: Sequence[Use] = ()
     refused: Sequence[Use] = ()
     reserved: Sequence[Use] = ()
-    home: Home | None = None
+    run_ref: RunRef | None = None
 
 
 def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, object]:

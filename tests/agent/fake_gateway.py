@@ -23,7 +23,13 @@ from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.business_state import state_in, stateless_hash, with_state
 from twokey.gateway.protocol.edits import edit_hash
 from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
-from twokey.gateway.protocol.records import EditRecord, Home, Person, Result, is_inside
+from twokey.gateway.protocol.records import (
+    EditRecord,
+    Person,
+    Result,
+    RunRef,
+    is_inside,
+)
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier, join
@@ -82,7 +88,7 @@ class FakeGateway:
         self.lease_s = lease_s
         self.overridable = overridable
         self.items: dict[str, Item] = {}
-        self.homes: dict[str, Home] = {}
+        self.runs: dict[str, RunRef] = {}
         self.turns: dict[str, tuple[Turn, tuple[Verdict, ...]]] = {}
         self.calls: Counter[str] = Counter()
         self.down: set[str] = set()
@@ -186,14 +192,14 @@ class FakeGateway:
         with self._entered("outcomes"):
             return tuple(map(outcome_of, self._of_message(ref)))
 
-    async def history(self, home: Home, within: str = "") -> tuple[EditRecord, ...]:
+    async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         with self._entered("history"):
             return tuple(
                 item.edit
                 for item in self.items.values()
                 if item.edit is not None
                 and item.state in {ItemState.EXECUTED, ItemState.FAILED}
-                and self.homes[item.id] == home
+                and self.runs[item.id] == run
                 and (
                     not within
                     or item.ctx.ns == within
@@ -216,7 +222,7 @@ class FakeGateway:
                 each
                 for each, item in items
                 if item
-                and self.homes[item.id] == ref.home
+                and self.runs[item.id] == ref.run_ref
                 and item.edit
                 and edit_hash(item.edit) == each
             )
@@ -233,7 +239,7 @@ class FakeGateway:
     ) -> tuple[LateReport, ...]:
         with self._entered("late_reports"):
             items = [self.items[each] for each in item_ids if each in self.items]
-            mine = [item for item in items if self.homes[item.id] == ref.home]
+            mine = [item for item in items if self.runs[item.id] == ref.run_ref]
             reports = [late_report(item) for item in mine]
             return tuple(report for report in reports if report)
 
@@ -397,7 +403,7 @@ class FakeGateway:
             args_schema=turn.schemas.get(call.tool),
         )
         self.items[item.id] = item
-        self.homes[item.id] = ref.home
+        self.runs[item.id] = ref.run_ref
         return item
 
     def _claimed(self, item: Item) -> Claimed:
@@ -436,11 +442,12 @@ class FakeGateway:
         return own or [
             item
             for item in items
-            if item.ctx.message_id == ref.message_id and self.homes[item.id] == ref.home
+            if item.ctx.message_id == ref.message_id
+            and self.runs[item.id] == ref.run_ref
         ]
 
     def _is_below(self, item: Item, ref: TurnRef) -> bool:
-        return self.homes[item.id] == ref.home and is_inside(item.ctx.ns, ref.ns)
+        return self.runs[item.id] == ref.run_ref and is_inside(item.ctx.ns, ref.ns)
 
     def _settle(self, item_id: str, move: Move, verb: Verb, text: str = "") -> None:
         settlement = Settlement(verb=verb, by=ANNA, at_ms=1, text=text)

@@ -10,7 +10,7 @@ from tests.agent.port_backends import Backend, Fake, Real
 from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.edits import edit_hash
 from twokey.gateway.protocol.port import Gateway
-from twokey.gateway.protocol.records import Home, Result
+from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Finding
@@ -35,7 +35,7 @@ PAY: Call = ("pay", {"amount": 10, "to": "ada"}, "c1")
 PAY_BOB: Call = ("pay", {"amount": 5, "to": "bob"}, "c2")
 HALF: JsonObject = {"amount": 5, "to": "ada"}
 PAID = Result(ok=True, summary="paid")
-HOME = Home(agent="support", thread="t1")
+HOME = RunRef(agent="support", thread="t1")
 
 
 @pytest.fixture(params=["fake", "service"])

@@ -10,7 +10,7 @@ from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reconcile
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.resources import resource_key
 from twokey.gateway.protocol.edits import edit_hash
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef
@@ -77,7 +77,7 @@ async def test_an_edit_of_another_agent_in_a_thread_of_the_same_name_is_not_told
     assert record is not None
     asked = {edit_hash(record): claim.item_id}
     own = TurnRef(agent="support", thread="t1", message_id="")
-    outer = Home(agent="flow", thread="t1")
+    outer = RunRef(agent="flow", thread="t1")
     others = [
         own.with_(agent="billing"),
         own.with_(agent="billing", ns="tools:1", outer=outer),
@@ -95,7 +95,7 @@ async def test_an_edit_of_another_agent_in_a_thread_of_the_same_name_is_not_told
 async def test_an_edit_inside_one_agent_is_not_told_inside_another(
     harness: ServiceHarness,
 ) -> None:
-    one, other = (Home(agent=name, thread="t1") for name in ("boss", "chief"))
+    one, other = (RunRef(agent=name, thread="t1") for name in ("boss", "chief"))
     payer = TurnRef(agent="payer", thread="t1", ns="tools:1", message_id="m")
     inside = payer.with_(outer=one)
     call = ProposedCall(tool="process_refund", args={"amount": 9}, tool_call_id="c")

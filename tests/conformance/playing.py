@@ -29,7 +29,7 @@ from twokey.gateway.approvals.decisions import (
 from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.embed import Twokey
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.retrying import RetrySettings
@@ -68,7 +68,7 @@ class Player:
 
     async def items(self, scene: Scene) -> list[Item]:
         """Return the items of a cell's run, oldest first."""
-        home = Home(agent="shop", thread=str(scene.cell))
+        home = RunRef(agent="shop", thread=str(scene.cell))
         listed = await self.tk.store.approvals.of_run(self.keys, "default", home)
         found = await self.tk.store.approvals.load_each(one.id for one in listed)
         return [item for one in found for item in one.approval.items]

@@ -11,7 +11,7 @@ from twokey.gateway.approvals.decisions import (
     Standing,
 )
 from twokey.gateway.embed import Twokey
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 
 HEAD = """
 version: 1
@@ -22,7 +22,7 @@ defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0AN
 ANA = Reviewer(team="T0", user="U0ANA", name="Ana", standing=Standing.MEMBER)
 
 
-async def approve_all(tk: Twokey, home: Home) -> None:
+async def approve_all(tk: Twokey, home: RunRef) -> None:
     """Wait for the first calls of a run, and approve them."""
     keys = tk.store.keys_of_tenant("default")
     decided: list[object] = []

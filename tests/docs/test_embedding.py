@@ -19,7 +19,7 @@ from tests.docs.test_readme import ROOT, blocks
 from twokey.agent.scripted_model import calling
 from twokey.gateway.embed import Twokey
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store.store import Store
 
 SAY = {"messages": [("user", "cancel order 78291")]}
@@ -50,7 +50,7 @@ async def test_the_order_is_cancelled_in_the_state_that_people_approved(
     order = names["ORDERS"]["78291"]
     call = calling(("cancel_order", {"order": "78291"}, "c1"))
     graph = build(None, names["tools"], call)
-    home = Home(agent="support", thread="t")
+    home = RunRef(agent="support", thread="t")
     rules = load_policy(HEAD, "policy.yml")
     async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
         run = asyncio.create_task(tk.run(graph, SAY, thread_id="t", agent="support"))
@@ -66,7 +66,7 @@ async def test_the_order_is_cancelled_in_the_state_that_people_approved(
     assert order["status"] == "cancelled"
 
 
-async def _waits(tk: Twokey, home: Home, *, version: int) -> bool:
+async def _waits(tk: Twokey, home: RunRef, *, version: int) -> bool:
     keys = tk.store.keys_of_tenant("default")
     listed = await tk.store.approvals.of_run(keys, "default", home)
     found = await tk.store.approvals.load_each(one.id for one in listed)
@@ -94,7 +94,7 @@ async def test_the_plain_node_wires_the_money_once_it_may(
             )
         )
         if is_asked:
-            await approve_all(tk, Home(agent="billing", thread="t"))
+            await approve_all(tk, RunRef(agent="billing", thread="t"))
         final = await run
 
     assert final["said"] == "sent 90.0 to ada"
@@ -119,7 +119,7 @@ async def test_a_web_application_gives_out_an_id_and_comes_back(
             words = {"text": "look up order 78377"}
             first = await (await client.post("/orders/7", json=words)).json()
             await eventually(lambda: _says_tools(shown, ["look_up_order"]))
-            await approve_all(tk, Home(agent="support", thread="7"))
+            await approve_all(tk, RunRef(agent="support", thread="7"))
             await eventually(lambda: _has_ended(shown))
             last = await shown()
 
@@ -147,7 +147,7 @@ async def test_a_program_resumes_its_own_graph_with_the_answers(
 
     async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
         said = asyncio.create_task(names["ask_on_my_own"](tk, "look up order 78377"))
-        await approve_all(tk, Home(agent="support", thread="order-1"))
+        await approve_all(tk, RunRef(agent="support", thread="order-1"))
 
         assert "desk chair" in await said
 

@@ -14,7 +14,7 @@ from tests.docs.reviewing import HEAD, approve_all
 from twokey.agent import ApprovalMiddleware
 from twokey.gateway.embed import Twokey
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store.store import Store
 
 ROOT = Path(__file__).parents[2]
@@ -58,7 +58,7 @@ async def test_the_ten_lines_wire_the_money_once_a_person_approved(
             run = asyncio.create_task(
                 tk.run(names["graph"], ask, thread_id="t", agent="billing")
             )
-            await approve_all(tk, Home(agent="billing", thread="t"))
+            await approve_all(tk, RunRef(agent="billing", thread="t"))
             final = await run
 
     assert final["messages"][-2].text == "sent 90.0 to ada"

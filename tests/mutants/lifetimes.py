@@ -102,8 +102,8 @@ LIFETIMES_TABLE = (
     Mutant(
         "a run that failed is kept while people have to say something",
         "gateway/resume/retries.py",
-        "        if await self._store.approvals.has_open(keys, at.tenant, at.home):\n",
-        "        if False:\n",
+        "if await self._store.approvals.has_open(keys, at.tenant, at.run_ref):\n",
+        "if False:\n",
         "tests/resume/test_old_runs.py",
     ),
     Mutant(

@@ -24,7 +24,7 @@ from twokey.gateway.approvals.decisions import (
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval, Item, Origin
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Home, Person
+from twokey.gateway.protocol.records import Person, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.every_loop import EveryLoop
@@ -104,7 +104,7 @@ class Stack:
 
     async def approvals(self, thread: str = "t1") -> list[Approval]:
         """Return the thread's approvals that can be read, oldest first."""
-        home = Home(agent="shop", thread=thread)
+        home = RunRef(agent="shop", thread=thread)
         listed = await self.store.approvals.of_run(self.keys, "default", home)
         found = await self.store.approvals.load_each(one.id for one in listed)
         return [one.approval for one in found]

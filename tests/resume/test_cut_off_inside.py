@@ -202,7 +202,7 @@ async def test_a_new_message_ends_what_waits_inside_and_a_late_click_is_refused(
     assert isinstance(late, Stale)
     assert late.state is ItemState.SUPERSEDED
     [told] = await stack.events(EventName.ITEM_SUPERSEDED)
-    assert (told.item, told.home.agent) == (item.id, "shop")
+    assert (told.item, told.run_ref.agent) == (item.id, "shop")
     assert not [line for line in sample_tools.ledger() if line.startswith("refund")]
 
 

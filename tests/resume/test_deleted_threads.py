@@ -19,13 +19,13 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.announcing import Place
 from twokey.gateway.store.store import Store
 
 FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")
-HOME = Home(agent="shop", thread="t1")
+HOME = RunRef(agent="shop", thread="t1")
 GRAPH = sample_tools.graph(delegate)
 
 

@@ -23,7 +23,7 @@ from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.config import Settings
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import GraphError, SettingsError, ThreadUnavailable
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.store.store import Store
 
@@ -357,7 +357,7 @@ async def asked(tk: Twokey) -> Item:
         found.clear()
         if await tk.store.conn.command("EXISTS", keys.lease("default", "shop", "t1")):
             return False
-        home = Home(agent="shop", thread="t1")
+        home = RunRef(agent="shop", thread="t1")
         for one in await tk.store.approvals.of_run(keys, "default", home):
             loaded = await tk.reviews.read(one.id)
             assert loaded

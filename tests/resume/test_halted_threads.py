@@ -24,7 +24,7 @@ from twokey.gateway.approvals.decisions import Approve, Click
 from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import GraphError
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.orphans import OrphanFinder
 from twokey.gateway.resume.runners import Runners
@@ -213,7 +213,7 @@ async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
 async def items(tk: Twokey) -> list[Item]:
     """Return the thread's items."""
     keys = tk.store.keys_of_tenant("default")
-    home = Home(agent="shop", thread="t1")
+    home = RunRef(agent="shop", thread="t1")
     listed = await tk.store.approvals.of_run(keys, "default", home)
     found = await tk.store.approvals.load_each(one.id for one in listed)
     return [item for one in found for item in one.approval.items]

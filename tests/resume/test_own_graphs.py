@@ -30,7 +30,7 @@ from twokey.gateway.approvals.decisions import Approve, Click
 from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import GraphError
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store
@@ -297,7 +297,7 @@ async def asked(tk: Twokey, thread: str) -> Item:
 async def items_of(tk: Twokey, thread: str) -> list[Item]:
     """Return a thread's items."""
     keys = tk.store.keys_of_tenant("default")
-    home = Home(agent="shop", thread=thread)
+    home = RunRef(agent="shop", thread=thread)
     listed = await tk.store.approvals.of_run(keys, "default", home)
     found = await tk.store.approvals.load_each(one.id for one in listed)
     return [item for one in found for item in one.approval.items]

@@ -112,7 +112,7 @@ class Stage:
 
     async def under(self, work: Any) -> Any:
         """Do something as the holder of the thread's lease."""
-        with connected(self.gateway, self.at.home):
+        with connected(self.gateway, self.at.run_ref):
             return await under_lease(self.store, self.at, work)
 
     async def start(self, name: str) -> LangGraphLocal:

@@ -9,7 +9,7 @@ from twokey.gateway.approvals.decisions import Click, Reviewer, Standing
 from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.records import Home, Person
+from twokey.gateway.protocol.records import Person, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import (
     ClaimRequest,
@@ -126,7 +126,7 @@ class ServiceHarness:
     async def opened(self, tenant: str = "default") -> list[str]:
         """Return the approvals of the agent's first thread, oldest first."""
         keys = self.store.keys_of_tenant(tenant)
-        home = Home(agent="support", thread="t1")
+        home = RunRef(agent="support", thread="t1")
         listed = await self.store.approvals.of_run(keys, tenant, home)
         return [one.id for one in listed]
 

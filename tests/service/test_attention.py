@@ -10,7 +10,7 @@ from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Home, Result
+from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import CallEnd, Claimed, Verdict, VerdictKind
 from twokey.gateway.store.attention import FAILED_MS, AgentLoad
@@ -46,7 +46,7 @@ async def load(harness: ServiceHarness) -> AgentLoad:
         "default",
         "support",
         "t1",
-        Home(agent="support", thread="t1"),
+        RunRef(agent="support", thread="t1"),
         turn_key="none",
     )
 

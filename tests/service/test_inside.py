@@ -9,7 +9,7 @@ import pytest
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of, person
 from twokey.gateway.approvals.decisions import Approve, Forbidden, Settled, Stale
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from twokey.gateway.service.agents import AgentService
@@ -17,7 +17,7 @@ from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 
-BOSS = Home(agent="boss", thread="t1")
+BOSS = RunRef(agent="boss", thread="t1")
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ async def test_what_waits_inside_ends_when_the_turn_outside_does(
         harness.store.conn, harness.store.keys_of_tenant("default")
     )
     told = [one for one in events if one.name is EventName.ITEM_SUPERSEDED]
-    assert [(one.item, one.home) for one in told] == [(inner.item_id, BOSS)]
+    assert [(one.item, one.run_ref) for one in told] == [(inner.item_id, BOSS)]
 
 
 @pytest.mark.parametrize("ns", ["tools:2", "tools:1|1", "tools:1|1|tools:3", ""])
@@ -140,7 +140,7 @@ async def test_what_waits_beside_or_outside_goes_on(
 
 
 async def test_another_run_and_another_tenant_go_on(harness: ServiceHarness) -> None:
-    other = Home(agent="boss", thread="t2")
+    other = RunRef(agent="boss", thread="t2")
     elsewhere = await submit(harness, at("tools:1").with_(outer=other))
     theirs = await submit(harness, at("tools:1"), tenant="other")
 

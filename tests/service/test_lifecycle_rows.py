@@ -18,7 +18,7 @@ from twokey.gateway.approvals.decisions import (
 from twokey.gateway.approvals.lifecycle import TRANSITIONS, Move
 from twokey.gateway.errors import IllegalMove
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Home, Result
+from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.protocol.wire import Claimed
@@ -105,7 +105,7 @@ ROWS: dict[tuple[ItemState, Move], tuple[Step, Step]] = {
     (S.PENDING, M.EXPIRE): (Call.submit, Call.expire),
     (S.PENDING, M.SUPERSEDE): (
         Call.submit,
-        lambda c: c.harness.agents.supersede_run(Home(agent="support", thread="t1")),
+        lambda c: c.harness.agents.supersede_run(RunRef(agent="support", thread="t1")),
     ),
     (S.PENDING, M.WITHDRAW): (
         Call.submit,

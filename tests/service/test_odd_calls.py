@@ -13,7 +13,7 @@ from tests.levels import examples
 from tests.service.harness import POLICY, ServiceHarness
 from twokey.gateway.errors import NotAllowed, TwokeyError
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.wire import (
     CallHint,
     ProposedCall,
@@ -126,7 +126,7 @@ async def test_a_call_without_a_name_is_denied_and_its_neighbour_judged(
         ({"thread": ""}, "thread=''"),
         ({"message_id": ""}, "message_id=''"),
         ({"ns": "\ud800"}, r"'\\ud800' holds half"),
-        ({"outer": Home(agent="\ud800", thread="t")}, r"'\\ud800' holds half"),
+        ({"outer": RunRef(agent="\ud800", thread="t")}, r"'\\ud800' holds half"),
     ],
 )
 async def test_a_turn_that_cannot_be_stored_is_refused_with_what_is_wrong(

@@ -7,7 +7,7 @@ import pytest
 from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.record import approval_of
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.store import Store
@@ -24,7 +24,7 @@ async def as_before(harness: ServiceHarness, item: str) -> None:
     """Leave of an approval what a version without open runs and formats wrote."""
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     approval = approval_of(item)[0]
-    home = Home(agent="support", thread="t1")
+    home = RunRef(agent="support", thread="t1")
     of = text(await conn.command("HGET", keys.blobs(approval), "of"))
     await conn.command("HDEL", keys.blobs(approval), "of", "format")
     await conn.command("DEL", keys.open_of_run("default", home))

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.bot.bot_stack import CHANNEL, DAN, REFUND, Stack, has_button, says
 from tests.bot.tampering import button_value, click_with
 from twokey.bot.ids import Action
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from twokey.gateway.store.threads import ThreadFacts
 
-OUTSIDE = Home(agent="support", thread="t1")
+OUTSIDE = RunRef(agent="support", thread="t1")
 INSIDE = TurnRef(
     agent="cashier", thread="t1", ns="tools:1", message_id="m", outer=OUTSIDE
 )

@@ -28,13 +28,13 @@ from twokey.agent import (
     require_approval,
 )
 from twokey.agent.scripted_model import calling
-from twokey.gateway.protocol.records import Home
+from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 
 TIERS = {"delegate": Tier.AUTO}
 DELEGATE = calling(("delegate", {"job": "pay ada"}, "d1"))
-RUN = Home(agent="support", thread="thread-1")
+RUN = RunRef(agent="support", thread="thread-1")
 OWN: RunnableConfig = {"configurable": {"thread_id": "payers"}}
 
 
@@ -60,9 +60,9 @@ def payer(gateway: FakeGateway | None, effects: Effects) -> Any:
     return agent_with(middleware, effects, pay(1, "ada"))
 
 
-def home(gateway: FakeGateway, call_id: str) -> Home:
+def run_of(gateway: FakeGateway, call_id: str) -> RunRef:
     """Return the run that a held call belongs to."""
-    return gateway.homes[item_of(gateway, call_id).id]
+    return gateway.runs[item_of(gateway, call_id).id]
 
 
 @pytest.mark.parametrize("config", [None, OWN])
@@ -78,8 +78,8 @@ async def test_an_agent_in_a_tool_is_at_home_outside_but_for_a_thread_of_its_own
 
     await runner.say(graph, "pay ada")
 
-    own = Home(agent="payer", thread="payers")
-    assert home(gateway, "c1") == (own if config else RUN)
+    own = RunRef(agent="payer", thread="payers")
+    assert run_of(gateway, "c1") == (own if config else RUN)
 
 
 async def test_the_outermost_agent_is_at_home_in_its_own_thread(
@@ -87,18 +87,18 @@ async def test_the_outermost_agent_is_at_home_in_its_own_thread(
 ) -> None:
     gateway = FakeGateway()
     graph = build(gateway, effects.tools(), pay(), saver=memory)
-    stale = Home(agent="another", thread="left over")
+    stale = RunRef(agent="another", thread="left over")
 
     with connected(gateway, stale):
         await runner.say(graph, "pay ada")
 
-    assert home(gateway, "c1") == RUN
+    assert run_of(gateway, "c1") == RUN
     assert next(iter(gateway.turns.values()))[0].ref.outer is None
 
 
-@pytest.mark.parametrize("given", [Home(agent="flow", thread="thread-1"), None])
+@pytest.mark.parametrize("given", [RunRef(agent="flow", thread="thread-1"), None])
 async def test_an_agent_that_is_a_node_is_at_home_where_its_graph_is_run(
-    runner: Runner, effects: Effects, memory: InMemorySaver, given: Home | None
+    runner: Runner, effects: Effects, memory: InMemorySaver, given: RunRef | None
 ) -> None:
     gateway = FakeGateway()
     builder: Any = StateGraph(MessagesState)
@@ -110,7 +110,7 @@ async def test_an_agent_that_is_a_node_is_at_home_where_its_graph_is_run(
     with connected(gateway, given):
         await runner.say(graph, "pay ada")
 
-    assert home(gateway, "c1") == (given or Home(agent="payer", thread="thread-1"))
+    assert run_of(gateway, "c1") == (given or RunRef(agent="payer", thread="thread-1"))
 
 
 async def test_an_agent_in_a_tool_that_a_person_approved_is_at_home_outside(
@@ -125,7 +125,7 @@ async def test_an_agent_in_a_tool_that_a_person_approved_is_at_home_outside(
 
     await runner.resume(graph, gateway)
 
-    assert home(gateway, "c1") == RUN
+    assert run_of(gateway, "c1") == RUN
 
 
 async def test_an_agent_in_a_plain_step_is_at_home_in_the_steps_thread(
@@ -157,7 +157,7 @@ async def test_an_agent_in_a_plain_step_is_at_home_in_the_steps_thread(
 
     await runner.say(builder.compile(checkpointer=memory), "go")
 
-    assert home(gateway, "c1") == Home(agent="flow", thread="thread-1")
+    assert run_of(gateway, "c1") == RunRef(agent="flow", thread="thread-1")
 
 
 async def test_new_words_end_what_waits_inside_a_tool_at_once(

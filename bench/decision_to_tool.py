@@ -31,11 +31,11 @@ from bench.payments_stub import Graph, PaymentsStub, agent
 from bench.stats import P95, Figure, Measured, ratio
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Click,
     Reviewer,
     Settled,
-    Standing,
 )
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person, RunRef
@@ -63,7 +63,7 @@ tools:
     "bench.yml",
 )
 _DAN = Person(team="T0", user="U0DAN", name="Dan")
-_ANA = Reviewer(team="T0", user="U0ANA", name="Ana", standing=Standing.MEMBER)
+_ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 _PATIENCE_S = 30.0
 _GOLDEN = 0.6180339887
 """Its multiples fall evenly between two polls, whatever their number is."""

@@ -16,11 +16,11 @@ from pathlib import Path
 
 from bench.stats import MEDIAN, P95, NotMeasured, percentile
 from twokey.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Click,
     Reviewer,
     Settled,
-    Standing,
 )
 from twokey.gateway.approvals.record import Approval, approval_of
 from twokey.gateway.policy.load import load_policy
@@ -41,7 +41,7 @@ tools: {refund: {tier: approve}}
 COUNT = 10_000
 CLICKS = 300
 WITHIN_S = 60.0
-ANA = Reviewer(team="T0", user="U0ANA", standing=Standing.MEMBER)
+ANA = Reviewer(team="T0", user="U0ANA", account=AccountKind.MEMBER)
 
 _PER_AGENT = 5_000
 _AT_ONCE = 32

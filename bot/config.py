@@ -1,4 +1,4 @@
-"""Hold what the bot was set up with, as frozen values."""
+"""Hold what the bot was set up with, as immutable values."""
 
 from __future__ import annotations
 

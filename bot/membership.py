@@ -29,7 +29,7 @@ from twokey.bot.web import (
     SlackRefused,
     SlackSilent,
 )
-from twokey.gateway.approvals.decisions import Standing
+from twokey.gateway.approvals.decisions import AccountKind
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +54,7 @@ T = TypeVar("T")
 class Account:
     """What Slack says of a person."""
 
-    standing: Standing
+    kind: AccountKind
     name: str = ""
 
 
@@ -121,7 +121,7 @@ class Membership:
             reply = await self._slack.ask(USER, user=user)
         except SlackRefused as error:
             if error.error in _NO_SUCH_USER:
-                return Account(Standing.STRANGER)
+                return Account(AccountKind.STRANGER)
             raise
         found = reply.get("user")
         if not isinstance(found, Mapping) or "id" not in found:
@@ -160,14 +160,14 @@ def account_of(user: Reply, *, team: str, enterprise: str) -> Account:
         enterprise and above.get("enterprise_id") == enterprise
     )
     flags = (
-        (bool(user.get("deleted")), Standing.DEACTIVATED),
-        (_is_bot(user), Standing.BOT),
-        (bool(user.get("is_stranger")), Standing.STRANGER),
-        (_is_guest(user), Standing.GUEST),
-        (not is_colleague, Standing.STRANGER),
+        (bool(user.get("deleted")), AccountKind.DEACTIVATED),
+        (_is_bot(user), AccountKind.BOT),
+        (bool(user.get("is_stranger")), AccountKind.STRANGER),
+        (_is_guest(user), AccountKind.GUEST),
+        (not is_colleague, AccountKind.STRANGER),
     )
-    standing = next((what for is_so, what in flags if is_so), Standing.MEMBER)
-    return Account(standing, name)
+    kind = next((what for is_so, what in flags if is_so), AccountKind.MEMBER)
+    return Account(kind, name)
 
 
 class _Snapshots(Generic[T]):

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 
 from twokey.bot.membership import Account, Membership, NoAnswer, Snapshot
-from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Approval
 
@@ -61,7 +61,7 @@ class Reviewers:
         wanted = sorted(set(groups))
         found = await self._found(user, wanted, user_team, fresh=fresh)
         is_nobody = bool(wanted) and not (found.usergroups or found.unknown_groups)
-        if is_nobody and not fresh and found.standing is Standing.MEMBER:
+        if is_nobody and not fresh and found.account is AccountKind.MEMBER:
             return await self._found(user, wanted, user_team, fresh=True)
         return found
 
@@ -89,7 +89,7 @@ class Reviewers:
         known = (
             account.value
             if isinstance(account, Snapshot)
-            else Account(Standing.UNKNOWN)
+            else Account(AccountKind.UNKNOWN)
         )
         answers = [account, *told.values()]
         asked = [one.asked_at for one in answers if isinstance(one, Snapshot)]
@@ -103,7 +103,7 @@ class Reviewers:
                 group for group, people in snapshots.items() if user in people.value
             ),
             unknown_groups=frozenset(told.keys() - snapshots.keys()),
-            standing=self._standing(known, user_team),
+            account=self._kind(known, user_team),
             membership_age_ms=int(1000 * max(0.0, age_s)),
             retry_in_s=max(waits, default=0),
         )
@@ -116,11 +116,11 @@ class Reviewers:
         )
         return dict(zip(groups, found, strict=True))
 
-    def _standing(self, known: Account, user_team: str) -> Standing:
+    def _kind(self, known: Account, user_team: str) -> AccountKind:
         is_elsewhere = not self._enterprise and user_team != self._team
-        if known.standing is Standing.MEMBER and is_elsewhere:
-            return Standing.STRANGER
-        return known.standing
+        if known.kind is AccountKind.MEMBER and is_elsewhere:
+            return AccountKind.STRANGER
+        return known.kind
 
 
 def groups_of(requirement: Requirement) -> frozenset[str]:

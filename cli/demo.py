@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 from twokey.cli import console
-from twokey.cli.demo_policy import hastened
+from twokey.cli.demo_policy import with_short_timeouts
 from twokey.cli.demo_scripts import SCRIPTS, Stage
 from twokey.cli.demo_stack import (
     CHANNEL,
@@ -149,7 +149,7 @@ async def _play(
         outage = folder / "model-is-away"
         os.environ[OUTAGE] = str(outage)
         env = dict(session.env)
-        policy = hastened(config, name, folder)
+        policy = with_short_timeouts(config, name, folder)
         if policy is not None:
             env["TWOKEY_POLICY"] = str(policy)
         say("story.started", script=name)

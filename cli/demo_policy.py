@@ -10,7 +10,7 @@ import yaml
 _NOBODY_COMES = "2s"
 
 
-def hastened(config: Path, story: str, folder: Path) -> Path | None:
+def with_short_timeouts(config: Path, story: str, folder: Path) -> Path | None:
     """Write the policy of the settings anew, as impatient as a story needs it.
 
     Args:

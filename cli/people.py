@@ -8,7 +8,7 @@ from typing import cast
 
 from twokey.bot.membership import account_of
 from twokey.bot.web import Reply, Slack, SlackError, SlackRefused
-from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import holds
 from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.quorum import Tally, roles_of, tally
@@ -57,7 +57,7 @@ class People:
     def members(self) -> list[Reviewer]:
         """Return those who may decide something."""
         known = self.accounts.values()
-        return [one for one in known if one.standing is Standing.MEMBER]
+        return [one for one in known if one.account is AccountKind.MEMBER]
 
 
 async def check_people(
@@ -84,13 +84,13 @@ async def check_people(
     )
     accounts: dict[str, Reviewer] = {}
     for number, user in enumerate(ids):
-        found = Reviewer(team=team, user=user, standing=Standing.MEMBER)
+        found = Reviewer(team=team, user=user, account=AccountKind.MEMBER)
         if number < MOST_PEOPLE:
             found = await _account(slack, user, team=team, enterprise=enterprise)
         held = {group for group, one in groups.items() if _is_in(user, one)}
         accounts[user] = found.with_(usergroups=frozenset(held))
     people = People(groups, accounts, accounts.get(requester))
-    if requester and accounts[requester].standing is not Standing.MEMBER:
+    if requester and accounts[requester].account is not AccountKind.MEMBER:
         text = f"{requester} is no member of this workspace; give a Slack user id."
         yield Finding("requester", text, is_bad=True)
     for role in roles:
@@ -108,7 +108,7 @@ async def check_people(
 
 
 def _is_unknown(one: Reviewer) -> bool:
-    return one.standing is Standing.UNKNOWN
+    return one.account is AccountKind.UNKNOWN
 
 
 def _role_finding(role: Role, people: People) -> Finding:
@@ -123,7 +123,7 @@ def _role_finding(role: Role, people: People) -> Finding:
     others = [
         one
         for user in listed
-        if (one := people.accounts.get(user)) and one.standing is not Standing.MEMBER
+        if (one := people.accounts.get(user)) and one.account is not AccountKind.MEMBER
     ]
     text = "; ".join([_size(able, people), *map(_no_decider, others), *problems])
     is_gone = any(_is_gone(people.groups.get(group)) for group in role.usergroups)
@@ -245,12 +245,12 @@ async def _account(slack: Slack, user: str, *, team: str, enterprise: str) -> Re
     try:
         reply = await slack.ask("users.info", user=user)
     except SlackRefused:
-        return unknown.with_(standing=Standing.STRANGER)
+        return unknown.with_(account=AccountKind.STRANGER)
     except SlackError:
         return unknown
     found = cast("Reply", reply.get("user") or {})
     account = account_of(found, team=team, enterprise=enterprise)
-    return unknown.with_(standing=account.standing, name=account.name)
+    return unknown.with_(account=account.kind, name=account.name)
 
 
 def _listed(role: Role, groups: Mapping[str, Group]) -> list[str]:
@@ -279,12 +279,12 @@ def _is_in(user: str, group: Group) -> bool:
 
 def _no_decider(one: Reviewer) -> str:
     words = {
-        Standing.BOT: "is a bot",
-        Standing.DEACTIVATED: "is deactivated",
-        Standing.GUEST: "is a guest",
-        Standing.STRANGER: "is not of this workspace",
+        AccountKind.BOT: "is a bot",
+        AccountKind.DEACTIVATED: "is deactivated",
+        AccountKind.GUEST: "is a guest",
+        AccountKind.STRANGER: "is not of this workspace",
     }
-    return f"{_name(one)} {words.get(one.standing, 'could not be looked up')}"
+    return f"{_name(one)} {words.get(one.account, 'could not be looked up')}"
 
 
 def _name(one: Reviewer) -> str:

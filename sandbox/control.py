@@ -1,4 +1,4 @@
-"""Change the workspace and its fortune from outside, for tests and rehearsals."""
+"""Change the workspace and its faults from outside, for tests and demos."""
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence

@@ -30,7 +30,7 @@ from twokey.gateway.store.outbox import Outbox
 logger = logging.getLogger(__name__)
 
 GIVE_UP_AFTER = 8
-"""Failures in a row of our own making, after which a topic is put aside."""
+"""Failures in a row of our own making, after which a topic is quarantined."""
 
 _LONGEST_WAIT_S = 30.0
 _PUT_ASIDE_S = 600.0
@@ -72,7 +72,7 @@ class EventDispatcher:
         """Make the next call for a topic; return how long it then has to wait.
 
         Never raises: what fails is tried again after a while, and what can never
-        succeed is reported and put aside.
+        succeed is reported and quarantined.
 
         Args:
             topic: what it is about.
@@ -202,7 +202,7 @@ class EventDispatcher:
             logger.error("card.broken topic=%s", topic.key)
             topic.is_plain = True
         else:
-            logger.error("publisher.put_aside topic=%s", topic.key)
+            logger.error("publisher.quarantined topic=%s", topic.key)
             topic.card_at = now + _PUT_ASIDE_S
         return 0.0
 

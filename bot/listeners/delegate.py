@@ -10,7 +10,7 @@ from twokey.bot.blocks import label, slash_command, template, user
 from twokey.bot.cards.refs import when
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.payload import Command
-from twokey.gateway.approvals.decisions import Gesture, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Gesture
 from twokey.gateway.policy.fields import parse_duration
 from twokey.gateway.protocol.records import Person
 
@@ -31,7 +31,7 @@ async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
         UserFacingError: says why not.
     """
     asker = await ctx.reviewers.resolve(command.user, user_team=command.user_team)
-    if asker.standing is not Standing.MEMBER:
+    if asker.account is not AccountKind.MEMBER:
         raise UserFacingError(
             template("Only members of this workspace can hand over a queue.")
         )
@@ -54,11 +54,11 @@ async def _taken_back(ctx: ListenerContext, owner: Person) -> Said:
 
 async def _handed_over(ctx: ListenerContext, owner: Person, to: str, time: str) -> Said:
     colleague = await ctx.reviewers.resolve(to, user_team=ctx.team, fresh=True)
-    if colleague.standing is Standing.UNKNOWN:
+    if colleague.account is AccountKind.UNKNOWN:
         raise UserFacingError(
             template("Slack did not say who that is. Please try again.")
         )
-    if colleague.standing is not Standing.MEMBER:
+    if colleague.account is not AccountKind.MEMBER:
         raise UserFacingError(
             template("Only members of this workspace can decide for you.")
         )

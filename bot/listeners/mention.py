@@ -16,7 +16,7 @@ from twokey.bot.listeners.under_card import answered_under_card
 from twokey.bot.message_events import Deleted, Mention
 from twokey.bot.payload import BadPayload, Json
 from twokey.bot.web import SlackError
-from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import StoreUnavailable, TooManySpeakers
 from twokey.gateway.protocol.records import Person
@@ -199,8 +199,8 @@ async def _tell_once(ctx: ListenerContext, said: Mention, sentence: Said) -> Non
 
 
 def _problem(asker: Reviewer, wanted: Asked) -> Said | None:
-    if asker.standing is not Standing.MEMBER:
-        return _UNKNOWN if asker.standing is Standing.UNKNOWN else _OUTSIDER
+    if asker.account is not AccountKind.MEMBER:
+        return _UNKNOWN if asker.account is AccountKind.UNKNOWN else _OUTSIDER
     if not wanted.agent:
         return _NO_AGENT
     return None if wanted.text else _EMPTY

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from twokey.bot.blocks import label, template
 from twokey.bot.listener_context import ListenerContext, UserFacingError
-from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import click_again, open_roles
 from twokey.gateway.approvals.permission import objection
 from twokey.gateway.approvals.record import Approval, Item
@@ -44,10 +44,10 @@ class Access:
 async def member_reading(ctx: ListenerContext, reader: Reader) -> None:
     """Refuse everybody but members of the workspace; raises `UserFacingError`."""
     found = await ctx.reviewers.resolve(reader.user, user_team=reader.user_team)
-    if found.standing is Standing.UNKNOWN:
+    if found.account is AccountKind.UNKNOWN:
         again = click_again([found]).replace("click", "try")
         raise UserFacingError(label(f"Slack did not say who you are. {again}"))
-    if found.standing is not Standing.MEMBER:
+    if found.account is not AccountKind.MEMBER:
         raise UserFacingError(
             template("Only members of this workspace can see what waits.")
         )
@@ -81,7 +81,7 @@ async def may_decide(
 
 
 def _is_open(reviewer: Reviewer, item: Item) -> bool:
-    return reviewer.standing in {Standing.MEMBER, Standing.UNKNOWN} and bool(
+    return reviewer.account in {AccountKind.MEMBER, AccountKind.UNKNOWN} and bool(
         open_roles(reviewer, item.requirement.roles)
     )
 

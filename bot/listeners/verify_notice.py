@@ -10,7 +10,7 @@ from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action, Sealed, View, verify_notice
 from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.verify_click import read_seal
-from twokey.gateway.approvals.decisions import Standing
+from twokey.gateway.approvals.decisions import AccountKind
 from twokey.gateway.approvals.notice import Notice
 from twokey.gateway.protocol.records import Person
 
@@ -77,11 +77,11 @@ async def member(ctx: ListenerContext, user: str, user_team: str) -> Person:
         UserFacingError: they are no member, or Slack did not say.
     """
     found = await ctx.reviewers.resolve(user, user_team=user_team)
-    if found.standing is Standing.UNKNOWN:
+    if found.account is AccountKind.UNKNOWN:
         raise UserFacingError(
             template("Slack did not say who you are. Please try again.")
         )
-    if found.standing is not Standing.MEMBER:
+    if found.account is not AccountKind.MEMBER:
         raise UserFacingError(
             template("Only members of this workspace can report this.")
         )

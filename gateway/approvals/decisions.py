@@ -18,7 +18,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.verbs import Finding
 
 
-class Standing(StrEnum):
+class AccountKind(StrEnum):
     """What kind of account a Slack person has; only a member may decide."""
 
     MEMBER = "member"
@@ -47,6 +47,7 @@ class Reviewer(Record):
     """A person who clicked, as the bot resolved them just now.
 
     Attributes:
+        account: what kind of account it is.
         usergroups: ids of the Slack user groups that they are in.
         unknown_groups: ids of those that Slack said nothing about; while a role rests
             on one of them, no vote is recorded.
@@ -61,7 +62,7 @@ class Reviewer(Record):
     name: str = ""
     usergroups: frozenset[str] = frozenset()
     unknown_groups: frozenset[str] = frozenset()
-    standing: Standing = Standing.UNKNOWN
+    account: AccountKind = AccountKind.UNKNOWN
     membership_age_ms: int = 0
     retry_in_s: int = 0
     stands_in_for: tuple[Reviewer, ...] = ()

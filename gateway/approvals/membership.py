@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.people import Role
 
 
@@ -28,7 +28,7 @@ def open_roles(reviewer: Reviewer, roles: Iterable[Role]) -> tuple[str, ...]:
     """
     actors = (reviewer, *reviewer.stands_in_for)
     # While the person is unknown, what others handed to them counts for nothing.
-    is_known = reviewer.standing is not Standing.UNKNOWN
+    is_known = reviewer.account is not AccountKind.UNKNOWN
     return tuple(
         role.name
         for role in roles
@@ -62,11 +62,11 @@ def age_ms(reviewer: Reviewer) -> int:
 
 
 def _surely_holds(actor: Reviewer, role: Role) -> bool:
-    return actor.standing is Standing.MEMBER and holds(actor, role)
+    return actor.account is AccountKind.MEMBER and holds(actor, role)
 
 
 def _may_hold(actor: Reviewer, role: Role) -> bool:
-    if actor.standing is Standing.UNKNOWN:
+    if actor.account is AccountKind.UNKNOWN:
         return actor.user in role.users or bool(role.usergroups)
     is_open = not actor.unknown_groups.isdisjoint(role.usergroups)
-    return actor.standing is Standing.MEMBER and (holds(actor, role) or is_open)
+    return actor.account is AccountKind.MEMBER and (holds(actor, role) or is_open)

@@ -1,4 +1,4 @@
-"""Describe people as frozen records: who must agree, and what each of them said."""
+"""Describe people as immutable records: who must agree, and what each of them said."""
 
 from __future__ import annotations
 

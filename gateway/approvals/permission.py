@@ -40,7 +40,7 @@ def objection(
         item: the call on it.
         reviewer: who it is, resolved now.
         verb: what they want to say.
-        requirement: who has to agree; None for what is frozen in the item.
+        requirement: who has to agree; None for what is pinned in the item.
         circles: who had to agree by the policy of then, and who has to by that of now.
             Anybody of either may reject.
     """

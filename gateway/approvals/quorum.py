@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import click_again, holds, not_told, open_roles
 from twokey.gateway.approvals.people import Notify, Requirement, Role, Vote
 from twokey.gateway.protocol.records import Person, Record
 
-_STANDING_REASONS = {
-    Standing.GUEST: "Guests cannot decide approvals.",
-    Standing.STRANGER: "People from other organizations cannot decide approvals.",
-    Standing.BOT: "Bots and workflows cannot decide approvals.",
-    Standing.DEACTIVATED: "This account is deactivated and cannot decide approvals.",
+_ACCOUNT_REASONS = {
+    AccountKind.GUEST: "Guests cannot decide approvals.",
+    AccountKind.STRANGER: "People from other organizations cannot decide approvals.",
+    AccountKind.BOT: "Bots and workflows cannot decide approvals.",
+    AccountKind.DEACTIVATED: "This account is deactivated and cannot decide approvals.",
 }
 
 _ASKED = "You asked for this one yourself, so somebody else has to decide it."
@@ -68,7 +68,7 @@ def standing_in(
     needed: list[Reviewer] = []
     for other in reviewer.stands_in_for:
         is_barred = (
-            other.standing is not Standing.MEMBER
+            other.account is not AccountKind.MEMBER
             or any(one.is_same(other.person) for one in principals)
             or has_voted(votes, other.person, action_hash)
         )
@@ -112,8 +112,8 @@ def objection(
 
 def no_member(reviewer: Reviewer) -> str | None:
     """Return why this account may decide nothing at all; None for a member."""
-    if reviewer.standing is not Standing.UNKNOWN:
-        return _STANDING_REASONS.get(reviewer.standing)
+    if reviewer.account is not AccountKind.UNKNOWN:
+        return _ACCOUNT_REASONS.get(reviewer.account)
     again = click_again([reviewer])
     return f"Slack did not say who you are, so nothing was recorded. {again}"
 
@@ -274,9 +274,9 @@ def _still_held(
 ) -> tuple[str, ...]:
     """Return what a voter holds, alone or for those for whom they voted."""
     voter, *others = _actors(vote, people)
-    if voter.standing is not Standing.MEMBER:
+    if voter.account is not AccountKind.MEMBER:
         return ()
-    members = [one for one in others if one.standing is Standing.MEMBER]
+    members = [one for one in others if one.account is AccountKind.MEMBER]
     return roles_of(voter.with_(stands_in_for=tuple(members)), roles)
 
 

@@ -1,4 +1,4 @@
-"""Describe an approval and its items as frozen records.
+"""Describe an approval and its items as immutable records.
 
 Everything a card shows, a decision changes and an execution needs is here. A change
 returns a new record; only the store writes one.

@@ -64,8 +64,8 @@ def take(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Change | Ref
     if refusal is not None:
         return refusal
     taken = Taken(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
-    minded = approval.with_(taken=taken, rev=approval.rev + 1)
-    return _change(approval, minded, reviewer, EventName.APPROVAL_TAKEN)
+    marked = approval.with_(taken=taken, rev=approval.rev + 1)
+    return _change(approval, marked, reviewer, EventName.APPROVAL_TAKEN)
 
 
 def fired(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:

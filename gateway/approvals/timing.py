@@ -43,7 +43,7 @@ def authorization_ms(*ages: int) -> int:
     return min((age for age in ages if age), default=longest)
 
 
-def hastened(approval: Approval, *, ttl_ms: int, now_ms: int) -> Approval:
+def with_earlier_deadline(approval: Approval, *, ttl_ms: int, now_ms: int) -> Approval:
     """Return an approval that waits from now on as a stricter tier lets it: no longer.
 
     The deadline is never moved back, nor is the latest one that it can be given.
@@ -54,7 +54,7 @@ def hastened(approval: Approval, *, ttl_ms: int, now_ms: int) -> Approval:
     )
 
 
-def is_hastened(approval: Approval, *, ttl_ms: int, now_ms: int) -> bool:
+def has_earlier_deadline(approval: Approval, *, ttl_ms: int, now_ms: int) -> bool:
     """Say whether it was given no more time than this already, by an earlier raise."""
     return 0 < approval.latest_at_ms <= now_ms + LONGEST * ttl_ms
 

@@ -268,7 +268,7 @@ class Policy(Record):
 
     @cached_property
     def digest(self) -> str:
-        """Return the hash that is frozen into every approval judged by this policy.
+        """Return the hash that is pinned in every approval judged by this policy.
 
         It covers the meaning, not the text: comments and the order of keys do not
         change it, a default written out does not either.
@@ -298,7 +298,7 @@ class Policy(Record):
         return any(rule is not None and rule.tiers for rule in rules)
 
     def roles_named(self, names: tuple[str, ...]) -> tuple[Role, ...]:
-        """Return the roles behind names and Slack ids, frozen as they are now.
+        """Return the roles behind names and Slack ids, as they are now.
 
         A name this file does not know is a role that nobody holds.
         """

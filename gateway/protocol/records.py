@@ -1,4 +1,4 @@
-"""Frozen records of the wire: a person, a run, an edit, a result."""
+"""Immutable records of the wire: a person, a run, an edit, a result."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 
 
 class Record(BaseModel):
-    """A frozen record that refuses fields it does not know.
+    """An immutable record that refuses fields it does not know.
 
     What does not fit is named without what it holds: that may be an argument.
     """

@@ -126,6 +126,6 @@ def facts_of(
         requester=requester,
         requests_10m=asked,
         failures_1h=load.failures,
-        rejections_in_row=load.refusals,
+        rejections_in_row=load.rejections,
         problems=measured.problems,
     )

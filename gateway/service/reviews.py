@@ -110,7 +110,7 @@ class ReviewService:
         """Settle or vote on one item; atomic, and safe to repeat.
 
         The decision, its audit entry, its event and the job that brings the agent
-        back are one write. The current policy is asked as well as the frozen one, and
+        back are one write. The current policy is asked as well as the pinned one, and
         the stricter wins.
 
         Args:

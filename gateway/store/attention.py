@@ -45,7 +45,7 @@ class AgentLoad:
         waiting: how many of the agent's items are pending.
         asked: how many items the agent asked people for in ten minutes.
         failures: how many of its executions failed within an hour.
-        refusals: how many of its calls were rejected in a row.
+        rejections: how many of its calls were rejected in a row.
         rejected: fingerprint of a call to its last rejection in the thread.
     """
 
@@ -56,7 +56,7 @@ class AgentLoad:
     waiting: int
     asked: int
     failures: int
-    refusals: int
+    rejections: int
     rejected: Mapping[str, Rejection]
 
 
@@ -127,10 +127,12 @@ class AttentionStore:
             waiting=keys.waiting(tenant, agent),
             asked=keys.asked(tenant, agent),
             failures=keys.failures(tenant, agent),
-            refusals=keys.refusals(tenant, agent),
+            rejections=keys.rejections(tenant, agent),
             rejected=keys.rejected(tenant, agent, thread),
         )
-        waiting, asked, failures, refusals = map(number, cast("list[Reply]", reply[5]))
+        waiting, asked, failures, rejections = map(
+            number, cast("list[Reply]", reply[5])
+        )
         return AgentLoad(
             now_ms=number(reply[1]),
             verdicts=text(reply[2]),
@@ -142,7 +144,7 @@ class AttentionStore:
             waiting=waiting,
             asked=asked,
             failures=failures,
-            refusals=refusals,
+            rejections=rejections,
             rejected=_rejected(fields(reply[6])),
         )
 

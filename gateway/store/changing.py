@@ -200,7 +200,7 @@ def _places(keys: Keys, approval_id: str, tenant: str, agent: str) -> dict[str, 
         "waiting": keys.waiting(tenant, agent),
         "timers": keys.timers,
         "frozen": keys.frozen(tenant),
-        "refusals": keys.refusals(tenant, agent),
+        "rejections": keys.rejections(tenant, agent),
         "failures": keys.failures(tenant, agent),
     }
 

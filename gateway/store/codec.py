@@ -1,7 +1,8 @@
 """Turn approvals into Redis fields and back.
 
-What never changes is one JSON text (``frozen``); what a decision changes is one JSON
-text an item (``<i>:d``); what scripts compare are small fields of the head hash.
+What is pinned at the opening is one JSON text (stored as ``frozen``); what a decision
+changes is one JSON text an item (``<i>:d``); what scripts compare are small fields of
+the head hash.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ _APPROVAL_IN_HEAD = {
 _STATES = frozenset(ItemState)
 
 
-def frozen(approval: Approval) -> str:
+def pinned(approval: Approval) -> str:
     """Return the JSON of everything that no decision changes."""
     rows = [
         item.model_dump(
@@ -199,9 +200,9 @@ def check_format(record: str, found: Mapping[str, bytes]) -> None:
 
 def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
     record = _object(blobs["frozen"])
-    frozen_items = cast("list[JsonObject]", record["items"])
+    pinned_items = cast("list[JsonObject]", record["items"])
     taken = blobs.get("taken")
-    items = [_item(index, row, head, blobs) for index, row in enumerate(frozen_items)]
+    items = [_item(index, row, head, blobs) for index, row in enumerate(pinned_items)]
     return Approval.model_validate(
         {
             **record,

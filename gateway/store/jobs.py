@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 GROUP = "workers"
 _FORMER = ("attempt", "error")
 UNREADABLE = "unreadable"
-"""Why something that is no job was put aside."""
+"""Why something that is no job was quarantined."""
 
 
 class JobKind(StrEnum):
@@ -114,7 +114,7 @@ class JobQueue:
         """Take one job: an abandoned one first, else a new one within ``block_ms``.
 
         One at a time, so that no second message ages while the first one runs. What
-        is no job is put aside as a dead letter, so that it keeps no other waiting.
+        is no job is quarantined as a dead letter, so that it keeps no other waiting.
         """
         while True:
             entry = await self._next(consumer, block_ms)
@@ -124,7 +124,7 @@ class JobQueue:
                 return Delivery(id=entry.id, job=_job(entry))
             except ValueError:
                 logger.error("job.unreadable job=%s", entry.id)  # noqa: TRY400 - its text may hold an argument
-                await self._put_aside(entry)
+                await self._quarantine(entry)
 
     async def _next(self, consumer: str, block_ms: int) -> Entry | None:
         abandoned = await self._conn.command(
@@ -140,7 +140,7 @@ class JobQueue:
             found = first_stream(reply)
         return found[0] if found else None
 
-    async def _put_aside(self, entry: Entry) -> None:
+    async def _quarantine(self, entry: Entry) -> None:
         raw = [part for pair in entry.values.items() for part in pair]
         await self._conn.together(
             ["XADD", self._keys.dead, "*", *raw, "why", UNREADABLE],

@@ -233,7 +233,7 @@ class Keys:
         """Sorted set: an agent's failed executions by when they end to count."""
         return f"{self._base}:fail:{_hashed(tenant, agent)}"
 
-    def refusals(self, tenant: str, agent: str) -> str:
+    def rejections(self, tenant: str, agent: str) -> str:
         """String: how many of an agent's calls were rejected in a row."""
         return f"{self._base}:row:{_hashed(tenant, agent)}"
 

@@ -79,7 +79,7 @@ def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, obje
         "ns": approval.ns,
         "ttl_ms": approval.ttl_ms,
         "timers": timers.rows(approval.waiting),
-        "frozen": codec.frozen(approval),
+        "frozen": codec.pinned(approval),
         "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],
         "details": [codec.detail(item) for item in approval.items],
         "uses": [as_rows(held.get(item.id, ())) for item in approval.items],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.decisions import Click, Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Click, Reviewer
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval, Context, Item, item_id
 from twokey.gateway.protocol import digest
@@ -91,10 +91,10 @@ def an_approval(*items: Item) -> Approval:
     )
 
 
-def reviewer(person: Person, standing: Standing = Standing.MEMBER) -> Reviewer:
+def reviewer(person: Person, account: AccountKind = AccountKind.MEMBER) -> Reviewer:
     """Return a person as the bot resolves them."""
     return Reviewer(
-        team=person.team, user=person.user, name=person.name, standing=standing
+        team=person.team, user=person.user, name=person.name, account=account
     )
 
 

@@ -23,6 +23,7 @@ from tests.approvals.builders import (
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Changed,
     Click,
@@ -36,7 +37,6 @@ from twokey.gateway.approvals.decisions import (
     Respond,
     Reviewer,
     Stale,
-    Standing,
 )
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.people import Requirement, Role
@@ -163,11 +163,11 @@ def test_a_rejection_needs_its_reason_where_the_policy_says_so() -> None:
     [
         (reviewer(DAN), "yourself"),
         (reviewer(CHLOE), "not on that list"),
-        (reviewer(ANA, Standing.GUEST), "Guests"),
-        (reviewer(ANA, Standing.STRANGER), "other organizations"),
-        (reviewer(ANA, Standing.BOT), "Bots"),
-        (reviewer(ANA, Standing.DEACTIVATED), "deactivated"),
-        (reviewer(ANA, Standing.UNKNOWN), "did not say who you are"),
+        (reviewer(ANA, AccountKind.GUEST), "Guests"),
+        (reviewer(ANA, AccountKind.STRANGER), "other organizations"),
+        (reviewer(ANA, AccountKind.BOT), "Bots"),
+        (reviewer(ANA, AccountKind.DEACTIVATED), "deactivated"),
+        (reviewer(ANA, AccountKind.UNKNOWN), "did not say who you are"),
     ],
 )
 @pytest.mark.parametrize(

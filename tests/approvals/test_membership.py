@@ -16,13 +16,13 @@ from tests.approvals.builders import (
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Decision,
     Edit,
     Forbidden,
     Reject,
     Reviewer,
-    Standing,
 )
 from twokey.gateway.approvals.membership import open_roles
 from twokey.gateway.approvals.people import Requirement, Role
@@ -41,7 +41,7 @@ def person(
     who: Person,
     *groups: str,
     unknown: tuple[str, ...] = (),
-    standing: Standing = Standing.MEMBER,
+    account: AccountKind = AccountKind.MEMBER,
     **more: object,
 ) -> Reviewer:
     return Reviewer(
@@ -49,7 +49,7 @@ def person(
         user=who.user,
         usergroups=frozenset(groups),
         unknown_groups=frozenset(unknown),
-        standing=standing,
+        account=account,
     ).with_(**more)
 
 
@@ -93,7 +93,7 @@ def test_a_group_that_the_requirement_does_not_name_may_stay_open() -> None:
 
 
 def test_whoever_hands_over_a_queue_unknown_to_slack_leaves_their_roles_open() -> None:
-    nobody = person(CHLOE, standing=Standing.UNKNOWN)
+    nobody = person(CHLOE, account=AccountKind.UNKNOWN)
     ana = person(ANA, stands_in_for=(nobody,))
 
     result = say(two_people(), Approve(), ana)
@@ -104,7 +104,9 @@ def test_whoever_hands_over_a_queue_unknown_to_slack_leaves_their_roles_open() -
 
 def test_an_unknown_person_holds_nothing_by_those_they_stand_in_for() -> None:
     ben = person(
-        BEN, standing=Standing.UNKNOWN, stands_in_for=(person(CHLOE, "S0SENIOR"),)
+        BEN,
+        account=AccountKind.UNKNOWN,
+        stands_in_for=(person(CHLOE, "S0SENIOR"),),
     )
 
     assert open_roles(ben, [SUPPORT, SENIOR]) == ("support", "senior")
@@ -113,7 +115,7 @@ def test_an_unknown_person_holds_nothing_by_those_they_stand_in_for() -> None:
 @pytest.mark.parametrize(
     "again",
     [
-        person(ANA, standing=Standing.UNKNOWN, retry_in_s=7),
+        person(ANA, account=AccountKind.UNKNOWN, retry_in_s=7),
         person(BEN, unknown=("S0SUPPORT",), retry_in_s=7),
     ],
 )

@@ -6,12 +6,12 @@ from tests.bot.samples import KIM, NOW, TEAM, a_refund, an_approval
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Click,
     Forbidden,
     Reject,
     Reviewer,
-    Standing,
 )
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.record import Approval
@@ -25,7 +25,7 @@ TWO = Requirement(approvals=2, of=(SUPPORT, SENIOR), at_least={"senior": 1})
 
 def person(user: str, *others: Reviewer) -> Reviewer:
     return Reviewer(
-        team=TEAM, user=user, standing=Standing.MEMBER, stands_in_for=others
+        team=TEAM, user=user, account=AccountKind.MEMBER, stands_in_for=others
     )
 
 
@@ -117,7 +117,7 @@ def test_who_needs_nobodys_role_uses_up_nobodys_word() -> None:
 
 def test_a_queue_is_not_handed_on_and_not_by_who_has_left() -> None:
     chain = person("U0EVE", person("U0BEN", ANA))
-    gone = ANA.with_(standing=Standing.DEACTIVATED)
+    gone = ANA.with_(account=AccountKind.DEACTIVATED)
 
     assert isinstance(approve(one(ONE), chain), Forbidden)
     assert isinstance(approve(one(ONE), person("U0BEN", gone)), Forbidden)

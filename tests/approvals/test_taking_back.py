@@ -22,6 +22,7 @@ from twokey.gateway.approvals.answering import answer_for
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Decision,
     Edit,
@@ -31,7 +32,6 @@ from twokey.gateway.approvals.decisions import (
     Reject,
     Respond,
     Reviewer,
-    Standing,
     Voted,
 )
 from twokey.gateway.approvals.events import EventName
@@ -129,9 +129,11 @@ def test_who_asked_may_say_nothing_but_no_and_is_told_so(decision: Decision) -> 
     assert "You can reject it if you no longer want it." in reason
 
 
-@pytest.mark.parametrize("standing", [s for s in Standing if s is not Standing.MEMBER])
-def test_only_a_member_takes_a_call_back(standing: Standing) -> None:
-    forbidden(say(an_approval(), Reject(), reviewer(DAN, standing)))
+@pytest.mark.parametrize(
+    "account", [s for s in AccountKind if s is not AccountKind.MEMBER]
+)
+def test_only_a_member_takes_a_call_back(account: AccountKind) -> None:
+    forbidden(say(an_approval(), Reject(), reviewer(DAN, account)))
 
 
 def test_where_nobody_may_reject_nobody_is_told_that_they_can() -> None:

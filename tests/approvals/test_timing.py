@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.bot.samples import KIM, LATER, NOW, TEAM, a_refund, an_approval, settled
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Refusal, Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Refusal, Reviewer
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval, Waiting
 from twokey.gateway.approvals.retiming import extend, take
@@ -21,7 +21,7 @@ ANA = Reviewer(
     team=TEAM,
     user="U0ANA",
     usergroups=frozenset({"S0SUPPORT"}),
-    standing=Standing.MEMBER,
+    account=AccountKind.MEMBER,
 )
 NO_GROUPS: frozenset[str] = frozenset()
 EVE = ANA.with_(user="U0EVE", usergroups=NO_GROUPS)
@@ -76,7 +76,7 @@ def test_each_extension_adds_half_of_the_time_until_there_is_no_more() -> None:
     [
         (EVE, NOW, "forbidden"),
         (DAN, NOW, "forbidden"),
-        (ANA.with_(standing=Standing.GUEST), NOW, "forbidden"),
+        (ANA.with_(account=AccountKind.GUEST), NOW, "forbidden"),
         (
             ANA.with_(usergroups=NO_GROUPS, unknown_groups=ANA.usergroups),
             NOW,

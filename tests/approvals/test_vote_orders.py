@@ -13,13 +13,13 @@ from tests.levels import examples
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.deciding import decide
 from twokey.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Click,
     Decision,
     Edit,
     Reject,
     Reviewer,
-    Standing,
 )
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.approvals.policy_decision import PolicyDecision
@@ -85,7 +85,7 @@ class People:
         """Return a person as the bot would resolve them."""
         if name in self.hidden:
             return Reviewer(team="T0", user=user(name))
-        standing = Standing.DEACTIVATED if name in self.gone else Standing.MEMBER
+        account = AccountKind.DEACTIVATED if name in self.gone else AccountKind.MEMBER
         unknown = {"S0SENIOR"} if name in self.blurred else set[str]()
         groups = frozenset(GROUPS[role] for role in self.roles[name])
         return Reviewer(
@@ -93,7 +93,7 @@ class People:
             user=user(name),
             usergroups=groups - unknown,
             unknown_groups=frozenset(unknown),
-            standing=standing,
+            account=account,
         )
 
     def change(self, step: Step) -> None:

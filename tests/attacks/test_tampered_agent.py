@@ -377,7 +377,7 @@ async def test_a_job_that_nobody_can_read_keeps_no_other_from_being_done(
     assert len(sample_tools.ledger()) == 1
 
 
-async def test_a_job_that_nobody_can_read_is_put_aside(store: Store) -> None:
+async def test_a_job_that_nobody_can_read_is_quarantined(store: Store) -> None:
     keys = store.keys_of_tenant("default")
     queue = store.queue(keys)
     await queue.prepare()

@@ -237,8 +237,8 @@ async def test_a_record_that_nobody_can_read_does_not_keep_others_from_expiring(
 
     assert (await stack.approval(sound)).items[0].state is ItemState.EXPIRED
     events = await audit_entries(stack.store.conn, stack.keys)
-    put_aside = [one for one in events if one.name is EventName.RECORD_UNREADABLE]
-    assert [one.approval for one in put_aside] == [first]
+    quarantined = [one for one in events if one.name is EventName.RECORD_UNREADABLE]
+    assert [one.approval for one in quarantined] == [first]
     assert await stack.store.conn.command("ZCARD", stack.keys.expiry) == 0
     state = await stack.store.conn.command("HGET", stack.keys.head(first), "0:s")
     assert state == b"withdrawn"
@@ -246,7 +246,7 @@ async def test_a_record_that_nobody_can_read_does_not_keep_others_from_expiring(
     assert await stack.store.queue(stack.keys).depth() == 2
 
 
-async def test_what_is_put_aside_is_said_under_its_card(stack: Stack) -> None:
+async def test_what_is_quarantined_is_said_under_its_card(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()
         card = await stack.card(verdict)

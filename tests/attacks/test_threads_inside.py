@@ -16,7 +16,7 @@ from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES, Stack
 from tests.service.harness import ServiceHarness
 from twokey.agent import guarded
-from twokey.gateway.approvals.decisions import Forbidden, Reviewer, Settled, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer, Settled
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.embed import Twokey
 from twokey.gateway.errors import TooManySpeakers
@@ -96,7 +96,7 @@ async def _is_asked_twice(stack: Stack) -> bool:
 
 async def test_whoever_asked_outside_cannot_approve_there(stack: Stack) -> None:
     dan = Reviewer(
-        team=DAN.team, user=DAN.user, name=DAN.name, standing=Standing.MEMBER
+        team=DAN.team, user=DAN.user, name=DAN.name, account=AccountKind.MEMBER
     )
 
     async with stack.working():

@@ -22,12 +22,12 @@ from twokey.bot.app import SlackBot
 from twokey.bot.ids import Action, Input, View
 from twokey.bot.membership import FRESH_S
 from twokey.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Click,
     Edit,
     Reconcile,
     Reviewer,
-    Standing,
 )
 from twokey.gateway.config import SlackMode
 from twokey.gateway.policy.load import load_policy
@@ -254,7 +254,7 @@ def member(user: str, *groups: str) -> Reviewer:
         team=TEAM,
         user=user,
         usergroups=frozenset(groups or ("S0SUPPORT",)),
-        standing=Standing.MEMBER,
+        account=AccountKind.MEMBER,
     )
 
 

@@ -26,7 +26,7 @@ from twokey.bot.membership import Membership
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Envelope, Sockets
 from twokey.bot.web import Slack
-from twokey.gateway.approvals.decisions import Standing
+from twokey.gateway.approvals.decisions import AccountKind
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.config import SlackMode
 from twokey.sandbox.server import Sandbox
@@ -223,7 +223,7 @@ async def test_a_refusal_that_is_not_about_the_person_leaves_them_unknown() -> N
 
         reviewer = await reviewers.resolve("U0ANA", user_team=TEAM)
 
-    assert reviewer.standing is Standing.UNKNOWN
+    assert reviewer.account is AccountKind.UNKNOWN
 
 
 async def test_two_fresh_questions_at_once_are_both_answered() -> None:
@@ -234,7 +234,7 @@ async def test_two_fresh_questions_at_once_are_both_answered() -> None:
             *(reviewers.resolve("U0ANA", user_team=TEAM, fresh=True) for _ in range(3))
         )
 
-    assert {each.standing for each in found} == {Standing.MEMBER}
+    assert {each.account for each in found} == {AccountKind.MEMBER}
 
 
 async def test_an_event_that_breaks_a_listener_is_not_repeated(

@@ -14,7 +14,7 @@ from tests.conftest import eventually
 from twokey.bot import app
 from twokey.bot.ids import Action
 from twokey.bot.web import Slack
-from twokey.gateway.approvals.decisions import Click, Reject, Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Verdict
@@ -37,7 +37,7 @@ TWO = says("Approval needed from 2 people")
 BEN = Reviewer(
     team=TEAM,
     user="U0BEN",
-    standing=Standing.MEMBER,
+    account=AccountKind.MEMBER,
     usergroups=frozenset({"S0SUPPORT"}),
 )
 

@@ -7,7 +7,13 @@ from collections.abc import Awaitable, Callable
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
 from tests.bot.test_publisher import calls, nothing_is_left
 from tests.conftest import eventually
-from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reviewer, Standing
+from twokey.gateway.approvals.decisions import (
+    AccountKind,
+    Approve,
+    Click,
+    Edit,
+    Reviewer,
+)
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
@@ -38,7 +44,7 @@ def raising(stack: Stack) -> Stack:
 def ana() -> Reviewer:
     groups = frozenset({"S0SUPPORT"})
     return Reviewer(
-        team=TEAM, user="U0ANA", standing=Standing.MEMBER, usergroups=groups
+        team=TEAM, user="U0ANA", account=AccountKind.MEMBER, usergroups=groups
     )
 
 

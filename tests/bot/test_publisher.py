@@ -331,7 +331,7 @@ async def test_blocks_that_slack_alone_refuses_become_the_plain_card(
         await stack.card(verdict, says("cannot be displayed"))
 
 
-async def test_a_card_that_breaks_us_is_put_aside_and_tried_again_later(
+async def test_a_card_that_breaks_us_is_quarantined_and_tried_again_later(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object, **__: object) -> Message:
@@ -343,7 +343,9 @@ async def test_a_card_that_breaks_us_is_put_aside_and_tried_again_later(
     async with stack.running():
         verdict = await stack.refund()
 
-        await eventually(lambda: asyncio.sleep(0, "put_aside" in caplog.text))
+        await eventually(
+            lambda: asyncio.sleep(0, "publisher.quarantined" in caplog.text)
+        )
         monkeypatch.undo()
         stack.sandbox.control.advance(600)
 

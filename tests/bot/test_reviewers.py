@@ -16,7 +16,7 @@ from twokey.bot import membership as membership_module
 from twokey.bot.membership import FRESH_S, Membership
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.web import Slack
-from twokey.gateway.approvals.decisions import Standing
+from twokey.gateway.approvals.decisions import AccountKind
 from twokey.sandbox.server import Sandbox
 
 SUPPORT, SENIOR = "S0SUPPORT", "S0SENIOR"
@@ -49,37 +49,37 @@ async def opened(*, enterprise: str = "") -> AsyncGenerator[ListenerContext]:
 
 
 @pytest.mark.parametrize(
-    ("user", "standing"),
+    ("user", "account"),
     [
-        ("U0ANA", Standing.MEMBER),
-        ("U0GUEST", Standing.GUEST),
-        ("U0GONE", Standing.DEACTIVATED),
-        ("U0STRANGER", Standing.STRANGER),
-        ("U0TWOKEY", Standing.BOT),
-        ("U0NOBODY", Standing.STRANGER),
+        ("U0ANA", AccountKind.MEMBER),
+        ("U0GUEST", AccountKind.GUEST),
+        ("U0GONE", AccountKind.DEACTIVATED),
+        ("U0STRANGER", AccountKind.STRANGER),
+        ("U0TWOKEY", AccountKind.BOT),
+        ("U0NOBODY", AccountKind.STRANGER),
     ],
 )
-async def test_only_a_member_is_a_member(user: str, standing: Standing) -> None:
+async def test_only_a_member_is_a_member(user: str, account: AccountKind) -> None:
     async with opened() as ctx:
         reviewer = await ctx.reviewers.resolve(user, user_team=TEAM)
 
-        assert reviewer.standing is standing
+        assert reviewer.account is account
         assert reviewer.team == TEAM
 
 
 @pytest.mark.parametrize(
-    ("change", "standing"),
+    ("change", "account"),
     [
-        ({"is_restricted": True}, Standing.GUEST),
-        ({"is_ultra_restricted": True}, Standing.GUEST),
-        ({"is_stranger": True}, Standing.STRANGER),
-        ({"team_id": "T0OTHER"}, Standing.STRANGER),
-        ({"is_bot": True}, Standing.BOT),
-        ({"deleted": True}, Standing.DEACTIVATED),
+        ({"is_restricted": True}, AccountKind.GUEST),
+        ({"is_ultra_restricted": True}, AccountKind.GUEST),
+        ({"is_stranger": True}, AccountKind.STRANGER),
+        ({"team_id": "T0OTHER"}, AccountKind.STRANGER),
+        ({"is_bot": True}, AccountKind.BOT),
+        ({"deleted": True}, AccountKind.DEACTIVATED),
     ],
 )
 async def test_each_flag_alone_is_enough_to_be_no_member(
-    change: dict[str, Any], standing: Standing
+    change: dict[str, Any], account: AccountKind
 ) -> None:
     async with opened() as ctx:
         workspace = ctx.sandbox.workspace
@@ -87,7 +87,7 @@ async def test_each_flag_alone_is_enough_to_be_no_member(
 
         reviewer = await ctx.reviewers.resolve("U0ANA", user_team=TEAM)
 
-        assert reviewer.standing is standing
+        assert reviewer.account is account
 
 
 async def test_an_account_of_another_workspace_is_a_stranger_whatever_slack_says() -> (
@@ -96,14 +96,14 @@ async def test_an_account_of_another_workspace_is_a_stranger_whatever_slack_says
     async with opened() as ctx:
         reviewer = await ctx.reviewers.resolve("U0ANA", user_team="T0OTHER")
 
-        assert reviewer.standing is Standing.STRANGER
+        assert reviewer.account is AccountKind.STRANGER
 
 
 async def test_a_colleague_of_the_same_organization_is_a_member() -> None:
     async with opened(enterprise="E0") as ctx:
         reviewer = await ctx.reviewers.resolve("U0ANA", user_team="T0OTHER")
 
-        assert reviewer.standing is Standing.MEMBER
+        assert reviewer.account is AccountKind.MEMBER
 
 
 async def test_only_the_groups_that_matter_are_asked_about() -> None:
@@ -149,7 +149,7 @@ async def test_a_fresh_answer_is_at_most_a_few_seconds_old() -> None:
         )
 
         assert (shared.usergroups, shared.membership_age_ms) == (MINE, 5_000)
-        assert asked.standing is Standing.DEACTIVATED
+        assert asked.account is AccountKind.DEACTIVATED
         assert (asked.usergroups, asked.membership_age_ms) == (frozenset(), 0)
 
 
@@ -246,9 +246,11 @@ async def test_an_answer_without_the_answer_means_nobody_is_known(
         unknown = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
         known = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
 
-        is_open = unknown.standing is Standing.UNKNOWN or unknown.unknown_groups == MINE
+        is_open = (
+            unknown.account is AccountKind.UNKNOWN or unknown.unknown_groups == MINE
+        )
         assert is_open
-        assert (known.standing, known.usergroups) == (Standing.MEMBER, MINE)
+        assert (known.account, known.usergroups) == (AccountKind.MEMBER, MINE)
 
 
 @pytest.mark.parametrize("fault", ["http_500", "reset", "rate_limit"])
@@ -261,8 +263,11 @@ async def test_what_slack_does_not_say_is_unknown_and_not_kept(fault: str) -> No
         ctx.times[0] += unknown.retry_in_s
         known = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
 
-        assert (unknown.standing, unknown.unknown_groups) == (Standing.UNKNOWN, MINE)
-        assert (known.standing, known.usergroups) == (Standing.MEMBER, MINE)
+        assert (unknown.account, unknown.unknown_groups) == (
+            AccountKind.UNKNOWN,
+            MINE,
+        )
+        assert (known.account, known.usergroups) == (AccountKind.MEMBER, MINE)
 
 
 async def test_one_group_that_stays_unknown_leaves_the_others_known() -> None:
@@ -288,8 +293,11 @@ async def test_a_slow_slack_costs_the_answer_and_not_the_deadline(
         unknown = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
         again = await ctx.reviewers.resolve("U0ANA", user_team=TEAM, groups=[SUPPORT])
 
-        assert (unknown.standing, unknown.unknown_groups) == (Standing.UNKNOWN, MINE)
-        assert (again.standing, again.usergroups) == (Standing.MEMBER, MINE)
+        assert (unknown.account, unknown.unknown_groups) == (
+            AccountKind.UNKNOWN,
+            MINE,
+        )
+        assert (again.account, again.usergroups) == (AccountKind.MEMBER, MINE)
 
 
 async def test_a_storm_of_clicks_asks_once() -> None:
@@ -328,5 +336,5 @@ async def test_who_may_decide_is_known_before_anybody_clicks(stack: Stack) -> No
             "U0DAN", user_team=TEAM, groups=[SUPPORT]
         )
 
-        assert reviewer.standing is Standing.MEMBER
+        assert reviewer.account is AccountKind.MEMBER
         assert ctx.calls() == asked == 2

@@ -13,7 +13,7 @@ from tests.bot.bot_stack import has_button
 from tests.chaos.stack import Stack
 from tests.lifetimes import listed
 from twokey.bot.ids import Action, Input
-from twokey.gateway.approvals.decisions import Click, Reconcile, Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Click, Reconcile, Reviewer
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.errors import StoreUnavailable, TwokeyError
@@ -153,7 +153,7 @@ class People:
             action_hash=approval.items[index].action_hash,
         )
         people = [
-            Reviewer(team=TEAM, user=user, name=user, standing=Standing.MEMBER)
+            Reviewer(team=TEAM, user=user, name=user, account=AccountKind.MEMBER)
             for user in REVIEWERS
         ]
 

@@ -11,7 +11,7 @@ from tests.clock.conftest import Clock
 from tests.lifetimes import lose_records, wrong_lifetimes
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, ORIGIN, Stack, open_stack
-from twokey.gateway.approvals.decisions import Approve, Click, Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Reviewer
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person
@@ -35,7 +35,7 @@ DAN = Person(team="T0", user="U0DAN", name="Dan")
 
 def reviewer(person: Person) -> Reviewer:
     """Return a person as one who may decide."""
-    return Reviewer(team=person.team, user=person.user, standing=Standing.MEMBER)
+    return Reviewer(team=person.team, user=person.user, account=AccountKind.MEMBER)
 
 
 @pytest.fixture(autouse=True)

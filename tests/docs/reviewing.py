@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.conftest import eventually
 from twokey.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Click,
     Reviewer,
     Settled,
-    Standing,
 )
 from twokey.gateway.embed import Twokey
 from twokey.gateway.protocol.records import RunRef
@@ -19,7 +19,7 @@ defaults: {tier: approve, expires_in: 1h, channel: C0APPROVALS, reviewers: [U0AN
 """
 """The start of a policy in which Ana decides."""
 
-ANA = Reviewer(team="T0", user="U0ANA", name="Ana", standing=Standing.MEMBER)
+ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 
 
 async def approve_all(tk: Twokey, home: RunRef) -> None:

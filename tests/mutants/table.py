@@ -111,7 +111,7 @@ TABLE = (
     Mutant(
         "only members decide",
         QUORUM,
-        "    return _STANDING_REASONS.get(reviewer.standing)",
+        "    return _ACCOUNT_REASONS.get(reviewer.account)",
         "    return None",
     ),
     Mutant(
@@ -464,7 +464,7 @@ TABLE = (
     Mutant(
         "who has left votes no more",
         QUORUM,
-        "    if voter.standing is not Standing.MEMBER:\n        return ()",
+        "    if voter.account is not AccountKind.MEMBER:\n        return ()",
         "    if False:\n        return ()",
         "tests/approvals",
     ),

@@ -295,7 +295,7 @@ TRUST_TABLE = (
     Mutant(
         "a job that nobody can read keeps no other waiting",
         "gateway/store/jobs.py",
-        "await self._put_aside(entry)",
+        "await self._quarantine(entry)",
         "pass",
         TAMPERED_AGENT,
     ),

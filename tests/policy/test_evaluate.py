@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import JsonValue
 
-from twokey.gateway.approvals.decisions import Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.quorum import objection
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import load_policy
@@ -165,7 +165,10 @@ def test_an_empty_or_unknown_reviewer_list_lets_nobody_approve(
 ) -> None:
     policy = Policy(version=1, tools={"t": ToolRule(reviewers=reviewers)})
     anyone = Reviewer(
-        team="T1", user="U1", usergroups=frozenset({"S1"}), standing=Standing.MEMBER
+        team="T1",
+        user="U1",
+        usergroups=frozenset({"S1"}),
+        account=AccountKind.MEMBER,
     )
 
     requirement = evaluate(policy, agent="a", tool="t", args={}).requirement

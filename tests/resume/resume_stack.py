@@ -14,12 +14,12 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from twokey.gateway.approvals.decisions import (
+    AccountKind,
     Approve,
     Click,
     Decision,
     Outcome,
     Reviewer,
-    Standing,
 )
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval, Item, Origin
@@ -50,7 +50,7 @@ tools:
   brief: {tier: approve, expires_in: 1s}
 """
 DAN = Person(team="T0", user="U0DAN", name="Dan")
-ANA = Reviewer(team="T0", user="U0ANA", name="Ana", standing=Standing.MEMBER)
+ANA = Reviewer(team="T0", user="U0ANA", name="Ana", account=AccountKind.MEMBER)
 ORIGIN = Origin(channel="C0SHOP", thread_ts="1.0")
 RULES = load_policy(POLICY, "policy.yml")
 AT_ONCE = RetrySettings(

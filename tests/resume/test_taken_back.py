@@ -7,7 +7,7 @@ import pytest
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, POLICY, Stack
-from twokey.gateway.approvals.decisions import Approve, Reject, Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Approve, Reject, Reviewer
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.policy.load import load_policy
@@ -16,7 +16,7 @@ from twokey.gateway.protocol.states import ItemState
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 EMAIL = ("email", {"to": "ana@example.org"})
-BEN = Reviewer(team="T0", user="U0BEN", name="Ben", standing=Standing.MEMBER)
+BEN = Reviewer(team="T0", user="U0BEN", name="Ben", account=AccountKind.MEMBER)
 
 
 def policy(refund: str, reviewers: str = "[U0ANA]") -> Policy:

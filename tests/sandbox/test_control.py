@@ -1,4 +1,4 @@
-"""A test can change the workspace and its fortune, in Python or over HTTP."""
+"""A test can change the workspace and its faults, in Python or over HTTP."""
 
 import asyncio
 from typing import Any

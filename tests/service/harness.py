@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import dataclass, field
 
-from twokey.gateway.approvals.decisions import Click, Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Click, Reviewer
 from twokey.gateway.approvals.record import Approval, Item, approval_of
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
@@ -50,7 +50,7 @@ DAN = Person(team="T0", user="U0DAN", name="Dan")
 
 def person(user: str) -> Reviewer:
     """Return a member of the workspace as the bot resolves them."""
-    return Reviewer(team="T0", user=user, name=user[2:], standing=Standing.MEMBER)
+    return Reviewer(team="T0", user=user, name=user[2:], account=AccountKind.MEMBER)
 
 
 ANA, BEN, CHLOE, EVE = map(person, ["U0ANA", "U0BEN", "U0CHLOE", "U0EVE"])

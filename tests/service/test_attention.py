@@ -213,7 +213,7 @@ async def test_an_approval_in_between_starts_the_row_anew(
 
     await rejected(harness, 2)
 
-    assert (await load(harness)).refusals == 2
+    assert (await load(harness)).rejections == 2
     assert await harness.reviews.freezes.frozen() == ()
 
 

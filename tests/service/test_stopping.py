@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.service.harness import ANA, BEN, CHLOE, EVE
-from twokey.gateway.approvals.decisions import Forbidden, Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.store.freezes import Scope, ScopeKind
@@ -109,12 +109,12 @@ async def test_when_nobody_is_named_only_the_machine_of_the_gateway_lifts_it(
 
 
 @pytest.mark.parametrize(
-    "standing", [one for one in Standing if one is not Standing.MEMBER]
+    "account", [one for one in AccountKind if one is not AccountKind.MEMBER]
 )
-async def test_only_members_stop_things(store: Store, standing: Standing) -> None:
+async def test_only_members_stop_things(store: Store, account: AccountKind) -> None:
     service = stops(store)
 
-    result = await service.freeze(EVERYTHING, ANA.with_(standing=standing), "")
+    result = await service.freeze(EVERYTHING, ANA.with_(account=account), "")
 
     assert isinstance(result, Forbidden)
     assert await service.frozen() == ()
@@ -142,9 +142,9 @@ async def test_who_stands_in_stops_for_a_member_only_and_the_log_says_for_whom(
 ) -> None:
     service = stops(store)
     mail = tool("send_email")
-    gone = BEN.with_(standing=Standing.DEACTIVATED)
+    gone = BEN.with_(account=AccountKind.DEACTIVATED)
     for_ben, for_gone = (EVE.with_(stands_in_for=(one,)) for one in (BEN, gone))
-    guest = for_ben.with_(standing=Standing.GUEST)
+    guest = for_ben.with_(account=AccountKind.GUEST)
 
     refused = [await service.freeze(mail, one, "") for one in (for_gone, guest)]
     await service.freeze(mail, for_ben, "odd")

@@ -11,7 +11,7 @@
 -- KEYS[7] waiting     zset    the agent's pending items
 -- KEYS[8] timers      zset    timers of the shard
 -- KEYS[9] frozen      hash    what is frozen of the tenant
--- KEYS[10] refusals   string  how many of the agent's calls were rejected in a row
+-- KEYS[10] rejections   string  how many of the agent's calls were rejected in a row
 -- KEYS[11] rejected   hash    what was rejected in this thread, and its turns since
 -- KEYS[12] failures   zset    the agent's failed executions
 -- ARGV[1] id          text    the approval

@@ -6,7 +6,7 @@
 -- KEYS[4] waiting  zset    the agent's pending items
 -- KEYS[5] asked    zset    what the agent asked people for
 -- KEYS[6] failures zset    the agent's failed executions
--- KEYS[7] refusals string  how many of the agent's calls were rejected in a row
+-- KEYS[7] rejections string  how many of the agent's calls were rejected in a row
 -- KEYS[8] rejected hash    what was rejected in the thread
 -- Returns:
 --   {"load_context", now_ms, verdicts, facts, frozen, counts, rejected}

@@ -12,7 +12,7 @@ from tests.bot.tampering import button_value, click_with, copied, expire
 from tests.conftest import eventually
 from tests.lifetimes import lose_records
 from twokey.bot.ids import Action, seal
-from twokey.gateway.approvals.decisions import Click, Edit, Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Click, Edit, Reviewer
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Verdict
 from twokey.sandbox.client import GestureFailed
@@ -279,7 +279,7 @@ async def edit_by_somebody_else(stack: Stack, verdict: Verdict) -> None:
         team=TEAM,
         user="U0BEN",
         usergroups=frozenset({"S0SUPPORT"}),
-        standing=Standing.MEMBER,
+        account=AccountKind.MEMBER,
     )
     decision = Edit(args={"amount": 449.5, "order_id": "78291"})
     outcome = await stack.reviews.decide(click, decision, ben)

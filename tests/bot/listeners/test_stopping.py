@@ -11,7 +11,7 @@ from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
 from tests.bot.test_publisher import nothing_is_left
 from twokey.bot.ids import COMMAND
-from twokey.gateway.approvals.decisions import Click, Reject, Reviewer, Standing
+from twokey.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.wire import VerdictKind
@@ -24,7 +24,7 @@ ANA = Reviewer(
     team=TEAM,
     user="U0ANA",
     usergroups=frozenset({"S0SUPPORT"}),
-    standing=Standing.MEMBER,
+    account=AccountKind.MEMBER,
 )
 LOCKED = POLICY.replace("lonely: {tier: approve,", "lonely: {reviewers: senior,")
 

@@ -12,6 +12,10 @@ LOCK ?= yes
 JOBS ?= auto
 PARALLEL := -n $(JOBS) --dist loadgroup
 
+# Images for containers often forbid it; every process of the tests, and every program
+# that one starts, would then compile all of our modules anew.
+export PYTHONDONTWRITEBYTECODE =
+
 # $(call timed,COMMAND): run it, and say at the end how long it took.
 timed = @began=$$(date +%s); $(1); ended=$$?; \
 	echo "make $@ took $$(($$(date +%s) - began)) s"; exit $$ended

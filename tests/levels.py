@@ -8,6 +8,8 @@ the shards hold each test once without a list that somebody has to keep.
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -24,14 +26,16 @@ SLOW_PATHS = frozenset(
         *("races", "sandbox/page"),
         "bot/test_lookup_failures.py",
         "bot/test_random_outages.py",
+        "cli/test_commands_alone.py",
         "resume/test_kills.py",
         "resume/test_sqlite.py",
         "stories/test_killed_in_the_middle.py",
-        "test_commands_alone.py",
     }
 )
 SLOW_MARKS = frozenset({"browser", "slow"})
 
+SHARED_MEMORY = "/dev/shm"  # noqa: S108 - folders in it are made by tempfile
+ROOM_BYTES = 4 * 1024**3
 FAST_EXAMPLES = 10
 """How many examples a property gets in the fast level."""
 
@@ -62,8 +66,30 @@ def in_shard(path: Path, shard: str) -> bool:
     return crc32(name.encode()) % count == number - 1
 
 
+def memory_folder() -> str | None:
+    """Return a folder in memory for what tests write, None where there is none.
+
+    Each write to the store and to SQLite waits until the disk has it: milliseconds on
+    a disk, thousands of times. Tests end processes, never the machine, so what a
+    process wrote is as safe in memory. Programs are started there and environments
+    filled, so it needs room and the right to run programs; in a container it often
+    has neither.
+    """
+    try:
+        found = os.statvfs(SHARED_MEMORY)
+    except OSError:
+        return None
+    has_room = found.f_bavail * found.f_frsize >= ROOM_BYTES
+    may_run = not found.f_flag & os.ST_NOEXEC
+    may_write = os.access(SHARED_MEMORY, os.W_OK | os.X_OK)
+    return SHARED_MEMORY if has_room and may_run and may_write else None
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Load the profile of the property tests."""
+    """Choose where temporary files are; load the profile of the property tests."""
+    # Other processes of tests, and the programs that tests start, inherit it.
+    if "TMPDIR" not in os.environ and (folder := memory_folder()):
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
     # How long an example takes says something about the machine and nothing about the
     # code; what has to be fast is measured in bench/.
     settings.register_profile("everything", deadline=None)

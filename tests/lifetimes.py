@@ -20,17 +20,23 @@ _HEAD = re.compile(r"(?P<base>tk:\{s\d+\}:)a:(?P<id>ap_s\d+_\w+)")
 
 
 async def wrong_lifetimes(conn: Connection) -> list[str]:
-    """Return what would live for ever, and what would end while it is needed."""
+    """Return what would live for ever, and what would end while it is needed.
+
+    This follows every test, so a few round trips ask for all keys.
+    """
     names = [text(name) for name in listed(await conn.command("KEYS", "*"))]
-    lives, needed = set[str](), set[str]()
-    for name in names:
-        left = cast("int", await conn.command("PTTL", name))
-        if not 0 <= left <= LONGEST_MS:
-            lives.add(name)
-        if (head := _HEAD.fullmatch(name)) is not None:
-            needed |= await _needed(conn, name, head["base"], head["id"])
-        if ":tm:" in name and await conn.command("HEXISTS", name, "run"):
-            needed.add(name)
+    left = await _each(conn, [["PTTL", name] for name in names])
+    lives = {
+        name
+        for name, ms in zip(names, left, strict=True)
+        if not 0 <= cast("int", ms) <= LONGEST_MS
+    }
+    needed = await _needed(
+        conn, [one for name in names if (one := _HEAD.fullmatch(name))]
+    )
+    threads = [name for name in names if ":tm:" in name]
+    runs = await _each(conn, [["HEXISTS", name, "run"] for name in threads])
+    needed |= {name for name, run in zip(threads, runs, strict=True) if run}
     leaked = [name for name in lives - needed if not is_permanent(name)]
     ending = needed & {*names} - lives
     return sorted(
@@ -39,9 +45,33 @@ async def wrong_lifetimes(conn: Connection) -> list[str]:
     )
 
 
-async def _needed(conn: Connection, head: str, base: str, approval: str) -> set[str]:
+async def _each(conn: Connection, commands: list[list[str]]) -> list[Reply]:
+    return await conn.together(*commands) if commands else []
+
+
+async def _needed(conn: Connection, heads: list[re.Match[str]]) -> set[str]:
+    """Return the keys that these approvals need."""
+    rows = [
+        ["HGETALL", key]
+        for head in heads
+        for base in [head["base"]]
+        for key in (head[0], f"{base}b:{head['id']}", f"{base}card:{head['id']}")
+    ]
+    found = [fields(reply) for reply in await _each(conn, rows)]
+    needed = set[str]()
+    for head, *three in zip(heads, found[::3], found[1::3], found[2::3], strict=True):
+        needed |= _needed_by(head, *three)
+    return needed
+
+
+def _needed_by(
+    head: re.Match[str],
+    states: Mapping[str, bytes],
+    blobs: Mapping[str, bytes],
+    card: Mapping[str, bytes],
+) -> set[str]:
     """Return the keys that an approval needs as long as an item of it is open."""
-    states = fields(await conn.command("HGETALL", head))
+    base, approval = head["base"], head["id"]
     open_ = [
         field.removesuffix(":s")
         for field, value in states.items()
@@ -49,9 +79,10 @@ async def _needed(conn: Connection, head: str, base: str, approval: str) -> set[
     ]
     if not open_:
         return set()
-    blobs = fields(await conn.command("HGETALL", f"{base}b:{approval}"))
-    card = fields(await conn.command("HGETALL", f"{base}card:{approval}"))
-    found = {head, *(f"{base}{kind}:{approval}" for kind in ("b", "card", "seen_by"))}
+    found = {
+        head[0],
+        *(f"{base}{kind}:{approval}" for kind in ("b", "card", "seen_by")),
+    }
     found |= {f"{base}{field}" for field in card if field.startswith("at:")}
     run, turn, _ = (text(blobs.get("of")) or "- - ").split(" ", 2)
     found |= {f"{base}{kind}:{run}" for kind in ("run", "open")}

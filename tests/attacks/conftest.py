@@ -21,6 +21,18 @@ async def stack(store: Store) -> AsyncIterator[Stack]:
         yield Stack(sandbox, store)
 
 
+@pytest.fixture
+async def patient_stack(store: Store, valkey_url: str) -> AsyncIterator[Stack]:
+    """Give a stack whose leases last as long as they do in production.
+
+    For calls whose cards take seconds to draw on a busy machine.
+    """
+    opened = Store(valkey_url)
+    async with Sandbox() as sandbox:
+        yield Stack(sandbox, opened)
+    await opened.close()
+
+
 @pytest.fixture(params=["http", "socket"])
 async def each_stack(
     store: Store, request: pytest.FixtureRequest

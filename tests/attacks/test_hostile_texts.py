@@ -58,6 +58,7 @@ def evil_policy() -> str:
     )
 
 
+@pytest.mark.slow
 async def test_nothing_that_others_write_is_ever_markup_on_the_wire(
     stack: Stack, unlimited: None
 ) -> None:
@@ -297,9 +298,11 @@ async def test_what_is_too_large_or_no_json_is_denied_and_never_shown(
         assert not [c for c in stack.sandbox.calls if c.method == "chat.postMessage"]
 
 
+@pytest.mark.slow
 async def test_many_calls_with_much_in_them_leave_every_card_within_slacks_limits(
-    stack: Stack,
+    patient_stack: Stack,
 ) -> None:
+    stack = patient_stack
     odd: list[Any] = [
         {f"k{n}": n for n in range(2_000)},
         {"k" * 20_000: "v"},

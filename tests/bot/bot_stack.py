@@ -6,7 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from twokey.bot.app import SlackBot
@@ -64,6 +64,7 @@ tools:
   lonely: {tier: approve, channel: C0PRIVATE}
   no_edits: {tier: approve, allow: [approve, reject]}
 """
+RULES = load_policy(POLICY, "policy.yml")
 REFUND: Args = {"amount": 899, "order_id": "78291"}
 
 
@@ -74,7 +75,7 @@ class Stack:
     sandbox: Sandbox
     store: Store
     mode: SlackMode = SlackMode.HTTP
-    policy: Policy = field(default_factory=lambda: load_policy(POLICY, "policy.yml"))
+    policy: Policy = RULES
     bot: SlackBot | None = None
 
     def __post_init__(self) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from twokey.gateway.approvals.decisions import AccountKind, Click, Reviewer
 from twokey.gateway.approvals.record import Approval, Item, approval_of
@@ -45,6 +45,7 @@ tools:
   wire_money: {tier: escalate}
   drop_table: {tier: deny}
 """
+RULES = load_policy(POLICY, "policy.yml")
 DAN = Person(team="T0", user="U0DAN", name="Dan")
 
 
@@ -61,7 +62,7 @@ class ServiceHarness:
     """Agents and reviewers of one store, under one policy that may change."""
 
     store: Store
-    policy: Policy = field(default_factory=lambda: load_policy(POLICY, "policy.yml"))
+    policy: Policy = RULES
 
     def __post_init__(self) -> None:
         self.agents = AgentService(self.store, lambda: self.policy)

@@ -14,8 +14,9 @@ JOB = Job(kind=JobKind.START, tenant="default", agent="x", thread="t", input="hi
 
 @pytest.fixture
 async def queue(store: Store) -> JobQueue:
-    """Give an empty queue."""
-    queue = store.queue(store.keys_of_tenant("default"))
+    """Give an empty queue; however slow the machine is, nobody takes a job over."""
+    keys = store.keys_of_tenant("default")
+    queue = JobQueue(store.conn, keys, lease_ms=60_000)
     await queue.prepare()
     return queue
 

@@ -21,7 +21,7 @@ from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.card_updater import CardUpdater
 from twokey.bot.delivery.event_dispatcher import EventDispatcher
 from twokey.bot.delivery.publisher import Publisher
-from twokey.bot.identity import identify, no_slack
+from twokey.bot.identity import answered, identify
 from twokey.bot.ids import key_id
 from twokey.bot.ingress import EVENTS_PATH, Ingress
 from twokey.bot.judging_again import outdated
@@ -33,7 +33,7 @@ from twokey.bot.membership import Membership
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.sockets import Sockets
 from twokey.bot.tasks import Tasks
-from twokey.bot.web import Slack, SlackError, SlackRefused
+from twokey.bot.web import Slack, SlackRefused
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.config import SlackMode
 from twokey.gateway.errors import SettingsError, StoreUnavailable
@@ -232,15 +232,13 @@ class SlackBot:
         )
         opening.push_async_callback(sockets.close)
         try:
-            await sockets.open(self._config.sockets)
+            await answered(lambda: sockets.open(self._config.sockets), self._config)
         except SlackRefused as error:
             raise SettingsError(
                 f"Slack refused SLACK_APP_TOKEN ({error.error!r}); it has to be an "
                 "app-level token with the scope 'connections:write', from "
                 "api.slack.com/apps, 'Basic Information'."
             ) from error
-        except SlackError as error:
-            raise no_slack(self._config, error) from error
         self._sockets = sockets
 
     async def _beside(self) -> dict[str, object]:

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
 from twokey.bot.config import BotConfig
 from twokey.bot.manifest import SCOPES
-from twokey.bot.web import Slack, SlackError, SlackRefused, text_at
+from twokey.bot.web import RateLimited, Slack, SlackError, SlackRefused, text_at
 from twokey.gateway.errors import SettingsError
+
+START_WITHIN_S = 120.0
+"""How long a bot that starts asks a Slack that does not answer."""
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +36,16 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
     """Ask Slack who the bot is and what it may do.
 
     Raises:
-        SettingsError: the token is wrong, of another workspace, or lacks scopes.
+        SettingsError: the token is wrong, of another workspace, or lacks scopes; or
+            Slack does not answer in time.
     """
     try:
-        reply, granted = await slack.test()
+        reply, granted = await answered(slack.test, config)
     except SlackRefused as error:
         raise SettingsError(
             f"Slack refused SLACK_BOT_TOKEN ({error.error!r}); copy the Bot User OAuth "
             "Token (xoxb-…) from api.slack.com/apps, 'OAuth & Permissions'."
         ) from error
-    except SlackError as error:
-        raise no_slack(config, error) from error
     missing = sorted(set(SCOPES) - granted) if granted else []
     if missing:
         raise SettingsError(
@@ -56,9 +67,27 @@ async def identify(slack: Slack, config: BotConfig) -> Identity:
     )
 
 
-def no_slack(config: BotConfig, error: SlackError) -> SettingsError:
-    """Return what to tell an operator when Slack cannot be reached."""
-    return SettingsError(
-        f"Slack does not answer at {config.api_url!r} ({error}); check the network, "
-        "the proxy, and 'slack.api_url' (TWOKEY_SLACK_API_URL)."
-    )
+async def answered(ask: Callable[[], Awaitable[T]], config: BotConfig) -> T:
+    """Ask Slack until it answers: it may be away while the bot starts.
+
+    Raises:
+        SlackRefused: Slack answered, and refused.
+        SettingsError: it did not answer within `START_WITHIN_S`; says what to check.
+    """
+    deadline, pause_s = time.monotonic() + START_WITHIN_S, _FIRST_PAUSE_S
+    while True:
+        try:
+            return await ask()
+        except SlackRefused:
+            raise
+        except SlackError as error:
+            wait_s = error.retry_after_s if isinstance(error, RateLimited) else pause_s
+            silent = SettingsError(
+                f"Slack does not answer at {config.api_url!r} ({error}); check the "
+                "network, the proxy, and 'slack.api_url' (TWOKEY_SLACK_API_URL)."
+            )
+            if time.monotonic() + wait_s > deadline:
+                raise silent from error
+            logger.warning("bot.waits_for_slack again_in_s=%.1f why=%s", wait_s, silent)
+        await asyncio.sleep(wait_s)
+        pause_s = min(pause_s * 2, _LONGEST_PAUSE_S)

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol, cast
 
+import aiohttp
 from slack_sdk.socket_mode.aiohttp import SocketModeClient
 from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
 from twokey.bot.ingress import Answer, Nonces
-from twokey.bot.web import Slack
+from twokey.bot.web import Slack, SlackSilent
 from twokey.gateway.errors import StoreUnavailable
 
 logger = logging.getLogger(__name__)
@@ -94,18 +95,23 @@ class Sockets:
         self._clients: list[_Socket] = []
 
     async def open(self, count: int) -> None:
-        """Open connections.
+        """Open connections until there are so many.
 
         Raises:
-            SlackError: when Slack gives no address for the first one.
+            SlackError: when Slack gives no address, or nobody answers there.
         """
-        for _ in range(count):
+        while len(self._clients) < count:
             url = await self._slack.open_socket(self._app_token)
             client = cast("_Socket", self._client())
             client.wss_uri = url
             client.socket_mode_request_listeners.append(self._receive)
+            try:
+                await client.connect()
+            except (aiohttp.ClientError, OSError, TimeoutError) as error:
+                await client.close()
+                problem = f"no connection ({type(error).__name__})"
+                raise SlackSilent("apps.connections.open", problem) from error
             self._clients.append(client)
-            await client.connect()
 
     def _client(self) -> SocketModeClient:
         return SocketModeClient(

@@ -15,6 +15,9 @@ from twokey.gateway.store.keys import is_permanent
 LONGEST_MS = int(timedelta(days=400).total_seconds() * 1000)
 """A lifetime beyond this is none: no test sets one."""
 
+GONE = -2
+"""What PTTL says of a key that has ended since it was listed."""
+
 OPEN = {b"pending", b"authorized", b"executing", b"in_doubt"}
 _HEAD = re.compile(r"(?P<base>tk:\{s\d+\}:)a:(?P<id>ap_s\d+_\w+)")
 
@@ -29,7 +32,7 @@ async def wrong_lifetimes(conn: Connection) -> list[str]:
     lives = {
         name
         for name, ms in zip(names, left, strict=True)
-        if not 0 <= cast("int", ms) <= LONGEST_MS
+        if ms != GONE and not 0 <= cast("int", ms) <= LONGEST_MS
     }
     needed = await _needed(
         conn, [one for name in names if (one := _HEAD.fullmatch(name))]

@@ -14,6 +14,7 @@ import pytest
 from tests.bot.bot_stack import CHANNEL, Stack
 from tests.bot.signed import interaction, post_signed
 from tests.conftest import eventually
+from twokey.bot import identity
 from twokey.bot.config import BotConfig
 from twokey.bot.ids import Action
 from twokey.bot.tasks import Tasks
@@ -72,10 +73,12 @@ async def revoke(stack: Stack) -> None:
 )
 async def test_a_start_that_cannot_work_says_what_to_do(
     stack: Stack,
+    monkeypatch: pytest.MonkeyPatch,
     harm: Callable[[Stack], Awaitable[None]] | None,
     changes: dict[str, Any],
     words: str,
 ) -> None:
+    monkeypatch.setattr(identity, "START_WITHIN_S", 0.0)
     if harm is not None:
         await harm(stack)
 
@@ -117,8 +120,30 @@ async def test_in_socket_mode_a_port_in_use_ends_nothing_but_the_health_endpoint
     assert f"Port {port} on 127.0.0.1 is in use" in caplog.text
 
 
-async def test_a_slack_that_gives_no_socket_is_named(stack: Stack) -> None:
-    stack.sandbox.faults.plan("http_500", "apps.connections.open")
+@pytest.mark.parametrize("method", ["auth.test", "apps.connections.open"])
+async def test_a_slack_that_is_away_while_the_bot_starts_is_asked_again(
+    stack: Stack,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+) -> None:
+    monkeypatch.setattr(identity, "_FIRST_PAUSE_S", 0.01)
+    for fault in ("http_500", "rate_limit", "http_500"):
+        stack.sandbox.faults.plan(fault, method)
+
+    async with stack.running(mode=SlackMode.SOCKET):
+        card = await stack.card(await stack.refund())
+
+    assert card
+    assert "Slack does not answer" in caplog.text
+
+
+@pytest.mark.parametrize("method", ["auth.test", "apps.connections.open"])
+async def test_a_slack_that_stays_away_is_named(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    monkeypatch.setattr(identity, "START_WITHIN_S", 0.0)
+    stack.sandbox.faults.plan("http_500", method)
 
     with pytest.raises(SettingsError, match="Slack does not answer"):
         async with stack.running(mode=SlackMode.SOCKET):

@@ -63,6 +63,7 @@ async def run(plan: Plan, folder: Path, say: Callable[[str], object]) -> Verdict
             say(line)
         say(f"faults: {dict(chaos.counts)}")
         wrong = [repr(one) for one in results if isinstance(one, Exception)]
+        wrong += everything.ended()
         wrong += await oracle.wait_for_cards(people)
         undecided = len(await oracle.open_approvals(people))
         wrong += await oracle.wait_for_ends(everything, people)

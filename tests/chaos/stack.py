@@ -45,6 +45,7 @@ class Member:
     settings: Settings
     cuts: dict[str, Cut]
     process: multiprocessing.process.BaseProcess | None = None
+    is_ending: bool = False
 
     def start(self) -> None:
         """Start the process; it is ready a while later."""
@@ -52,9 +53,11 @@ class Member:
             target=process.main, args=(self.settings,), daemon=True
         )
         self.process.start()
+        self.is_ending = False
 
     async def end(self, how: signal.Signals) -> None:
         """End the process and start it again; a polite end may take a while."""
+        self.is_ending = True
         self.send(signal.SIGCONT)
         self.send(how)
         await self.gone()
@@ -67,9 +70,15 @@ class Member:
             self.process.kill()
             await asyncio.to_thread(self.process.join)
 
+    @property
+    def is_alive(self) -> bool:
+        """Say whether the process runs, or is paused."""
+        return self.process is not None and self.process.is_alive()
+
     def send(self, how: signal.Signals) -> None:
         """Send a signal to the process, if it lives."""
-        if self.process is not None and self.process.is_alive():
+        if self.is_alive:
+            assert self.process
             assert self.process.pid
             with suppress(ProcessLookupError):
                 os.kill(self.process.pid, how)
@@ -136,8 +145,18 @@ class Stack:
         self.sandbox.faults.clear()
         for member in self.members.values():
             member.send(signal.SIGCONT)
+            if member.is_ending and not member.is_alive:
+                member.start()
             for cut in member.cuts.values():
                 cut.open()
+
+    def ended(self) -> list[str]:
+        """Return the processes that ended by themselves; nobody starts them again."""
+        return [
+            f"{name} ended by itself"
+            for name, member in self.members.items()
+            if not member.is_alive and not member.is_ending
+        ]
 
     async def close(self) -> None:
         """End every process."""

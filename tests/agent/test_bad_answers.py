@@ -64,6 +64,7 @@ def _fuzzed(dice: random.Random, action_hash: str) -> Any:
     return answer
 
 
+@pytest.mark.slow
 async def test_a_thousand_bad_answers_run_nothing_and_brick_nothing(
     effects: Effects, memory: InMemorySaver
 ) -> None:

@@ -370,6 +370,7 @@ async def test_a_claim_for_anything_but_this_call_does_not_run(
     assert gateway.calls["release"] == 1
 
 
+@pytest.mark.slow
 async def test_the_authorization_of_another_call_does_not_run(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:

@@ -62,6 +62,7 @@ def harness(store: Store) -> ServiceHarness:
     return ServiceHarness(store, load_policy(COUNTED, "policy.yml"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", shapes([]))
 async def test_one_document_is_shown_hashed_counted_and_run(
     harness: ServiceHarness, shape: str

@@ -57,6 +57,7 @@ async def _cut_off(
     return gateway, graph, model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", ["alone", "deepagents"])
 async def test_results_are_put_back_and_the_rest_is_superseded(
     runner: Runner, saver: Any, effects: Effects, beside: str

@@ -75,6 +75,7 @@ async def test_steps_of_one_body_are_told_apart(body: Body, amounts: list[int]) 
     assert [one.state for one in gateway.items.values()] == [ItemState.EXECUTED] * 3
 
 
+@pytest.mark.slow
 async def test_an_attempt_by_a_retry_policy_repeats_no_step() -> None:
     gateway, ledger, attempts = FakeGateway(), Ledger(), list[int]()
 

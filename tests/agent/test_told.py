@@ -83,6 +83,7 @@ async def _conversation(
     return model, gateway
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mix", MIXES)
 async def test_every_input_states_every_edit_once_in_a_form_every_provider_takes(
     runner: Runner, memory: InMemorySaver, effects: Effects, mix: str

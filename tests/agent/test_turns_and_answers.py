@@ -94,6 +94,7 @@ async def test_the_question_names_the_call_and_the_answers_it_takes(
     assert {"approve", "reject", "expired", "superseded"} <= set(allowed)
 
 
+@pytest.mark.slow
 async def test_each_answer_has_its_own_end_and_only_approved_calls_run(
     runner: Runner, saver: Any, effects: Effects
 ) -> None:

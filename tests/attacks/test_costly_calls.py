@@ -90,6 +90,7 @@ def test_a_list_is_looked_through_for_doubles_at_once() -> None:
     assert argument_errors(schema, {"x": [1, True, "1", [1]]}) == {}
 
 
+@pytest.mark.slow
 def test_a_schema_that_refers_to_itself_is_not_followed_for_ever() -> None:
     """Pydantic writes such a one for a union of two models that hold each other."""
     kinds: list[JsonObject] = [

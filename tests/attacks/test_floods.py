@@ -30,6 +30,7 @@ def place_of(stack: Stack) -> tuple[str, int]:
     return host, int(port)
 
 
+@pytest.mark.slow
 async def test_a_thousand_clicks_at_once_decide_once_and_all_are_answered(
     stack: Stack, unlimited: None
 ) -> None:
@@ -77,6 +78,7 @@ HEAD = b"POST /slack/events HTTP/1.1\r\nHost: x\r\n"
 MEGABYTE = 1024 * 1024
 
 
+@pytest.mark.slow
 async def test_giant_requests_are_refused_and_cost_little(stack: Stack) -> None:
     bomb = zlib.compress(b"\x00" * 64 * MEGABYTE)
     chunk = b"10000\r\n" + b"x" * 0x10000 + b"\r\n"

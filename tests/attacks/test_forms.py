@@ -136,6 +136,7 @@ SPOILS: list[Spoil] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", [View.EDIT, View.REJECT, View.RESPOND, View.DETAILS])
 async def test_a_form_that_was_meddled_with_records_nothing(
     stack: Stack, view: View
@@ -152,6 +153,7 @@ async def test_a_form_that_was_meddled_with_records_nothing(
             assert is_same(await trace(stack, verdict), before), spoil
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("view", [View.EDIT, View.REJECT, View.RESPOND])
 @pytest.mark.parametrize("moment", ["decided", "edited", "expired"])
 async def test_a_form_that_was_overtaken_records_nothing(

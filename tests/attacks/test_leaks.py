@@ -95,6 +95,7 @@ def field(view: Any, name: str) -> str:
     raise LookupError(name)
 
 
+@pytest.mark.slow
 async def test_no_argument_and_no_secret_reaches_a_log_an_event_or_a_fallback(
     stack: Stack, unlimited: None, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -127,6 +128,7 @@ async def test_no_argument_and_no_secret_reaches_a_log_an_event_or_a_fallback(
         assert secret not in repr(stack.config)
 
 
+@pytest.mark.slow
 async def test_what_the_policy_hides_is_in_no_card_form_note_or_message(
     stack: Stack, unlimited: None
 ) -> None:
@@ -156,6 +158,7 @@ async def stream(stack: Shop, key: str) -> str:
     return str(await stack.store.conn.command("XRANGE", key, "-", "+"))
 
 
+@pytest.mark.slow
 async def test_an_agents_words_about_arguments_are_in_no_audit_entry(
     shop_stack: Shop,
 ) -> None:
@@ -169,6 +172,7 @@ async def test_an_agents_words_about_arguments_are_in_no_audit_entry(
     assert CANARY not in await stream(shop_stack, shop_stack.keys.audit)
 
 
+@pytest.mark.slow
 async def test_an_error_that_quotes_arguments_is_logged_without_them(
     shop_stack: Shop,
     caplog: pytest.LogCaptureFixture,

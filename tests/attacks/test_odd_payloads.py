@@ -61,6 +61,7 @@ async def good_click(stack: Stack) -> tuple[Any, Payload]:
     return verdict, click_payload(card["ts"], Action.APPROVE, value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", DECISIVE)
 async def test_a_click_with_anything_else_in_a_decisive_place_changes_nothing(
     stack: Stack, place: str
@@ -77,6 +78,7 @@ async def test_a_click_with_anything_else_in_a_decisive_place_changes_nothing(
             assert await trace(stack, verdict) == before, ascii((place, odd))
 
 
+@pytest.mark.slow
 async def test_odd_things_beside_what_a_click_says_break_nothing(stack: Stack) -> None:
     async with stack.running():
         verdict, good = await good_click(stack)

@@ -77,6 +77,7 @@ async def paused(stack: Stack, *calls: tuple[str, dict[str, Any]]) -> list[Item]
         return await stack.asked(len(calls) or 1)
 
 
+@pytest.mark.slow
 async def test_an_answer_that_nobody_gave_runs_nothing(stack: Stack) -> None:
     [item] = await paused(stack)
     state = await stack.runner.probe("t1")
@@ -92,6 +93,7 @@ async def test_an_answer_that_nobody_gave_runs_nothing(stack: Stack) -> None:
     assert sample_tools.ledger() == []
 
 
+@pytest.mark.slow
 async def test_answers_of_every_wrong_shape_run_nothing_and_brick_nothing(
     stack: Stack,
 ) -> None:
@@ -129,6 +131,7 @@ async def test_answers_of_every_wrong_shape_run_nothing_and_brick_nothing(
     ]
 
 
+@pytest.mark.slow
 async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
     stack: Stack,
 ) -> None:
@@ -151,6 +154,7 @@ async def test_a_thread_whose_record_nobody_can_read_goes_on_without_it(
     assert [line.split()[0] for line in sample_tools.ledger()] == ["email"]
 
 
+@pytest.mark.slow
 async def test_arguments_swapped_in_the_checkpoint_do_not_run(stack: Stack) -> None:
     [item] = await paused(stack)
     graph = graph_of(stack)
@@ -170,6 +174,7 @@ async def test_arguments_swapped_in_the_checkpoint_do_not_run(stack: Stack) -> N
     assert sample_tools.ledger() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["run", "hold"])
 async def test_a_verdict_forged_into_the_checkpoint_clears_nothing(
     stack: Stack, kind: str
@@ -207,6 +212,7 @@ async def test_an_agent_without_its_middleware_runs_no_guarded_tool(
     assert sample_tools.ledger() == []
 
 
+@pytest.mark.slow
 async def test_an_old_checkpoint_that_is_run_again_executes_nothing_again(
     stack: Stack,
 ) -> None:
@@ -224,6 +230,7 @@ async def test_an_old_checkpoint_that_is_run_again_executes_nothing_again(
     assert "refunded 78291 899" in str(end["messages"][-1].text)
 
 
+@pytest.mark.slow
 async def test_a_thread_that_was_copied_under_another_name_executes_nothing(
     stack: Stack,
 ) -> None:
@@ -320,6 +327,7 @@ async def test_words_that_look_like_ours_are_not_told_as_ours(listener: Stack) -
     assert notices() == []
 
 
+@pytest.mark.slow
 async def test_a_true_edit_is_told_beside_a_lie(listener: Stack) -> None:
     async with listener.working():
         await listener.ask(("lying", {"order": "1"}))

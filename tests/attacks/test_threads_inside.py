@@ -51,6 +51,7 @@ async def stack(
         yield Stack(store, LangGraphLocal(attached(graph, saver)))
 
 
+@pytest.mark.slow
 async def test_whoever_asked_outside_is_a_principal_in_that_thread_too(
     stack: Stack,
 ) -> None:
@@ -115,6 +116,7 @@ async def hand_on_by_run(task: str) -> str:
     return "handed on"
 
 
+@pytest.mark.slow
 async def test_a_run_that_a_tool_starts_knows_them_too(
     store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

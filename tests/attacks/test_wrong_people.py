@@ -56,6 +56,7 @@ NOBODY = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", NOBODY)
 async def test_whoever_may_not_decide_cannot_by_any_button(
     stack: Stack, who: str
@@ -117,6 +118,7 @@ async def test_a_reviewer_whose_account_is_at_home_elsewhere_is_a_stranger(
         assert (status, await trace(stack, verdict)) == (200, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", ["revoked", "left", "silent", "slow", "lost"])
 async def test_who_lost_the_role_with_the_form_open_is_refused(
     stack: Stack, spoil: str

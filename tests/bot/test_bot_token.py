@@ -27,6 +27,7 @@ async def is_not_ready(stack: Stack) -> bool:
     return (await readiness(stack))[0] == 503
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [SlackMode.HTTP, SlackMode.SOCKET])
 @pytest.mark.parametrize("event", ["tokens_revoked", "app_uninstalled"])
 async def test_an_event_that_the_token_is_gone_turns_readiness_off(

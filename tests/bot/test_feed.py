@@ -80,6 +80,7 @@ async def test_cards_and_calls_for_people_are_seen_behind_any_number_of_lines(
     assert all(topic.is_card_due for topic in queue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_restarted", [False, True])
 async def test_lines_that_had_to_wait_are_said_in_order_and_once(
     outbox: Outbox, monkeypatch: pytest.MonkeyPatch, *, is_restarted: bool

@@ -317,6 +317,7 @@ async def test_a_client_that_never_ends_its_header_is_cut_off(
         writer.close()
 
 
+@pytest.mark.slow
 async def test_a_client_that_never_ends_its_body_is_told_408(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

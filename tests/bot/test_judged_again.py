@@ -88,6 +88,7 @@ async def superseded(stack: Stack, verdict: Verdict) -> None:
     assert not (await stack.approval(verdict)).items[0].is_pending
 
 
+@pytest.mark.slow
 async def test_a_later_call_raises_an_earlier_card_before_any_click(
     stack: Stack,
 ) -> None:
@@ -108,6 +109,7 @@ async def test_a_later_call_raises_an_earlier_card_before_any_click(
         assert await state(stack, first) is ItemState.AUTHORIZED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", [rejected, expired, withdrawn, superseded])
 async def test_the_card_falls_back_when_the_later_call_is_over(
     stack: Stack, ends: Callable[[Stack, Verdict], Awaitable[None]]
@@ -126,6 +128,7 @@ async def test_the_card_falls_back_when_the_later_call_is_over(
         assert await state(stack, first) is ItemState.AUTHORIZED
 
 
+@pytest.mark.slow
 async def test_who_approved_while_two_were_needed_settles_it_when_one_is_enough(
     stack: Stack,
 ) -> None:
@@ -144,6 +147,7 @@ async def test_who_approved_while_two_were_needed_settles_it_when_one_is_enough(
         assert await state(stack, first) is ItemState.AUTHORIZED
 
 
+@pytest.mark.slow
 async def test_a_card_says_when_the_policy_allows_its_call_no_longer(
     stack: Stack,
 ) -> None:
@@ -164,6 +168,7 @@ async def test_a_card_says_when_the_policy_allows_its_call_no_longer(
         await stack.card(first, needs_one)
 
 
+@pytest.mark.slow
 async def test_calls_that_change_nothing_redraw_nothing(stack: Stack) -> None:
     async with stack.running():
         first = await stack.refund(amount=300)
@@ -183,6 +188,7 @@ async def test_calls_that_change_nothing_redraw_nothing(stack: Stack) -> None:
     assert not [blocks for blocks in updated if "elsewhere-1" in blocks]
 
 
+@pytest.mark.slow
 async def test_a_bot_that_was_away_finds_the_cards_that_are_judged_otherwise(
     stack: Stack,
 ) -> None:
@@ -219,6 +225,7 @@ async def test_a_click_counts_as_judged_now_whatever_its_card_shows(
         assert await state(stack, first) is ItemState.PENDING
 
 
+@pytest.mark.slow
 async def test_a_card_that_is_gone_is_redrawn_once_for_each_judgement(
     stack: Stack,
 ) -> None:

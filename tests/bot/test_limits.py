@@ -99,6 +99,7 @@ class Shown:
     updates: int = 0
 
 
+@pytest.mark.slow
 def test_200_decisions_in_a_minute_are_all_shown_within_five() -> None:
     clock, shown = Hands(), Shown()
     queue = OutboxQueue(clock.now)

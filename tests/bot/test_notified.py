@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack, says
 from tests.bot.test_publisher import calls, nothing_is_left
 from tests.conftest import eventually
@@ -131,6 +133,7 @@ async def test_an_edit_that_raises_a_call_notifies_those_who_decide_it_then(
         assert len(await notified(stack, "U0BEN", "🔔 This needs your")) == 1
 
 
+@pytest.mark.slow
 async def test_who_is_needed_because_of_another_call_is_notified_once(
     stack: Stack,
 ) -> None:
@@ -190,6 +193,7 @@ async def test_an_approval_that_is_taken_back_notifies_people_again(
         assert await notified(stack, "U0BEN", "was taken back")
 
 
+@pytest.mark.slow
 async def test_nobody_counts_as_mentioned_before_slack_took_the_message(
     stack: Stack,
 ) -> None:
@@ -212,6 +216,7 @@ async def test_nobody_counts_as_mentioned_before_slack_took_the_message(
         assert await asked() == {"support", "senior"}
 
 
+@pytest.mark.slow
 async def test_a_policy_may_leave_people_in_peace(stack: Stack) -> None:
     quiet = POLICY.replace(
         "support: {usergroups: [S0SUPPORT], users: [U0DAN]}",

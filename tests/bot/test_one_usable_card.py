@@ -22,6 +22,7 @@ from twokey.gateway.store.cards import CardPlace, CardStore
 BOT, GENERAL = "U0TWOKEY", "C0GENERAL"
 
 
+@pytest.mark.slow
 async def test_a_copy_whose_answer_was_lost_counts_no_more_once_the_fallback_has_it(
     stack: Stack,
 ) -> None:
@@ -45,6 +46,7 @@ async def test_a_copy_whose_answer_was_lost_counts_no_more_once_the_fallback_has
         assert (await stack.approval(verdict)).items[0].state is ItemState.AUTHORIZED
 
 
+@pytest.mark.slow
 async def test_a_card_is_posted_once_when_its_place_cannot_be_kept_at_once(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +71,7 @@ async def test_a_card_is_posted_once_when_its_place_cannot_be_kept_at_once(
         assert place.rev == (await stack.approval(verdict)).rev
 
 
+@pytest.mark.slow
 async def test_what_a_paused_publisher_shows_late_is_drawn_again(stack: Stack) -> None:
     async with stack.running():
         (verdict,) = await stack.submit(("wire_money", {}))
@@ -142,6 +145,7 @@ async def test_a_card_that_is_posted_by_two_at_once_has_one_copy_in_the_end(
         assert not (await stack.approval(verdict)).items[0].is_pending
 
 
+@pytest.mark.slow
 async def test_an_answer_without_a_message_registers_no_place(stack: Stack) -> None:
     stack.sandbox.faults.plan("malformed", POST)
     async with stack.running():

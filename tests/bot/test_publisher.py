@@ -95,6 +95,7 @@ async def test_an_event_that_a_dead_publisher_took_is_said_by_the_next(
         await nothing_is_left(stack)
 
 
+@pytest.mark.slow
 async def test_a_card_whose_posting_got_no_answer_is_posted_again_and_one_counts(
     stack: Stack,
 ) -> None:
@@ -116,6 +117,7 @@ async def test_a_card_whose_posting_got_no_answer_is_posted_again_and_one_counts
         assert not (await stack.approval(verdict)).items[0].is_pending
 
 
+@pytest.mark.slow
 async def test_a_click_on_a_card_whose_answer_was_lost_makes_it_the_card(
     stack: Stack,
 ) -> None:
@@ -158,6 +160,7 @@ async def test_a_surplus_copy_is_taken_down(stack: Stack) -> None:
     assert await stack.cards(verdict) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["http_500", "reset"])
 async def test_an_outage_of_slack_loses_nothing(stack: Stack, fault: str) -> None:
     stack.sandbox.faults.plan(fault, POST, calls=2)
@@ -168,6 +171,7 @@ async def test_an_outage_of_slack_loses_nothing(stack: Stack, fault: str) -> Non
         await stack.card(second)
 
 
+@pytest.mark.slow
 async def test_slack_is_left_alone_for_as_long_as_it_asks(stack: Stack) -> None:
     stack.sandbox.faults.plan("rate_limit", POST, seconds=1)
     async with stack.running():
@@ -180,6 +184,7 @@ async def test_slack_is_left_alone_for_as_long_as_it_asks(stack: Stack) -> None:
         assert posts[1] - posts[0] >= 1
 
 
+@pytest.mark.slow
 async def test_several_changes_are_one_update(stack: Stack) -> None:
     stack.sandbox.faults.plan("rate_limit", UPDATE, seconds=1)
     async with stack.running():
@@ -275,6 +280,7 @@ def close_window(stack: Stack, card: JsonObject) -> None:
     stack.sandbox.control.edit_window(0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "place"),
     [(archive, "D0DAN"), (remove, "D0DAN"), (close_window, CHANNEL)],
@@ -362,6 +368,7 @@ async def test_two_bots_post_one_card(stack: Stack) -> None:
         assert len(await stack.cards(verdict)) == 1
 
 
+@pytest.mark.slow
 async def test_when_the_leading_bot_stops_the_other_takes_over(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store.outbox import Outbox
 
 
+@pytest.mark.slow
 async def test_who_lost_the_lease_asks_for_it_again(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -92,6 +93,7 @@ async def test_a_bot_that_slack_refuses_goes_on_when_it_is_helped(
         await stack.card(verdict)
 
 
+@pytest.mark.slow
 async def test_a_line_of_history_that_is_refused_is_dropped(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:

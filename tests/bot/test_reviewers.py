@@ -283,6 +283,7 @@ async def test_one_group_that_stays_unknown_leaves_the_others_known() -> None:
         assert reviewer.unknown_groups == {SENIOR}
 
 
+@pytest.mark.slow
 async def test_a_slow_slack_costs_the_answer_and_not_the_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -164,6 +164,7 @@ async def test_an_outage_is_edited_by_another_bot_after_a_restart(run: Run) -> N
     assert CANARY not in str(parked)
 
 
+@pytest.mark.slow
 async def test_an_outage_stays_one_message_when_its_place_cannot_be_kept_at_once(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,6 +188,7 @@ async def test_an_outage_stays_one_message_when_its_place_cannot_be_kept_at_once
     assert len(await run.messages()) == 1
 
 
+@pytest.mark.slow
 async def test_a_copy_whose_answer_was_lost_says_only_what_stays_true(
     run: Run,
 ) -> None:
@@ -236,6 +238,7 @@ async def test_whoever_asked_tries_again_and_the_message_says_so(run: Run) -> No
     assert tried["ts"] == parked["ts"] == again["ts"]
 
 
+@pytest.mark.slow
 async def test_a_run_that_was_not_asked_for_in_slack_is_told_under_its_newest_card(
     run: Run,
 ) -> None:

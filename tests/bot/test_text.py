@@ -345,6 +345,7 @@ def test_looking_for_mixed_alphabets_never_crashes(text: str) -> None:
     assert all(len(found.scripts) > 1 for found in mixed_script_warnings(text))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [

@@ -76,6 +76,7 @@ async def is_missed(stack: Stack, verdict: Verdict) -> bool:
     return approval.id in missing
 
 
+@pytest.mark.slow
 async def test_the_card_appears_when_the_bot_is_invited_without_a_restart(
     stack: Stack,
 ) -> None:
@@ -116,6 +117,7 @@ async def test_a_restart_after_the_invitation_posts_the_card(stack: Stack) -> No
     assert len(await told_of(stack, "cannot be posted")) == 1
 
 
+@pytest.mark.slow
 async def test_a_card_without_a_channel_is_told_once_through_restarts(
     stack: Stack,
 ) -> None:
@@ -204,6 +206,7 @@ def archive(stack: Stack) -> None:
     stack.sandbox.control.archive(CHANNEL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("harm", [leave, archive])
 async def test_a_card_whose_channel_is_closed_moves_to_the_fallback(
     stack: Stack, harm: Callable[[Stack], None]
@@ -265,6 +268,7 @@ async def vote(stack: Stack, verdict: Verdict) -> None:
     assert outcome.kind == "voted"
 
 
+@pytest.mark.slow
 async def test_a_card_that_expired_unseen_is_told_and_tried_no_longer(
     stack: Stack,
 ) -> None:

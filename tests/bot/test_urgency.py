@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.test_publisher import calls, nothing_is_left, put
 from twokey.gateway.approvals.events import EventName
@@ -27,6 +29,7 @@ async def test_a_card_does_not_wait_behind_words_of_the_same_channel(
         assert words <= 2, f"{words} answers were posted while a card waited"
 
 
+@pytest.mark.slow
 async def test_every_answer_of_many_agents_is_posted_in_the_end(stack: Stack) -> None:
     async with stack.running():
         for number in range(8):

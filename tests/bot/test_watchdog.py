@@ -23,6 +23,7 @@ async def problems_of(url: str) -> tuple[int, str]:
         return answer.status, await answer.text()
 
 
+@pytest.mark.slow
 async def test_a_message_that_nobody_sends_makes_the_bot_unready_until_it_is_sent(
     stack: Stack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -60,6 +60,7 @@ def tell(capsys: pytest.CaptureFixture[str]) -> Any:
     return told
 
 
+@pytest.mark.slow
 def test_the_installed_command_starts(home: Path) -> None:
     shown = subprocess.run(
         [sys.executable, "-m", "twokey", "version"],
@@ -86,6 +87,7 @@ def test_every_command_stands_where_the_command_line_looks_for_it() -> None:
         assert tuple(found) == names
 
 
+@pytest.mark.slow
 def test_who_freezes_a_tool_does_not_wait_for_what_runs_agents() -> None:
     words = "import sys, twokey.cli.main as c; c.run([sys.argv[1], '--help']); "
     words += "sys.exit('langgraph' in sys.modules)"

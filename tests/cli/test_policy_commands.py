@@ -288,6 +288,7 @@ def in_a_terminal(home: Path, *words: str, **env: str) -> str:
     return shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [(*EXPLAIN, "--at", NOON), ("check", "none.yml")])
 def test_a_terminal_has_colours_unless_they_are_not_wanted(
     home: Path, words: tuple[str, ...]
@@ -300,6 +301,7 @@ def test_a_terminal_has_colours_unless_they_are_not_wanted(
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
 
 
+@pytest.mark.slow
 def test_what_the_output_cannot_encode_is_escaped(home: Path) -> None:
     (home / "p.yml").write_text(POLICY.replace("over 100 a day", "über 📦"), "utf-8")
 

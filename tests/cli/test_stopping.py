@@ -60,6 +60,7 @@ async def there(path: Path) -> None:
     await eventually(is_there)
 
 
+@pytest.mark.slow
 async def test_a_service_is_asked_to_read_its_policy_again(tmp_path: Path) -> None:
     process = await waiting(tmp_path)
 
@@ -73,6 +74,7 @@ async def test_a_service_is_asked_to_read_its_policy_again(tmp_path: Path) -> No
     assert (tmp_path / "ended").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "comes", "does_not"),
     [((), "ended", "again"), (("nohup",), "again", "ended")],
@@ -93,6 +95,7 @@ async def test_a_process_ends_with_its_terminal_unless_it_shall_outlive_it(
     await process.wait()
 
 
+@pytest.mark.slow
 async def test_a_terminal_that_is_there_can_ask_for_the_policy_too(
     tmp_path: Path,
 ) -> None:

@@ -42,6 +42,7 @@ def test_an_import_alone_loads_nothing_else_of_ours() -> None:
     assert {name for name in loaded if name.startswith("twokey")} == {"twokey"}
 
 
+@pytest.mark.slow
 def test_the_agents_side_loads_no_server_no_redis_and_no_slack() -> None:
     loaded = loaded_by("import twokey.agent")
 

@@ -210,6 +210,7 @@ def test_no_bytes_at_all_end_in_anything_else(found: bytes) -> None:
     assert_usable_or_placed(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("found", "said"),
     [
@@ -257,6 +258,7 @@ def test_mistakes_come_in_the_order_of_their_lines() -> None:
     assert [one.place for one in caught.value.problems] == ["p:1", "p:2", "p:3"]
 
 
+@pytest.mark.slow
 def test_so_many_mistakes_that_nobody_reads_them_are_not_all_named() -> None:
     tools = {f"t{index}": {"teir": "auto"} for index in range(5000)}
 

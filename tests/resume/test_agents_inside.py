@@ -39,6 +39,7 @@ async def stack(store: Store, tmp_path: Path) -> AsyncGenerator[Stack]:
         yield Stack(store, LangGraphLocal(attached(graph, saver)))
 
 
+@pytest.mark.slow
 async def test_the_tool_outside_keeps_its_authorization_while_the_inside_asks(
     stack: Stack,
 ) -> None:

@@ -85,6 +85,7 @@ async def waits_again(stack: Stack) -> Item:
     return item
 
 
+@pytest.mark.slow
 async def test_a_call_runs_in_the_state_that_was_approved(stack: Stack) -> None:
     await stack.decide(await asked(stack))
 
@@ -95,6 +96,7 @@ async def test_a_call_runs_in_the_state_that_was_approved(stack: Stack) -> None:
     assert sample_tools.ledger() == ["cancel 78291"]
 
 
+@pytest.mark.slow
 async def test_a_call_in_another_state_waits_and_runs_once_when_it_is_approved(
     stack: Stack, orders: Orders
 ) -> None:
@@ -111,6 +113,7 @@ async def test_a_call_in_another_state_waits_and_runs_once_when_it_is_approved(
     assert sample_tools.ledger() == ["cancel 78291"]
 
 
+@pytest.mark.slow
 async def test_a_call_in_another_state_is_rejected_like_any_other(
     stack: Stack, orders: Orders
 ) -> None:
@@ -125,6 +128,7 @@ async def test_a_call_in_another_state_is_rejected_like_any_other(
     assert sample_tools.ledger() == []
 
 
+@pytest.mark.slow
 async def test_an_edit_to_another_order_is_approved_in_the_state_of_that_order(
     stack: Stack,
 ) -> None:
@@ -141,6 +145,7 @@ async def test_an_edit_to_another_order_is_approved_in_the_state_of_that_order(
     assert sample_tools.ledger() == ["cancel 78292"]
 
 
+@pytest.mark.slow
 async def test_a_state_that_cannot_be_read_is_read_again_until_it_can(
     stack: Stack, orders: Orders
 ) -> None:
@@ -163,6 +168,7 @@ async def test_a_state_that_cannot_be_read_is_read_again_until_it_can(
     assert await stack.events(EventName.RUN_PARKED) == []
 
 
+@pytest.mark.slow
 async def test_a_state_that_cannot_be_read_keeps_out_no_message(
     stack: Stack, orders: Orders
 ) -> None:

@@ -46,6 +46,7 @@ async def changed(store: Store, path: Path, given: BaseTool) -> AsyncGenerator[S
         yield Stack(store, LangGraphLocal(attached(graph, saver), agent="shop"), saver)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_early", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize(
     ("given", "told"),

@@ -60,6 +60,7 @@ async def test_postgres_without_its_packages_names_the_extra(
             pass
 
 
+@pytest.mark.slow
 async def test_postgres_keeps_threads(store: Store, postgres: str) -> None:
     for amount in (1, 2):  # the second time the tables are there
         thread = f"pg-{os.getpid()}-{amount}"

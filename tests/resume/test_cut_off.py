@@ -74,6 +74,7 @@ def failures(monkeypatch: pytest.MonkeyPatch, stack: Stack) -> list[Exception]:
     return errors
 
 
+@pytest.mark.slow
 async def test_a_call_that_failed_before_it_asked_asks_in_the_next_attempt(
     stack: Stack, failures: list[Exception]
 ) -> None:

@@ -222,6 +222,7 @@ async def test_it_ends_before_the_new_message_has_been_worked_on(
         assert await stack.words() == "refunded 2 6"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(4))
 async def test_a_click_while_a_new_message_comes_has_one_end(
     stack: Nested, number: int

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.resume import sample_tools
 from tests.resume.resume_stack import Stack
 from twokey.gateway.approvals.decisions import Edit, Reject, Respond, Settled
@@ -11,6 +13,7 @@ from twokey.gateway.protocol.states import ItemState
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
 
+@pytest.mark.slow
 async def test_an_approved_call_runs_once_and_the_agent_says_so(stack: Stack) -> None:
     async with stack.working():
         await stack.ask(REFUND)
@@ -43,6 +46,7 @@ async def test_an_edited_call_runs_as_edited_and_the_agent_is_told(
         assert [line.split()[2] for line in sample_tools.ledger()] == ["449.5"]
 
 
+@pytest.mark.slow
 async def test_a_rejected_call_does_not_run(stack: Stack) -> None:
     async with stack.working():
         await stack.ask(REFUND)

@@ -81,6 +81,7 @@ async def test_a_run_waits_for_the_approval_and_returns_the_final_state(
         assert len(sample_tools.ledger()) == 1
 
 
+@pytest.mark.slow
 async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
     opened: Open,
 ) -> None:
@@ -139,6 +140,7 @@ async def test_the_same_input_is_one_turn_unless_its_message_has_another_id(
     assert [one.text for one in final["messages"]] == ["hello", "You said hello"] * 2
 
 
+@pytest.mark.slow
 async def test_a_wait_can_be_bounded_and_taken_up_again(opened: Open) -> None:
     async with opened() as tk:
         with pytest.raises(TimeoutError, match=r"'t1' was not finished within 0.5 s"):
@@ -187,6 +189,7 @@ async def test_an_error_of_the_graph_reaches_the_caller(opened: Open) -> None:
             await tk.run(sample_tools.graph, broken, thread_id="t1", agent="shop")
 
 
+@pytest.mark.slow
 async def test_a_thread_that_is_given_up_ends_the_wait(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -242,6 +245,7 @@ async def test_a_synchronous_agent_asks_the_same_gateway(opened: Open) -> None:
     assert waiting.value["type"] == "twokey.approval"
 
 
+@pytest.mark.slow
 async def test_settings_bring_their_policy_and_their_agents(
     store: Store, tmp_path: Path
 ) -> None:

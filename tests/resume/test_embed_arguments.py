@@ -75,6 +75,7 @@ async def said(tk: Twokey, thread: str, name: str, args: dict[str, Any]) -> str:
     return results(final)[-1].text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", [3, "3", 3.0, "03", " 3 ", "3.0"])
 async def test_a_deny_on_a_number_stops_its_every_spelling(
     store: Store, policy: Path, tmp_path: Path, level: object
@@ -88,6 +89,7 @@ async def test_a_deny_on_a_number_stops_its_every_spelling(
     assert RAN == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("force", [True, "yes", 1, "true", "on"])
 async def test_a_flag_is_one_flag_however_it_is_spelled(
     store: Store, policy: Path, tmp_path: Path, force: object
@@ -108,6 +110,7 @@ async def test_a_flag_is_one_flag_however_it_is_spelled(
     assert RAN == []
 
 
+@pytest.mark.slow
 async def test_a_customer_has_one_sum_however_the_number_is_spelled(
     store: Store, policy: Path, tmp_path: Path
 ) -> None:

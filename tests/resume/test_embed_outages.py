@@ -56,6 +56,7 @@ def words(values: dict[str, Any]) -> str:
     return str(values["messages"][-1].text)
 
 
+@pytest.mark.slow
 async def test_a_run_waits_until_its_model_is_back(
     tk: Twokey, provider: Provider
 ) -> None:

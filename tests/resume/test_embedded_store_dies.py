@@ -22,6 +22,7 @@ from twokey.gateway.store import engine
 from twokey.gateway.store.serving import ENGINE_FOLDER
 
 
+@pytest.mark.slow
 async def test_a_program_goes_on_after_its_embedded_store_was_killed(
     tmp_path: Path,
 ) -> None:
@@ -39,6 +40,7 @@ async def test_a_program_goes_on_after_its_embedded_store_was_killed(
     assert len(sample_tools.ledger()) == 1
 
 
+@pytest.mark.slow
 async def test_a_service_whose_embedded_store_dies_again_and_again_ends_with_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

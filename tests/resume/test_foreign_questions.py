@@ -115,6 +115,7 @@ async def test_a_question_in_an_approved_tool_is_told_where_the_agent_was_asked(
     assert [one.data.get("text") for one in audited] == [None]
 
 
+@pytest.mark.slow
 async def test_nobodys_words_are_never_its_answer_and_the_run_ends_visibly(
     stack: Stack,
 ) -> None:
@@ -132,6 +133,7 @@ async def test_nobodys_words_are_never_its_answer_and_the_run_ends_visibly(
     assert words == "You said and now?"
 
 
+@pytest.mark.slow
 async def test_a_gate_of_another_library_is_told_redacted_and_refuses_in_the_end(
     stack: Stack,
 ) -> None:
@@ -149,6 +151,7 @@ async def test_a_gate_of_another_library_is_told_redacted_and_refuses_in_the_end
     assert sample_tools.ledger() == []
 
 
+@pytest.mark.slow
 async def test_a_call_behind_the_gate_of_another_library_goes_on_waiting(
     stack: Stack,
 ) -> None:
@@ -182,6 +185,7 @@ async def test_it_is_told_once_however_often_the_thread_is_looked_at(
         await told(stack, EventName.RUN_ASKED)
 
 
+@pytest.mark.slow
 async def test_whoever_runs_the_agent_may_answer_it_by_themselves(
     stack: Stack,
 ) -> None:

@@ -31,6 +31,7 @@ async def taken_by_one_that_dies(stack: Stack, text: str) -> Delivery:
     return delivery
 
 
+@pytest.mark.slow
 async def test_a_message_that_another_one_overtook_is_not_given_again(
     stack: Stack,
 ) -> None:
@@ -46,6 +47,7 @@ async def test_a_message_that_another_one_overtook_is_not_given_again(
     assert [one.data["text"] for one in told] == ["found A", "found B"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("others", [1, 12])
 async def test_it_is_known_however_many_came_since(stack: Stack, others: int) -> None:
     delivery = await taken_by_one_that_dies(stack, look_up("A"))

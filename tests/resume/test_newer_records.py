@@ -17,6 +17,7 @@ from twokey.gateway.store.jobs import Job, JobKind
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
 
+@pytest.mark.slow
 async def test_a_job_about_a_newer_record_is_kept_until_that_version_runs_again(
     stack: Stack, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -66,6 +67,7 @@ async def decided_without_a_job(stack: Stack, thread: str) -> None:
         await queue.done(taken)
 
 
+@pytest.mark.slow
 async def test_a_newer_record_keeps_no_other_thread_from_being_found(
     stack: Stack,
 ) -> None:
@@ -82,6 +84,7 @@ async def test_a_newer_record_keeps_no_other_thread_from_being_found(
     assert taken.job.thread == "t2"
 
 
+@pytest.mark.slow
 async def test_a_newer_record_keeps_no_other_thread_from_being_recovered(
     stack: Stack,
 ) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.resume.resume_stack import Stack
 
 
+@pytest.mark.slow
 async def test_a_call_without_a_name_does_not_run_and_its_neighbour_waits(
     stack: Stack,
 ) -> None:

@@ -36,6 +36,7 @@ async def lose_the_jobs(stack: Stack) -> None:
         await queue.done(taken)
 
 
+@pytest.mark.slow
 async def test_a_decision_whose_job_is_gone_is_found_and_carried_out(
     stack: Stack,
 ) -> None:
@@ -56,6 +57,7 @@ async def test_a_decision_whose_job_is_gone_is_found_and_carried_out(
     assert await looking.look() == 0
 
 
+@pytest.mark.slow
 async def test_a_thread_that_waits_for_a_person_is_no_orphan(stack: Stack) -> None:
     async with stack.working():
         await stack.ask(REFUND)
@@ -162,6 +164,7 @@ async def test_a_reader_that_is_gone_does_not_keep_events_for_ever(
     assert "gone" not in str(groups)
 
 
+@pytest.mark.slow
 async def test_whoever_begins_to_read_again_looks_at_all_that_is_open(
     stack: Stack,
 ) -> None:

@@ -22,6 +22,7 @@ from twokey.gateway.store.store import Store
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
 
+@pytest.mark.slow
 async def test_a_stop_without_grace_hands_the_job_back_and_hides_no_doubt(
     stack: Stack,
 ) -> None:

@@ -93,6 +93,7 @@ async def test_a_call_that_another_middleware_answers_leaves_no_card_behind(
     assert sample_tools.ledger() == []
 
 
+@pytest.mark.slow
 async def test_a_sibling_goes_on_waiting_where_another_call_is_answered(
     tk: Twokey,
 ) -> None:

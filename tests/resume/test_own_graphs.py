@@ -92,6 +92,7 @@ def calling(name: str, **args: object) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": json.dumps([(name, args)])}]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("saver", [lambda: None, InMemorySaver])
 async def test_a_graph_built_for_a_request_serves_no_other_thread(
     opened: Open, saver: Callable[[], object]
@@ -122,6 +123,7 @@ async def test_a_graph_built_for_a_request_serves_no_other_thread(
     ]
 
 
+@pytest.mark.slow
 async def test_the_job_of_a_thread_that_nobody_runs_waits_for_its_graph(
     opened: Open,
 ) -> None:
@@ -151,6 +153,7 @@ async def test_the_job_of_a_thread_that_nobody_runs_waits_for_its_graph(
     assert sample_tools.ledger() == ["1 paid by ann"]
 
 
+@pytest.mark.slow
 async def test_a_thread_whose_run_was_cancelled_keeps_its_graph(opened: Open) -> None:
     async with opened() as tk:
         with pytest.raises(TimeoutError):
@@ -170,6 +173,7 @@ async def test_a_thread_whose_run_was_cancelled_keeps_its_graph(opened: Open) ->
     assert sample_tools.ledger() == ["1 paid by ann"]
 
 
+@pytest.mark.slow
 async def test_config_and_context_of_a_run_reach_a_tool_after_the_wait(
     opened: Open,
 ) -> None:
@@ -243,6 +247,7 @@ async def test_a_config_that_moves_a_thread_is_refused(
     assert sample_tools.ledger() == []
 
 
+@pytest.mark.slow
 async def test_a_finished_thread_leaves_no_graph_behind(opened: Open) -> None:
     async with opened() as tk:
 

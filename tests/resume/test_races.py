@@ -77,6 +77,7 @@ async def test_three_clicks_during_a_slow_tool_are_one_execution(
     assert len(await stack.events(EventName.ITEM_EXECUTING)) == 1
 
 
+@pytest.mark.slow
 async def test_a_tool_that_outlives_every_lease_is_run_once(
     store: Store, tmp_path: Path
 ) -> None:
@@ -100,6 +101,7 @@ async def test_a_tool_that_outlives_every_lease_is_run_once(
         await one.close()
 
 
+@pytest.mark.slow
 async def test_a_job_finds_the_process_that_runs_its_agent(
     stack: Stack, second: Stack
 ) -> None:
@@ -111,6 +113,7 @@ async def test_a_job_finds_the_process_that_runs_its_agent(
             assert await stack.words() == "You said hello"
 
 
+@pytest.mark.slow
 async def test_jobs_that_find_nothing_to_do_change_nothing(stack: Stack) -> None:
     async with stack.working():
         await stack.ask(EMAIL)

@@ -50,6 +50,7 @@ async def all_ended(stack: Stack) -> bool:
     return not await stack.store.approvals.scheduled(stack.keys)
 
 
+@pytest.mark.slow
 async def test_a_thread_whose_record_is_lost_is_told_so_and_ends(
     stack: Stack,
 ) -> None:
@@ -66,6 +67,7 @@ async def test_a_thread_whose_record_is_lost_is_told_so_and_ends(
     assert await problems(stack) == []
 
 
+@pytest.mark.slow
 async def test_an_approved_call_whose_thread_is_gone_ends_at_the_next_start(
     store: Store, tmp_path: Path
 ) -> None:
@@ -93,6 +95,7 @@ async def test_an_approved_call_whose_thread_is_gone_ends_at_the_next_start(
     assert sample_tools.ledger() == []
 
 
+@pytest.mark.slow
 async def test_a_thread_of_older_checkpoints_goes_on_with_what_was_decided(
     store: Store, tmp_path: Path
 ) -> None:
@@ -123,6 +126,7 @@ async def test_what_waits_as_it_should_is_left_alone(stack: Stack) -> None:
     assert (found.gaps, found.unserved, found.is_whole) == ((), 0, True)
 
 
+@pytest.mark.slow
 async def test_a_call_that_its_thread_forgot_is_found(stack: Stack) -> None:
     await waits(stack)
     await stack.runner.delete("t1")
@@ -148,6 +152,7 @@ async def test_threads_of_agents_that_run_elsewhere_are_counted_and_left(
     assert await stack.store.queue(stack.keys).depth() == 0
 
 
+@pytest.mark.slow
 async def test_an_error_about_one_thread_keeps_no_other_from_being_found(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

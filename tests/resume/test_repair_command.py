@@ -66,6 +66,7 @@ async def approved_copy(folder: Path) -> None:
         restored(folder, part)
 
 
+@pytest.mark.slow
 async def test_two_sides_of_one_moment_are_doubted_when_the_operator_says_so(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -87,6 +88,7 @@ async def test_two_sides_of_one_moment_are_doubted_when_the_operator_says_so(
     assert len(sample_tools.ledger()) == 1
 
 
+@pytest.mark.slow
 async def test_a_restored_store_is_seen_without_being_told(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -105,6 +107,7 @@ async def test_a_restored_store_is_seen_without_being_told(
     assert (after["ok"], after["fit"], after["calls"]) == (True, "same", [])
 
 
+@pytest.mark.slow
 async def test_what_waits_for_lost_checkpoints_is_ended_at_once(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,6 +129,7 @@ async def test_what_waits_for_lost_checkpoints_is_ended_at_once(
     assert "Nothing has to be repaired." in await told(config, capsys)
 
 
+@pytest.mark.slow
 async def test_a_flushed_store_answers_its_threads_at_the_next_start(
     tmp_path: Path, config: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -78,6 +78,7 @@ def agent(shape: str) -> Any:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_a_structured_answer_keeps_its_type(
     shape: str, store: Store, tmp_path: Path

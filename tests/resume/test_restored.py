@@ -84,6 +84,7 @@ async def until(stack: Stack, states: list[ItemState]) -> None:
     await eventually(is_so)
 
 
+@pytest.mark.slow
 async def test_an_older_store_says_of_a_call_that_ran_that_nobody_knows(
     tmp_path: Path,
 ) -> None:
@@ -106,6 +107,7 @@ async def test_an_older_store_says_of_a_call_that_ran_that_nobody_knows(
     assert len(sample_tools.ledger()) == 1
 
 
+@pytest.mark.slow
 async def test_what_an_older_store_calls_approved_is_doubted_and_not_run(
     tmp_path: Path,
 ) -> None:
@@ -144,6 +146,7 @@ async def live_on(folder: Path) -> None:
         assert await fit(stack) is Fit.SAME
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("part", "seen"),
     [("valkey", Fit.STORE_IS_OLDER), ("checkpoints", Fit.CHECKPOINTS_ARE_OLDER)],
@@ -164,6 +167,7 @@ async def test_the_side_that_went_back_is_named(
             assert await fit(stack) is Fit.SAME
 
 
+@pytest.mark.slow
 async def test_both_sides_of_one_moment_fit_each_other(tmp_path: Path) -> None:
     async with on_disk(tmp_path) as stack:
         await waits(stack)

@@ -67,6 +67,7 @@ async def test_people_run_it_again_alone_and_under_its_key(
     assert (await stack.states())[0] is ItemState.EXECUTED
 
 
+@pytest.mark.slow
 async def test_each_attempt_needs_a_word_of_its_own(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +86,7 @@ async def test_each_attempt_needs_a_word_of_its_own(
     assert words == "charged 78291 | mailed ana@example.org"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("finding", "state", "told"),
     [
@@ -106,6 +108,7 @@ async def test_what_people_say_instead_is_what_the_agent_reads(
     assert len([one for one in sample_tools.ledger() if one.startswith("charge")]) == 1
 
 
+@pytest.mark.slow
 async def test_an_edited_call_is_run_again_as_it_was_edited(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

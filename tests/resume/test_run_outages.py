@@ -83,6 +83,7 @@ async def names_told(stack: Stack) -> list[str]:
     return [name for name in names if name != "run.started"]
 
 
+@pytest.mark.slow
 async def test_a_run_goes_on_when_its_model_is_back_however_often_it_failed(
     stack: Stack, provider: Provider
 ) -> None:
@@ -110,6 +111,7 @@ async def test_a_run_goes_on_when_its_model_is_back_however_often_it_failed(
     assert int(event.data["until_ms"]) >= item.lapses_at_ms > 0
 
 
+@pytest.mark.slow
 async def test_an_error_that_nobody_knows_is_retried_for_a_while(
     stack: Stack, provider: Provider
 ) -> None:
@@ -146,6 +148,7 @@ async def test_what_cannot_pass_is_parked_at_once_with_its_real_reason(
     assert await stack.store.stalled.counts(stack.keys) == (0, 1)
 
 
+@pytest.mark.slow
 async def test_what_nobody_knows_is_parked_when_its_time_is_over(
     stack: Stack, provider: Provider
 ) -> None:
@@ -161,6 +164,7 @@ async def test_what_nobody_knows_is_parked_when_its_time_is_over(
     assert SECRET not in parked.model_dump_json()
 
 
+@pytest.mark.slow
 async def test_an_approved_call_is_retried_until_its_approval_ends_not_only_for_a_while(
     stack: Stack, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -186,6 +190,7 @@ async def test_an_approved_call_is_retried_until_its_approval_ends_not_only_for_
     assert await stack.events(EventName.RUN_PARKED) == []
 
 
+@pytest.mark.slow
 async def test_a_message_that_cannot_be_given_is_given_once_when_that_is_possible(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -247,6 +252,7 @@ async def test_no_run_waits_for_a_message_whose_job_was_put_back_as_what_was_lef
     assert await queue.depth() == 0
 
 
+@pytest.mark.slow
 async def test_a_thread_that_waits_has_one_job_however_much_is_decided(
     stack: Stack, provider: Provider
 ) -> None:
@@ -272,6 +278,7 @@ async def test_a_thread_that_waits_has_one_job_however_much_is_decided(
         assert waiting.jobs == (resume,)
 
 
+@pytest.mark.slow
 async def test_waiting_and_passable_parked_runs_are_tried_when_a_process_starts(
     stack: Stack, provider: Provider
 ) -> None:
@@ -302,6 +309,7 @@ async def test_waiting_and_passable_parked_runs_are_tried_when_a_process_starts(
     assert await stalled(stack) is None
 
 
+@pytest.mark.slow
 async def test_a_rejection_during_an_outage_counts_when_the_run_goes_on(
     stack: Stack, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +337,7 @@ async def test_a_rejection_during_an_outage_counts_when_the_run_goes_on(
     assert len(sample_tools.ledger()) == 1
 
 
+@pytest.mark.slow
 async def test_a_run_in_which_an_approval_ends_during_an_outage_says_so(
     stack: Stack, provider: Provider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -367,6 +376,7 @@ async def lapse(stack: Stack, item_id: str) -> None:
     await eventually(is_over)
 
 
+@pytest.mark.slow
 async def test_a_job_that_no_process_serves_backs_off_and_is_listed(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,6 +395,7 @@ async def test_a_job_that_no_process_serves_backs_off_and_is_listed(
         assert await stack.words() == "You said hello"
 
 
+@pytest.mark.slow
 async def test_a_dropped_run_ends_its_calls_and_a_new_message_begins_anew(
     stack: Stack, provider: Provider
 ) -> None:
@@ -417,6 +428,7 @@ async def test_a_dropped_run_ends_its_calls_and_a_new_message_begins_anew(
     assert event.actor == "T0/U0ANA"
 
 
+@pytest.mark.slow
 async def test_a_run_that_is_tried_again_has_its_time_for_retries_anew(
     stack: Stack, provider: Provider
 ) -> None:

@@ -54,6 +54,7 @@ async def waits_again(stack: Stack, times: int = 1) -> None:
     await stack.idle()
 
 
+@pytest.mark.slow
 async def test_a_call_that_is_forbidden_by_now_does_not_run_and_the_agent_is_told(
     stack: Stack,
 ) -> None:
@@ -69,6 +70,7 @@ async def test_a_call_that_is_forbidden_by_now_does_not_run_and_the_agent_is_tol
     assert sample_tools.ledger() == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("who", [BEN, ANA])
 async def test_a_call_that_went_back_runs_once_when_others_approve_it(
     stack: Stack, who: Reviewer
@@ -94,6 +96,7 @@ async def test_a_call_that_went_back_runs_once_when_others_approve_it(
     assert len(sample_tools.ledger()) == 1
 
 
+@pytest.mark.slow
 async def test_a_call_that_went_back_is_rejected_with_the_words_of_the_person(
     stack: Stack,
 ) -> None:
@@ -110,6 +113,7 @@ async def test_a_call_that_went_back_is_rejected_with_the_words_of_the_person(
     assert sample_tools.ledger() == []
 
 
+@pytest.mark.slow
 async def test_a_call_goes_back_as_often_as_the_policy_changes(stack: Stack) -> None:
     """The same people, the same answer again: the thread is not taken for stuck."""
     await approved_then(stack, OTHERS)
@@ -135,6 +139,7 @@ async def test_a_call_goes_back_as_often_as_the_policy_changes(stack: Stack) -> 
     assert await stack.events(EventName.RUN_PARKED) == []
 
 
+@pytest.mark.slow
 async def test_a_new_message_ends_what_went_back(stack: Stack) -> None:
     await approved_then(stack, OTHERS)
 

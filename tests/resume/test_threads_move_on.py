@@ -29,6 +29,7 @@ async def expire(stack: Stack) -> None:
         )
 
 
+@pytest.mark.slow
 async def test_silence_ends_in_an_expiry_that_the_agent_is_told_of(
     stack: Stack,
 ) -> None:
@@ -63,6 +64,7 @@ async def test_each_call_of_a_turn_ends_as_it_was_decided(stack: Stack) -> None:
         ]
 
 
+@pytest.mark.slow
 async def test_decisions_that_came_before_a_worker_did_are_carried_out_together(
     stack: Stack,
 ) -> None:
@@ -80,6 +82,7 @@ async def test_decisions_that_came_before_a_worker_did_are_carried_out_together(
     assert len(await stack.events(EventName.RUN_FINISHED)) == 1
 
 
+@pytest.mark.slow
 async def test_a_new_message_supersedes_what_waits(stack: Stack) -> None:
     async with stack.working():
         await stack.ask(REFUND)
@@ -110,6 +113,7 @@ async def test_what_was_approved_before_a_new_message_runs_before_it(
     assert await stack.states() == [ItemState.EXECUTED]
 
 
+@pytest.mark.slow
 async def test_the_same_words_delivered_twice_are_given_once(stack: Stack) -> None:
     job = Job(
         kind=JobKind.START,

@@ -15,6 +15,7 @@ from twokey.gateway.store.store import Store
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
 
+@pytest.mark.slow
 async def test_an_approved_call_waits_for_the_gateway_that_knows_its_thread(
     store: Store, stack: Stack, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -37,6 +38,7 @@ async def test_an_approved_call_waits_for_the_gateway_that_knows_its_thread(
     assert len(sample_tools.ledger()) == 1
 
 
+@pytest.mark.slow
 async def test_a_job_of_a_thread_without_approved_calls_does_not_wait(
     store: Store, stack: Stack, tmp_path: Path
 ) -> None:

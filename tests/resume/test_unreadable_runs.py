@@ -45,6 +45,7 @@ def service(stack: Stack) -> RunService:
     return RunService(stack.store, lambda: NOW_OR_NEVER)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "fields",
     [

@@ -60,6 +60,7 @@ async def test_a_stream_takes_the_modes_of_langgraph(opened: Open) -> None:
     assert modes == {"values", "updates"}
 
 
+@pytest.mark.slow
 async def test_who_leaves_a_stream_leaves_the_run_alone(opened: Open) -> None:
     async with opened() as tk:
         stream = tk.stream(sample_tools.graph, refund(), **PLACE)
@@ -82,6 +83,7 @@ async def test_a_stream_of_a_graph_that_fails_raises_what_it_raised(
             ]
 
 
+@pytest.mark.slow
 async def test_what_waits_is_described_as_a_reviewer_may_see_it(
     store: Store, tmp_path: Path
 ) -> None:
@@ -111,6 +113,7 @@ async def test_what_waits_is_described_as_a_reviewer_may_see_it(
     assert PendingCall.model_validate_json(call.model_dump_json()) == call
 
 
+@pytest.mark.slow
 async def test_a_withdrawn_call_ends_and_the_agent_is_told(opened: Open) -> None:
     async with opened() as tk:
         run = asyncio.create_task(tk.run(sample_tools.graph, refund(), **PLACE))
@@ -131,6 +134,7 @@ async def test_a_wait_without_a_thread_says_so(opened: Open) -> None:
             await tk.wait(sample_tools.graph, **PLACE)
 
 
+@pytest.mark.slow
 async def test_a_wait_can_be_bounded_and_sees_the_failure_of_a_run_it_did_not_start(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -204,6 +208,7 @@ async def test_questions_of_others_have_no_answers_here(opened: Open) -> None:
         assert await tk.answers([], **PLACE, timeout_s=None) == {}
 
 
+@pytest.mark.slow
 async def test_a_wait_costs_no_command_until_something_happens(
     opened: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -255,6 +260,7 @@ def _all_wait(tk: Twokey, count: int) -> Any:
     return they_do
 
 
+@pytest.mark.slow
 async def test_a_thread_that_another_process_brings_forward_is_heard_of(
     opened: Open,
 ) -> None:

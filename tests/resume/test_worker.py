@@ -40,6 +40,7 @@ async def test_reading_jobs_goes_on_after_anything(
     assert troubles == []
 
 
+@pytest.mark.slow
 async def test_a_job_that_cannot_be_put_away_is_delivered_again(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ async def test_a_job_that_cannot_be_put_away_is_delivered_again(
     assert troubles == []
 
 
+@pytest.mark.slow
 async def test_a_store_that_fails_in_the_middle_leaves_the_job_to_be_tried_again(
     stack: Stack, monkeypatch: pytest.MonkeyPatch
 ) -> None:

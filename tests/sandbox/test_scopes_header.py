@@ -29,6 +29,7 @@ async def test_answers_name_the_scopes_of_the_token() -> None:
     assert {"chat:write", "commands", "users:read"} <= set(granted)
 
 
+@pytest.mark.slow
 async def test_a_bot_without_a_scope_says_which_and_what_to_do(tmp_path: Path) -> None:
     async with Sandbox() as sandbox:
         await sandbox.control.run({"do": "scopes", "scopes": ["chat:write"]})

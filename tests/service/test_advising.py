@@ -117,6 +117,7 @@ def test_no_answer_of_triage_ever_lowers_a_call(
     assert raised is None or isinstance(answer, dict)
 
 
+@pytest.mark.slow
 async def test_a_turn_that_is_judged_again_waits_no_second_time() -> None:
     policy = policy_of(Tier.APPROVE, timeout="1s")
     calls = tuple(

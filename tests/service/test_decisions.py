@@ -156,6 +156,7 @@ async def test_voters_whom_nobody_can_resolve_complete_no_quorum(
     assert [vote.by.user for vote in item.votes] == ["U0ANA"]
 
 
+@pytest.mark.slow
 async def test_two_who_vote_at_once_are_both_heard(harness: ServiceHarness) -> None:
     """Whoever is second learns of the first only when theirs is not written."""
     for _ in range(50):

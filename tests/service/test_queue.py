@@ -28,6 +28,7 @@ async def waiting(harness: ServiceHarness, limit: int = 1000) -> list[str]:
     return [one.approval.thread for one in found]
 
 
+@pytest.mark.slow
 async def test_what_other_tenants_wait_for_hides_nothing(
     harness: ServiceHarness,
 ) -> None:
@@ -43,6 +44,7 @@ async def test_what_other_tenants_wait_for_hides_nothing(
     assert len(theirs) == CROWD
 
 
+@pytest.mark.slow
 async def test_what_executes_hides_nothing(harness: ServiceHarness) -> None:
     await harness.submit(REFUND, thread="mine")
     for number in range(CROWD):

@@ -251,6 +251,7 @@ async def test_an_edit_towards_somebody_else_meets_their_requests(
     assert judged.tier is Tier.DENY
 
 
+@pytest.mark.slow
 async def test_no_order_of_three_requests_lets_the_third_through(store: Store) -> None:
     text = POLICY.replace("process_refund: {tier: approve}\n", RULES)
     policy = load_policy(text + WINDOWS, "policy.yml")

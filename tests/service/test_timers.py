@@ -210,6 +210,7 @@ async def test_what_is_kept_no_longer_leaves_neither_timer_nor_deadline(
     assert await harness.store.conn.command("ZCARD", keys.expiry) == 0
 
 
+@pytest.mark.slow
 async def test_a_herd_that_is_due_at_once_ends_in_one_sweep(
     harness: ServiceHarness,
 ) -> None:

@@ -170,6 +170,7 @@ async def test_a_policy_that_asks_for_triage_where_there_is_none_says_so(
     assert told.reason == "absent"
 
 
+@pytest.mark.slow
 async def test_a_hanging_triage_costs_a_turn_its_time_out_once(store: Store) -> None:
     class Hanging:
         count = 0

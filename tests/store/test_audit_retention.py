@@ -58,6 +58,7 @@ async def test_somebody_may_keep_more_or_less(store: Store) -> None:
     assert await ages(store) == {10}
 
 
+@pytest.mark.slow
 async def test_one_look_drops_no_more_than_some_thousands(store: Store) -> None:
     await write(store, [500], each=12_000)
     key = store.keys_of_tenant("default").audit

@@ -170,6 +170,7 @@ def test_a_second_start_adopts_the_live_server_and_leaves_it_running(
         assert client_of(first).ping()
 
 
+@pytest.mark.slow
 def test_two_processes_that_start_at_once_share_one_server(folder: Path) -> None:
     with (
         other_process(folder) as (_, _, one),
@@ -190,6 +191,7 @@ def test_no_server_is_left_when_its_parent_is_killed(folder: Path) -> None:
         wait_until(lambda: not is_alive(pid))
 
 
+@pytest.mark.slow
 def test_a_start_right_after_the_parent_was_killed_has_a_server_that_stays(
     folder: Path,
 ) -> None:
@@ -247,6 +249,7 @@ def test_a_server_that_was_killed_is_started_again_with_all_it_acknowledged(
     assert [int(one) for one in kept] == list(range(acknowledged))
 
 
+@pytest.mark.slow
 def test_a_process_that_shares_a_server_starts_the_next_one(folder: Path) -> None:
     with other_process(folder) as (process, pid, _), EmbeddedEngine(folder) as engine:
         assert engine.is_adopted
@@ -274,6 +277,7 @@ def test_who_leaves_first_leaves_the_server_to_the_others(folder: Path) -> None:
     assert not is_listening(socket_path(folder))
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_again_and_again_is_told_and_tried_all_the_same(
     folder: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -292,6 +296,7 @@ def test_a_server_that_dies_again_and_again_is_told_and_tried_all_the_same(
     assert "engine.restarted" in caplog.text
 
 
+@pytest.mark.slow
 def test_a_server_that_cannot_start_again_says_why(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,6 +29,7 @@ async def taken(queue: JobQueue) -> list[Delivery]:
     return found
 
 
+@pytest.mark.slow
 async def test_sweepers_that_coincide_put_each_job_back_once(queue: JobQueue) -> None:
     jobs = [JOB.with_(id=f"id{number}") for number in range(50)]
     for job in jobs:

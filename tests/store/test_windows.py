@@ -159,6 +159,7 @@ class Sliding(RuleBasedStateMachine):
         return self.loop.run_until_complete(work)
 
 
+@pytest.mark.slow
 def test_no_order_of_turns_and_times_makes_a_sum_wrong(valkey_url: str) -> None:
     Sliding.url = valkey_url
     run_state_machine_as_test(  # pyright: ignore[reportUnknownMemberType] - untyped by hypothesis

@@ -42,6 +42,7 @@ def play(*words: str) -> tuple[int, list[dict[str, Any]]]:
     return run.returncode, lines
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["socket", "http"])
 @pytest.mark.parametrize("story", STORIES)
 def test_the_story_ends_as_it_should(story: str, mode: str) -> None:
@@ -55,6 +56,7 @@ def test_the_story_ends_as_it_should(story: str, mode: str) -> None:
     assert all(event in wanted for event in STORIES[story]), told
 
 
+@pytest.mark.slow
 def test_every_line_says_when_and_about_what() -> None:
     _, lines = play("--script", "edit")
 
@@ -63,6 +65,7 @@ def test_every_line_says_when_and_about_what() -> None:
     assert all(line["item"].startswith(line["approval"]) for line in about)
 
 
+@pytest.mark.slow
 def test_a_refund_over_1000_takes_two_people_one_of_them_senior() -> None:
     _, lines = play("--script", "escalate")
 
@@ -72,6 +75,7 @@ def test_a_refund_over_1000_takes_two_people_one_of_them_senior() -> None:
     assert votes == [(1, 2)]
 
 
+@pytest.mark.slow
 def test_an_edit_is_told_with_its_difference_and_its_reason() -> None:
     _, lines = play("--script", "edit")
 

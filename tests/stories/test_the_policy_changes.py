@@ -64,6 +64,7 @@ async def is_told_no(stage: Stage) -> bool:
     return bool(await stage.ana.ephemerals("C0APPROVALS"))
 
 
+@pytest.mark.slow
 async def test_a_new_role_decides_and_a_new_rule_refuses_without_a_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

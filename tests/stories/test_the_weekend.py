@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.stories.weekend import ANA, BEN, CHANNEL, LEAD, open_weekend
 from twokey.bot.ids import Action
 from twokey.gateway.protocol.states import ItemState
@@ -16,6 +18,7 @@ from twokey.gateway.protocol.tiers import Tier
 NOON, NIGHT, EVENING = 12, 4, 22
 
 
+@pytest.mark.slow
 async def test_inventory_and_packages_are_read_and_nobody_is_asked(
     tmp_path: Path,
 ) -> None:
@@ -28,6 +31,7 @@ async def test_inventory_and_packages_are_read_and_nobody_is_asked(
         assert await weekend.cards() == 0
 
 
+@pytest.mark.slow
 async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
     tmp_path: Path,
 ) -> None:
@@ -48,6 +52,7 @@ async def test_a_refund_needs_a_person_and_over_50_a_senior_alone(
         assert voters == [LEAD]
 
 
+@pytest.mark.slow
 async def test_the_address_of_a_shipped_order_takes_two_people(tmp_path: Path) -> None:
     async with open_weekend(tmp_path, NOON) as weekend:
         order = {"order_id": "78291", "address": "5 High Street"}
@@ -62,6 +67,7 @@ async def test_the_address_of_a_shipped_order_takes_two_people(tmp_path: Path) -
         assert (await weekend.item(shipped)).tier is Tier.ESCALATE
 
 
+@pytest.mark.slow
 async def test_at_night_the_third_request_within_an_hour_is_refused(
     tmp_path: Path,
 ) -> None:
@@ -86,6 +92,7 @@ async def test_at_night_the_third_request_within_an_hour_is_refused(
         assert (await weekend.item(late)).tier is Tier.APPROVE
 
 
+@pytest.mark.slow
 async def test_three_refunds_of_49_are_caught_by_the_sum_of_a_day(
     tmp_path: Path,
 ) -> None:

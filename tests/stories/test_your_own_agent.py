@@ -58,6 +58,7 @@ def page(tmp_path: Path) -> Iterator[str]:
         assert process.returncode == 0
 
 
+@pytest.mark.slow
 async def test_the_agent_of_the_readme_goes_on_when_somebody_approves(
     page: str,
 ) -> None:

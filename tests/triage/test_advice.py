@@ -81,6 +81,7 @@ def test_what_is_no_advice_raises_nothing(raw: object, tier: Tier) -> None:
     assert apply_advice(tier, None, may_deny=True) is tier
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "raw",
     [

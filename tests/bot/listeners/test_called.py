@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bot.bot_stack import CHANNEL, Stack, says
 from tests.bot.listeners.test_time import PATIENT, has_note, ring
 from tests.bot.test_publisher import nothing_is_left
@@ -51,6 +53,7 @@ async def test_for_a_channel_that_refuses_who_may_decide_is_called_in_the_thread
         await nothing_is_left(stack)
 
 
+@pytest.mark.slow
 async def test_without_a_card_others_are_called_to_the_home_tab(stack: Stack) -> None:
     stack.policy = PATIENT
     stack.sandbox.control.leave(CHANNEL, BOT)

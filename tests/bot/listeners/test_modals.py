@@ -134,6 +134,7 @@ async def test_a_form_that_is_too_late_says_so_inside(stack: Stack) -> None:
         assert len((await stack.approval(verdict)).items[0].votes) == 1
 
 
+@pytest.mark.slow
 async def test_a_call_longer_than_its_card_is_approved_after_every_page(
     stack: Stack,
 ) -> None:
@@ -154,6 +155,7 @@ async def test_a_call_longer_than_its_card_is_approved_after_every_page(
     assert stack.sandbox.problems == []
 
 
+@pytest.mark.slow
 async def test_the_last_page_alone_does_not_approve(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(note=LONG)
@@ -181,6 +183,7 @@ async def test_a_long_call_is_not_edited_unread(stack: Stack) -> None:
         await stack.told("U0ANA", "go through every page")
 
 
+@pytest.mark.slow
 async def test_from_the_last_page_a_form_opens_on_top(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(note=LONG)

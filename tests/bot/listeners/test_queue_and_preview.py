@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, says
 from tests.bot.listeners.test_modals import block_of, opened
 from twokey.bot.ids import Action, Input, View
@@ -117,6 +119,7 @@ async def test_home_lists_what_its_editor_may_only_reject_and_view_all_does_it(
         assert item.state is ItemState.REJECTED
 
 
+@pytest.mark.slow
 async def test_what_waits_for_others_hides_nothing_of_a_persons_own_queue(
     stack: Stack,
 ) -> None:

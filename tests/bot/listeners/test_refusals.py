@@ -113,6 +113,7 @@ async def test_a_slack_that_does_not_say_who_somebody_is_lets_nobody_approve(
         assert await is_untouched(stack, verdict)
 
 
+@pytest.mark.slow
 async def test_a_slack_that_is_slow_costs_the_decision_and_not_the_answer(
     stack: Stack,
 ) -> None:

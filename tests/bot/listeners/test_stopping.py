@@ -160,6 +160,7 @@ async def test_members_read_what_is_frozen_and_by_whom(stack: Stack) -> None:
         await ask(stack, "frozen", "Only members", user="U0GUEST")
 
 
+@pytest.mark.slow
 async def test_a_paused_agent_is_announced_once_and_let_go_on(stack: Stack) -> None:
     stack.policy = load_policy(
         POLICY + "protect: {pause_after_rejections: 1}\n", "policy.yml"

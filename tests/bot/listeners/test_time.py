@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.conftest import eventually
 from twokey.bot.ids import Action
@@ -91,6 +93,7 @@ async def test_a_reviewer_says_im_on_it_and_the_card_names_them(stack: Stack) ->
         assert "is on it" not in str(card["blocks"])
 
 
+@pytest.mark.slow
 async def test_more_time_is_on_the_card_once_people_were_reminded(stack: Stack) -> None:
     stack.policy = PATIENT
     async with stack.running():

@@ -62,6 +62,7 @@ async def test_a_form_opens_with_the_words_that_were_written_under_the_card(
     assert stack.sandbox.problems == []
 
 
+@pytest.mark.slow
 async def test_what_is_submitted_is_the_decision(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund()

@@ -125,6 +125,7 @@ async def test_a_window_that_does_not_open_is_told(stack: Stack) -> None:
         await stack.told("U0ANA", "did not open the window")
 
 
+@pytest.mark.slow
 async def test_a_page_that_does_not_turn_is_told_in_the_window(stack: Stack) -> None:
     async with stack.running():
         verdict = await stack.refund(note=LONG)

@@ -304,6 +304,7 @@ def test_a_form_that_is_full_says_what_it_left_out() -> None:
     assert "and 10 more" in str(made.blocks)
 
 
+@pytest.mark.slow
 def test_a_form_with_endless_menus_stays_within_a_view() -> None:
     words = [f"{'w' * 60} {n}" for n in range(90)]
     names = [f"a{n}" for n in range(60)]

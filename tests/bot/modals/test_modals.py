@@ -119,6 +119,7 @@ def test_a_modal_is_sealed_for_what_its_submission_does(
     assert not verify(sealed, REFUNDS, key=KEY, team=TEAM, purpose=View.RESPOND)
 
 
+@pytest.mark.slow
 def test_pages_lead_to_each_other_and_the_last_one_approves() -> None:
     count = details.page_count(LONG, 0)
     number, seen = 1, [1]

@@ -359,6 +359,7 @@ def test_whatever_arrives_is_judged_and_never_crashes(value: JSON) -> None:
         assert all(each.pointer == "" or each.pointer[0] == "/" for each in problems)
 
 
+@pytest.mark.slow
 def test_nesting_far_deeper_than_block_kit_is_refused_without_a_crash() -> None:
     deep: JSON = {"type": "section"}
     for _ in range(100_000):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from twokey.bot.reviewers import Reviewers
 from twokey.bot.tasks import Tasks
 from twokey.bot.text import escape_mrkdwn
 from twokey.bot.web import Slack, SlackError
-from twokey.gateway.approvals.decisions import Reviewer
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.reviews import ReviewService, Voters
@@ -140,6 +141,40 @@ class ListenerContext:
         message that only they see.
         """
         self.tasks.later(self._tell(click, said), name="tell")
+
+    async def send(self, method: str, *, to: str, **arguments: object) -> None:
+        """Post a message that may get lost: one that is not sent is logged.
+
+        Args:
+            method: of Slack's Web API.
+            to: who is told; for the log.
+            arguments: of the method.
+        """
+        try:
+            await self.slack.call(method, **arguments)
+        except SlackError as error:
+            logger.warning("person.untold user=%s why=%s", to, error)
+
+    async def is_first(self, event_id: str) -> bool:
+        """Return True if this event was not delivered before.
+
+        Slack delivers an event again, signed anew, when our answer was late or lost.
+        """
+        digest = hashlib.sha256(f"event:{event_id}".encode()).hexdigest()
+        return await self.service.store.cards.is_first(self.keys, f"sha256:{digest}")
+
+    async def require_member(
+        self, user: str, user_team: str, refusal: Template
+    ) -> Reviewer:
+        """Return a member of the workspace.
+
+        Raises:
+            UserFacingError: with this refusal for everybody else.
+        """
+        found = await self.reviewers.resolve(user, user_team=user_team)
+        if found.account is not AccountKind.MEMBER:
+            raise UserFacingError(refusal)
+        return found
 
     async def _tell(self, click: Clicked, said: Said) -> None:
         action = click.action

@@ -6,6 +6,8 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 from twokey.gateway.errors import SettingsError
@@ -43,13 +45,8 @@ def load_old_secret(path: Path) -> tuple[bytes, ...]:
     Raises:
         SettingsError: when it is not a file of 32 bytes that only its owner can use.
     """
-    try:
+    with _usable(path, "Make it readable for this user, or move it away."):
         return (_load(path),) if path.exists() else ()
-    except OSError as error:
-        raise SettingsError(
-            f"The secret {str(path)!r} cannot be used: {error.strerror}. Make it "
-            "readable for this user, or move it away."
-        ) from error
 
 
 def load_or_create_secret(path: Path) -> bytes:
@@ -61,15 +58,22 @@ def load_or_create_secret(path: Path) -> bytes:
     Raises:
         SettingsError: when it is not a file of 32 bytes that only its owner can use.
     """
-    try:
+    hint = "Set 'data_dir' to a folder this user can write, or set TWOKEY_SECRET."
+    with _usable(path, hint):
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             _create(path)
         return _load(path)
+
+
+@contextmanager
+def _usable(path: Path, hint: str) -> Generator[None]:
+    """Say which file could not be used, and what to do."""
+    try:
+        yield
     except OSError as error:
         raise SettingsError(
-            f"The secret {str(path)!r} cannot be used: {error.strerror}. "
-            "Set 'data_dir' to a folder this user can write, or set TWOKEY_SECRET."
+            f"The secret {str(path)!r} cannot be used: {error.strerror}. {hint}"
         ) from error
 
 

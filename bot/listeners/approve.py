@@ -49,5 +49,5 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
     said = approve.submitted(submitted.view.values)
     if said.errors:
         return rejected_inputs(said.errors)
-    decision = Approve(reason=said.reason)
+    decision = Approve(reason=said.text)
     return await decide_from_form(ctx, target, submitted, decision, block=Input.REASON)

@@ -30,11 +30,11 @@ async def delegated(ctx: ListenerContext, command: Command, rest: str) -> Said:
     Raises:
         UserFacingError: says why not.
     """
-    asker = await ctx.reviewers.resolve(command.user, user_team=command.user_team)
-    if asker.account is not AccountKind.MEMBER:
-        raise UserFacingError(
-            template("Only members of this workspace can hand over a queue.")
-        )
+    asker = await ctx.require_member(
+        command.user,
+        command.user_team,
+        template("Only members of this workspace can hand over a queue."),
+    )
     owner = Person(team=ctx.team, user=command.user, name=asker.name)
     if rest.lower() == "off":
         return await _taken_back(ctx, owner)

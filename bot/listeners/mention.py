@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import html
 import logging
 from dataclasses import dataclass
@@ -15,7 +14,6 @@ from twokey.bot.listeners.router import NOT_RECORDED, Router
 from twokey.bot.listeners.under_card import answered_under_card
 from twokey.bot.message_events import Deleted, Mention
 from twokey.bot.payload import BadPayload, Json
-from twokey.bot.web import SlackError
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import StoreUnavailable, TooManySpeakers
@@ -165,20 +163,18 @@ async def _refused_edit(ctx: ListenerContext, said: Mention) -> bool:
 async def _deleted(ctx: ListenerContext, gone: Deleted) -> None:
     if gone.team != ctx.team or not await _was_asked(ctx, gone.once):
         return
-    if await _is_first(ctx, gone.event_id):
+    if await ctx.is_first(gone.event_id):
         ctx.tasks.later(_say_deleted(ctx, gone), name="tell")
 
 
 async def _say_deleted(ctx: ListenerContext, gone: Deleted) -> None:
-    try:
-        await ctx.slack.call(
-            "chat.postMessage",
-            channel=gone.channel,
-            thread_ts=gone.thread_ts,
-            text=spoken(_DELETED),
-        )
-    except SlackError as error:
-        logger.warning("person.untold user=%s why=%s", gone.user, error)
+    await ctx.send(
+        "chat.postMessage",
+        to=gone.user,
+        channel=gone.channel,
+        thread_ts=gone.thread_ts,
+        text=spoken(_DELETED),
+    )
 
 
 async def _was_asked(ctx: ListenerContext, once: str) -> bool:
@@ -194,7 +190,7 @@ def _seconds(ts: str) -> float:
 
 
 async def _tell_once(ctx: ListenerContext, said: Mention, sentence: Said) -> None:
-    if await _is_first(ctx, said.event_id):
+    if await ctx.is_first(said.event_id):
         ctx.tasks.later(_tell(ctx, said, sentence), name="tell")
 
 
@@ -206,21 +202,12 @@ def _problem(asker: Reviewer, wanted: Asked) -> Said | None:
     return None if wanted.text else _EMPTY
 
 
-async def _is_first(ctx: ListenerContext, event_id: str) -> bool:
-    # Slack delivers an event again, signed anew, when our answer was late or lost.
-    name = f"event:{event_id}".encode()
-    digest = f"sha256:{hashlib.sha256(name).hexdigest()}"
-    return await ctx.service.store.cards.is_first(ctx.keys, digest)
-
-
 async def _tell(ctx: ListenerContext, said: Mention, sentence: Said) -> None:
-    try:
-        await ctx.slack.call(
-            "chat.postEphemeral",
-            channel=said.channel,
-            user=said.user,
-            thread_ts=said.thread_ts if said.thread_ts != said.ts else None,
-            text=spoken(sentence),
-        )
-    except SlackError as error:
-        logger.warning("person.untold user=%s why=%s", said.user, error)
+    await ctx.send(
+        "chat.postEphemeral",
+        to=said.user,
+        channel=said.channel,
+        user=said.user,
+        thread_ts=said.thread_ts if said.thread_ts != said.ts else None,
+        text=spoken(sentence),
+    )

@@ -1,29 +1,41 @@
-"""Show what came of a click about the time of an approval, where it was made."""
+"""Give an approval more time, or tell the others that somebody is on it."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 from twokey.bot.cards.outcome import explained
 from twokey.bot.gestures import Clicked
+from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said
-from twokey.bot.listeners.verify_click import Target, bound
+from twokey.bot.listeners.router import Router
+from twokey.bot.listeners.verify_click import bound, verify_click
 from twokey.bot.listeners.views import turn_view
 from twokey.bot.modals import details
 from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.decisions import Refusal
 
 logger = logging.getLogger(__name__)
 
 _LAST = 1_000_000
 
 
-async def retimed(
-    ctx: ListenerContext, clicked: Clicked, target: Target, result: Change | Refusal
+def register(router: Router) -> None:
+    """Answer the buttons More time and I'm on it."""
+    router.on_action(Action.EXTEND, partial(_retime, action=Action.EXTEND))
+    router.on_action(Action.TAKE, partial(_retime, action=Action.TAKE))
+
+
+async def _retime(
+    ctx: ListenerContext, clicked: Clicked, *, action: Action
 ) -> Said | None:
     """Return a refusal as a sentence; what was done is shown by card and modal."""
-    before = target.approval
+    target = await verify_click(ctx, clicked, action)
+    before, times = target.approval, ctx.service.times
+    reviewer = await ctx.reviewer_of(*clicked.who, *before.items, decides=True)
+    change = times.extend if action is Action.EXTEND else times.take
+    result = await change(before.id, reviewer.with_(gesture=clicked.gesture))
     if not isinstance(result, Change):
         logger.info("time.refused why=%s approval=%s", result.kind, before.id)
         return explained(result, now_ms=target.now_ms)

@@ -25,7 +25,7 @@ from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, 
 from twokey.bot.listeners.router import Reply
 from twokey.bot.payload import Command
 from twokey.bot.text import fit
-from twokey.gateway.approvals.decisions import AccountKind, Forbidden, Gesture, Reviewer
+from twokey.gateway.approvals.decisions import Forbidden, Gesture, Reviewer
 from twokey.gateway.service.stopping import MAX_REASON
 from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
 
@@ -80,11 +80,11 @@ async def listed_now(ctx: ListenerContext, command: Command) -> Reply:
     Raises:
         UserFacingError: says why not.
     """
-    asker = await ctx.reviewers.resolve(command.user, user_team=command.user_team)
-    if asker.account is not AccountKind.MEMBER:
-        raise UserFacingError(
-            template("Only members of this workspace can see what is frozen.")
-        )
+    await ctx.require_member(
+        command.user,
+        command.user_team,
+        template("Only members of this workspace can see what is frozen."),
+    )
     found = await ctx.service.stops.frozen()
     if not found:
         return {"text": spoken(template("Nothing is frozen, and no agent is paused."))}

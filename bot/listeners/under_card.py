@@ -7,7 +7,6 @@ click, so they get buttons, and the words wait on the server for that click.
 
 from __future__ import annotations
 
-import hashlib
 import html
 import logging
 from functools import partial
@@ -30,7 +29,6 @@ from twokey.bot.listeners.verify_click import (
 from twokey.bot.listeners.views import open_form
 from twokey.bot.message_events import Mention, without_bot
 from twokey.bot.modals import edit, reject, respond
-from twokey.bot.web import SlackError
 from twokey.bot.wording import Label
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from twokey.gateway.failures import log_failure
@@ -69,8 +67,7 @@ async def answered_under_card(ctx: ListenerContext, said: Mention) -> bool:
     shown = await cards.shown_at(ctx.keys, said.channel, said.thread_ts)
     if not shown:
         return False
-    digest = hashlib.sha256(f"event:{said.event_id}".encode()).hexdigest()
-    if await cards.is_first(ctx.keys, f"sha256:{digest}"):
+    if await ctx.is_first(said.event_id):
         ctx.tasks.later(_answer(ctx, said, shown), name="offer")
     return True
 
@@ -83,17 +80,15 @@ async def _answer(ctx: ListenerContext, said: Mention, approval: str) -> None:
     except (StoreUnavailable, UnreadableRecord) as error:
         log_failure(logger, error, "words.not_offered approval=%s", approval)
         message = Message((), spoken(_why(error)))
-    try:
-        await ctx.slack.call(
-            "chat.postEphemeral",
-            channel=said.channel,
-            user=said.user,
-            thread_ts=said.thread_ts,
-            blocks=message.blocks or None,
-            text=message.text,
-        )
-    except SlackError as error:
-        logger.warning("person.untold user=%s why=%s", said.user, error)
+    await ctx.send(
+        "chat.postEphemeral",
+        to=said.user,
+        channel=said.channel,
+        user=said.user,
+        thread_ts=said.thread_ts,
+        blocks=message.blocks or None,
+        text=message.text,
+    )
 
 
 async def _offer(ctx: ListenerContext, said: Mention, approval_id: str) -> Message:

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from twokey.bot.blocks import Block
 from twokey.bot.ids import Input, View
-from twokey.bot.modals.call_form import call_form, text_field
+from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
 from twokey.bot.modals.edit import text_of
 from twokey.bot.modals.form import State
 from twokey.bot.modals.heading import tell
 from twokey.gateway.approvals.deciding import MAX_TEXT
 from twokey.gateway.approvals.record import Approval
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """What a reviewer submitted: the reason, or block id to a sentence."""
-
-    reason: str
-    errors: dict[str, str]
 
 
 def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
@@ -44,9 +34,11 @@ def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
     )
 
 
-def submitted(state: State) -> Submitted:
+def submitted(state: State) -> SubmittedText:
     """Read the modal; a reason of blanks alone is none."""
     reason = text_of(state, Input.REASON)
     if not reason:
-        return Submitted("", {Input.REASON.value: "Please say why you approve this."})
-    return Submitted(reason, {})
+        return SubmittedText(
+            "", {Input.REASON.value: "Please say why you approve this."}
+        )
+    return SubmittedText(reason, {})

@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import LiteralString
 
 from twokey.bot.blocks import Block, input_block, label, modal, text_input
 from twokey.bot.ids import Input, View, seal
 from twokey.bot.modals.heading import heading
 from twokey.gateway.approvals.record import Approval
+
+
+@dataclass(frozen=True, slots=True)
+class SubmittedText:
+    """What a reviewer wrote in a form, or by block id why that is not enough."""
+
+    text: str
+    errors: dict[str, str]
 
 
 def call_form(

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from twokey.bot.blocks import Block, input_block, label, option, select
 from twokey.bot.ids import Input, View
-from twokey.bot.modals.call_form import call_form, text_field
+from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
 from twokey.bot.modals.edit import text_of
 from twokey.bot.modals.form import State
 from twokey.bot.modals.heading import tell
@@ -31,14 +29,6 @@ MAX_REASON = MAX_TEXT - _LONGEST
 """How long a reason may be that somebody writes, beside one that they choose."""
 
 _NEEDED = "Please choose a reason above or write one here."
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """What a reviewer submitted: the reason, or block id to a sentence."""
-
-    reason: str
-    errors: dict[str, str]
 
 
 def view(
@@ -78,16 +68,16 @@ def view(
     )
 
 
-def submitted(item: Item, state: State) -> Submitted:
+def submitted(item: Item, state: State) -> SubmittedText:
     """Read the modal; a tool that requires a reason needs a choice or words."""
     text = text_of(state, Input.REASON)
     try:
         held = state.get(Input.PRESET.value, {}).get(Input.PRESET.value, {})
         chosen = seen(held, Kind.CHOICE)
     except Unreadable as error:
-        return Submitted("", {Input.PRESET.value: str(error)})
+        return SubmittedText("", {Input.PRESET.value: str(error)})
     preset = PRESETS.get(chosen, "") if isinstance(chosen, str) else ""
     reason = _SEPARATOR.join(part for part in (preset, text) if part)
     if Verb.REJECT in item.requires_reason and not reason:
-        return Submitted("", {Input.REASON.value: _NEEDED})
-    return Submitted(reason, {})
+        return SubmittedText("", {Input.REASON.value: _NEEDED})
+    return SubmittedText(reason, {})

@@ -2,24 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from twokey.bot.blocks import Block
 from twokey.bot.ids import Input, View
-from twokey.bot.modals.call_form import call_form, text_field
+from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
 from twokey.bot.modals.edit import text_of
 from twokey.bot.modals.form import State
 from twokey.bot.modals.heading import tell
 from twokey.gateway.approvals.deciding import MAX_TEXT
 from twokey.gateway.approvals.record import Approval
-
-
-@dataclass(frozen=True, slots=True)
-class Submitted:
-    """What a reviewer submitted: the message, or block id to a sentence."""
-
-    message: str
-    errors: dict[str, str]
 
 
 def view(
@@ -46,9 +36,9 @@ def view(
     )
 
 
-def submitted(state: State) -> Submitted:
+def submitted(state: State) -> SubmittedText:
     """Read the modal; an answer of blanks alone is none."""
     message = text_of(state, Input.MESSAGE)
     if not message:
-        return Submitted("", {Input.MESSAGE.value: "Please write an answer."})
-    return Submitted(message, {})
+        return SubmittedText("", {Input.MESSAGE.value: "Please write an answer."})
+    return SubmittedText(message, {})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Annotated, cast
 
@@ -83,47 +83,37 @@ def fill(template: str, value_of: dict[str, str]) -> str:
     return _PLACEHOLDER.sub(lambda match: value_of[match["path"]], template)
 
 
-def _user(text: str) -> str:
-    if not is_user_id(text):
-        raise ValueError(
-            f"{text!r} is not a Slack user id; ids look like U012AB3CD "
-            "(Slack profile, ⋮, Copy member ID)."
-        )
-    return text
+def _checked(is_one: Callable[[str], object], problem: str) -> Callable[[str], str]:
+    """Return a validator that refuses a text with its value and what is wrong."""
+
+    def check(text: str) -> str:
+        if not is_one(text):
+            raise ValueError(f"{text!r} {problem}")
+        return text
+
+    return check
 
 
-def _usergroup(text: str) -> str:
-    if not is_usergroup_id(text):
-        raise ValueError(
-            f"{text!r} is not a Slack user group id; ids look like S012AB3CD "
-            "(they are in the group's link, not its @name)."
-        )
-    return text
-
-
-def _channel(text: str) -> str:
-    if _CHANNEL.fullmatch(text) is None:
-        raise ValueError(
-            f"{text!r} is not a channel; write #name or an id like C012AB."
-        )
-    return text
-
-
-def _role_name(text: str) -> str:
-    if _ROLE.fullmatch(text) is None:
-        raise ValueError(
-            f"{text!r} cannot name a role; use lower-case letters, digits, - and _."
-        )
-    return text
-
-
-def _requirement_name(text: str) -> str:
-    if _ROLE.fullmatch(text) is None:
-        raise ValueError(
-            f"{text!r} cannot name a requirement; use lower-case letters, digits, - "
-            "and _."
-        )
-    return text
+_user = _checked(
+    is_user_id,
+    "is not a Slack user id; ids look like U012AB3CD (Slack profile, ⋮, Copy member "
+    "ID).",
+)
+_usergroup = _checked(
+    is_usergroup_id,
+    "is not a Slack user group id; ids look like S012AB3CD (they are in the group's "
+    "link, not its @name).",
+)
+_channel = _checked(
+    _CHANNEL.fullmatch, "is not a channel; write #name or an id like C012AB."
+)
+_role_name = _checked(
+    _ROLE.fullmatch, "cannot name a role; use lower-case letters, digits, - and _."
+)
+_requirement_name = _checked(
+    _ROLE.fullmatch,
+    "cannot name a requirement; use lower-case letters, digits, - and _.",
+)
 
 
 def _reviewer(text: str) -> str:

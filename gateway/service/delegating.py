@@ -12,25 +12,15 @@ from datetime import timedelta
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.protocol.records import Person
+from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.delegations import Delegation
-from twokey.gateway.store.store import Store
 
 LONGEST = timedelta(days=30)
 """How long a queue can be in other hands without being handed over again."""
 
 
-class DelegationService:
-    """Who stands in for whom in one tenant.
-
-    Args:
-        store: where everything is kept.
-        tenant: whose reviewers these are.
-    """
-
-    def __init__(self, store: Store, *, tenant: str = "default") -> None:
-        self._store = store
-        self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
+class DelegationService(TenantService):
+    """Who stands in for whom in one tenant."""
 
     async def delegate(
         self,

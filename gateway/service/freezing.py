@@ -8,22 +8,12 @@ from __future__ import annotations
 
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
-from twokey.gateway.store.store import Store
 
 
-class FreezeService:
-    """What people may stop.
-
-    Args:
-        store: where everything is kept.
-        tenant: whose agents and tools these are.
-    """
-
-    def __init__(self, store: Store, *, tenant: str = "default") -> None:
-        self._store = store
-        self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
+class FreezeService(TenantService):
+    """What people may stop."""
 
     async def freeze(
         self,

@@ -290,14 +290,8 @@ def _item(
 
 
 def _context(turn: Turn, one: EvaluatedCall, source: Source) -> Context:
-    return Context(
-        tenant=source.tenant,
-        agent=turn.ref.agent,
-        thread=turn.ref.thread,
-        ns=turn.ref.ns,
-        message_id=turn.ref.message_id,
-        tool_call_id=one.call.tool_call_id,
-    )
+    names = turn.ref.names
+    return Context(tenant=source.tenant, tool_call_id=one.call.tool_call_id, **names)
 
 
 def _held(one: EvaluatedCall, item: Item) -> Verdict:

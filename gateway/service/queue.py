@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 
 from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.changing import Loaded
-from twokey.gateway.store.store import Store
 
 MAX_QUEUE = 2000
 """How many waiting approvals one look at the queue reads at most."""
@@ -14,18 +14,8 @@ MAX_QUEUE = 2000
 _PAGE = 100
 
 
-class ReviewQueue:
-    """What waits for people of one tenant, whatever else its shard is busy with.
-
-    Args:
-        store: where approvals are kept.
-        tenant: whose approvals these are.
-    """
-
-    def __init__(self, store: Store, *, tenant: str) -> None:
-        self._store = store
-        self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
+class ReviewQueue(TenantService):
+    """What waits for people of one tenant, whatever else its shard is busy with."""
 
     async def waiting(self, limit: int = MAX_QUEUE) -> AsyncGenerator[Loaded]:
         """Yield approvals with an item that waits for a person, the soonest due first.

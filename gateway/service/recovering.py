@@ -12,8 +12,8 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.recovering import restored, thread_lost
 from twokey.gateway.errors import NewerRecord, UnreadableRecord
 from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.changing import Loaded, Write
-from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -32,18 +32,8 @@ class Found:
     was: Item
 
 
-class RecoveryService:
-    """Change records after a loss or a restore; each change is one atomic write.
-
-    Args:
-        store: where they are.
-        tenant: whose.
-    """
-
-    def __init__(self, store: Store, *, tenant: str = "default") -> None:
-        self._store = store
-        self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
+class RecoveryService(TenantService):
+    """Change records after a loss or a restore; each change is one atomic write."""
 
     async def end_thread(self, run_ref: RunRef) -> list[Found]:
         """End what waits in a run whose thread is gone."""

@@ -134,7 +134,7 @@ class StalledRuns:
             return _read(keys, run, body)
         except UnreadableRecord as error:
             log_failure(logger, error, "run.unreadable")
-            await self._change(keys, run, body, None, facts=_facts_of(keys, None))
+            await self.change(keys, run, body, None)
             return None
 
     async def now_ms(self) -> int:
@@ -187,7 +187,7 @@ class StalledRuns:
         self,
         keys: Keys,
         run: str,
-        before: StalledRun | None,
+        before: StalledRun | bytes | None,
         after: StalledRun | None,
         *,
         delivery: str = "",
@@ -206,7 +206,7 @@ class StalledRuns:
         Args:
             keys: of the tenant's shard.
             run: id of the run.
-            before: what was read; None for nothing.
+            before: what was read, or its text when it cannot be; None for nothing.
             after: what is kept from now on; None when it goes on or was dropped.
             delivery: id of the job that is done with; "" for none.
             undone: jobs that are no longer to be retried.
@@ -219,38 +219,9 @@ class StalledRuns:
         Raises:
             StoreUnavailable: when it is not known to be kept.
         """
-        return await self._change(
-            keys,
-            run,
-            before.body if before else "",
-            after,
-            facts=_facts_of(keys, after or before),
-            delivery=delivery,
-            undone=undone,
-            again=again,
-            delay_ms=delay_ms,
-            is_dropped=is_dropped,
-            forgotten=forgotten,
-            events=events,
-        )
-
-    async def _change(  # noqa: PLR0913 - one step, by name
-        self,
-        keys: Keys,
-        run: str,
-        before: str | bytes,
-        after: StalledRun | None,
-        *,
-        facts: str,
-        delivery: str = "",
-        undone: Sequence[Job] = (),
-        again: Sequence[Job] = (),
-        delay_ms: int = 0,
-        is_dropped: bool = False,
-        forgotten: str = "",
-        events: Sequence[Event] = (),
-    ) -> bool:
-        """Change a run's record; ``before`` is the text that was read."""
+        known = before if isinstance(before, StalledRun) else None
+        body = before.body if isinstance(before, StalledRun) else before or b""
+        facts = _facts_of(keys, after or known)
         listed = after.state.value if after and after.is_listed else ""
         state = "dropped" if is_dropped else listed
         at_ms = 0
@@ -269,7 +240,7 @@ class StalledRuns:
             outbox=keys.outbox,
             audit=keys.audit,
             id=run,
-            before=before,
+            before=body,
             after=after.model_dump_json() if after else "",
             state=state,
             at_ms=at_ms,

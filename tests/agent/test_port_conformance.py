@@ -35,7 +35,7 @@ PAY: Call = ("pay", {"amount": 10, "to": "ada"}, "c1")
 PAY_BOB: Call = ("pay", {"amount": 5, "to": "bob"}, "c2")
 HALF: JsonObject = {"amount": 5, "to": "ada"}
 PAID = Result(ok=True, summary="paid")
-HOME = RunRef(agent="support", thread="t1")
+RUN_REF = RunRef(agent="support", thread="t1")
 
 
 @pytest.fixture(params=["fake", "service"])
@@ -288,7 +288,7 @@ async def test_an_edit_is_claimed_as_it_was_approved_and_is_history_once_it_ran(
     await backend.edit(call.id, HALF)
 
     claimed = await call.run()
-    before = await gateway.history(HOME)
+    before = await gateway.history(RUN_REF)
     await gateway.finish(call.id, claimed.fence, PAID)
 
     item = await backend.item(call.id)
@@ -297,8 +297,8 @@ async def test_an_edit_is_claimed_as_it_was_approved_and_is_history_once_it_ran(
     assert claimed.edit
     assert claimed.action_hash == item.action_hash != call.verdict.action_hash
     assert before == ()
-    assert await gateway.history(HOME) == (item.edit,)
-    assert await gateway.history(HOME.with_(thread="t2")) == ()
+    assert await gateway.history(RUN_REF) == (item.edit,)
+    assert await gateway.history(RUN_REF.with_(thread="t2")) == ()
 
 
 async def test_only_edits_of_our_record_are_confirmed(

@@ -68,8 +68,8 @@ class Player:
 
     async def items(self, scene: Scene) -> list[Item]:
         """Return the items of a cell's run, oldest first."""
-        home = RunRef(agent="shop", thread=str(scene.cell))
-        listed = await self.tk.store.approvals.of_run(self.keys, "default", home)
+        run_ref = RunRef(agent="shop", thread=str(scene.cell))
+        listed = await self.tk.store.approvals.of_run(self.keys, "default", run_ref)
         found = await self.tk.store.approvals.load_each(one.id for one in listed)
         return [item for one in found for item in one.approval.items]
 

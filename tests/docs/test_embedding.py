@@ -50,25 +50,25 @@ async def test_the_order_is_cancelled_in_the_state_that_people_approved(
     order = names["ORDERS"]["78291"]
     call = calling(("cancel_order", {"order": "78291"}, "c1"))
     graph = build(None, names["tools"], call)
-    home = RunRef(agent="support", thread="t")
+    run_ref = RunRef(agent="support", thread="t")
     rules = load_policy(HEAD, "policy.yml")
     async with Twokey(policy=rules, url=store.conn.url, data_dir=tmp_path) as tk:
         run = asyncio.create_task(tk.run(graph, SAY, thread_id="t", agent="support"))
-        await eventually(lambda: _waits(tk, home, version=1))
+        await eventually(lambda: _waits(tk, run_ref, version=1))
         order["version"] = version
-        await approve_all(tk, home)
+        await approve_all(tk, run_ref)
         if version != 3:
-            await eventually(lambda: _waits(tk, home, version=2))
+            await eventually(lambda: _waits(tk, run_ref, version=2))
             assert order["status"] == "open"
-            await approve_all(tk, home)
+            await approve_all(tk, run_ref)
         await run
 
     assert order["status"] == "cancelled"
 
 
-async def _waits(tk: Twokey, home: RunRef, *, version: int) -> bool:
+async def _waits(tk: Twokey, run_ref: RunRef, *, version: int) -> bool:
     keys = tk.store.keys_of_tenant("default")
-    listed = await tk.store.approvals.of_run(keys, "default", home)
+    listed = await tk.store.approvals.of_run(keys, "default", run_ref)
     found = await tk.store.approvals.load_each(one.id for one in listed)
     return [
         one.approval.version for one in found if one.approval.items[0].is_pending

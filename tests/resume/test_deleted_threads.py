@@ -25,7 +25,7 @@ from twokey.gateway.resume.announcing import Place
 from twokey.gateway.store.store import Store
 
 FREE = load_policy(POLICY + "  delegate: {tier: auto}\n", "policy.yml")
-HOME = RunRef(agent="shop", thread="t1")
+RUN_REF = RunRef(agent="shop", thread="t1")
 GRAPH = sample_tools.graph(delegate)
 
 
@@ -39,7 +39,7 @@ async def tk(store: Store, tmp_path: Path) -> AsyncGenerator[Twokey]:
 async def opened(tk: Twokey) -> list[Approval]:
     """Return the approvals of the thread."""
     keys = tk.store.keys_of_tenant("default")
-    listed = await tk.store.approvals.of_run(keys, "default", HOME)
+    listed = await tk.store.approvals.of_run(keys, "default", RUN_REF)
     found = await tk.store.approvals.load_each(one.id for one in listed)
     return [one.approval for one in found]
 

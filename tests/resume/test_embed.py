@@ -361,8 +361,8 @@ async def asked(tk: Twokey) -> Item:
         found.clear()
         if await tk.store.conn.command("EXISTS", keys.lease("default", "shop", "t1")):
             return False
-        home = RunRef(agent="shop", thread="t1")
-        for one in await tk.store.approvals.of_run(keys, "default", home):
+        run_ref = RunRef(agent="shop", thread="t1")
+        for one in await tk.store.approvals.of_run(keys, "default", run_ref):
             loaded = await tk.reviews.read(one.id)
             assert loaded
             found.extend(item for item in loaded.approval.items if item.is_pending)

@@ -213,8 +213,8 @@ async def test_a_limit_that_is_reached_after_an_approval_is_reached_once(
 async def items(tk: Twokey) -> list[Item]:
     """Return the thread's items."""
     keys = tk.store.keys_of_tenant("default")
-    home = RunRef(agent="shop", thread="t1")
-    listed = await tk.store.approvals.of_run(keys, "default", home)
+    run_ref = RunRef(agent="shop", thread="t1")
+    listed = await tk.store.approvals.of_run(keys, "default", run_ref)
     found = await tk.store.approvals.load_each(one.id for one in listed)
     return [item for one in found for item in one.approval.items]
 

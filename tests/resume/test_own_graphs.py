@@ -302,8 +302,8 @@ async def asked(tk: Twokey, thread: str) -> Item:
 async def items_of(tk: Twokey, thread: str) -> list[Item]:
     """Return a thread's items."""
     keys = tk.store.keys_of_tenant("default")
-    home = RunRef(agent="shop", thread=thread)
-    listed = await tk.store.approvals.of_run(keys, "default", home)
+    run_ref = RunRef(agent="shop", thread=thread)
+    listed = await tk.store.approvals.of_run(keys, "default", run_ref)
     found = await tk.store.approvals.load_each(one.id for one in listed)
     return [item for one in found for item in one.approval.items]
 

@@ -127,8 +127,8 @@ class ServiceHarness:
     async def opened(self, tenant: str = "default") -> list[str]:
         """Return the approvals of the agent's first thread, oldest first."""
         keys = self.store.keys_of_tenant(tenant)
-        home = RunRef(agent="support", thread="t1")
-        listed = await self.store.approvals.of_run(keys, tenant, home)
+        run_ref = RunRef(agent="support", thread="t1")
+        listed = await self.store.approvals.of_run(keys, tenant, run_ref)
         return [one.id for one in listed]
 
     async def overdue(self, approval_id: str) -> None:

@@ -24,11 +24,11 @@ async def as_before(harness: ServiceHarness, item: str) -> None:
     """Leave of an approval what a version without open runs and formats wrote."""
     keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
     approval = approval_of(item)[0]
-    home = RunRef(agent="support", thread="t1")
+    run_ref = RunRef(agent="support", thread="t1")
     of = text(await conn.command("HGET", keys.blobs(approval), "of"))
     await conn.command("HDEL", keys.blobs(approval), "of", "format")
-    await conn.command("DEL", keys.open_of_run("default", home))
-    turn, run = keys.turn(of.split(" ")[1]), keys.run("default", home)
+    await conn.command("DEL", keys.open_of_run("default", run_ref))
+    turn, run = keys.turn(of.split(" ")[1]), keys.run("default", run_ref)
     for key in (keys.head(approval), keys.blobs(approval), turn, run):
         await conn.command("PEXPIRE", key, HOUR_MS)
 

@@ -224,7 +224,7 @@ def test_a_rejection_joins_the_chosen_reason_and_the_words(
 
     found = reject.submitted(a_refund(), state)
 
-    assert (found.reason, found.errors) == (reason, {})
+    assert (found.text, found.errors) == (reason, {})
 
 
 def test_a_rejection_without_a_reason_is_asked_for_one_where_it_is_required() -> None:
@@ -251,7 +251,7 @@ def test_an_answer_of_nothing_is_none(text: str | None) -> None:
 def test_an_answer_is_sent_without_blanks_at_its_ends() -> None:
     state = typed(untouched(VIEWS["respond_in_batch"]["blocks"]), Input.MESSAGE, " a ")
 
-    assert respond.submitted(state).message == "a"
+    assert respond.submitted(state).text == "a"
 
 
 def _button(view: Any, action: Action) -> Any:

@@ -1,4 +1,4 @@
-"""Let one asynchronous core serve synchronous and asynchronous agents.
+"""Run one asynchronous core for synchronous and asynchronous agents.
 
 Theory of operation: everything that talks to the gateway is written once, as
 coroutines over a `Shell`. `Awaiting` really awaits. `Blocking` runs each port call on

@@ -1,4 +1,4 @@
-"""Stand in for LangChain's own middleware: change the import, keep the arguments."""
+"""Replace LangChain's own middleware: change the import, keep the arguments."""
 
 from __future__ import annotations
 

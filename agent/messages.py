@@ -1,4 +1,4 @@
-"""Keep the facts about edits, and put each in front of the model exactly once.
+"""Build edit messages, and show each to the model exactly once.
 
 The model's own message is never rewritten. A notice stands inside the result of the
 call it is about; when that message is gone, as a note in the first human message. The

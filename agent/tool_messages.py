@@ -1,4 +1,4 @@
-"""Word what the model reads when a held call ended in anything but a plain run.
+"""Tool messages for held calls that ended in anything but a plain run.
 
 Every sentence says whether the call ran, because a model that has to guess calls
 again. Words of people are quoted as JSON, so that they cannot end the sentence.

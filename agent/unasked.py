@@ -1,4 +1,4 @@
-"""Run a call that needs nobody once, and tell the gateway how it ended.
+"""Execute a call that needs nobody once, and report its result to the gateway.
 
 A process that runs a thread may be paused inside a call, replaced, and go on later. So
 the gateway is asked before the call, as it is for one that people approved: what an

@@ -1,4 +1,4 @@
-"""Hold what the bot was set up with, as immutable values."""
+"""Configuration of the bot, as immutable values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Ask Slack at the start who the bot is, and say clearly what is wrong with it."""
+"""Ask Slack at the start who the bot is, and explain what is wrong with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hold Socket Mode connections, so that one can be replaced while another listens."""
+"""Manage Socket Mode connections: one is replaced while another listens."""
 
 from __future__ import annotations
 

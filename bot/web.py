@@ -1,4 +1,4 @@
-"""Call Slack's Web API, and say of every failure what the caller can do about it."""
+"""Client of Slack's Web API: an error type for each thing a caller can do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep three kinds of words apart, so that a type checker sees who may speak markup.
+"""Text types: a type checker sees which text may contain markup.
 
 `Untrusted` is text of strangers: it is shown, never interpreted. `Label` is plain text
 of ours. `Template` is Slack markup: a sentence written in the code, with checked

@@ -1,4 +1,4 @@
-"""Stand a sandbox Slack beside a whole stack, for the demo and for the stories."""
+"""Start a sandbox Slack beside a whole stack, for the demo and for the stories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say for people what a policy came to."""
+"""Explain a policy decision in words."""
 
 from __future__ import annotations
 

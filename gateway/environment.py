@@ -1,4 +1,4 @@
-"""Read the environment variables that stand over ``twokey.yml``, and the secrets."""
+"""Read environment variables, which override ``twokey.yml``, and the secrets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say where the policy stands, and read it from there."""
+"""Locate and read the policy."""
 
 from __future__ import annotations
 

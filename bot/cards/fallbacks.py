@@ -1,4 +1,4 @@
-"""Word what notifications, lists and screen readers read in place of the blocks.
+"""Fallback texts for notifications, lists and screen readers.
 
 These are sentences of ours with the names of tools and numbers in them: no ids, and
 nothing that an agent, a customer or a reviewer wrote.

@@ -1,4 +1,4 @@
-"""Hold what every part of one card needs, and share out its room.
+"""Rendering context of one card: record, keys, time and size budget.
 
 Slack refuses a message whose blocks hold too much text, by a rule it does not publish;
 `twokey.sandbox.blockkit.limits.TEXT_IN_ALL_BLOCKS` is our budget. It is shared out in

@@ -1,4 +1,4 @@
-"""Hold one message as it is handed to Slack."""
+"""One Slack message: blocks, fallback text and metadata."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what came of a click in one calm sentence, and pass on an agent's last words."""
+"""Explain the outcome of a click in one sentence; pass on an agent's last words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what an agent asks that cannot be answered in Slack, and how that ended."""
+"""Messages about questions of an agent that cannot be answered in Slack."""
 
 from __future__ import annotations
 

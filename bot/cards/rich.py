@@ -1,4 +1,4 @@
-"""Put several boxes, and the words between them, into one rich text block."""
+"""Build rich text blocks from several boxes and the text between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell in a thread how a run that failed stands: one message an outage, edited."""
+"""Messages about the state of a failed run: one message an outage, edited."""
 
 from __future__ import annotations
 

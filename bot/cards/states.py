@@ -1,4 +1,4 @@
-"""Say in words where an item or a whole approval stands, each with a small symbol."""
+"""Describe the state of an item or an approval in words and a symbol."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say in a channel that something was stopped, paused, or may run again."""
+"""Messages about freezes and pauses: what was stopped, and what may run again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell whoever asked that a card cannot be posted or changed, as things stand now."""
+"""Tell the requester that a card cannot be posted or updated."""
 
 from __future__ import annotations
 

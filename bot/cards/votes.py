@@ -1,4 +1,4 @@
-"""Say how many of the people whose word a call needs have given it, and who lacks."""
+"""Show the progress of a quorum: how many approved, and which roles are missing."""
 
 from __future__ import annotations
 

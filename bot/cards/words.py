@@ -1,4 +1,4 @@
-"""Offer to pass on what somebody wrote under a card."""
+"""Offer to use the text that somebody wrote under a card."""
 
 from __future__ import annotations
 

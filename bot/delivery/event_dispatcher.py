@@ -1,4 +1,4 @@
-"""Say the next thing about one topic: its card, then its lines, else its words."""
+"""Dispatch events to Slack: the card first, then its lines, else a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say an event in words: lines under its card or elsewhere, or a message of its own."""
+"""Render events as text: lines under a card, or messages of their own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Make the input of a field, and say what it holds while nobody touches it."""
+"""Build the input of a field, and read its value while nobody touches it."""
 
 from __future__ import annotations
 

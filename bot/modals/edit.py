@@ -1,4 +1,4 @@
-"""Edit a call's arguments in a form, and approve what comes of it."""
+"""Build and read the form in which a call's arguments are edited."""
 
 from __future__ import annotations
 

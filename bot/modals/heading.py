@@ -1,4 +1,4 @@
-"""Say at the top of a modal which call it is about."""
+"""Heading of a modal: which call it is about."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell a person something inside a modal, calmly, with nothing to fill in."""
+"""Modal that only shows a message."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what became of a call in doubt, with a note for the others and the agent."""
+"""Build and read the form in which people settle a call in doubt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell which characters a reader cannot see, or cannot tell from a plain space.
+"""Find invisible characters, and those that look like a plain space.
 
 A rule over general categories misses 267 code points that every font draws as nothing
 (Hangul fillers, variation selectors …), so the Unicode property made for them stands

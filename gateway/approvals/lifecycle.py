@@ -1,4 +1,4 @@
-"""Hold the one table of what may follow what in the life of an item."""
+"""State machine of an item: the one table of all moves."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say who must agree, who may, and whether they have. Empty means refuse."""
+"""Count votes: who must agree, who may, and whether they have. Empty refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The requirements that calls can come to under a policy."""
+"""Find the requirements that calls can get under a policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say whether a JSON Schema can be used to check arguments, without any network."""
+"""Check that a JSON Schema can validate arguments, without any network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Say what a call adds to which rolling sums and counts; pure, it stores nothing."""
+"""Compute what a call adds to rolling sums and counts; pure, it stores nothing."""
 
 from __future__ import annotations
 

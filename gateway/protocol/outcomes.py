@@ -1,4 +1,4 @@
-"""Name what became of calls, for agents that read it later."""
+"""Outcomes of calls, for agents that read them later."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keep what the runner of an agent says: whose run it is, and what is ungated."""
+"""Context of a run: which run an agent belongs to, and what is ungated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tell the outbox what becomes of runs; a finished run is told once."""
+"""Write events about runs to the outbox; a finished run is announced once."""
 
 from __future__ import annotations
 

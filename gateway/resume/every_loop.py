@@ -1,4 +1,4 @@
-"""Let agents ask the gateway from any event loop of this process.
+"""Serve agents from any event loop of this process.
 
 A connection pool belongs to one event loop, yet an agent asks from several: the
 worker's, and the background loop that keeps claims alive and serves synchronous

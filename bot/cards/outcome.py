@@ -18,7 +18,7 @@ from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.votes import so_far, still_needed
-from twokey.bot.text import escape_mrkdwn, excerpt
+from twokey.bot.text import excerpt
 from twokey.gateway.approvals.decisions import (
     Changed,
     Expired,
@@ -63,19 +63,8 @@ _SETTLED_BY: dict[Verb, LiteralString] = {
 _WITHDRAWN_BY: LiteralString = "withdrawn by {who} {at}"
 
 
-def refusal(outcome: Outcome, *, now_ms: int) -> str:
-    """Return the private sentence for the person who clicked, as Slack markup.
-
-    Args:
-        outcome: what the gateway made of the decision, good news included.
-        now_ms: the time, in Unix milliseconds.
-    """
-    said = explained(outcome, now_ms=now_ms)
-    return said.text if isinstance(said, Template) else escape_mrkdwn(said.text)
-
-
 def explained(outcome: Outcome, *, now_ms: int) -> Template | Label:
-    """Return the same sentence for a block or a modal.
+    """Return the private sentence for the person who clicked, good news included.
 
     It holds what happened and what to do, and nothing that an agent, a customer or
     another reviewer wrote.

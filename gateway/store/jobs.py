@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
@@ -213,16 +213,6 @@ class JobQueue:
                 await self._conn.command(
                     "XCLAIM", self._keys.jobs, GROUP, consumer, 0, delivery.id
                 )
-
-
-async def deliveries(
-    queue: JobQueue, consumer: str, *, block_ms: int
-) -> AsyncIterator[Delivery]:
-    """Yield jobs for ever, one at a time."""
-    while True:
-        delivery = await queue.take(consumer, block_ms=block_ms)
-        if delivery is not None:
-            yield delivery
 
 
 def _job(entry: Entry) -> Job:

@@ -62,7 +62,6 @@ PERMANENT = frozenset(
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
 _NOTICE_ID = re.compile(r"nt_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
-_RUN_ID = re.compile(r"run_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
 _APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
 
 
@@ -79,12 +78,6 @@ def approval_id(shard: str, random_hex: str) -> str:
 def shard_of_approval(approval: str) -> str | None:
     """Return the shard of an approval id; None when it is not one of ours."""
     found = _APPROVAL_ID.fullmatch(approval)
-    return found["shard"] if found else None
-
-
-def shard_of_run(run: str) -> str | None:
-    """Return the shard of a run's id; None when it is not one of ours."""
-    found = _RUN_ID.fullmatch(run)
     return found["shard"] if found else None
 
 

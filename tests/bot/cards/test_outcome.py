@@ -17,7 +17,8 @@ from tests.bot.samples import (
 )
 from tests.bot.strategies import CANARY, hostile
 from twokey.bot.blocks import Label
-from twokey.bot.cards.outcome import agent_words, explained, refusal, run_failed
+from twokey.bot.cards.outcome import agent_words, explained, run_failed
+from twokey.bot.listener_context import spoken
 from twokey.gateway.approvals.decisions import (
     Changed,
     Expired,
@@ -86,7 +87,7 @@ SENTENCES: list[tuple[Outcome, tuple[str, ...]]] = [
 def test_each_outcome_has_its_sentence(
     outcome: Outcome, parts: tuple[str, ...]
 ) -> None:
-    sentence = refusal(outcome, now_ms=LATER + 12_000)
+    sentence = spoken(explained(outcome, now_ms=LATER + 12_000))
 
     assert all(part in sentence for part in parts), sentence
     assert CANARY not in sentence
@@ -94,7 +95,7 @@ def test_each_outcome_has_its_sentence(
 
 @pytest.mark.parametrize("state", ItemState)
 def test_every_state_that_came_first_is_told(state: ItemState) -> None:
-    sentence = refusal(Stale(state=state), now_ms=NOW)
+    sentence = spoken(explained(Stale(state=state), now_ms=NOW))
 
     assert sentence.endswith("Your click changed nothing.")
 
@@ -103,7 +104,7 @@ def test_a_reason_of_the_gateway_is_shown_as_plain_text_or_escaped() -> None:
     forbidden = Forbidden(reason="Only <!channel> & co can decide this.")
 
     assert explained(forbidden, now_ms=NOW) == Label(forbidden.reason)
-    assert "<!channel>" not in refusal(forbidden, now_ms=NOW)
+    assert "<!channel>" not in spoken(explained(forbidden, now_ms=NOW))
 
 
 @given(hostile)

@@ -1,4 +1,4 @@
-"""Show a person's queue on the App Home tab, what is urgent first."""
+"""Show a person's queue on the App Home tab, most urgent first."""
 
 from __future__ import annotations
 

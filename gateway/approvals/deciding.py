@@ -196,7 +196,7 @@ def _approve(context: DecisionContext, reason: str) -> Change | Refusal:
         return Forbidden(reason=_OWN_DECISION)
     if is_counted(context, item):
         return Forbidden(
-            reason="Your approval is already counted; somebody else is needed too."
+            reason="You already approved this call. Somebody else is needed, too."
         )
     problem = _too_long(reason, REASON_POINTER)
     if context.needs_reason(Verb.APPROVE) and not reason.strip():

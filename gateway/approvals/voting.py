@@ -115,7 +115,7 @@ def vote(
 
 
 def _has_outlived(context: DecisionContext) -> bool:
-    """Say whether a call waited longer than the policy by now lets its tier wait.
+    """Return True if the call waited longer than the policy now allows its tier.
 
     What was raised waits from then on as the stricter tier lets it; see `reopened`.
     """

@@ -247,7 +247,7 @@ class _JudgedTurn:
         self.proposal = proposal
 
     def preconditions(self, tenant: str, turn: Turn) -> Preconditions:
-        """Return what has to hold still while the turn opens."""
+        """Return what must not change while the turn opens."""
         verdicts = self.proposal.verdicts
         requests = [use for one in self.measured for use in one.requests]
         protect = self.policy.protect

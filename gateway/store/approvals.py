@@ -68,7 +68,7 @@ class ApprovalStore:
             verdicts: JSON to answer this turn with, now and again.
             events: what to announce.
             thread: agent and thread id.
-            preconditions: what has to hold still.
+            preconditions: what must not have changed meanwhile.
             notices: new notices of what runs unasked.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Say what opens a turn, what has to hold still meanwhile, and what came of it."""
+"""Inputs, preconditions and result of opening a turn."""
 
 from __future__ import annotations
 

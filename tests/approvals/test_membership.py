@@ -150,7 +150,7 @@ def test_a_second_click_adds_a_role_that_was_given_since_and_counts_once() -> No
     )
 
     assert isinstance(same, Forbidden)
-    assert "already counted" in same.reason
+    assert "You already approved" in same.reason
     assert isinstance(more, Change)
     assert more.voted is None
     assert [vote.by.user for vote in more.approval.items[0].votes] == [

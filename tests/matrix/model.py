@@ -188,7 +188,7 @@ def _doubt(cell: Cell) -> str:
     if cell.verb in {Verb.REJECT, Verb.RESPOND}:
         return ""
     if cell.requirement is Requirement.AFTER_SELF and cell.verb is Verb.APPROVE:
-        return "already counted"
+        return "You already approved"
     is_open = cell.kind is Kind.NO_GROUPS_BY_ID and cell.requirement.is_escalated
     return "Slack did not say who is in" if is_open else ""
 

@@ -124,7 +124,7 @@ async def test_two_of_two_people_authorize_an_escalated_call(stack: Stack) -> No
         await stack.told("U0ANA", "1 of 2")
         await stack.card(verdict, says("1 of 2"))
         await stack.actor("U0ANA").click(CHANNEL, ts, Action.APPROVE)
-        await stack.told("U0ANA", "already counted")
+        await stack.told("U0ANA", "You already approved")
         await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
 
         item = (await stack.approval(verdict)).items[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import io
 import json
 import time
 from collections.abc import Mapping
@@ -37,7 +38,7 @@ async def post(url: str, headers: Mapping[str, str], body: bytes) -> tuple[int, 
     """Post a body; return status and text of the answer."""
     async with (
         aiohttp.ClientSession() as session,
-        session.post(url, data=body, headers=dict(headers)) as response,
+        session.post(url, data=io.BytesIO(body), headers=dict(headers)) as response,
     ):
         return response.status, await response.text()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 
 import pytest
 from pydantic import ValidationError
@@ -55,12 +54,11 @@ async def test_what_was_authorized_does_not_start_once_it_is_frozen(
     harness: ServiceHarness, scope: Scope
 ) -> None:
     claims = [await authorized(harness, thread=f"t{n}") for n in range(8)]
-    started = time.monotonic()
 
+    # Nothing waits in between: what was frozen a moment ago is frozen for all of them.
     await harness.reviews.freezes.freeze(scope, "T0/U0ANA", "wrong refunds")
     replies = await asyncio.gather(*map(harness.agents.claim, claims))
 
-    assert time.monotonic() - started < 1
     for reply in replies:
         assert isinstance(reply, Refused)
         assert "frozen by T0/U0ANA: wrong refunds" in reply.reason

@@ -39,5 +39,9 @@ async def _bot(session: Session, *, insecure_dev: bool) -> None:
             followed(policy, store, tenant=tenant),
             SlackBot(config, reviews) as slack_bot,
         ):
-            console.good(f"The bot serves workspace {slack_bot.team_id}.")
-            await until_stopped(policy.reload, store)
+            team = slack_bot.team_id
+            await until_stopped(
+                policy.reload,
+                store,
+                ready=lambda: console.good(f"The bot serves workspace {team}."),
+            )

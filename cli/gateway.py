@@ -27,5 +27,9 @@ async def _gateway(session: Session, *, insecure_dev: bool) -> None:
     settings = session.settings()
     begin_logs(session, settings, insecure_dev=insecure_dev)
     async with Twokey(settings, insecure_dev=insecure_dev) as twokey:
-        console.good(f"The gateway runs for {', '.join(settings.agents) or 'nobody'}.")
-        await until_stopped(twokey.reload, twokey.store)
+        names = ", ".join(settings.agents) or "nobody"
+        await until_stopped(
+            twokey.reload,
+            twokey.store,
+            ready=lambda: console.good(f"The gateway runs for {names}."),
+        )

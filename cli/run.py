@@ -62,10 +62,14 @@ async def _run(session: Session, *, insecure_dev: bool) -> None:
     settings = session.settings()
     begin_logs(session, settings, insecure_dev=insecure_dev)
     async with open_stack(settings, insecure_dev=insecure_dev) as stack:
-        console.good(f"Twokey runs in workspace {stack.bot.team_id}.")
+        twokey, team = stack.twokey, stack.bot.team_id
         agents = ", ".join(settings.agents) or "none in twokey.yml"
-        console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
-        await until_stopped(stack.twokey.reload, stack.twokey.store)
+
+        def say() -> None:
+            console.good(f"Twokey runs in workspace {team}.")
+            console.good(f"Agents: {agents}. Ctrl+C stops it; approvals stay.")
+
+        await until_stopped(twokey.reload, twokey.store, ready=say)
 
 
 async def _rehearse(session: Session, port: int) -> None:

@@ -14,13 +14,20 @@ _TERMINAL = "/dev/tty"
 _LOOK_S = 1.0
 
 
-async def until_stopped(reload: Callable[[], None], store: Store | None = None) -> None:
+async def until_stopped(
+    reload: Callable[[], None],
+    store: Store | None = None,
+    *,
+    ready: Callable[[], object] = lambda: None,
+) -> None:
     """Return at the first SIGINT or SIGTERM, so that everything can close in order.
 
     Args:
         reload: called at SIGHUP, by which operators ask a service to read its files
             again. It also says that a terminal was closed: then the process stops.
         store: stops the process when it is not expected to come back.
+        ready: called once signals are waited for. A program that was started in the
+            background ignores SIGINT until then.
 
     Raises:
         StoreUnavailable: when the embedded server died again and again.
@@ -41,6 +48,7 @@ async def until_stopped(reload: Callable[[], None], store: Store | None = None) 
             reload()
 
     loop.add_signal_handler(signal.SIGHUP, hung_up)
+    ready()
     while not stopped.is_set():
         if store is not None and store.failure is not None:
             raise store.failure

@@ -22,14 +22,15 @@ def note(name):
     Path(name).write_text("yes")
 
 async def main():
-    asyncio.get_running_loop().call_soon(note, "waiting")
-    await until_stopped(lambda: note("again"))
+    await until_stopped(lambda: note("again"), ready=lambda: note("waiting"))
 
 if "terminal" in sys.argv:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 # What the tests themselves were started with is inherited.
 is_ignored = "nohup" in sys.argv
 signal.signal(signal.SIGHUP, signal.SIG_IGN if is_ignored else signal.SIG_DFL)
+if "background" in sys.argv:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 asyncio.run(main())
 note("ended")
 """
@@ -109,3 +110,16 @@ async def test_a_terminal_that_is_there_can_ask_for_the_policy_too(
     process.send_signal(signal.SIGTERM)
     assert await asyncio.wait_for(process.wait(), timeout=30) == 0
     os.close(terminal)
+
+
+@pytest.mark.slow
+async def test_a_program_in_the_background_ends_by_what_ends_it_elsewhere(
+    tmp_path: Path,
+) -> None:
+    """A shell without job control starts it with SIGINT ignored."""
+    process = await waiting(tmp_path, "background")
+
+    process.send_signal(signal.SIGINT)
+
+    assert await process.wait() == 0
+    assert (tmp_path / "ended").exists()

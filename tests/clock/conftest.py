@@ -5,10 +5,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import AsyncGenerator, Generator
-from datetime import timedelta
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from redis import Redis
+from redis.exceptions import RedisError
 
 from tests.clock import faketime
 from tests.lifetimes import wrong_lifetimes
@@ -16,12 +20,15 @@ from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.server_process import server_command
 from twokey.gateway.store.store import Store
 
+_NEAR_S = 30.0
+
 
 class Clock:
     """The clock of one server, as far ahead of the real one as a file says."""
 
     def __init__(self, file: Path) -> None:
         self.file = file
+        self.url = ""
         self._ahead = timedelta()
         self.reset()
 
@@ -31,11 +38,31 @@ class Clock:
         self.move()
 
     def move(self, *, days: float = 0, hours: float = 0, minutes: float = 0) -> None:
-        """Move it from where it stands, forth or back."""
+        """Move it from where it stands, forth or back, and wait until it is seen."""
         self._ahead += timedelta(days=days, hours=hours, minutes=minutes)
         fresh = self.file.with_suffix(".new")
         fresh.write_text(f"{self._ahead.total_seconds():+.0f}\n", encoding="utf-8")
         fresh.replace(self.file)
+        self._seen()
+
+    def _seen(self) -> None:
+        # What a server answers first may still be of the time before; a server that is
+        # down reads the file when it starts.
+        if not self.url:
+            return
+        with suppress(RedisError), _connected(self.url) as server:
+            shown_s = _NEAR_S + (expected_s := self._shown_s())
+            while abs(shown_s - expected_s) >= _NEAR_S:
+                shown_s = server.execute_command("TIME")[0]
+                expected_s = self._shown_s()
+
+    def _shown_s(self) -> float:
+        now = datetime.now(UTC)  # noqa: TID251 - the real one, that is moved from
+        return (now + self._ahead).timestamp()
+
+
+def _connected(url: str) -> Any:  # noqa: ANN401 - the client has partial types
+    return cast("Any", Redis).from_url(url, socket_timeout=5)
 
 
 @pytest.fixture(scope="session")
@@ -66,6 +93,7 @@ def moved_server() -> Generator[tuple[str, Clock]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("twokey.gateway.store.engine.server_command", command)
         with EmbeddedEngine(folder / "valkey") as opened:
+            clock.url = opened.url
             yield opened.url, clock
     shutil.rmtree(folder, ignore_errors=True)
 

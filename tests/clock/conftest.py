@@ -61,7 +61,7 @@ class Clock:
         return (now + self._ahead).timestamp()
 
 
-def _connected(url: str) -> Any:  # noqa: ANN401 - the client has partial types
+def _connected(url: str) -> Any:
     return cast("Any", Redis).from_url(url, socket_timeout=5)
 
 

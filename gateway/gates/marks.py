@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 from langchain_core.tools import BaseTool
 
 
-class Gate:
+class Gate(ABC):
     """Middleware that lets no tool call run that the gateway has not cleared.
 
     Attributes:
@@ -14,9 +16,9 @@ class Gate:
 
     agent: str
 
+    @abstractmethod
     def guard(self, tool: BaseTool) -> BaseTool:
         """Return a tool that shares everything with this one and needs a grant."""
-        raise NotImplementedError
 
 
 class GuardedTool:

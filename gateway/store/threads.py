@@ -199,7 +199,9 @@ class ThreadStore:
         found = fields(await self._conn.command("HGETALL", key))
         if text(found.get("run")) == "open":
             return
-        is_lost = has_past and (not found or text(found.get("run")) == "new")
+        # What was told of a run may be kept here while its people are not.
+        is_known = "facts" in found and text(found.get("run")) != "new"
+        is_lost = has_past and not is_known
 
         def looked_at(facts: ThreadFacts) -> ThreadFacts:
             return facts.with_(is_partial=True) if is_lost else facts
@@ -242,6 +244,7 @@ class ThreadStore:
             audit=keys.audit,
             what=what,
             mark=mark,
+            keep_ms=_KEEP_MS,
             told=told,
             logged=logged,
         )

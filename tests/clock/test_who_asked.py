@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -16,6 +17,7 @@ from twokey.gateway.approvals.decisions import AccountKind, Approve, Click, Revi
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person
+from twokey.gateway.resume.announcing import Announcer, Place
 from twokey.gateway.service.proposals import FORGOTTEN
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.store import Store
@@ -180,3 +182,15 @@ async def test_what_is_known_of_a_thread_ends_30_days_after_its_run(
 
     # The first answer after a move may still be of the time before it.
     await eventually(has_ended)
+
+
+async def test_what_was_told_of_a_run_stands_for_nobody_who_asked(stack: Stack) -> None:
+    """A run is told before it is open, and its people may be lost between."""
+    place = stack.keys, "default", "shop", "t1"
+    await Announcer(stack.store).started(Place(*place), "key")
+    told = stack.keys.thread_facts(*place[1:])
+
+    assert cast("int", await stack.store.conn.command("PTTL", told)) > 0
+    await stack.store.threads.open_run(*place, has_past=True)
+
+    assert (await stack.store.threads.facts(*place)).is_partial

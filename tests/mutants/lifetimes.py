@@ -67,8 +67,15 @@ LIFETIMES_TABLE = (
     Mutant(
         "a thread with a past and no facts has forgotten people",
         "gateway/store/threads.py",
-        "is_lost = has_past and (",
-        "is_lost = False and (",
+        "is_lost = has_past and not is_known",
+        "is_lost = False",
+        "tests/clock/test_who_asked.py",
+    ),
+    Mutant(
+        "what was told of a run stands for nobody who asked",
+        "gateway/store/threads.py",
+        'is_known = "facts" in found and',
+        "is_known = found and",
         "tests/clock/test_who_asked.py",
     ),
     Mutant(

@@ -8,6 +8,7 @@
 -- ARGV[2] mark       text    the input, or where the thread ends
 -- ARGV[3] told       json    the event, perhaps with the last words
 -- ARGV[4] logged     json    the same for the audit log, without them
+-- ARGV[5] keep_ms    int     lifetime of facts that no run of the thread keeps
 -- Returns:
 --   {"told"}
 --   {"known"}  it was told before
@@ -16,4 +17,7 @@ local now = now_ms()
 redis.call('XADD', KEYS[2], '*', 'e', ARGV[3], 'at', now)
 redis.call('XADD', KEYS[3], '*', 'e', ARGV[4], 'at', now)
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])
+if not redis.call('HGET', KEYS[1], 'run') then
+  redis.call('PEXPIRE', KEYS[1], ARGV[5])
+end
 return {'told'}

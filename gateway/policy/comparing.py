@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import cast
 
-from twokey.gateway.policy.tokens import Kind, Token
+from twokey.gateway.policy.tokens import Kind, Row, Token, closing, elements
 
 EQUAL, WITHIN, WITHIN_OR_NULL = "typed_equal", "typed_in", "typed_in_or_null"
 
@@ -40,13 +40,11 @@ _LOOSER = frozenset(Token(Kind.MARK, text) for text in ("?", ":", ",", "&&", "||
 _IN = Token(Kind.NAME, "in")
 _EQUALITIES = frozenset(Token(Kind.MARK, text) for text in ("==", "!="))
 _RELATIONS = _EQUALITIES | {_IN, *(Token(Kind.MARK, s) for s in ("<", "<=", ">", ">="))}
-_CLOSING = {"(": ")", "[": "]", "{": "}"}
+_OPENING = frozenset(Token(Kind.MARK, text) for text in "([{")
 
 # The library writes a warning for each function that fails; the evaluation names the
 # rule instead, and a sample call of `twokey policy check` fails on purpose.
 logging.getLogger("cel").setLevel(logging.CRITICAL)
-
-Row = tuple[Token, ...]
 
 
 class MixedTypes(TypeError):
@@ -106,24 +104,13 @@ def _atoms(row: Row) -> Iterator[Row]:
     """Yield tokens one by one, and brackets whole, with what they hold made typed."""
     at = 0
     while at < len(row):
-        closing = _CLOSING.get(row[at].text) if row[at].kind is Kind.MARK else None
-        if closing is None:
+        if row[at] not in _OPENING:
             yield (row[at],)
             at += 1
             continue
-        end = _end(row, at)
+        end = closing(row, at)
         yield (row[at], *typed(row[at + 1 : end]), row[end])
         at = end + 1
-
-
-def _end(row: Row, opening: int) -> int:
-    level = 0
-    for at in range(opening, len(row)):
-        if row[at].kind is Kind.MARK:
-            level += (row[at].text in _CLOSING) - (row[at].text in _CLOSING.values())
-        if level == 0:
-            return at
-    return len(row) - 1
 
 
 def _compared(atoms: list[Row]) -> Row:
@@ -155,24 +142,12 @@ def _joined(left: Row, sign: Token | None, right: list[Row]) -> Row:
 def _contained(left: Row, flat: Row, right: list[Row]) -> Row:
     """Return ``left in right``; a null that is written in a list stands for itself."""
     is_list = len(right) == 1 and flat[0].text == "["
-    elements = list(_split(flat[1:-1])) if is_list else []
-    if (_NULL,) not in elements:
+    listed = list(elements(flat[1:-1])) if is_list else []
+    if (_NULL,) not in listed:
         return _call(WITHIN, left, flat)
-    rest = [one for one in elements if one != (_NULL,)]
-    listed = tuple(token for one in rest for token in (*one, _COMMA))[:-1]
-    return _call(WITHIN_OR_NULL, left, (flat[0], *listed, flat[-1]))
-
-
-def _split(row: Row) -> Iterator[Row]:
-    element: list[Token] = []
-    for atom in _atoms(row):
-        if atom == (_COMMA,):
-            yield tuple(element)
-            element = []
-        else:
-            element += atom
-    if element:
-        yield tuple(element)
+    rest = [one for one in listed if one != (_NULL,)]
+    kept = tuple(token for one in rest for token in (*one, _COMMA))[:-1]
+    return _call(WITHIN_OR_NULL, left, (flat[0], *kept, flat[-1]))
 
 
 def _call(name: str, left: Row, right: Row) -> Row:

@@ -306,14 +306,14 @@ def _is_has(token: Token) -> bool:
 
 def _as_doubles(value: JsonValue) -> object:
     match value:
-        case bool() | None | str():
-            return value
-        case int() | float():
-            return float(value)
         case list():
             return [_as_doubles(element) for element in value]
         case dict():
             return {name: _as_doubles(member) for name, member in value.items()}
+        case int() | float() if not isinstance(value, bool):
+            return float(value)
+        case _:
+            return value
 
 
 def _size(value: JsonValue) -> int:

@@ -122,6 +122,7 @@ def _path(value: JsonValue, pointer: str) -> Path:
     for token in tokens_of(pointer):
         if isinstance(value, list):
             value, path = value[int(token)], (*path, int(token))
-        elif isinstance(value, dict):
-            value, path = value.get(token), (*path, token)
+        else:
+            value = value.get(token) if isinstance(value, dict) else None
+            path = (*path, token)
     return path

@@ -60,9 +60,7 @@ def _folded(
     value: JsonValue, schema: JsonObject | None, path: tuple[str, ...]
 ) -> JsonValue:
     match value:
-        case bool() | None:
-            return value
-        case int() | float():
+        case int() | float() if not isinstance(value, bool):
             return _text(_canonical(value))
         case str():
             shape = Shape() if schema is None else shape_at(schema, path)
@@ -77,6 +75,8 @@ def _folded(
             return {
                 name: _folded(one, schema, (*path, name)) for name, one in value.items()
             }
+        case _:
+            return value
 
 
 def _text(value: str) -> str:

@@ -31,6 +31,10 @@ class Token(NamedTuple):
     text: str
 
 
+Row = tuple[Token, ...]
+"""The tokens of an expression, or of a part of one."""
+
+
 class Call(NamedTuple):
     """One call: ``hour(now, 'UTC')`` or, as a method, ``args.name.size()``.
 
@@ -39,7 +43,7 @@ class Call(NamedTuple):
 
     name: str
     is_method: bool
-    words: tuple[tuple[Token, ...], ...]
+    words: tuple[Row, ...]
     at: int
 
 
@@ -60,7 +64,7 @@ _TOKEN = re.compile(
 _OPENING, _CLOSING = frozenset("([{"), frozenset(")]}")
 
 
-def tokens(source: str) -> tuple[Token, ...]:
+def tokens(source: str) -> Row:
     """Cut an expression that compiles into its tokens, without comments."""
     return tuple(
         Token(Kind(match.lastgroup), match[0])
@@ -82,7 +86,7 @@ def literal(token: Token) -> str | None:
     return None
 
 
-def chains(row: tuple[Token, ...], root: str) -> Iterator[tuple[int, tuple[str, ...]]]:
+def chains(row: Row, root: str) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Yield where a root name stands, and the names that are selected from it.
 
     ``args.card.number`` and ``args["card"].number`` are both ``("card", "number")``,
@@ -95,7 +99,7 @@ def chains(row: tuple[Token, ...], root: str) -> Iterator[tuple[int, tuple[str, 
             yield at, tuple(_selected(row, at + 1))
 
 
-def calls(row: tuple[Token, ...]) -> Iterator[Call]:
+def calls(row: Row) -> Iterator[Call]:
     """Yield every call, macros included, in the order of their names."""
     for at, token in enumerate(row[:-1]):
         if token.kind is Kind.NAME and row[at + 1].text == "(" and token.text != "in":
@@ -104,7 +108,7 @@ def calls(row: tuple[Token, ...]) -> Iterator[Call]:
             yield Call(token.text, is_method, words, at)
 
 
-def depth(row: tuple[Token, ...], names: frozenset[str] | None = None) -> int:
+def depth(row: Row, names: frozenset[str] | None = None) -> int:
     """Return how deep brackets stand inside each other.
 
     Args:
@@ -125,7 +129,7 @@ def depth(row: tuple[Token, ...], names: frozenset[str] | None = None) -> int:
     return deepest
 
 
-def operands(row: tuple[Token, ...]) -> Iterator[tuple[Token, ...]]:
+def operands(row: Row) -> Iterator[Row]:
     """Yield what an expression joins by ``&&`` and ``||``: each is a truth value.
 
     Brackets around a whole operand, and a ``!`` before them, are left out.
@@ -136,13 +140,13 @@ def operands(row: tuple[Token, ...]) -> Iterator[tuple[Token, ...]]:
     for joint in ("||", "&&"):
         places = [at for at, text in marks.items() if text == joint]
         if places and "?" not in marks.values():
-            for start, end in pairwise((-1, *places, len(row))):
-                yield from operands(row[start + 1 : end])
+            for part in _between(row, places):
+                yield from operands(part)
             return
     yield row
 
 
-def written(row: tuple[Token, ...]) -> str:
+def written(row: Row) -> str:
     """Write tokens as an expression that is cut into the same ones again."""
     text = ""
     for before, token in pairwise((Token(Kind.MARK, "("), *row)):
@@ -157,13 +161,29 @@ def written(row: tuple[Token, ...]) -> str:
     return text
 
 
-def following(row: tuple[Token, ...], call: Call) -> tuple[Token, ...]:
+def following(row: Row, call: Call) -> Row:
     """Return the tokens behind the closing bracket of a call."""
     _, end = _arguments(row, call.at + 1)
     return row[end + 1 :]
 
 
-def _outside(row: tuple[Token, ...]) -> Iterator[int]:
+def closing(row: Row, opening: int) -> int:
+    """Return where the bracket closes that opens there; the expression compiles."""
+    return next(opening + at for at in _outside(row[opening:]) if at)
+
+
+def elements(row: Row) -> Iterator[Row]:
+    """Yield what commas separate; nothing stands behind a trailing one."""
+    commas = [at for at in _outside(row) if row[at] == (Kind.MARK, ",")]
+    return filter(None, _between(row, commas))
+
+
+def _between(row: Row, places: list[int]) -> Iterator[Row]:
+    for start, end in pairwise((-1, *places, len(row))):
+        yield row[start + 1 : end]
+
+
+def _outside(row: Row) -> Iterator[int]:
     """Yield where the tokens are that stand in no brackets, brackets included."""
     level = 0
     for at, token in enumerate(row):
@@ -174,14 +194,14 @@ def _outside(row: tuple[Token, ...]) -> Iterator[int]:
         level += text in _OPENING
 
 
-def _inside(row: tuple[Token, ...]) -> tuple[Token, ...]:
+def _inside(row: Row) -> Row:
     """Return what brackets around all of it hold; nothing when there are none."""
     rest = row[1:] if row[0].text == "!" else row
     is_around = rest[0].text == "(" and [*_outside(rest)] == [0, len(rest) - 1]
     return rest[1:-1] if is_around else ()
 
 
-def _selected(row: tuple[Token, ...], at: int) -> Iterator[str]:
+def _selected(row: Row, at: int) -> Iterator[str]:
     while at + 1 < len(row):
         follows = row[at + 2].text if at + 2 < len(row) else ""
         if row[at].text == "." and row[at + 1].kind is Kind.NAME:
@@ -201,21 +221,6 @@ def _selected(row: tuple[Token, ...], at: int) -> Iterator[str]:
             return
 
 
-def _arguments(
-    row: tuple[Token, ...], opening: int
-) -> tuple[tuple[tuple[Token, ...], ...], int]:
-    words: list[tuple[Token, ...]] = []
-    level, start = 0, opening + 1
-    for at in range(opening, len(row)):
-        text = row[at].text if row[at].kind is Kind.MARK else ""
-        if text in _OPENING:
-            level += 1
-        if text in _CLOSING:
-            level -= 1
-        if level == 0 or (level == 1 and text == ","):
-            if at > start:
-                words.append(row[start:at])
-            start = at + 1
-        if level == 0:
-            return tuple(words), at
-    return tuple(words), len(row)
+def _arguments(row: Row, opening: int) -> tuple[tuple[Row, ...], int]:
+    end = closing(row, opening)
+    return tuple(elements(row[opening + 1 : end])), end

@@ -52,6 +52,10 @@ def answer(source: str, **args: JsonValue) -> Answer:
         "args.name.startsWith('Bo') && args.name.contains('b')",
         "args.name.matches(r'^B\\w+$')",
         "args.name in ['Ana', 'Bob']",
+        "args.name in ['Ana', 'Bob',]",
+        "!(args.name in [])",
+        "now == timestamp('2026-07-01T10:00:00Z')",
+        "now - now == duration('0s')",
         "args.nothing == null",
         "call.tool == 'refund' && call.agent == 'support'",
         "windows.sum >= 100",
@@ -165,6 +169,7 @@ def test_no_argument_stands_in_for_a_name_of_ours(given_args: dict[str, Any]) ->
         ("hour(now, 'x') == 1", "there is no time zone 'x'; write an IANA name"),
         ("hour(now, args.zone) == 1", "the time zone of 'hour' has to be written out"),
         ("hour(now, 'U' + 'TC') == 1", "the time zone of 'hour' has to be written ou"),
+        ("hour(now, r'UTC') == 1", "the time zone of 'hour' has to be written out"),
         ("off_hours(now, 'UTC', '8-18')", "'8-18' are no hours; write '08:00-18:00'"),
         ("off_hours(now, 'UTC', args.h)", "the span of hours of 'off_hours' has to b"),
         ("args.a.matches('(')", "'(' is no regular expression"),
@@ -181,6 +186,10 @@ def test_no_argument_stands_in_for_a_name_of_ours(given_args: dict[str, Any]) ->
         ),
         (
             "args.l.all(a, args.l.all(b, args.l.all(c, a == b)))",
+            "it could take too long; put at most 2 macros inside another",
+        ),
+        (
+            f"[{', '.join(map(str, range(80)))}].all(a, [1].all(b, a != b))",
             "it could take too long; put at most 2 macros inside another",
         ),
     ],
@@ -319,6 +328,7 @@ def test_any_rule_answers_any_call(words: list[str], args: JsonObject) -> None:
         ("'args.no' == \"args.no\" // args.no", []),
         ("call.args.no == 1", []),
         ("args[args.k] == 1", [(), ("k",)]),
+        ("['a'].exists(k, args[k] == 1)", [()]),
         ("args.a[1 + 1] == r'\\' + '''args.no''' ", [("a",)]),
     ],
 )

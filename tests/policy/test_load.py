@@ -107,6 +107,12 @@ def test_a_full_policy_loads_into_the_types_it_means() -> None:
             "{maximum: 9007199254740993}",
             "properties.amount.maximum': an integer",
         ),
+        (
+            "{type: number}",
+            "{enum: [1, 9007199254740993]}",
+            "properties.amount.enum[1]': an integer",
+        ),
+        ("{type: number}", "{pattern: 'a(?=b)'}", "'a(?=b)' cannot be checked in litt"),
         ("tools: {look_up", "tools: {}\n    tools: {look_up", "appears twice"),
         ("[approve, edit, reject]", "[]", "name at least one decision"),
         ("[approve, edit, reject]", "approve", "a list is needed here"),

@@ -277,12 +277,39 @@ def test_a_rule_of_one_agent_is_checked_against_the_tools_schema() -> None:
         "args.amount > 5 || args.customer.size() > 5",
         "args['customer'].matches('^C')",
         "timestamp(args.customer) > now",
+        "args.free[0] == args.free[1]",
+        "args.free[0] == 0.0 || args.free.deep.er == 'x'",
     ],
 )
 def test_a_rule_that_may_hold_for_some_call_loads(when: str) -> None:
     text = GOOD.replace(RULE, when)
 
     assert load_policy(text, "policy.yml").tools["refund"].raise_[0].when == when
+
+
+@pytest.mark.parametrize(
+    ("tried", "not_tried"),
+    [
+        ("args.a + args.b == true", "args.a + args.b + args.c == true"),
+        (
+            "[1.0, 2.0].all(x, [1.0].all(y, x + args.d == true))",
+            f"{[1.0] * 48}.all(x, [1.0].all(y, x + args.d == true))",
+        ),
+    ],
+)
+def test_a_rule_that_would_take_long_to_try_loads_untried(
+    tried: str, not_tried: str
+) -> None:
+    text = "version: 1\ntools: {t: {raise: [{to: deny, because: x, when: 'RULE'}]}}"
+
+    assert "mixes types" in problems(text.replace("RULE", tried))[0]
+    assert load_policy(text.replace("RULE", not_tried), "policy.yml")
+
+
+def test_a_share_of_the_time_needs_no_sign() -> None:
+    text = GOOD.replace("50%", "50")
+
+    assert load_policy(text, "policy.yml") == load_policy(GOOD, "policy.yml")
 
 
 def test_rules_windows_and_holidays_are_part_of_the_digest() -> None:

@@ -39,6 +39,7 @@ tools:
       - {to: escalate, when: args.amount > 500, because: refund over 500}
       - {to: escalate, when: windows.refunded > 1000, because: over 1000 a day.}
       - {to: deny, when: recent.rejections_in_row > 5, because: nobody wants this}
+      - {to: escalate, when: now < timestamp('2020-01-01T00:00:00Z'), because: early}
       - {to: escalate, when: has(args.card) && args.card == '4111', because: test card}
   wipe: {tier: deny}
   tag: {tier: approve, overridable: true, allow: [approve, reject]}
@@ -126,6 +127,7 @@ def test_rules_of_one_agent_come_on_top_of_those_of_the_tool() -> None:
         (None, {"amount": 1}, "because windows cannot be known here"),
         (FACTS.with_(windows={}), {"amount": 1}, "the total 'refunded' is not known"),
         (FACTS.with_(problems=("The total 'x' is gone.",)), {"amount": 1}, "'x' is go"),
+        (FACTS.with_(now_ms=10**17), {"amount": 1}, "because it failed on these va"),
     ],
 )
 def test_what_cannot_be_checked_escalates_and_says_so(

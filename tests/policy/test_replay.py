@@ -120,6 +120,27 @@ def test_arguments_may_stand_in_a_later_row_of_the_item() -> None:
     assert [one.now for one in found] == [Tier.DENY]
 
 
+def test_an_edit_makes_the_votes_before_it_void() -> None:
+    policy = load_policy(
+        """\
+version: 1
+roles: {support: {users: [U0ANA]}, senior: {users: [U0LEAD]}}
+tools: {refund: {tier: escalate, reviewers: [support, senior]}}
+""",
+        "p.yml",
+    )
+    ana = opened(0, "ap1.0", 1) | {"actor": "U0ANA", "roles": ["support"]}
+    edited = row("item.edited", 1, "ap1.0")
+    lead = row("item.authorized", 2, "ap1.0") | {"actor": "U0LEAD", "roles": ["senior"]}
+
+    def lacking(*rows: dict[str, Any]) -> dict[str, int]:
+        text = "\n".join(json.dumps(one) for one in rows)
+        return replay(policy, read_rows(text, "audit.jsonl"))[0].lacking
+
+    assert lacking(ana, lead) == {}
+    assert lacking(ana, edited, lead) == {"support or senior": 1}
+
+
 def test_failures_rejections_and_requests_are_facts_of_the_replay() -> None:
     odd: dict[str, Any] = {"tool": "odd", "tier": "auto", "call": {"args": {}}}
     ran = row("call.ran", 9, **odd)

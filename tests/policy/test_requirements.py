@@ -213,6 +213,19 @@ def test_a_rule_with_a_requirement_alone_puts_an_auto_call_to_people() -> None:
     assert evaluation.tier is Tier.APPROVE
 
 
+def test_nobody_can_meet_a_requirement_that_the_policy_does_not_know() -> None:
+    unknown = required(POLICY, "one_persn")
+
+    assert not agreed(unknown, ROLES)
+    assert agreed(required(POLICY, "one_person"), ["U0ANA"])
+
+
+def test_a_rule_that_raises_and_needs_people_says_both() -> None:
+    assert judge("refund", 1001).reasons[-1] == (
+        "Raised to escalate, and needs pay_out: over 1000."
+    )
+
+
 def test_a_rule_that_cannot_be_checked_needs_what_it_names() -> None:
     evaluation = evaluate(
         POLICY, agent="a", tool="refund", args={}, facts=Facts(now_ms=1)

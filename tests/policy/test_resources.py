@@ -65,6 +65,29 @@ def test_a_number_that_is_declared_has_one_key(spelling: JsonValue) -> None:
     assert order == resource_key({"customer": 7})
 
 
+def test_a_decimal_number_that_is_declared_has_one_key() -> None:
+    spellings: list[JsonValue] = [7.5, "7.5", "+07.50", "75e-1"]
+
+    assert {resource_key(one, SCHEMA, ["share"]) for one in spellings} == {'"7.5"'}
+
+
+@pytest.mark.parametrize("text", ["R-07", "0" * 301 + "7"])
+def test_what_is_no_number_stays_a_text_where_a_number_is_declared(text: str) -> None:
+    assert resource_key(text, SCHEMA, ["id"]) == resource_key(text)
+
+
+@pytest.mark.parametrize("value", [None, True, "", "  ", "\u200b", [], {}])
+def test_what_names_nobody_has_no_key(value: JsonValue) -> None:
+    with pytest.raises(ValueError, match="names nobody"):
+        resource_key(value)
+
+
+def test_a_truth_value_inside_a_list_is_neither_a_text_nor_a_number() -> None:
+    lists: list[JsonValue] = [[True], ["true"], [1], [None], ["null"]]
+
+    assert len({resource_key(one) for one in lists}) == len(lists)
+
+
 def test_texts_stay_apart() -> None:
     keys = {resource_key(one, SCHEMA, ("name",)) for one in ("7", "07", "+7", "7.0")}
 

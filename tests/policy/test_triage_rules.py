@@ -55,6 +55,23 @@ def test_triage_is_asked_about_the_tier_that_a_call_has() -> None:
     assert asked("unlisted") is not None
 
 
+@pytest.mark.parametrize(
+    ("rest", "is_asked"),
+    [
+        ("", False),
+        ("defaults: {triage: {timeout: 3s}}", True),
+        ("defaults: {triage: {tiers: []}}", False),
+        ("tools: {pay: {triage: {timeout: 3s}}}", True),
+        ("agents: {night: {tools: {pay: {triage: {timeout: 3s}}}}}", True),
+        ("agents: {night: {tools: {pay: {tier: approve}}}}", False),
+    ],
+)
+def test_a_policy_knows_whether_triage_is_asked_of_any_call(
+    rest: str, *, is_asked: bool
+) -> None:
+    assert load_policy(f"version: 1\n{rest}\n", "p.yml").asks_triage is is_asked
+
+
 def test_no_policy_asks_for_triage_by_itself() -> None:
     policy = load_policy("version: 1\n", "p.yml")
 

@@ -139,6 +139,12 @@ def test_a_list_has_a_value_or_not_or_nobody_can_tell(
         assert answer == Answer(holds=False)
 
 
+def test_a_list_of_several_types_has_a_value_whatever_stands_before_it() -> None:
+    call: JsonObject = {"a": 3, "b": ["3", None, 3.0]}
+
+    assert asked("args.a in args.b", call) == Answer(holds=True)
+
+
 @pytest.mark.parametrize(
     ("source", "value"),
     [

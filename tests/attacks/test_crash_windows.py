@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, has_button, is_card_of
 from tests.conftest import eventually
+from tests.forked import Forked
 from tests.lifetimes import listed
 from tests.resume import sample_tools
 from twokey.bot.ids import Action
@@ -51,27 +51,21 @@ class Scene:
         return self.sandbox.person("U0ANA")
 
     @asynccontextmanager
-    async def stack(
-        self, die_at: str = ""
-    ) -> AsyncGenerator[asyncio.subprocess.Process]:
+    async def stack(self, die_at: str = "") -> AsyncGenerator[Forked]:
         """Run the stack; it is ready when the block begins."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", MODULE, self.store.conn.url, str(self.checkpoints),
+        process = await asyncio.to_thread(
+            Forked, MODULE, self.store.conn.url, str(self.checkpoints),
             self.sandbox.api_url, self.sandbox.bot_token, self.sandbox.signing_secret,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
             env={**os.environ, sample_tools.DIE: die_at},
         )  # fmt: skip
         try:
-            assert process.stdout
-            url = (await process.stdout.readline()).decode().strip()
+            url = (await asyncio.to_thread(process.stdout.readline)).strip()
             assert url.startswith("http"), "the stack did not start"
             self.sandbox.deliver_http(url)
             yield process
         finally:
-            if process.returncode is None:
-                process.send_signal(signal.SIGKILL)
-            await process.wait()
+            process.send_signal(signal.SIGKILL)
+            await asyncio.to_thread(process.wait)
 
     async def ask(self, text: str) -> None:
         with contextlib.suppress(GestureFailed):
@@ -142,9 +136,8 @@ async def scene(
         yield Scene(sandbox, store, tmp_path / "checkpoints.db")
 
 
-async def killed(process: asyncio.subprocess.Process) -> None:
-    async with asyncio.timeout(20):
-        assert await process.wait() == -signal.SIGKILL
+async def killed(process: Forked) -> None:
+    assert await asyncio.to_thread(process.wait, 20) == -signal.SIGKILL
 
 
 @pytest.mark.parametrize("point", ["posted", "shown"])

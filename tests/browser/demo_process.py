@@ -6,10 +6,10 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
+
+from tests.forked import Forked
 
 ROOT = Path(__file__).parents[2]
 STOP_S = 30
@@ -24,29 +24,20 @@ class Demo:
         self._folder = folder
         self._mode = mode
         self._env = env or {}
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Forked | None = None
         self.url = ""
         self.port = 0
 
     def start(self) -> None:
         """Start it and wait for the link that it prints."""
-        words = [sys.executable, "-m", "twokey", "--config", str(ROOT / "twokey.yml")]
-        words += ["demo", "--port", str(self.port), "--mode", self._mode]
-        self._process = subprocess.Popen(
-            words,
+        words = ["demo", "--port", str(self.port), "--mode", self._mode]
+        self._process = Forked(
+            *("twokey", "--config", str(ROOT / "twokey.yml"), *words),
             cwd=self._folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={
-                **os.environ,
-                **self._env,
-                "PYTHONPATH": str(ROOT),
-                "PYTHONUNBUFFERED": "1",
-            },
+            env={**os.environ, **self._env},
+            merged=True,
         )
         said: list[str] = []
-        assert self._process.stdout
         for line in self._process.stdout:
             said.append(line)
             found = re.search(r"(http://[\d.]+:(\d+))/", line)
@@ -75,4 +66,4 @@ class Demo:
         process, self._process = self._process, None
         if process is not None:
             process.send_signal(number)
-            process.communicate(timeout=STOP_S)
+            process.wait(STOP_S)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import multiprocessing
 import multiprocessing.process
 import os
 import signal
@@ -19,6 +18,7 @@ from tests.chaos.agent import POLICY
 from tests.chaos.balancer import Balancer
 from tests.chaos.process import Settings
 from tests.cut import Cut
+from tests.forked import FORKS
 from tests.resume import postgres_server
 from twokey.bot.ingress import EVENTS_PATH
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -33,11 +33,6 @@ _POLITE_S = 10.0
 ROLES = {"gateway-1": "gateway", "gateway-2": "gateway", "bot-1": "bot", "bot-2": "bot"}
 
 
-# Forked from a process that has imported everything: that takes seconds each time.
-_FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["tests.chaos.process"])
-
-
 @dataclass
 class Member:
     """One process, which is started again whenever it ends, and its networks."""
@@ -49,7 +44,7 @@ class Member:
 
     def start(self) -> None:
         """Start the process; it is ready a while later."""
-        self.process = _FORKS.Process(
+        self.process = FORKS.Process(
             target=process.main, args=(self.settings,), daemon=True
         )
         self.process.start()

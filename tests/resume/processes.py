@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from tests.forked import Forked
 from tests.resume import sample_tools
 
 LEASE_MS = 1000
@@ -19,24 +19,21 @@ _MODULE = "tests.resume.worker_process"
 @asynccontextmanager
 async def worker(
     url: str, checkpoints: Path, *, die_at: str = ""
-) -> AsyncGenerator[asyncio.subprocess.Process]:
+) -> AsyncGenerator[Forked]:
     """Run a worker process; it is ready when the block begins."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", _MODULE, url, str(checkpoints), str(LEASE_MS),
-        stdout=asyncio.subprocess.PIPE,
+    process = await asyncio.to_thread(
+        Forked,
+        *(_MODULE, url, str(checkpoints), str(LEASE_MS)),
         env={**os.environ, sample_tools.DIE: die_at},
-    )  # fmt: skip
+    )
     try:
-        assert process.stdout
-        assert (await process.stdout.readline()).strip() == b"ready"
+        assert (await asyncio.to_thread(process.stdout.readline)).strip() == "ready"
         yield process
     finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGKILL)
-        await process.wait()
+        process.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(process.wait)
 
 
-async def killed(process: asyncio.subprocess.Process) -> None:
+async def killed(process: Forked) -> None:
     """Wait until a process died by SIGKILL."""
-    async with asyncio.timeout(20):
-        assert await process.wait() == -signal.SIGKILL
+    assert await asyncio.to_thread(process.wait, 20) == -signal.SIGKILL

@@ -152,8 +152,7 @@ async def test_a_stop_lets_the_running_tool_finish(
 
         process.send_signal(signal.SIGTERM)
 
-        async with asyncio.timeout(20):
-            assert await process.wait() == 0
+        assert await asyncio.to_thread(process.wait, 20) == 0
 
     assert sample_tools.ledger() == ["begin 1", "end 1"]
     assert await stack.states() == [ItemState.EXECUTED]

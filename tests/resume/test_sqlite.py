@@ -20,6 +20,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver as SyncSqliteSaver
 
 from tests.conftest import eventually
+from tests.forked import Forked
 from tests.resume import sample_tools, web_program
 from tests.resume.checkpoint_process import keep_step, keep_steps
 from tests.resume.resume_stack import RULES
@@ -44,10 +45,9 @@ def file(tmp_path: Path) -> Path:
 
 async def other_process(file: Path, thread: str) -> None:
     """Let another process open the file, keep a thread, and close it."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.resume.checkpoint_process", str(file), thread
-    )
-    assert await process.wait() == 0
+    program = "tests.resume.checkpoint_process"
+    process = await asyncio.to_thread(Forked, program, str(file), thread)
+    assert await asyncio.to_thread(process.wait) == 0
 
 
 async def threads_in(file: Path) -> int:

@@ -1,0 +1,26 @@
+"""Import what most programs of the tests need; `tests.forked` forks the process."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from importlib import import_module
+from pathlib import Path
+
+# As pytest has it: the product of this tree, not one that is installed.
+sys.path.insert(0, str(Path(__file__).parents[1] / "src"))
+
+for name in (
+    "examples.support_agent",
+    "tests.attacks.stack_process",
+    "tests.chaos.process",
+    "tests.resume.resume_stack",
+    "tests.races.window_process",
+    "twokey.cli.demo",
+    "twokey.cli.demo_scripts",
+    "twokey.cli.main",
+):
+    import_module(name)
+
+# A collection in a fork would touch, and so copy, every object of these modules.
+gc.freeze()

@@ -103,18 +103,31 @@ def examples(count: int) -> int:
     return FAST_EXAMPLES if is_fast else count
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(
     config: pytest.Config, items: list[pytest.Item]
 ) -> None:
-    """Deselect what is marked as slow."""
+    """Put what is slow first, in the order that was drawn, or leave it out.
+
+    Were a slow test the last one, the other processes would wait for it.
+    """
+    slow = {item for item in items if is_slow(item)}
+    quick = [item for item in items if item not in slow]
     if not config.getoption("--fast"):
-        return
-    slow = [
-        item for item in items if SLOW_MARKS & {m.name for m in item.iter_markers()}
-    ]
-    if slow:
-        config.hook.pytest_deselected(items=slow)
-        items[:] = [item for item in items if item not in set(slow)]
+        items[:] = [item for item in items if item in slow] + quick
+    elif slow:
+        config.hook.pytest_deselected(items=[*slow])
+        items[:] = quick
+
+
+def is_slow(item: pytest.Item) -> bool:
+    """Say whether a test is not in the fast level."""
+    places = [item.path, *item.path.parents]
+    return any(
+        place.relative_to(ROOT).as_posix() in SLOW_PATHS
+        for place in places
+        if place.is_relative_to(ROOT)
+    ) or bool(SLOW_MARKS & {mark.name for mark in item.iter_markers()})
 
 
 @pytest.hookimpl(wrapper=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 import pytest
@@ -71,6 +72,9 @@ STEPS = st.sampled_from(
         for is_late_copy in (*[False] * 9, True)
     ]
 )
+ORDERS = int(os.environ.get("TWOKEY_VOTE_ORDERS", "2000"))
+"""GitHub plays 10,000 once a week."""
+
 SHARES = 5
 """Processes share the orders: the test takes its time in several parts."""
 
@@ -257,13 +261,13 @@ def say(approval: Approval, step: Step, people: People, now_ms: int) -> Approval
 
 @pytest.mark.parametrize("share", range(SHARES))
 @settings(
-    max_examples=examples(10_000) // SHARES,
+    max_examples=max(1, examples(ORDERS) // SHARES),
     deadline=None,
     database=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 @given(first=st.sampled_from([100, 900]), steps=st.lists(STEPS, max_size=9))
-def test_ten_thousand_orders_of_votes_end_as_the_policy_says(
+def test_any_order_of_votes_ends_as_the_policy_says(
     share: int, first: int, steps: list[Step]
 ) -> None:
     tier = policy_now(first).tier

@@ -88,6 +88,13 @@ CELLS = tuple(
     if requirement not in {Requirement.AFTER_SELF, Requirement.RAISED_BY_SELF}
     or kind in CAN_VOTE
 )
+KNOWN = frozenset(
+    {
+        Cell(Kind.REVOKED_NOW, Requirement.BY_GROUP, Verb.APPROVE),
+        Cell(Kind.DEACTIVATED_NOW, Requirement.BY_LIST, Verb.APPROVE),
+    }
+)
+"""In whose channels the bot hears of somebody who is gone later."""
 
 _STATES = {
     Verb.APPROVE: "authorized",
@@ -149,6 +156,31 @@ def expected(cell: Cell) -> End:
     word = Word.SETTLED if _is_enough(cell, votes) else Word.VOTED
     state = _STATES[cell.verb] if word is Word.SETTLED else "pending"
     return End(word, state, frozenset(votes), is_edited or is_other)
+
+
+def few() -> tuple[Cell, ...]:
+    """Return everybody with each requirement, and each end that a button can have.
+
+    The buttons take turns, so that each is also clicked by everybody.
+    """
+    kinds, requirements, verbs = [*Kind], [*Requirement], [*Verb]
+
+    def is_its_turn(cell: Cell) -> bool:
+        turn = kinds.index(cell.kind) + requirements.index(cell.requirement)
+        return verbs[turn % len(verbs)] is cell.verb
+
+    chosen = {cell for cell in CELLS if cell in KNOWN or is_its_turn(cell)}
+    seen = set(map(ending, chosen))
+    for cell in CELLS:
+        if ending(cell) not in seen:
+            seen.add(ending(cell))
+            chosen.add(cell)
+    return tuple(cell for cell in CELLS if cell in chosen)
+
+
+def ending(cell: Cell) -> tuple[Requirement, Verb, End]:
+    """Return what can come of a button: something that a sample has to hold."""
+    return cell.requirement, cell.verb, expected(cell)
 
 
 def sentence(cell: Cell) -> str:

@@ -22,7 +22,7 @@ from tests.matrix.gestures import (
     version_shown,
 )
 from tests.matrix.matrix_stack import PATIENCE_S, MatrixStack, Table, open_matrix_stack
-from tests.matrix.model import Cell, End, Requirement, Voter, Word
+from tests.matrix.model import KNOWN, Cell, End, Requirement, Voter, Word
 from tests.matrix.people import (
     DEACTIVATED_BEFORE,
     DEMOTED_BEFORE,
@@ -187,12 +187,8 @@ async def _raise(stack: MatrixStack, tables: Sequence[Table]) -> None:
 
 async def _introduce(stack: MatrixStack, tables: Sequence[Table]) -> None:
     """Let the bot hear of those who are gone later, while they are still there."""
-    known = {
-        Cell(Kind.REVOKED_NOW, Requirement.BY_GROUP, Verb.APPROVE),
-        Cell(Kind.DEACTIVATED_NOW, Requirement.BY_LIST, Verb.APPROVE),
-    }
     for table in tables:
-        if table.cell in known:
+        if table.cell in KNOWN:
             await click(stack, table, Verb.RESPOND, table.person)
             assert form(stack, table.person) is not None
             close_forms(stack, table.person)

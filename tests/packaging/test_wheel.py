@@ -120,9 +120,9 @@ def test_the_agents_extra_gates_an_agent(wheel: Path, tmp_path: Path) -> None:
     run([programs / "python", "-c", "import redis"], tmp_path, code=1)
 
 
-@pytest.fixture
-def serving(wheel: Path, tmp_path: Path) -> Path:
-    place = tmp_path / "venv"
+@pytest.fixture(scope="module")
+def serving(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("serving") / "venv"
     return installed(f"{wheel}[server,embedded]", place, "pytest", "pytest-asyncio")
 
 

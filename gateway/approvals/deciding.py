@@ -218,7 +218,8 @@ def _edit(context: DecisionContext, edit: Edit) -> Change | Refusal:
     try:
         document = editing.edited_document(context.item, edit.args)
     except BadJson as error:
-        return Invalid(errors={error.pointer: f"{error.problem}."})
+        pointer = error.pointer.removeprefix("/args")
+        return Invalid(errors={pointer: f"{error.problem}."})
     if document == context.item.action:
         return _unchanged(context, edit.reason)
     # An edit approves what it makes of the call.

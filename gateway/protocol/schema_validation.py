@@ -165,7 +165,8 @@ def _additional_properties(
             for name, member in instance.items()
             if not any(matches(name, pattern) for pattern in patterns)
         }
-        schema = {**schema, "patternProperties": {}}
+        # An empty one would be named to the person as what the name does not match.
+        schema = {key: schema[key] for key in schema if key != "patternProperties"}
     library = Draft202012Validator.VALIDATORS["additionalProperties"]
     yield from library(validator, below, instance, schema) or ()
 

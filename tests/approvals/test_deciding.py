@@ -151,6 +151,23 @@ def test_reject_and_respond_end_the_item_with_their_text() -> None:
     assert answered.approval.items[0].settlement.text == "ask"
 
 
+@pytest.mark.parametrize("message", ["", " \n"])
+def test_an_empty_answer_is_none(message: str) -> None:
+    result = say(an_approval(), Respond(message=message), reviewer(ANA))
+
+    assert result == Invalid(errors={"": "The answer is empty."})
+
+
+def test_an_edit_that_no_strict_json_can_hold_is_refused_at_its_place() -> None:
+    approval = an_approval(an_item(schema=None))
+
+    result = say(approval, Edit(args={"lines": [1, 2**53]}), reviewer(ANA))
+
+    assert isinstance(result, Invalid)
+    assert list(result.errors) == ["/lines/1"]
+    assert result.errors["/lines/1"].startswith("an integer is beyond 2^53-1")
+
+
 def test_a_rejection_needs_its_reason_where_the_policy_says_so() -> None:
     strict = an_approval(an_item(requires_reason=(Verb.REJECT,)))
 

@@ -1,0 +1,109 @@
+"""Arguments are checked in bounded time, and what is not checked is not let through."""
+
+from __future__ import annotations
+
+import pytest
+from pydantic import JsonValue
+
+from twokey.gateway.protocol import schema_validation
+from twokey.gateway.protocol.edits import argument_errors
+from twokey.gateway.protocol.schema_validation import matches, unmatched
+from twokey.gateway.protocol.strict_json import JsonObject
+
+TREE: JsonObject = {
+    "properties": {"x": {"$ref": "#/$defs/t"}},
+    "$defs": {"t": {"properties": {"of": {"$ref": "#/$defs/t"}}}},
+}
+
+
+def nested(depth: int) -> JsonObject:
+    args: JsonObject = {}
+    for _ in range(depth):
+        args = {"of": args}
+    return {"x": args}
+
+
+def test_references_are_followed_so_often_and_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(schema_validation, "MAX_REFERENCES", 5)
+
+    assert argument_errors(TREE, nested(4)) == {}
+    assert argument_errors(TREE, nested(5)) == {
+        "": "The tool's schema refers to itself, and these arguments take too long to "
+        "check."
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "right", "wrong"),
+    [
+        ({"pattern": "^a+$"}, ["aa", 7], ["ab"]),
+        (
+            {
+                "patternProperties": {"^n": {"type": "number"}},
+                "additionalProperties": {"type": "string"},
+            },
+            [{"n1": 1, "x": "a"}, "text", ["n1"]],
+            [{"n1": "a"}, {"x": 1}],
+        ),
+        (
+            {"patternProperties": {"^n": {}}, "additionalProperties": False},
+            [{"n1": 1}, "text"],
+            [{"n1": 1, "x": 1}],
+        ),
+        ({"uniqueItems": True}, [[1, "1", True], "aa"], [[1, 1.0], [[2], [2]]]),
+        ({"uniqueItems": False}, [[1, 1]], []),
+        ({"uniqueItems": True}, [], [[2**53, 1]]),
+        (
+            {"$schema": "http://json-schema.org/draft-07/schema#", "pattern": "^a"},
+            ["ab"],
+            ["b"],
+        ),
+    ],
+)
+def test_a_keyword_says_what_json_schema_says(
+    schema: JsonObject, right: list[JsonValue], wrong: list[JsonValue]
+) -> None:
+    whole: JsonObject = {"type": "object", "properties": {"x": schema}}
+
+    for value in right:
+        assert argument_errors(whole, {"x": value}) == {}
+    for value in wrong:
+        assert argument_errors(whole, {"x": value})
+
+
+def test_a_name_that_no_pattern_stands_for_is_told_in_plain_words() -> None:
+    schema: JsonObject = {
+        "patternProperties": {"^n": {}},
+        "additionalProperties": False,
+    }
+
+    assert argument_errors(schema, {"n1": 1, "x": 1}) == {
+        "": "Additional properties are not allowed ('x' was unexpected)"
+    }
+
+
+@pytest.mark.parametrize(
+    ("schema", "pattern"),
+    [
+        ({"patternProperties": {"^a": True}, "pattern": "^b"}, ""),
+        ({"items": {"pattern": "(?=a)b"}}, "(?=a)b"),
+        ({"patternProperties": {"(?!a)": True}}, "(?!a)"),
+        ({"patternProperties": {"^a": True}, "unevaluatedProperties": False}, "^a"),
+        ({"patternProperties": [], "pattern": 7}, ""),
+    ],
+)
+def test_a_pattern_that_takes_no_linear_time_is_named(
+    schema: JsonObject, pattern: str
+) -> None:
+    assert unmatched(schema) == pattern
+
+
+def test_only_a_text_matches_a_pattern() -> None:
+    assert matches("abc", "b")
+    assert not matches("abc", "^b")
+    with pytest.raises(TypeError):
+        matches(7, "7")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="no regular expression in RE2 syntax"):
+        matches("a", "(")

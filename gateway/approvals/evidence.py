@@ -53,10 +53,7 @@ def redacted(args: JsonObject, paths: Iterable[str]) -> JsonObject:
     """
     shown: JsonObject = dict(args)
     for path in paths:
-        tokens = path.removeprefix("args.").split(".")
-        hidden = _hide(shown, tokens)
-        if isinstance(hidden, dict):
-            shown = hidden
+        shown = _hide_members(shown, path.removeprefix("args.").split("."))
     return shown
 
 
@@ -117,16 +114,21 @@ def _json(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False, sort_keys=True)
 
 
+def _hide_members(node: JsonObject, tokens: list[str]) -> JsonObject:
+    head, *rest = tokens
+    return {
+        key: _hide(member, rest) if head in {key, "*"} else member
+        for key, member in node.items()
+    }
+
+
 def _hide(node: JsonValue, tokens: list[str]) -> JsonValue:
     if not tokens:
         return HIDDEN
-    head, rest = tokens[0], tokens[1:]
     if isinstance(node, dict):
-        return {
-            key: _hide(member, rest) if head in {key, "*"} else member
-            for key, member in node.items()
-        }
+        return _hide_members(node, tokens)
     if isinstance(node, list):
+        head, *rest = tokens
         return [
             _hide(element, rest) if head in {str(index), "*"} else element
             for index, element in enumerate(node)

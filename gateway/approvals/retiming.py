@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
+from typing import assert_never
 
 from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.changes import Change
@@ -91,6 +92,8 @@ def fired(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
             after = after.with_(reminded_at_ms=now_ms)
         case TimerKind.ESCALATE:
             after = after.with_(escalated_at_ms=now_ms)
+        case _:
+            assert_never(kind)
     return Change(after, (event,), fires=kind)
 
 

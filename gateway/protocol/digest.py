@@ -132,11 +132,6 @@ def batch_digest(approval: str, items: Sequence[tuple[str, str]]) -> str:
     )
 
 
-def display_digest(blocks: JsonValue) -> str:
-    """Hash the exact blocks that were posted: what was seen is what was approved."""
-    return tagged_hash(DISPLAY_TAG, canonical(blocks))
-
-
 def turn_key(*, tenant: str, agent: str, thread: str, ns: str, message_id: str) -> str:
     """Return the key under which one AI message is submitted once."""
     return tagged_hash(TURN_TAG, canonical([tenant, agent, thread, ns, message_id]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Never, cast
 
 from pydantic import JsonValue
@@ -141,11 +142,8 @@ def _accept_number(number: float, pointer: str) -> int | float:
 def _without_duplicates(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
     members = dict(pairs)
     if len(members) != len(pairs):
-        seen: set[str] = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise BadJson("a key appears twice", f"/{escaped(key)}")
-            seen.add(key)
+        [(twice, _)] = Counter(key for key, _ in pairs).most_common(1)
+        raise BadJson("a key appears twice", f"/{escaped(twice)}")
     return members
 
 

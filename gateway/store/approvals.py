@@ -169,6 +169,9 @@ class ApprovalStore:
             StoreUnavailable: it moved all the time; nothing was written.
             UnreadableRecord: when the record is not what we wrote.
         """
+        shard = shard_of_approval(approval_id)
+        if shard is None:
+            return None
         for _ in range(_ATTEMPTS):
             loaded, seen = seen or await self.load(approval_id), None
             if loaded is None:
@@ -176,7 +179,7 @@ class ApprovalStore:
             found = await compute(loaded)
             if not isinstance(found, Write):
                 return found
-            if await write(self._conn, loaded, found):
+            if await write(self._conn, Keys(shard), loaded, found):
                 return found
         raise StoreUnavailable(_BUSY)
 

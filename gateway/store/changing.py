@@ -17,7 +17,7 @@ from twokey.gateway.store import codec
 from twokey.gateway.store.attention import FAILED_MS, RejectionEffects
 from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.keys import RETENTION, Keys, shard_of_approval
+from twokey.gateway.store.keys import RETENTION, Keys
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.windows import Use, as_rows
 
@@ -68,7 +68,7 @@ class Write:
         return self.change.approval
 
 
-async def write(conn: Connection, seen: Loaded, what: Write) -> bool:
+async def write(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> bool:
     """Write a change if nothing moved since it was read; return whether it was written.
 
     Raises:
@@ -86,7 +86,6 @@ async def write(conn: Connection, seen: Loaded, what: Write) -> bool:
     blobs = codec.changed(codec.blobs(before, were), codec.blobs(after, are))
     leases = {field: old.get(field, "") for field in head if field.endswith(":u")}
     job = resume_job(after) if change.resumes else None
-    keys = _keys_of(before)
     reply = await (FENCED_CHANGE if what.is_fenced else CHANGE)(
         conn,
         **_places(keys, before.id, before.tenant, before.agent),
@@ -239,10 +238,3 @@ def _rejection(
         for item, was in zip(after.items, before.items, strict=True)
     )
     return json.dumps({"ends": True}) if is_authorized else ""
-
-
-def _keys_of(approval: Approval) -> Keys:
-    shard = shard_of_approval(approval.id)
-    if shard is None:
-        raise ValueError(f"{approval.id!r} is not an approval id")
-    return Keys(shard)

@@ -19,10 +19,6 @@ class Listed:
     id: str
     ns: str
 
-    def __str__(self) -> str:
-        """Return the name under which the store lists it."""
-        return f"{self.id} {self.ns}"
-
     @classmethod
     def read(cls, member: str) -> Listed:
         """Read what the store lists; an id holds no blank."""

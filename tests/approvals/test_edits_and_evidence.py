@@ -86,6 +86,45 @@ def test_a_redacted_argument_is_hidden_and_nothing_else_changes() -> None:
     assert args["card"] == {"number": "4242", "name": "A"}
 
 
+@pytest.mark.parametrize("text", ["1", "null", '"a"', "[]", "[" * 100_000])
+def test_a_text_that_reads_as_another_value_is_told_apart(text: str) -> None:
+    shown = evidence.Argument(name="n", value=text)
+
+    assert shown.is_like_another
+    assert not shown.with_(is_redacted=True).is_like_another
+    assert not shown.with_(value=f"Order {text}").is_like_another
+
+
+def test_a_text_that_reads_as_hidden_is_told_apart() -> None:
+    assert evidence.Argument(name="n", value=evidence.HIDDEN).is_like_another
+
+
+def test_what_the_model_wrote_is_told_without_what_policy_hides() -> None:
+    args: JsonObject = {"amount": 50, "card": "4242", "note": "x"}
+    spelled: JsonObject = {"amount": "50", "card": 4242, "note": "x", "cad": "4242"}
+
+    assert evidence.spelling(spelled, args) == (
+        'amount = "50", cad (no argument of this name runs), card = 4242'
+    )
+    assert evidence.spelling(spelled, args, ["args.card.number"]) == (
+        'amount = "50", cad (no argument of this name runs), card'
+    )
+    assert evidence.spelling(spelled, args, ["args.*"]) == (
+        "amount, cad (no argument of this name runs), card"
+    )
+
+
+def test_an_edit_without_a_record_is_neither_confirmed_nor_denied() -> None:
+    record = a_record({"order_id": "1", "amount": 1}, "forged")
+
+    words = edits.unconfirmed_notice(record)
+
+    assert words.startswith(edits.UNCONFIRMED_MARK)
+    assert 'Executed arguments, as noted: {"amount": 1, "order_id": "1"}.' in words
+    assert "forged" not in words
+    assert record.by.name not in words
+
+
 def test_a_change_of_type_is_a_visible_difference() -> None:
     (text,) = evidence.differences({"n": 1}, {"n": "1"})
     (number,) = evidence.differences({"n": 1}, {"n": 1.0})

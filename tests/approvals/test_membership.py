@@ -137,6 +137,21 @@ def test_the_last_vote_waits_until_slack_knows_the_earlier_ones(
     assert settled.voted is None
 
 
+@pytest.mark.parametrize(
+    "again", [person(BEN), person(BEN, "S0SUPPORT", account=AccountKind.DEACTIVATED)]
+)
+def test_who_lost_the_role_since_counts_no_more_and_is_named(again: Reviewer) -> None:
+    first = say(two_people(), Approve(), person(BEN, "S0SUPPORT"))
+    assert isinstance(first, Change)
+
+    second = say(first.approval, Approve(), person(CHLOE, "S0SENIOR"), again)
+
+    assert isinstance(second, Change)
+    assert second.voted is not None
+    assert (second.voted.have, second.voted.need) == (1, 2)
+    assert second.events[-1].data["no_longer"] == "T0/U0BEN"
+
+
 def test_a_second_click_adds_a_role_that_was_given_since_and_counts_once() -> None:
     first = say(two_people(), Approve(), person(ANA))
     assert isinstance(first, Change)

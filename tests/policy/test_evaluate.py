@@ -9,7 +9,7 @@ from pydantic import JsonValue
 
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.quorum import objection
-from twokey.gateway.policy.evaluate import Evaluation, evaluate
+from twokey.gateway.policy.evaluate import Evaluation, evaluate, is_idempotent
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy, ToolRule
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -132,6 +132,13 @@ def test_what_a_tool_declares_goes_into_the_ruling() -> None:
     assert evaluation.requires_reason
     assert evaluation.idempotent
     assert judge("other").allow == tuple(Verb)
+
+
+@pytest.mark.parametrize("tool", ["refund", "wire", "unlisted"])
+def test_a_tool_is_idempotent_only_where_the_policy_says_so(tool: str) -> None:
+    found = is_idempotent(POLICY, agent="support", tool=tool)
+
+    assert found is judge(tool).idempotent is (tool == "refund")
 
 
 def test_a_description_shows_values_as_text_and_hides_redacted_ones() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 
 import pytest
 from hypothesis import given
@@ -108,3 +109,9 @@ def test_raw_and_text_forms_are_inverse_and_strict() -> None:
     for bad in ["", "sha256:", text[:-1], text.upper(), text + "0", "md5:" + text[7:]]:
         with pytest.raises(BadJson):
             digest.to_raw(bad)
+
+
+@pytest.mark.parametrize("args", [[], "a", None])
+def test_arguments_that_are_no_object_are_none(args: object) -> None:
+    with pytest.raises(BadJson, match="the arguments are not an object"):
+        digest.action_args(json.dumps({"args": args}))

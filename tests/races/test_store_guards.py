@@ -15,14 +15,18 @@ from twokey.gateway.approvals.ending import overdue
 from twokey.gateway.approvals.lifecycle import UNEXECUTED
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import Claimed, Refused
-from twokey.gateway.store.changing import Write, write
-from twokey.gateway.store.opening import Preconditions
+from twokey.gateway.store.changing import Loaded, Write, write
 from twokey.gateway.store.store import Store
 
 
 @pytest.fixture
 def harness(store: Store) -> ServiceHarness:
     return ServiceHarness(store)
+
+
+async def written(harness: ServiceHarness, loaded: Loaded, what: Write) -> bool:
+    keys = harness.store.keys_of_tenant("default")
+    return await write(harness.store.conn, keys, loaded, what)
 
 
 async def test_two_changes_of_one_reading_are_written_once(
@@ -40,9 +44,9 @@ async def test_two_changes_of_one_reading_are_written_once(
     # Only the vote of the item's other fields moved: rev alone tells them apart.
     keys = harness.store.keys_of_tenant("default")
     await harness.store.conn.command("HINCRBY", keys.head(before.id), "rev", 1)
-    moved = await write(harness.store.conn, loaded, Write(yes))
+    moved = await written(harness, loaded, Write(yes))
     again = await harness.reviews.decide(click, Approve(), ANA)
-    late = await write(harness.store.conn, loaded, Write(no))
+    late = await written(harness, loaded, Write(no))
 
     assert (moved, again.kind, late) == (False, "settled", False)
 
@@ -57,7 +61,7 @@ async def test_a_decision_read_in_time_is_not_written_late(
     assert isinstance(change, Change)
 
     late = Write(replace(change, before_ms=loaded.now_ms))
-    is_written = await write(harness.store.conn, loaded, late)
+    is_written = await written(harness, loaded, late)
 
     assert not is_written
     assert (await harness.approval(f"{click.approval}.0")).items[0].is_pending
@@ -75,7 +79,7 @@ async def test_a_change_of_an_old_reading_is_computed_again(
     minute_ms = 60_000
     for aside_ms in (-minute_ms, minute_ms):
         old = replace(loaded, now_ms=loaded.now_ms + aside_ms)
-        assert not await write(harness.store.conn, old, Write(change))
+        assert not await written(harness, old, Write(change))
 
 
 async def test_a_heartbeat_keeps_a_claim_from_being_doubted(
@@ -92,7 +96,7 @@ async def test_a_heartbeat_keeps_a_claim_from_being_doubted(
     assert change
 
     assert await harness.agents.heartbeat(claim.item_id, started.fence)
-    is_written = await write(harness.store.conn, loaded, Write(change))
+    is_written = await written(harness, loaded, Write(change))
 
     assert not is_written
     assert (await harness.item(claim.item_id)).state is ItemState.EXECUTING
@@ -116,21 +120,3 @@ async def test_a_claim_is_granted_only_of_what_is_authorized(
     if state in UNEXECUTED | {ItemState.PENDING}:
         assert isinstance(answer, Refused)
         assert answer.state is state
-
-
-async def test_the_open_script_itself_answers_a_turn_once(
-    harness: ServiceHarness,
-) -> None:
-    keys = harness.store.keys_of_tenant("default")
-    turn, free = "sha256:" + "1" * 64, Preconditions("default", (), waiting=1, asked=1)
-
-    first = await harness.store.approvals.open_turn(
-        keys, turn, [], verdicts="[1]", events=[], thread=("a", "t"), preconditions=free
-    )
-    second = await harness.store.approvals.open_turn(
-        keys, turn, [], verdicts="[2]", events=[], thread=("a", "t"), preconditions=free
-    )
-
-    assert first
-    assert second
-    assert first.verdicts == second.verdicts == "[1]"

@@ -38,6 +38,21 @@ async def test_what_waited_in_it_leaves_its_windows(harness: ServiceHarness) -> 
     assert await harness.store.conn.command("ZCARD", waiting) == 0
 
 
+@pytest.mark.parametrize("frozen", ["{", "[]", "{}"])
+async def test_what_waited_in_a_record_that_names_nobody_ends_as_well(
+    harness: ServiceHarness, frozen: str
+) -> None:
+    _, (verdict,) = await harness.submit(refund(900))
+    approval = (await harness.approval(verdict.item_id)).id
+    keys = harness.store.keys_of_tenant("default")
+
+    await corrupt(harness, approval, "frozen", frozen)
+
+    state = await harness.store.conn.command("HGET", keys.head(approval), "0:s")
+    assert state == b"withdrawn"
+    assert await refunded(harness) == 0
+
+
 @pytest.mark.parametrize("uses", ["{", "[]", '[["tk:{s0}:ev", "call 1", 1]]', "[[]]"])
 async def test_uses_that_cannot_be_read_keep_nobody_from_going_on(
     harness: ServiceHarness, uses: str

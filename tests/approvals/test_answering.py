@@ -1,0 +1,116 @@
+"""A held call is resumed with what its record says, and never asked again."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.approvals.builders import ANA, CHLOE, NOW_MS, an_item
+from twokey.gateway.approvals.answering import answer_for, unknown_answer
+from twokey.gateway.approvals.people import Vote
+from twokey.gateway.approvals.record import Item, Revocation, Settlement
+from twokey.gateway.approvals.recovering import RESTORED, THREAD_LOST
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.verbs import Verb
+from twokey.gateway.protocol.wire import Answer, AnswerKind
+
+
+def settled(state: ItemState, verb: Verb, text: str = "") -> Item:
+    settlement = Settlement(verb=verb, by=ANA, at_ms=NOW_MS, text=text)
+    return an_item().with_(state=state, settlement=settlement)
+
+
+def answer(item: Item) -> Answer:
+    found = answer_for(item)
+    assert found is not None
+    assert (found.item_id, found.has_started) == (item.id, item.fence > 0)
+    return found
+
+
+def test_there_is_no_answer_while_people_are_asked() -> None:
+    assert answer_for(an_item()) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "verb", "kind"),
+    [
+        (ItemState.REJECTED, Verb.REJECT, AnswerKind.REJECT),
+        (ItemState.ANSWERED, Verb.RESPOND, AnswerKind.RESPOND),
+    ],
+)
+def test_what_a_person_wrote_is_the_answer(
+    state: ItemState, verb: Verb, kind: AnswerKind
+) -> None:
+    found = answer(settled(state, verb, "Ask again on Monday."))
+
+    assert (found.type, found.message, found.by) == (kind, "Ask again on Monday.", ANA)
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        ItemState.AUTHORIZED,
+        ItemState.EXECUTING,
+        ItemState.EXECUTED,
+        ItemState.FAILED,
+        ItemState.IN_DOUBT,
+    ],
+)
+def test_an_approved_call_is_answered_as_approved_however_far_it_is(
+    state: ItemState,
+) -> None:
+    item = settled(state, Verb.APPROVE)
+    vote = Vote(by=CHLOE, roles=(), action_hash=item.action_hash, at_ms=1, reason="ok")
+    old = vote.with_(action_hash="another", reason="no longer")
+
+    found = answer(item.with_(votes=(vote, old)))
+
+    assert found.type is AnswerKind.APPROVE
+    assert found.message == 'Chloé approved this call and wrote: "ok".'
+
+
+def test_a_call_that_was_taken_back_says_so_with_the_reason_or_without() -> None:
+    plain = answer(settled(ItemState.WITHDRAWN, Verb.REJECT))
+    reason = answer(settled(ItemState.WITHDRAWN, Verb.REJECT, 'a "typo"'))
+
+    assert plain.message == (
+        "Somebody who asked for this call took it back, so it did not run."
+    )
+    assert reason.message == f'{plain.message} Their reason: "a \\"typo\\"".'
+
+
+def test_whether_it_began_is_told_with_every_end() -> None:
+    lapsed = an_item().with_(state=ItemState.LAPSED)
+    why = Revocation(reason=THREAD_LOST, at_ms=1, is_final=True)
+
+    assert answer(lapsed).message == (
+        "The authorization was not used in time, so the call did not run."
+    )
+    assert answer(lapsed.with_(fence=1)).message == (
+        "The authorization was not used in time, so the call does not go on. "
+        "What it did before that stays."
+    )
+    assert answer(lapsed.with_(revoked=why)).message == (
+        "The saved state of the agent's conversation is gone, so the call did not run."
+    )
+
+
+def test_of_a_call_in_an_older_copy_nobody_says_that_it_did_not_run() -> None:
+    why = Revocation(reason=RESTORED, at_ms=1, is_restored=True)
+    item = an_item().with_(state=ItemState.EXPIRED, revoked=why)
+
+    found = answer_for(item)
+
+    assert found is not None
+    assert found.has_started
+    assert "did not run" not in found.message
+    assert found.message.endswith("look before you ask again.")
+
+
+def test_a_call_that_nothing_is_known_of_does_not_run_and_may_have() -> None:
+    found = unknown_answer("ap.0", "sha256:1", "Its record is gone.")
+
+    assert (found.type, found.item_id) == (AnswerKind.WITHDRAWN, "ap.0")
+    assert found.message == (
+        "Its record is gone. So it does not run now. Look before you ask again whether "
+        "it ran before."
+    )

@@ -1,0 +1,169 @@
+"""A doubt ends when those whom the call takes found the same, and not before."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.approvals.builders import (
+    ANA,
+    BEN,
+    CHLOE,
+    NOW_MS,
+    ONE,
+    SENIOR,
+    SUPPORT,
+    an_approval,
+    an_item,
+    click_on,
+    reviewer,
+)
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.deciding import decide
+from twokey.gateway.approvals.decisions import (
+    AccountKind,
+    Changed,
+    Click,
+    Forbidden,
+    Invalid,
+    Outcome,
+    Reconcile,
+    Reviewer,
+    Stale,
+)
+from twokey.gateway.approvals.people import Requirement
+from twokey.gateway.approvals.policy_decision import PolicyDecision
+from twokey.gateway.approvals.reconciling import MAX_NOTE
+from twokey.gateway.approvals.record import Approval
+from twokey.gateway.protocol.records import Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding, Verb
+
+GROUPS = SUPPORT.with_(users=(), usergroups=("S0SUPPORT",))
+TWO = Requirement(approvals=2, of=(GROUPS, SENIOR), at_least={"senior": 1})
+JUDGED = PolicyDecision(tier=Tier.APPROVE, requirement=ONE, policy_digest="sha256:1")
+
+
+def doubtful(requirement: Requirement = ONE) -> Approval:
+    item = an_item(requirement=requirement)
+    return an_approval(
+        item.with_(state=ItemState.IN_DOUBT, fence=1, result=Result(ok=False))
+    )
+
+
+def in_support(person: Reviewer) -> Reviewer:
+    return person.with_(usergroups=frozenset({"S0SUPPORT"}))
+
+
+def say(
+    approval: Approval,
+    who: Reviewer,
+    *voters: Reviewer,
+    finding: Finding = Finding.EXECUTED,
+    note: str = "",
+    click: Click | None = None,
+    policy_now: PolicyDecision | None = None,
+) -> Change | Outcome:
+    return decide(
+        approval,
+        click or click_on(approval),
+        Reconcile(finding=finding, note=note),
+        who,
+        now_ms=NOW_MS,
+        policy_now=policy_now,
+        voters=voters,
+    )
+
+
+def noted(result: Change | Outcome) -> Change:
+    assert isinstance(result, Change), result
+    return result
+
+
+@pytest.mark.parametrize("state", sorted(set(ItemState) - {ItemState.IN_DOUBT}))
+def test_only_a_doubt_is_settled(state: ItemState) -> None:
+    approval = an_approval(an_item().with_(state=state))
+
+    assert say(approval, reviewer(ANA)) == Stale(state=state)
+
+
+def test_a_click_on_another_version_or_another_call_settles_nothing() -> None:
+    approval = doubtful()
+    seen = click_on(approval)
+
+    for click in (seen.with_(version=2), seen.with_(action_hash="sha256:2")):
+        found = say(approval, reviewer(ANA), click=click)
+        assert found == Changed(seen_version=click.version, version=1)
+
+
+def test_a_note_longer_than_slack_takes_is_refused() -> None:
+    noted(say(doubtful(), reviewer(ANA), note="x" * MAX_NOTE))
+
+    assert say(doubtful(), reviewer(ANA), note="x" * (MAX_NOTE + 1)) == Invalid(
+        errors={"/note": "This is 3001 characters, 3000 are allowed."}
+    )
+
+
+def test_nothing_is_recorded_while_slack_leaves_a_role_open() -> None:
+    open_roles = frozenset({"S0SUPPORT"})
+    ana = reviewer(CHLOE).with_(unknown_groups=open_roles, retry_in_s=9)
+
+    assert say(doubtful(TWO), ana) == Forbidden(
+        reason="Slack did not say who is in support, so nothing was recorded. "
+        "Please click again in 9 seconds."
+    )
+
+
+@pytest.mark.parametrize(
+    "again",
+    [
+        reviewer(ANA, AccountKind.UNKNOWN),
+        reviewer(ANA).with_(unknown_groups=frozenset({"S0SUPPORT"})),
+    ],
+)
+def test_the_last_word_waits_until_slack_knows_who_spoke_before(
+    again: Reviewer,
+) -> None:
+    first = noted(say(doubtful(TWO), in_support(reviewer(ANA)))).approval
+
+    found = say(first, reviewer(CHLOE), again)
+
+    assert isinstance(found, Forbidden)
+    assert found.reason.startswith("Slack did not say who is in support, so nothing")
+
+
+@pytest.mark.parametrize(
+    "again", [reviewer(ANA), in_support(reviewer(ANA, AccountKind.DEACTIVATED))]
+)
+def test_who_lost_the_role_since_counts_no_more(again: Reviewer) -> None:
+    first = noted(say(doubtful(TWO), in_support(reviewer(ANA)))).approval
+
+    second = noted(say(first, reviewer(CHLOE), again))
+    third = noted(say(first, reviewer(CHLOE), in_support(reviewer(ANA))))
+
+    assert second.voted is not None
+    assert second.approval.items[0].state is ItemState.IN_DOUBT
+    assert (third.voted, third.approval.items[0].state) == (None, ItemState.EXECUTED)
+
+
+@pytest.mark.parametrize(
+    ("policy_now", "reason"),
+    [
+        (JUDGED, None),
+        (JUDGED.with_(tier=Tier.DENY), "no longer allows this call at all"),
+        (JUDGED.with_(allow=(Verb.REJECT,)), "no longer allows this call at all"),
+        (JUDGED.with_(stopped="All calls are stopped."), "All calls are stopped."),
+    ],
+)
+def test_nothing_runs_again_that_the_policy_of_now_forbids(
+    policy_now: PolicyDecision, reason: str | None
+) -> None:
+    found = say(doubtful(), reviewer(BEN), finding=Finding.RERUN, policy_now=policy_now)
+    left = say(doubtful(), reviewer(BEN), finding=Finding.SKIP, policy_now=policy_now)
+
+    assert noted(left).approval.items[0].state is ItemState.FAILED
+    if reason is None:
+        assert noted(found).approval.items[0].state is ItemState.AUTHORIZED
+    else:
+        assert isinstance(found, Forbidden)
+        assert reason in found.reason

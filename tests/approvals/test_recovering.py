@@ -1,0 +1,113 @@
+"""After a loss or an older copy nothing runs by a record that says too little."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.approvals.builders import ANA, HOUR_MS, NOW_MS, an_approval, an_item
+from twokey.gateway.approvals.people import Vote
+from twokey.gateway.approvals.record import Approval, Item, Revocation
+from twokey.gateway.approvals.recovering import (
+    RESTORED,
+    THREAD_LOST,
+    restored,
+    thread_lost,
+)
+from twokey.gateway.protocol.states import ItemState
+
+UNTOUCHED = sorted(set(ItemState) - {ItemState.PENDING, ItemState.AUTHORIZED})
+LATE_MS = NOW_MS + HOUR_MS
+
+
+def of_state(state: ItemState, **more: object) -> Approval:
+    return an_approval(an_item().with_(state=state, **more))
+
+
+def only(approval: Approval) -> Item:
+    (item,) = approval.items
+    return item
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (ItemState.PENDING, ItemState.WITHDRAWN),
+        (ItemState.AUTHORIZED, ItemState.LAPSED),
+    ],
+)
+def test_a_call_that_did_not_begin_ends_with_its_thread(
+    before: ItemState, after: ItemState
+) -> None:
+    approval = of_state(before)
+
+    change = thread_lost(approval, only(approval), NOW_MS)
+
+    assert change is not None
+    item = only(change.approval)
+    assert (item.state, item.changed_at_ms) == (after, NOW_MS)
+    assert item.revoked is not None
+    assert (item.revoked.reason, item.revoked.is_final) == (THREAD_LOST, True)
+    assert change.approval.rev == approval.rev + 1
+
+
+@pytest.mark.parametrize("state", UNTOUCHED)
+def test_a_call_that_began_or_ended_is_left_alone(state: ItemState) -> None:
+    approval = of_state(state)
+
+    assert thread_lost(approval, only(approval), NOW_MS) is None
+    assert restored(approval, only(approval), NOW_MS) is None
+
+
+def test_what_is_overdue_is_left_to_the_sweeper() -> None:
+    approval = of_state(ItemState.PENDING)
+
+    assert thread_lost(approval, only(approval), LATE_MS) is None
+
+
+def test_an_authorization_of_an_older_copy_runs_nothing_and_is_for_people() -> None:
+    approval = of_state(ItemState.AUTHORIZED)
+
+    change = restored(approval, only(approval), NOW_MS)
+
+    assert change is not None
+    item = only(change.approval)
+    assert (item.state, item.is_restored) == (ItemState.IN_DOUBT, True)
+    assert item.revoked is not None
+    assert (item.revoked.reason, item.revoked.is_final) == (RESTORED, False)
+
+
+def test_a_waiting_call_of_an_older_copy_is_asked_anew_once() -> None:
+    vote = Vote(by=ANA, roles=("support",), action_hash="h", at_ms=1)
+    approval = of_state(ItemState.PENDING, votes=(vote,))
+
+    change = restored(approval, only(approval), NOW_MS)
+
+    assert change is not None
+    assert change.approval.version == approval.version + 1
+    item = only(change.approval)
+    assert (item.state, item.votes, item.is_restored) == (ItemState.PENDING, (), True)
+    assert restored(change.approval, item, NOW_MS) is None
+
+
+def test_an_overdue_call_of_an_older_copy_expires_and_says_that_it_may_have_run() -> (
+    None
+):
+    approval = of_state(ItemState.PENDING)
+
+    change = restored(approval, only(approval), LATE_MS)
+
+    assert change is not None
+    item = only(change.approval)
+    assert (item.state, item.is_restored) == (ItemState.EXPIRED, True)
+
+
+def test_how_often_it_was_taken_back_and_that_it_is_a_copy_stays_known() -> None:
+    before = Revocation(reason="The policy changed.", at_ms=1, times=2)
+    approval = of_state(ItemState.AUTHORIZED, revoked=before.with_(is_restored=True))
+
+    change = thread_lost(approval, only(approval), NOW_MS)
+
+    assert change is not None
+    revoked = only(change.approval).revoked
+    assert revoked is not None
+    assert (revoked.times, revoked.is_restored) == (2, True)

@@ -1,0 +1,151 @@
+"""The store reads and writes approvals by id, and says what it does not know."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.service.test_newer_records import written_by_newer
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Approve, Reject
+from twokey.gateway.approvals.retiming import take
+from twokey.gateway.errors import LeaseLost, NewerRecord, StoreUnavailable
+from twokey.gateway.protocol.records import RunRef
+from twokey.gateway.protocol.wire import Claimed
+from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.fences import Lease, holding, now_s
+from twokey.gateway.store.opening import Preconditions
+from twokey.gateway.store.store import Store
+
+RUN = RunRef(agent="support", thread="t1")
+NO_ID = "ap_of_somebody_else"
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store)
+
+
+async def taken(loaded: Loaded) -> Write:
+    change = take(loaded.approval, ANA, now_ms=loaded.now_ms)
+    assert isinstance(change, Change)
+    return Write(change)
+
+
+async def test_a_text_that_is_no_id_names_no_approval(harness: ServiceHarness) -> None:
+    store = harness.store.approvals
+
+    assert await store.load(NO_ID) is None
+    assert await store.change(NO_ID, taken) is None
+    assert not await store.heartbeat(NO_ID, 0, 1)
+
+
+async def test_what_moves_all_the_time_is_not_written(harness: ServiceHarness) -> None:
+    click, _ = await harness.refund()
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+    looked: list[int] = []
+
+    async def too_late(loaded: Loaded) -> Write:
+        looked.append(loaded.approval.rev)
+        await conn.command("HINCRBY", keys.head(click.approval), "rev", 1)
+        return await taken(loaded)
+
+    with pytest.raises(StoreUnavailable):
+        await harness.store.approvals.change(click.approval, too_late)
+
+    after = await harness.store.approvals.load(click.approval)
+    assert after is not None
+    assert after.approval.taken is None
+    assert looked == list(range(1, after.approval.rev))
+
+
+async def test_a_list_leaves_out_what_cannot_be_read_and_says_so(
+    harness: ServiceHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    clicks = [(await harness.refund(thread=f"t{index}"))[0] for index in range(3)]
+    good, newer, corrupt = [click.approval for click in clicks]
+    blobs = harness.store.keys_of_tenant("default").blobs(corrupt)
+    await written_by_newer(harness, newer)
+    await harness.store.conn.command("HSET", blobs, "frozen", "{")
+
+    with caplog.at_level(logging.WARNING):
+        found = await harness.store.approvals.load_each([newer, corrupt, NO_ID, good])
+
+    assert [loaded.approval.id for loaded in found] == [good]
+    assert "record.newer" in caplog.text
+    assert "record.unreadable" in caplog.text
+    with pytest.raises(NewerRecord):
+        await harness.store.approvals.load_each([newer], skips_newer=False)
+
+
+async def test_the_newest_of_a_run_are_read_oldest_first(
+    harness: ServiceHarness,
+) -> None:
+    opened = [(await harness.refund(amount=one))[0].approval for one in (1, 2, 3)]
+    keys, store = harness.store.keys_of_tenant("default"), harness.store.approvals
+
+    newest = await store.latest_of_run(keys, "default", RUN, limit=2)
+    every = await store.of_run(keys, "default", RUN)
+
+    assert [one.id for one in newest] == opened[1:]
+    assert [one.id for one in every] == opened
+    assert await store.unfinished(keys, []) == []
+
+
+async def test_a_run_has_something_open_until_its_last_call_has_ended(
+    harness: ServiceHarness,
+) -> None:
+    keys, store = harness.store.keys_of_tenant("default"), harness.store.approvals
+    click, _ = await harness.refund()
+    listed = await store.has_open(keys, "default", RUN)
+    # As an older version leaves it: only the deadline shows that something is open.
+    await harness.store.conn.command("DEL", keys.open_of_run("default", RUN))
+    unlisted = await store.has_open(keys, "default", RUN)
+
+    await harness.reviews.decide(click, Reject(), ANA)
+
+    assert (listed, unlisted) == (True, True)
+    assert not await store.has_open(keys, "default", RUN)
+
+
+async def test_whoever_lost_the_lease_claims_nothing(harness: ServiceHarness) -> None:
+    click, claim = await harness.refund()
+    await harness.reviews.decide(click, Approve(), BEN)
+    keys, conn = harness.store.keys_of_tenant("default"), harness.store.conn
+
+    async def never(_: Lease, __: int) -> int:
+        raise AssertionError
+
+    key = f"tk:{{{keys.shard}}}:lease:t1"
+    lease = Lease(key, "me", fence=1, ends_s=now_s() + 600, renumber=never)
+    with holding(lease):
+        await conn.command("HSET", key, "fence", 2)
+        with pytest.raises(LeaseLost):
+            await harness.agents.claim(claim)
+        lost = await harness.item(claim.item_id)
+        await conn.command("HSET", key, "fence", 1)
+        held = await harness.agents.claim(claim)
+    await conn.command("DEL", key)
+
+    assert lost.fence == 0
+    assert isinstance(held, Claimed)
+
+
+async def test_the_open_script_itself_answers_a_turn_once(
+    harness: ServiceHarness,
+) -> None:
+    keys = harness.store.keys_of_tenant("default")
+    turn, free = "sha256:" + "1" * 64, Preconditions("default", (), waiting=1, asked=1)
+
+    first = await harness.store.approvals.open_turn(
+        keys, turn, [], verdicts="[1]", events=[], thread=("a", "t"), preconditions=free
+    )
+    second = await harness.store.approvals.open_turn(
+        keys, turn, [], verdicts="[2]", events=[], thread=("a", "t"), preconditions=free
+    )
+
+    assert first
+    assert second
+    assert first.verdicts == second.verdicts == "[1]"

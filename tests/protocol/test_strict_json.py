@@ -99,3 +99,10 @@ def test_what_is_accepted_comes_back_equal_and_shares_nothing(value: object) -> 
     assert json.dumps(accepted) == json.dumps(value)
     if isinstance(value, list | dict):
         assert accepted is not value
+
+
+def test_the_key_that_appears_twice_is_named() -> None:
+    with pytest.raises(BadJson) as caught:
+        parse(b'{"x": 1, "a/b": 1, "y": 2, "a/b": 2}')
+
+    assert caught.value.pointer == "/a~1b"

@@ -32,10 +32,10 @@ def chrome(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
     driver.quit()
 
 
-@pytest.fixture(params=["socket", "http"])
-def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
-    """Run the demo over each transport."""
-    running = Demo(tmp_path, request.param)
+@pytest.fixture
+def demo(mode: str, tmp_path: Path) -> Iterator[Demo]:
+    """Run the demo over a transport."""
+    running = Demo(tmp_path, mode)
     running.start()
     yield running
     running.stop()

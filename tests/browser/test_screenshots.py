@@ -33,7 +33,7 @@ def gallery(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("demo", ["socket"], indirect=True)
+@pytest.mark.parametrize("mode", ["socket"])
 def test_pictures_of_a_card_from_asked_to_done(
     chrome: Chrome, demo: Demo, gallery: Path
 ) -> None:

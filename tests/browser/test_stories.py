@@ -1,7 +1,12 @@
-"""Reviewers' stories in a real browser, against the real bot over both transports."""
+"""Reviewers' stories in a real browser, against the real bot over both transports.
+
+The transports take turns; with ``TWOKEY_BROWSER=all`` each story is played over both.
+`tests/stories` always plays over both, without a browser.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,18 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(600)]
 CHANNEL = "C0APPROVALS"
 REASON = "Only half of it was damaged."
 CARD = ".message:has([data-action-id])"
+
+
+TRANSPORTS = ("socket", "http")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Choose the transport of each story, or both."""
+    if "mode" in metafunc.fixturenames:
+        stories = [name for name in vars(metafunc.module) if name.startswith("test_")]
+        turn = stories.index(metafunc.function.__name__) % len(TRANSPORTS)
+        is_both = os.environ.get("TWOKEY_BROWSER") == "all"
+        metafunc.parametrize("mode", TRANSPORTS if is_both else [TRANSPORTS[turn]])
 
 
 def words_on(screen: Screen, *expected: str, within_s: float = PATIENCE_S) -> str:
@@ -203,7 +220,6 @@ def test_an_outsider_and_the_requester_are_refused_in_private(
     assert not demo.effects()
 
 
-@pytest.mark.parametrize("mode", ["socket", "http"])
 def test_a_card_that_nobody_decides_expires_before_their_eyes(
     chrome: Chrome, tmp_path: Path, mode: str
 ) -> None:

@@ -15,7 +15,7 @@ from selenium.webdriver.remote.webelement import WebElement
 
 T = TypeVar("T")
 PATIENCE_S = 20.0
-POLL_S = 0.02
+FIRST_PAUSE_S, LAST_PAUSE_S = 0.02, 0.25
 # The page redraws what changes while somebody looks at it: look again.
 REDRAWN = (StaleElementReferenceException, ElementClickInterceptedException)
 
@@ -58,7 +58,7 @@ class Screen:
         self, found: Callable[[], T | None], what: str, within_s: float = PATIENCE_S
     ) -> T:
         """Return the first true answer of `found`, or fail naming `what`."""
-        deadline = time.monotonic() + within_s
+        deadline, pause_s = time.monotonic() + within_s, FIRST_PAUSE_S
         while True:
             try:
                 result = found()
@@ -68,7 +68,9 @@ class Screen:
                 return result
             if time.monotonic() > deadline:
                 raise AssertionError(f"Waited {within_s} s for {what}.")
-            time.sleep(POLL_S)
+            time.sleep(pause_s)
+            # Each look costs the browser a layout, and some waits are long.
+            pause_s = min(1.5 * pause_s, LAST_PAUSE_S)
 
     def all(self, css: str) -> list[WebElement]:
         """Return every element for a selector, now."""

@@ -8,9 +8,11 @@ the shards hold each test once without a list that somebody has to keep.
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 from collections.abc import Generator
+from functools import cache
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -22,14 +24,17 @@ ROOT = Path(__file__).parent
 
 SLOW_PATHS = frozenset(
     {
-        *("bench", "browser", "chaos", "clock", "conformance", "docs", "matrix"),
-        *("races", "sandbox/page"),
+        *("attacks", "bench", "browser", "chaos", "clock", "conformance", "docs"),
+        *("matrix", "races", "resume", "sandbox/page"),
+        "agent/test_nested_agents.py",
+        "bot/cards/test_card_properties.py",
+        "bot/modals/test_form_round_trip.py",
+        "bot/modals/test_modal_properties.py",
         "bot/test_lookup_failures.py",
         "bot/test_random_outages.py",
         "cli/test_commands_alone.py",
-        "resume/test_kills.py",
-        "resume/test_sqlite.py",
         "stories/test_killed_in_the_middle.py",
+        "test_forked.py",
     }
 )
 SLOW_MARKS = frozenset({"browser", "slow"})
@@ -122,12 +127,23 @@ def pytest_collection_modifyitems(
 
 def is_slow(item: pytest.Item) -> bool:
     """Say whether a test is not in the fast level."""
-    places = [item.path, *item.path.parents]
-    return any(
-        place.relative_to(ROOT).as_posix() in SLOW_PATHS
-        for place in places
-        if place.is_relative_to(ROOT)
-    ) or bool(SLOW_MARKS & {mark.name for mark in item.iter_markers()})
+    marks = {mark.name for mark in item.iter_markers()}
+    return bool(SLOW_MARKS & marks) or in_slow_place(item.path)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was loaded by now out of every later garbage collection."""
+    gc.collect()
+    gc.freeze()
+
+
+@cache
+def in_slow_place(path: Path) -> bool:
+    """Say whether a file, or a folder that it is in, is listed as slow."""
+    if not path.is_relative_to(ROOT):
+        return False
+    places = path.relative_to(ROOT)
+    return any(one.as_posix() in SLOW_PATHS for one in (places, *places.parents))
 
 
 @pytest.hookimpl(wrapper=True)

@@ -28,7 +28,7 @@ TRANSPORTS = ("socket", "http")
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the transport of each story, or both."""
     if "mode" in metafunc.fixturenames:
-        stories = [name for name in vars(metafunc.module) if name.startswith("test_")]
+        stories = [name for name in globals() if name.startswith("test_")]
         turn = stories.index(metafunc.function.__name__) % len(TRANSPORTS)
         is_both = os.environ.get("TWOKEY_BROWSER") == "all"
         metafunc.parametrize("mode", TRANSPORTS if is_both else [TRANSPORTS[turn]])

@@ -5,10 +5,12 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Literal, Self, TypeVar, cast
 
+from langchain.agents.middleware.types import ToolCallRequest
 from langgraph.config import get_config
 from langgraph.types import interrupt
 from pydantic import ValidationError, create_model, model_validator
 
+from twokey.agent import turns
 from twokey.gateway.errors import BadJson
 from twokey.gateway.protocol import digest, edits, strict_json
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -34,6 +36,19 @@ _DECISIONS = {
     Verb.RESPOND: AnswerKind.RESPOND,
 }
 _ENDINGS = tuple(kind for kind in AnswerKind if kind not in _DECISIONS.values())
+
+
+def is_alone(request: ToolCallRequest) -> bool:
+    """Say whether this call has a task of its own, so that its answers are its own.
+
+    A jump to the tools node runs all calls of a message in one task, where LangGraph
+    cannot tell whose answer is whose.
+    """
+    path = cast("Any", get_config().get("metadata", {})).get("langgraph_path", ())
+    if not path or path[0] != "__pregel_pull":
+        return True
+    asking = turns.asking_message(request.state, request.tool_call["id"] or "")
+    return asking is not None and len(asking.tool_calls) == 1
 
 
 def ask(verdict: Verdict, args: JsonObject, *, is_again: bool = False) -> Answer:

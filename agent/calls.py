@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar, cast
 
 from langchain.agents.middleware.types import ToolCallRequest
 from langchain_core.messages import AnyMessage, ToolCall, ToolMessage
-from langgraph.config import get_config
 from langgraph.prebuilt import ToolRuntime
 from langgraph.types import Command
 
@@ -23,29 +22,31 @@ from twokey.agent import (
     results,
     tool_messages,
     turns,
+    unasked,
 )
 from twokey.agent.bridge import Shell, insistently
 from twokey.agent.edits_inside import collecting
 from twokey.agent.exact_runs import Handler
 from twokey.agent.execution import (
     Closed,
+    CutOff,
     HeldCall,
     NotRun,
     Ran,
+    RanBefore,
     Reconciled,
     Work,
     execute,
 )
 from twokey.agent.given_back import given_back
-from twokey.agent.grants import Grant, granted, recheck_of
+from twokey.agent.grants import granted, recheck_of
 from twokey.agent.messages import ITEM_KEY
 from twokey.agent.proposing import Prepared, Toolbox
 from twokey.agent.results import ToolResult
 from twokey.agent.tool_schemas import schema_of
-from twokey.agent.unasked import RanBefore, run_unasked
 from twokey.agent.verdict_cache import VerdictCache
 from twokey.gateway.errors import LeaseLost, NotAllowed, StateUnknown, TwokeyError
-from twokey.gateway.protocol import digest, run_context, strict_json
+from twokey.gateway.protocol import run_context, strict_json
 from twokey.gateway.protocol.business_state import BusinessState
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import EditRecord, RunRef
@@ -165,13 +166,16 @@ class Caller:
         if args is None:
             return _uncleared(request, turns.NO_VERDICT)
         exact = exact_runs.with_args(request, args)
+        if verdict.kind is VerdictKind.RUN and verdict.item_id:
+            # Its claim asks whether it may run now.
+            return await self._execute(exact, run, _recorded(ref, verdict, args))
         if verdict.kind is VerdictKind.HOLD:
             problem = exact_runs.unread(state, request, args)
             if problem:
                 return _uncleared(request, problem, verdict.item_id)
             return await self._held(exact, run, ref, verdict)
         confirmed = await self._confirmed(ref, state, verdict)
-        if confirmed.kind is VerdictKind.RUN:
+        if confirmed.runs_unclaimed:
             return await self._unasked(exact, run, ref, confirmed)
         return _refused(request, confirmed)
 
@@ -181,7 +185,7 @@ class Caller:
         state: Mapping[str, Any],
         verdict: Verdict,
     ) -> Verdict:
-        """Return what the gateway says of a call that may run unasked by state."""
+        """Return what the gateway says of a call that needs no claim by state."""
         known = self.cache.get(ref)
         message = turns.asking_message(state, verdict.tool_call_id)
         if known is None and message is not None:
@@ -201,21 +205,16 @@ class Caller:
     async def _unasked(
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
     ) -> ToolResult:
-        context = {**ref.names, "tool_call_id": verdict.tool_call_id}
-        grant = Grant(
-            item_id="",
-            idempotency_key=digest.claim_key(context, verdict.args_hash),
-            action_hash="",
-            tool=verdict.tool,
-            args_hash=verdict.args_hash,
-        )
         args = strict_json.accept_object(request.tool_call["args"])
 
         async def ran() -> ToolResult:
             return await exact_runs.run_exactly(request, run, args)
 
-        with collecting(ref.run_ref) as inside, granted(grant):
-            end = await run_unasked(
+        with (
+            collecting(ref.run_ref) as inside,
+            granted(unasked.grant_for(ref, verdict)),
+        ):
+            end = await unasked.run_unasked(
                 ran,
                 lambda result: results.stored(result, inside),
                 ref=ref,
@@ -223,7 +222,7 @@ class Caller:
                 gateway=self.gateway,
                 shell=self.shell,
             )
-        if not isinstance(end, RanBefore):
+        if not isinstance(end, unasked.RanBefore):
             result = end
         else:
             if end.result is None:
@@ -241,20 +240,15 @@ class Caller:
         self, request: ToolCallRequest, run: Handler, ref: TurnRef, verdict: Verdict
     ) -> ToolResult:
         item_id = verdict.item_id
-        if not _is_alone(request):
+        if not answers.is_alone(request):
             return _uncleared(request, tool_messages.NOT_ALONE, item_id)
         args = strict_json.accept_object(request.tool_call["args"])
         answer = answers.ask(verdict, args)
         if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
             told = tool_messages.told_answer(request.tool_call, answer, item_id=item_id)
             return _closing(request, told)
-        held = HeldCall(
-            ref=ref,
-            tool=verdict.tool,
-            tool_call_id=verdict.tool_call_id,
-            args=args,
-            item_id=item_id,
-            action_hash=verdict.action_hash,
+        held = replace(
+            _recorded(ref, verdict, args),
             ask_again=lambda: answers.ask(verdict, args, is_again=True),
             recheck=recheck_of(self.tools.get(verdict.tool)),
         )
@@ -280,12 +274,23 @@ class Caller:
         end = await execute(
             held, gateway, self.shell, Work(run_with, results.stored, failure)
         )
+        call, item_id = request.tool_call, held.item_id
         if isinstance(end, Closed):
-            call = request.tool_call
-            told = tool_messages.told_answer(call, end.answer, item_id=held.item_id)
+            told = tool_messages.told_answer(call, end.answer, item_id=item_id)
             return _closing(request, told)
+        if isinstance(end, CutOff):
+            return _closing(request, tool_messages.told_cut_off(call, item_id))
         if isinstance(end, NotRun):
-            return _uncleared(request, end.reason, held.item_id)
+            return _uncleared(request, end.reason, item_id)
+        return self._ended(request, held, end)
+
+    def _ended(
+        self,
+        request: ToolCallRequest,
+        held: HeldCall,
+        end: Ran[ToolResult] | RanBefore | Reconciled,
+    ) -> ToolResult:
+        """Return what the model gets of a call that was started."""
         if isinstance(end, Reconciled):
             call, item_id = request.tool_call, held.item_id
             told = tool_messages.told_finding(call, end.finding, item_id=item_id)
@@ -344,6 +349,18 @@ class Caller:
         return results.carrying(presented, {"twokey_edits": messages.facts(records)})
 
 
+def _recorded(ref: TurnRef, verdict: Verdict, args: JsonObject) -> HeldCall:
+    """Return a call with a record, about which its agent asks nobody."""
+    return HeldCall(
+        ref=ref,
+        tool=verdict.tool,
+        tool_call_id=verdict.tool_call_id,
+        args=args,
+        item_id=verdict.item_id,
+        action_hash=verdict.action_hash,
+    )
+
+
 def _refused(request: ToolCallRequest, verdict: Verdict) -> ToolResult:
     """Return the answer to a call that its verdict does not let run."""
     reason = verdict.reason if verdict.kind is VerdictKind.DENY else ""
@@ -381,16 +398,3 @@ def _closing(request: ToolCallRequest, message: ToolMessage) -> ToolResult:
     ):
         return Command(goto="model", update={"messages": [message]})
     return message
-
-
-def _is_alone(request: ToolCallRequest) -> bool:
-    """Say whether this call has a task of its own, so that its answers are its own.
-
-    A jump to the tools node runs all calls of a message in one task, where LangGraph
-    cannot tell whose answer is whose.
-    """
-    path = cast("Any", get_config().get("metadata", {})).get("langgraph_path", ())
-    if not path or path[0] != "__pregel_pull":
-        return True
-    asking = turns.asking_message(request.state, request.tool_call["id"] or "")
-    return asking is not None and len(asking.tool_calls) == 1

@@ -1,9 +1,10 @@
 """Execute an authorized call once: claim, verify, run under a grant, record, give back.
 
 The claim comes before the effect and the record after it. Killed in between, the call
-is in doubt and a person is asked: it is never run again silently. Nothing here trusts
-the answer or the agent's state for what to run; the document in the gateway's own
-record is verified against this call and then run, byte for byte.
+is in doubt: it is never run again silently. The agent waits until a person said what
+happened; where the policy alone let the call run, it is told of the doubt and goes on.
+Nothing here trusts the answer or the agent's state for what to run; the document in the
+gateway's own record is verified against this call and then run, byte for byte.
 """
 
 from __future__ import annotations
@@ -66,10 +67,11 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """One held call as this agent knows it; ``args`` are those the model asked for.
+    """One call with a record as this agent knows it; ``args`` are the model's.
 
-    ``ask_again`` pauses until people decided about it anew. ``recheck`` reads the
-    business state that must be as people approved it.
+    ``ask_again`` pauses until people decided about it anew; None for a call that the
+    policy decided: its agent never waits for people. ``recheck`` reads the business
+    state that must be as people approved it.
     """
 
     ref: TurnRef
@@ -78,7 +80,7 @@ class HeldCall:
     args: JsonObject
     item_id: str
     action_hash: str
-    ask_again: Callable[[], Answer]
+    ask_again: Callable[[], Answer] | None = None
     recheck: Recheck | None = None
 
 
@@ -126,6 +128,11 @@ class NotRun:
 
 
 @dataclass(frozen=True, slots=True)
+class CutOff:
+    """It was cut off while it ran, and the agent does not wait to learn its end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """It went back to people, who ended it; ``answer`` is what they said."""
 
@@ -142,8 +149,8 @@ class Reconciled:
 
 async def execute(
     held: HeldCall, gateway: Gateway, shell: Shell, work: Work[R]
-) -> Ran[R] | RanBefore | Reconciled | Closed | NotRun:
-    """Execute a call that was answered with approve or edit, at most once.
+) -> Ran[R] | RanBefore | Reconciled | CutOff | Closed | NotRun:
+    """Execute a call that people or the policy authorized, at most once.
 
     Raises:
         ThreadUnavailable: when the gateway cannot be reached, or another owner does
@@ -174,15 +181,32 @@ async def execute(
             case Refused():
                 return NotRun(tool_messages.denied(reply.reason))
             case Reopened():
-                answer = held.ask_again()
-                if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-                    return Closed(answer)
+                ended = _asked_again(held, reply)
+                if ended is not None:
+                    return ended
             case InDoubt():
-                finding = ask_what_happened(held.item_id, held.action_hash, held.tool)
-                if finding.type != "rerun":
-                    return Reconciled(finding, reply.edit)
+                settled = _asked_what_happened(held, reply)
+                if settled is not None:
+                    return settled
             case _:
                 assert_never(reply)
+
+
+def _asked_again(held: HeldCall, reply: Reopened) -> Closed | NotRun | None:
+    """Wait for people to decide anew; None when the call may be claimed again."""
+    if held.ask_again is None:
+        return NotRun(tool_messages.denied(reply.reason))
+    answer = held.ask_again()
+    is_again = answer.type in {AnswerKind.APPROVE, AnswerKind.EDIT}
+    return None if is_again else Closed(answer)
+
+
+def _asked_what_happened(held: HeldCall, reply: InDoubt) -> Reconciled | CutOff | None:
+    """Wait for people to settle a doubt; None when they let the call run again."""
+    if held.ask_again is None:
+        return CutOff()
+    finding = ask_what_happened(held.item_id, held.action_hash, held.tool)
+    return None if finding.type == "rerun" else Reconciled(finding, reply.edit)
 
 
 def _done(reply: Done) -> RanBefore | Reconciled:

@@ -2,7 +2,8 @@
 
 LangGraph then drops the results of calls that had already run, and leaves calls that
 nothing answers: the model does not know what it did, and providers refuse the history.
-What held calls came to is asked of the gateway; the rest is said to be unknown.
+What calls with a record came to is asked of the gateway; the rest is said to be
+unknown.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ async def repaired(caller: Caller, state: Mapping[str, Any]) -> dict[str, Any] |
     is_broken = False
     for index, message in enumerate(history):
         if isinstance(message, ToolMessage) and message.tool_call_id in repair.answers:
-            # Somebody else's guess about a held call gives way to what is known.
+            # Somebody else's guess about a recorded call gives way to what is known.
             continue
         rebuilt.append(message)
         if not isinstance(message, AIMessage):
@@ -119,8 +120,8 @@ def _lost_calls(
     for call in message.tool_calls:
         answer = given.get(call["id"] or "")
         verdict = note.verdicts.get(call["id"] or "") if is_noted and note else None
-        is_held = verdict is not None and verdict.kind is VerdictKind.HOLD
-        if answer is None or (is_held and ITEM_KEY not in answer.additional_kwargs):
+        is_recorded = verdict is not None and bool(verdict.item_id)
+        if answer is None or (is_recorded and ITEM_KEY not in answer.additional_kwargs):
             lost.append(call)
     return lost
 
@@ -165,8 +166,9 @@ async def _outcomes(caller: Caller, message: AIMessage) -> dict[str, CallOutcome
 def _without_outcome(verdict: Verdict | None) -> str:
     """Word the end of a call that the gateway has no record of.
 
-    It may have run all the same: unasked, or as a call of an agent without a gate
-    whose messages this one reads. Only a refusal of our own is known not to have run.
+    It may have run all the same: at tier ``auto``, or as a call of an agent without a
+    gate whose messages this one reads. Only a refusal of our own is known not to have
+    run.
     """
     if verdict is not None and verdict.kind is VerdictKind.DENY:
         return tool_messages.denied(verdict.reason)

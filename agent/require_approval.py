@@ -25,10 +25,12 @@ from twokey.agent import (
     step_arguments,
     tool_messages,
     turns,
+    unasked,
 )
 from twokey.agent.bridge import Awaiting, Blocking, Shell, drive, insistently
 from twokey.agent.execution import (
     Closed,
+    CutOff,
     HeldCall,
     NotRun,
     Ran,
@@ -36,16 +38,15 @@ from twokey.agent.execution import (
     Work,
     execute,
 )
-from twokey.agent.grants import Grant, granted
+from twokey.agent.grants import granted
 from twokey.agent.rechecks import Recheck
-from twokey.agent.unasked import RanBefore, run_unasked
 from twokey.gateway.errors import (
     NotAllowed,
     StateUnknown,
     ThreadUnavailable,
     TwokeyError,
 )
-from twokey.gateway.protocol import digest, port, run_context, strict_json, wire
+from twokey.gateway.protocol import digest, port, run_context, strict_json
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import EditRecord, Result
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -229,45 +230,51 @@ async def _required(step: _Step, run: _Run[R], shell: Shell) -> Outcome[R]:
     verdict = await _verdict(step, ref, shell)
     if verdict.kind is VerdictKind.DENY:
         return NotApproved("deny", tool_messages.denied(verdict.reason))
-    if verdict.kind is VerdictKind.RUN:
-        with run_context.in_run(ref.run_ref), granted(_grant(step, ref)):
-            end = await run_unasked(
-                lambda: run.work(step.args),
-                lambda value: _kept(Approved(value, step.args), []),
-                ref=ref,
-                verdict=verdict,
-                gateway=lambda: step.gateway,
-                shell=shell,
-                is_replayed=True,
-            )
-        if not isinstance(end, RanBefore):
-            return Approved(end, step.args)
-        return _given_back(end.result) if end.result else Unsure(tool_messages.CUT_OFF)
-    return await _held(step, ref, verdict, run, shell)
-
-
-async def _held(
-    step: _Step,
-    ref: TurnRef,
-    verdict: Verdict,
-    run: _Run[R],
-    shell: Shell,
-) -> Outcome[R]:
-    answer = answers.ask(verdict, step.args)
-    if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
-        said = answer.message if answer.by else ""
-        return NotApproved(str(answer.type), tool_messages.ended(answer), said)
-    held = HeldCall(
+    if verdict.runs_unclaimed:
+        return await _unasked(step, ref, verdict, run, shell)
+    call = HeldCall(
         ref=ref,
         tool=step.tool,
         tool_call_id=step.key,
         args=step.args,
         item_id=verdict.item_id,
         action_hash=verdict.action_hash,
+    )
+    if verdict.kind is VerdictKind.RUN:
+        return await _executed(call, step, run, shell)
+    answer = answers.ask(verdict, step.args)
+    if answer.type not in {AnswerKind.APPROVE, AnswerKind.EDIT}:
+        said = answer.message if answer.by else ""
+        return NotApproved(str(answer.type), tool_messages.ended(answer), said)
+    held = replace(
+        call,
         ask_again=lambda: answers.ask(verdict, step.args, is_again=True),
         recheck=step.recheck,
     )
+    return await _executed(held, step, run, shell, why=answer.why_approved)
 
+
+async def _unasked(
+    step: _Step, ref: TurnRef, verdict: Verdict, run: _Run[R], shell: Shell
+) -> Outcome[R]:
+    with run_context.in_run(ref.run_ref), granted(unasked.grant_for(ref, verdict)):
+        end = await unasked.run_unasked(
+            lambda: run.work(step.args),
+            lambda value: _kept(Approved(value, step.args), []),
+            ref=ref,
+            verdict=verdict,
+            gateway=lambda: step.gateway,
+            shell=shell,
+            is_replayed=True,
+        )
+    if not isinstance(end, unasked.RanBefore):
+        return Approved(end, step.args)
+    return _given_back(end.result) if end.result else Unsure(tool_messages.CUT_OFF)
+
+
+async def _executed(
+    held: HeldCall, step: _Step, run: _Run[R], shell: Shell, *, why: str = ""
+) -> Outcome[R]:
     async def once(args: JsonObject) -> Approved[R] | NotApproved | Unsure:
         problem = signatures.misfit(run.function, args) or step_arguments.problem(
             run.function, args, step.tool
@@ -277,13 +284,14 @@ async def _held(
         return Approved(await run.work(args), args)
 
     end = await execute(held, step.gateway, shell, Work(once, _kept, Unsure))
-    why = answer.why_approved
     if isinstance(end, Ran):
         return _with_edit(end.result, end.edit, why)
     if isinstance(end, Closed):
         return NotApproved(str(end.answer.type), tool_messages.ended(end.answer))
     if isinstance(end, NotRun):
         return NotApproved("deny", end.reason)
+    if isinstance(end, CutOff):
+        return Unsure(tool_messages.CUT_OFF)
     if isinstance(end, Reconciled):
         return Unsure(tool_messages.reconciled(end.finding))
     return _noted(_with_edit(_given_back(end.result), end.edit, why), end.settled)
@@ -339,18 +347,6 @@ async def _verdict(step: _Step, ref: TurnRef, shell: Shell) -> Verdict:
     if len(found) == 1 and turns.is_about(found[0], call):
         return found[0]
     return turns.denial(step.tool, step.key, turns.NO_VERDICT)
-
-
-def _grant(step: _Step, ref: TurnRef) -> Grant:
-    context = {**ref.names, "tool_call_id": step.key}
-    args_hash = wire.args_hash(step.args)
-    return Grant(
-        item_id="",
-        idempotency_key=digest.claim_key(context, args_hash),
-        action_hash="",
-        tool=step.tool,
-        args_hash=args_hash,
-    )
 
 
 def _kept(

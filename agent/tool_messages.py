@@ -57,12 +57,11 @@ NOT_ALONE = (
 _CUT_OFF_STATES = {
     ItemState.PENDING: "Nobody had decided about this call when the conversation "
     "moved on, so it did not run.",
-    ItemState.AUTHORIZED: "This call was approved, but the conversation moved on "
-    "before it ran, so it did not run.",
-    ItemState.EXECUTING: "This call was approved and had been started when the "
-    f"conversation moved on. {UNKNOWN_EFFECT}",
-    ItemState.IN_DOUBT: f"This call was approved and started, then cut off. "
-    f"{UNKNOWN_EFFECT}",
+    ItemState.AUTHORIZED: "The conversation moved on before this call ran, so it did "
+    "not run.",
+    ItemState.EXECUTING: "This call had been started when the conversation moved "
+    f"on. {UNKNOWN_EFFECT}",
+    ItemState.IN_DOUBT: f"This call was started, then cut off. {UNKNOWN_EFFECT}",
 }
 
 
@@ -153,6 +152,14 @@ def told_finding(
     is_error = answer.type != "executed"
     text = reconciled(answer)
     return marked_settled(told(call, text, item_id=item_id, is_error=is_error))
+
+
+def told_cut_off(call: ToolCall, item_id: str) -> ToolMessage:
+    """Return the message for a call in doubt whose agent waits for nobody.
+
+    People may yet settle what became of it, and be wrong.
+    """
+    return marked_settled(told(call, CUT_OFF, item_id=item_id))
 
 
 def settled(answer: ReconcileAnswer) -> str:

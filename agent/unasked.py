@@ -1,4 +1,6 @@
-"""Execute a call that needs nobody once, and report its result to the gateway.
+"""Execute a call without a record once, and report its result to the gateway.
+
+These are the calls of tier ``auto``.
 
 A process that runs a thread may be paused inside a call, replaced, and go on later. So
 the gateway is asked before the call, as it is for one that people approved: what an
@@ -6,9 +8,8 @@ earlier holder of the thread's lease ran is given back, and what it was cut off 
 not repeated, unless the policy calls the tool idempotent. A call inside which an agent
 had begun is entered again, because each call of that agent has a record of its own.
 
-The end goes on a notice, where one shows the call, and a failure is counted. The agent
-does not depend on that: when the gateway does not answer, the notice goes on saying
-that no result is known, and the agent goes on.
+A failure is counted. The agent does not depend on that: when the gateway does not
+answer, it goes on.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ from langgraph.errors import GraphBubbleUp, ParentCommand, is_invalid_resume
 from twokey.agent import tool_messages
 from twokey.agent.bridge import Shell, insistently
 from twokey.agent.execution import HANDED_OVER
+from twokey.agent.grants import Grant
 from twokey.gateway.errors import LeaseLost, NotAllowed, ThreadUnavailable, TwokeyError
+from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.wire import (
@@ -61,7 +64,7 @@ async def run_unasked(
     shell: Shell,
     is_replayed: bool = False,
 ) -> R | RanBefore:
-    """Run a call that needs nobody, and tell its end; whatever it raises is raised on.
+    """Run a call without a record, and tell its end; what it raises is raised on.
 
     A pause inside it is no end.
 
@@ -104,6 +107,18 @@ async def run_unasked(
         done = done.with_(payload="")
     await call.end(done, is_over=bool(done.payload) or not is_replayed)
     return result
+
+
+def grant_for(ref: TurnRef, verdict: Verdict) -> Grant:
+    """Return the right to run a call without a record."""
+    context = {**ref.names, "tool_call_id": verdict.tool_call_id}
+    return Grant(
+        item_id="",
+        idempotency_key=digest.claim_key(context, verdict.args_hash),
+        action_hash="",
+        tool=verdict.tool,
+        args_hash=verdict.args_hash,
+    )
 
 
 async def entered() -> None:
@@ -151,7 +166,6 @@ class _Call:
     async def end(self, result: Result, *, is_over: bool = True) -> None:
         verdict = self._verdict
         end = CallEnd(
-            notice=verdict.notice,
             ref=self._ref,
             tool=verdict.tool,
             tool_call_id=verdict.tool_call_id,

@@ -162,7 +162,6 @@ class SlackBot:
             card_publisher=card_publisher,
             tenant=config.tenant,
             read=self._service.read_as_of_now,
-            read_notice=self._service.notices.read,
             posted=warm,
             clock=self._clock,
             fallback_channel=config.fallback_channel,

@@ -18,7 +18,6 @@ import hmac
 from dataclasses import dataclass
 from enum import StrEnum
 
-from twokey.gateway.approvals.notice import Notice
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
 
@@ -84,9 +83,6 @@ COMMAND = "/approvals"
 CARD_EVENT = "twokey_card"
 """``event_type`` of a card's message metadata; its payload holds ids only."""
 
-NOTICE_EVENT = "twokey_notice"
-"""``event_type`` of a notice's message metadata; its payload holds ids only."""
-
 PAGE = "page"
 """The purpose of a seal that opens one page of the details."""
 
@@ -94,7 +90,6 @@ MAC_BYTES = 16
 _KEY_ID_TAG, _KEY_ID_DIGITS = b"twokey/v1/seal-key-id", 12
 _SEAL_TAG = "twokey/v1/seal"
 _OUTAGE_TAG = "twokey/v1/seal/outage"
-_NOTICE_TAG = "twokey/v1/seal/notice"
 _NO_VERSION = 0
 _WHOLE = "all"
 _MAX_SEAL = 255
@@ -109,8 +104,8 @@ class Sealed:
     """What a seal says in the open; `verify` tells whether to believe it.
 
     Attributes:
-        approval: id of the approval, or of the notice.
-        version: the approval's version when the seal was made; 0 for a notice.
+        approval: id of the approval.
+        version: the approval's version when the seal was made; 0 for an outage.
         index: the item, or None for the batch as a whole.
         mac: 16 bytes.
         page: the page of the details that it opens, from 1; 0 when it opens none.
@@ -189,35 +184,6 @@ def verify(
     return hmac.compare_digest(wanted, sealed.mac)
 
 
-def seal_notice(
-    notice: Notice, index: int | None, *, key: bytes, team: str, purpose: str
-) -> str:
-    """Return the opaque text for a button on a notice, or for its modal.
-
-    Args:
-        notice: the record; what it is bound to never changes.
-        index: the call, or None for the notice as a whole.
-        key: the bot's sealing key.
-        team: the workspace in which it will be clicked.
-        purpose: what it is good for: an `Action` or a `View`.
-    """
-    mac = _notice_mac(notice, index, key=key, team=team, purpose=purpose)
-    where = _WHOLE if index is None else str(index)
-    return f"{notice.id}:{_NO_VERSION}:{where}:{_encoded(mac)}"
-
-
-def verify_notice(
-    sealed: Sealed, notice: Notice, *, key: bytes, team: str, purpose: str
-) -> bool:
-    """Say whether a seal was made by us for this notice, team and purpose."""
-    if (sealed.approval, sealed.version) != (notice.id, _NO_VERSION):
-        return False
-    if sealed.index is not None and sealed.index >= len(notice.calls):
-        return False
-    wanted = _notice_mac(notice, sealed.index, key=key, team=team, purpose=purpose)
-    return hmac.compare_digest(wanted, sealed.mac)
-
-
 def seal_outage(outage: str, *, key: bytes, team: str, purpose: str) -> str:
     """Return the opaque text for a button on the message about a run that failed.
 
@@ -263,16 +229,6 @@ def field_block_id(number: int) -> str:
 
 def _outage_mac(outage: str, *, key: bytes, team: str, purpose: str) -> bytes:
     document = digest.canonical([_OUTAGE_TAG, team, outage, str(purpose)])
-    return hmac.new(key, document, hashlib.sha256).digest()[:MAC_BYTES]
-
-
-def _notice_mac(
-    notice: Notice, index: int | None, *, key: bytes, team: str, purpose: str
-) -> bytes:
-    tool = "" if index is None else notice.calls[index].tool
-    document = digest.canonical(
-        [_NOTICE_TAG, team, notice.id, index, tool, str(purpose)]
-    )
     return hmac.new(key, document, hashlib.sha256).digest()[:MAC_BYTES]
 
 

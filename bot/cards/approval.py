@@ -60,7 +60,7 @@ def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
         header(headline(approval, now_ms=now_ms), block_id=frame.block_id("head")),
         _origin(frame),
         *_time(frame),
-        *_reviewers(frame),
+        *reviewers(frame),
     ]
     for item in rows_of(approval):
         if approval.is_batch:
@@ -70,7 +70,7 @@ def card(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
         blocks.append(divider(block_id=frame.block_id("line")))
     blocks += [*tail(frame), *_of_time(frame), *_says(frame), _ids(frame)]
     return Message(
-        blocks=tuple(blocks), text=of_card(approval), metadata=_metadata(approval)
+        blocks=tuple(blocks), text=of_card(approval), metadata=metadata(approval)
     )
 
 
@@ -86,7 +86,8 @@ def _ids(frame: Frame) -> Block:
     return context(ids, block_id=frame.block_id("ids"))
 
 
-def _metadata(approval: Approval) -> Block:
+def metadata(approval: Approval) -> Block:
+    """Return a card's message metadata: ids only."""
     return {
         "event_type": CARD_EVENT,
         "event_payload": {
@@ -97,19 +98,23 @@ def _metadata(approval: Approval) -> Block:
     }
 
 
-def _origin(frame: Frame) -> Block:
-    approval = frame.approval
+def asked_by(approval: Approval) -> list[Template | Plain]:
+    """Return who asked for the calls, and through which agent."""
     requester = approval.requester
-    asked = (
+    by = (
         template("Asked by the agent")
         if requester is None
         else template("Asked by {who} through the agent", who=who(requester))
     )
+    return [by, untrusted(fit(approval.agent, _AGENT))]
+
+
+def _origin(frame: Frame) -> Block:
+    approval = frame.approval
     is_open = approval.state is ApprovalState.OPEN
     until = template("Expires {at}.", at=when(approval.expires_at_ms))
     return context(
-        asked,
-        untrusted(fit(approval.agent, _AGENT)),
+        *asked_by(approval),
         *([until] if approval.is_batch and is_open else []),
         block_id=frame.block_id("origin"),
     )
@@ -130,7 +135,7 @@ def _time(frame: Frame) -> list[Block]:
     return [context(*said, block_id=frame.block_id("time"))] if said else []
 
 
-def _reviewers(frame: Frame) -> list[Block]:
+def reviewers(frame: Frame) -> list[Block]:
     """Mention those whose word is needed; Slack notifies them of the posted card."""
     approval = frame.approval
     # Once the time is over, only what may have run still needs people.

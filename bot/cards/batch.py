@@ -70,12 +70,12 @@ def needs_full_view(approval: Approval, index: int) -> bool:
     has_row = any(each.index == index for each in rows_of(approval))
     return (
         not has_row
-        or not fits(item.tool, item.args, item.redact, room=_call_room(approval, item))
+        or not fits(item.tool, item.args, item.redact, room=call_room(approval, item))
         or not _state(item, room(approval)).complete
     )
 
 
-def _call_room(approval: Approval, item: Item) -> int:
+def call_room(approval: Approval, item: Item) -> int:
     """Return the room of a call's arguments.
 
     What few calls have to tell takes its room from them, so that all others show more.
@@ -107,12 +107,12 @@ def needs_own_click(approval: Approval, item: Item) -> bool:
 
 def row(frame: Frame, item: Item) -> list[Block]:
     """Return the blocks of one call, from what it is to what may be said of it."""
-    room_left = _call_room(frame.approval, item)
+    room_left = call_room(frame.approval, item)
     shown = listing(item.tool, item.args, item.redact, room=room_left)
     name = f"{item.index}"
     blocks = [
-        *_title(frame, item),
-        _call(frame, item, shown),
+        *title(frame, item),
+        call_box(frame, item, shown),
         *_warning(frame, item),
         _why(frame, item),
         section(
@@ -160,7 +160,8 @@ def _is_approvable(approval: Approval, item: Item) -> bool:
     return Verb.APPROVE in item.allow and not needs_own_click(approval, item)
 
 
-def _title(frame: Frame, item: Item) -> list[Block]:
+def title(frame: Frame, item: Item) -> list[Block]:
+    """Return what stands above a call: its number, and what the policy says of it."""
     text = summary(item)
     if frame.approval.is_batch:
         text = f"{item.index + 1}. {text or item.tool}"
@@ -170,7 +171,8 @@ def _title(frame: Frame, item: Item) -> list[Block]:
     return [section(untrusted(cut), block_id=frame.block_id(f"{item.index}.title"))]
 
 
-def _call(frame: Frame, item: Item, shown: Listing) -> Block:
+def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
+    """Return the call itself, and the words of people and tools about it."""
     parts: list[list[JSON]] = [box(text) for text in shown.boxes]
     if item.is_pending and state_text(item):
         parts += [line(bold(label(STATES[is_in_another_state(item)])))]

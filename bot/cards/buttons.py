@@ -176,6 +176,14 @@ def _findings(frame: Frame, item: Item) -> list[Block]:
     )
     nth = _nth(frame, item)
     names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
+    rerun = button(
+        Action.RECONCILE_RERUN,
+        label(names[Finding.RERUN]),
+        value=frame.value(item.index, Action.RECONCILE_RERUN),
+        style="danger",
+        accessibility_label=label(f"I checked: run {nth} again"),
+        confirm=question,
+    )
     return [
         button(
             Action.RECONCILE_EXECUTED,
@@ -183,14 +191,8 @@ def _findings(frame: Frame, item: Item) -> list[Block]:
             value=frame.value(item.index, Action.RECONCILE_EXECUTED),
             accessibility_label=label(f"I checked: {nth} took effect"),
         ),
-        button(
-            Action.RECONCILE_RERUN,
-            label(names[Finding.RERUN]),
-            value=frame.value(item.index, Action.RECONCILE_RERUN),
-            style="danger",
-            accessibility_label=label(f"I checked: run {nth} again"),
-            confirm=question,
-        ),
+        # The agent of a call that nobody was asked about has gone on.
+        *([] if item.is_unasked else [rerun]),
         button(
             Action.RECONCILE_SKIP,
             label(names[Finding.SKIP]),

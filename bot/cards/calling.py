@@ -6,6 +6,7 @@ These lines notify people, so each names only those whose word still counts.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from typing import LiteralString
 
 from twokey.bot.blocks import (
     Block,
@@ -28,6 +29,14 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 
 _MOST = 10
+_WAITED_FOR: LiteralString = (
+    "❓ Nobody has settled what became of a call on this card, and its agent waits for "
+    "that. Please check, and say so on the card."
+)
+_LEFT_OPEN: LiteralString = (
+    "❓ Nobody has settled what became of a call on this card. Please check, and say "
+    "so on the card."
+)
 _NAMES = 200
 
 
@@ -75,16 +84,13 @@ def with_reviewers(
 def unsettled(approval: Approval) -> tuple[Message | None, frozenset[str]]:
     """Return the line that asks again what became of calls, and whom; None for none.
 
-    The agent waits for that, however long: the call may have run.
+    An agent that waits for people waits for that, however long: the call may have run.
     """
     doubts = tuple(one for one in approval.items if one.state is ItemState.IN_DOUBT)
     if not doubts:
         return None, frozenset()
     whom = asked(approval.with_(items=doubts))
-    said = template(
-        "❓ Nobody has settled what became of a call on this card, and its agent waits "
-        "for that. Please check, and say so on the card."
-    )
+    said = template(_LEFT_OPEN if approval.is_unasked else _WAITED_FOR)
     text = f"It is still unknown what became of a call. {of_card(approval)}"
     return Message((section(whom.before(said)),), text), frozenset(whom.roles)
 

@@ -63,9 +63,7 @@ def of_card(approval: Approval) -> str:
     """Return the sentence for a card; what is asked comes first."""
     tools = _tools(approval)
     if approval.state is not ApprovalState.OPEN:
-        if approval.is_batch:
-            return f"{len(approval.items)} calls ({tools}): {counted(approval)}."
-        return _stands(approval.items[0]).format(tool=tools)
+        return _of_settled(approval, tools)
     waiting = [item for item in approval.items if item.is_pending]
     until = f"until {utc(approval.expires_at_ms):%Y-%m-%d %H:%M} UTC."
     if approval.is_batch:
@@ -84,6 +82,15 @@ def of_card(approval: Approval) -> str:
         return f"The policy no longer allows {tools}; the call waits {until}"
     needed = "Approval" if count.need == 1 else f"{count.need} approvals"
     return f"{needed} needed for {tools} {until}"
+
+
+def _of_settled(approval: Approval, tools: str) -> str:
+    if approval.is_unasked:
+        calls = f"{len(approval.items)} calls" if approval.is_batch else "1 call"
+        return f"{calls} needed no review: {counted(approval)}."
+    if approval.is_batch:
+        return f"{len(approval.items)} calls ({tools}): {counted(approval)}."
+    return _stands(approval.items[0]).format(tool=tools)
 
 
 def of_news(event: Event, item: Item) -> str:

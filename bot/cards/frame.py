@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from twokey.bot.ids import block_id, seal
 from twokey.gateway.approvals.record import Approval, Item
+from twokey.gateway.protocol.states import ItemState
 from twokey.sandbox.blockkit.limits import TEXT_IN_ALL_BLOCKS
 
 MAX_ROWS = 5
@@ -21,6 +22,7 @@ MAX_ROWS = 5
 # the buttons with their questions; measured at their longest by a test.
 _HEAD_AND_TAIL = {False: 1_690, True: 1_900}
 _ROW_WORDS = {False: 1_005, True: 580}
+_HEAD_AND_TAIL_UNASKED = 2_700
 _OTHERS = 300
 """What the list of calls without rows takes."""
 
@@ -94,7 +96,8 @@ def room(approval: Approval) -> Room:
     """Return the room of one row on the card of this approval."""
     rows = min(len(approval.items), MAX_ROWS)
     is_batch = approval.is_batch
-    free = TEXT_IN_ALL_BLOCKS - _HEAD_AND_TAIL[is_batch]
+    around = _HEAD_AND_TAIL_UNASKED if approval.is_unasked else _HEAD_AND_TAIL[is_batch]
+    free = TEXT_IN_ALL_BLOCKS - around
     free -= _OTHERS if len(approval.items) > MAX_ROWS else 0
     free = free // rows - _ROW_WORDS[is_batch]
     return Room(
@@ -107,8 +110,12 @@ def room(approval: Approval) -> Room:
 
 
 def rows_of(approval: Approval) -> tuple[Item, ...]:
-    """Return the items that have rows: those that wait for a person come first."""
-    waiting = [item for item in approval.items if item.is_pending]
-    others = [item for item in approval.items if not item.is_pending]
+    """Return the items that have rows: those that wait for a person come first.
+
+    On a notification these are the calls in doubt.
+    """
+    first = ItemState.IN_DOUBT if approval.is_unasked else ItemState.PENDING
+    waiting = [item for item in approval.items if item.state is first]
+    others = [item for item in approval.items if item.state is not first]
     chosen = [*waiting, *others][:MAX_ROWS]
     return tuple(sorted(chosen, key=lambda item: item.index))

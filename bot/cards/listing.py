@@ -86,7 +86,7 @@ def fits(tool: str, args: JsonObject, redact: Iterable[str], *, room: int) -> bo
 
 
 class Call(Protocol):
-    """What is shown of a call, on a card or on a notice."""
+    """What is shown of a call, on a card."""
 
     @property
     def tool(self) -> str:

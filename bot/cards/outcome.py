@@ -43,7 +43,7 @@ _ENDED: dict[ItemState, LiteralString] = {
     ItemState.AUTHORIZED: "This is already approved",
     ItemState.EXECUTING: "This is already approved and running",
     ItemState.EXECUTED: "This already ran",
-    ItemState.FAILED: "This was approved and failed",
+    ItemState.FAILED: "This ended as failed",
     ItemState.IN_DOUBT: "This waits for people to say what became of it",
     ItemState.REJECTED: "This is already rejected",
     ItemState.ANSWERED: "This is already answered",

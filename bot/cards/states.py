@@ -35,6 +35,13 @@ WORDS: dict[ItemState, str] = {
 }
 """One short word for each state, for counts and the fallback text."""
 
+UNASKED_WORDS = WORDS | {
+    _S.AUTHORIZED: "not started yet",
+    _S.EXECUTING: "started",
+    _S.LAPSED: "not run",
+}
+"""The same for calls that the policy let run."""
+
 HEADLINES: dict[ItemState, str] = {
     _S.PENDING: "⏳ Approval needed",
     _S.AUTHORIZED: "🔑 Approved, not run yet",
@@ -198,8 +205,9 @@ def _one(item: Item) -> Label:
 def counted(approval: Approval) -> str:
     """Return how many items are in which state: "2 done, 1 rejected"."""
     counts = Counter(item.state for item in approval.items)
+    words = UNASKED_WORDS if approval.is_unasked else WORDS
     return ", ".join(
-        f"{counts[state]} {WORDS[state]}" for state in ItemState if counts[state]
+        f"{counts[state]} {words[state]}" for state in ItemState if counts[state]
     )
 
 

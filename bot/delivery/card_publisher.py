@@ -26,11 +26,10 @@ from twokey.bot.blocks import (
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.message import Message
-from twokey.bot.cards.notice import notice_card, plain_notice
+from twokey.bot.cards.notification import notification, plain_notification
 from twokey.bot.ids import COMMAND, Action, block_id, key_id, seal
 from twokey.bot.limits import POST, UPDATE, Limits
 from twokey.bot.web import RateLimited, Reply, Slack, SlackError, SlackSilent, text_at
-from twokey.gateway.approvals.notice import Notice
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.verbs import Verb
@@ -41,9 +40,6 @@ from twokey.gateway.store.keys import Keys
 logger = logging.getLogger(__name__)
 
 JUDGEMENT_TAG = "twokey/v1/judgement"
-
-Shown = Approval | Notice
-"""What has a message of its own, which is brought up to date."""
 
 
 class NotYet(Exception):
@@ -105,7 +101,7 @@ class CardPublisher:
     async def post_card(
         self,
         keys: Keys,
-        record: Shown,
+        record: Approval,
         *,
         channel: str,
         now_ms: int,
@@ -115,7 +111,7 @@ class CardPublisher:
 
         Args:
             keys: of its shard.
-            record: an approval, or a notice.
+            record: the approval.
             channel: id, or ``#name``.
             now_ms: the time.
             is_plain: post the card that Slack accepts in any case.
@@ -146,7 +142,7 @@ class CardPublisher:
     async def update_card(
         self,
         keys: Keys,
-        record: Shown,
+        record: Approval,
         place: CardPlace,
         *,
         now_ms: int,
@@ -167,7 +163,7 @@ class CardPublisher:
         return shown
 
     async def _noted(
-        self, keys: Keys, record: Shown, place: CardPlace, message: Message
+        self, keys: Keys, record: Approval, place: CardPlace, message: Message
     ) -> CardPlace:
         """Keep what a card shows now; return its place with that."""
         shown = _display_digest(message.blocks)
@@ -205,20 +201,18 @@ class CardPublisher:
         """Change a line that was said; raises as `post_card` does."""
         await self._send(UPDATE, channel, message.blocks, message.text, ts=ts)
 
-    def judged(self, record: Shown) -> str:
+    def judged(self, record: Approval) -> str:
         """Return the digest of what a card says that waits, drawn now."""
         return judgement_digest(record, self.seal_key)
 
     def _rendered(
-        self, record: Shown, now_ms: int, *, is_update: bool, is_plain: bool
+        self, record: Approval, now_ms: int, *, is_update: bool, is_plain: bool
     ) -> Message:
         if is_plain:
             return self._plain(record)
         key, team = self.seal_key, self.team
-        if isinstance(record, Notice):
-            message = notice_card(record, key=key, team=team)
-        else:
-            message = card(record, key=key, team=team, now_ms=now_ms)
+        made = notification if record.is_unasked else card
+        message = made(record, key=key, team=team, now_ms=now_ms)
         try:
             ensure_valid_message(message.blocks, message.text, update=is_update)
         except BadBlocks:
@@ -226,9 +220,9 @@ class CardPublisher:
             return self._plain(record)
         return message
 
-    def _plain(self, record: Shown) -> Message:
-        if isinstance(record, Notice):
-            return plain_notice(record)
+    def _plain(self, record: Approval) -> Message:
+        if record.is_unasked:
+            return plain_notification(record)
         return plain_card(record, key=self.seal_key, team=self.team)
 
     async def _send(
@@ -259,13 +253,11 @@ class CardPublisher:
         return reply
 
 
-def judgement_digest(record: Shown, key: bytes) -> str:
+def judgement_digest(record: Approval, key: bytes) -> str:
     """Return a digest of what the waiting calls of a card need, and why.
 
     The key that seals its buttons is in it: with another one they need a redraw.
     """
-    if isinstance(record, Notice):
-        return ""
     rows: list[JsonValue] = [key_id(key)]
     for item in record.items:
         if item.is_pending:

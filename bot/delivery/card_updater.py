@@ -15,13 +15,12 @@ from dataclasses import dataclass
 from twokey.bot.cards.asking import asked
 from twokey.bot.cards.outcome import unreadable
 from twokey.bot.cards.undelivered import is_over, needs_people, undelivered
-from twokey.bot.delivery.card_publisher import CardPublisher, Shown
+from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.delivery.lines import call_others, lines
 from twokey.bot.delivery.outbox_queue import Call, Line, Topic
 from twokey.bot.limits import POST, UPDATE
 from twokey.bot.web import SlackRefused
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.notice import Notice
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import UnreadableRecord
 from twokey.gateway.failures import log_failure
@@ -82,7 +81,6 @@ class CardUpdater:
         tenant: whose they are.
         read: returns an approval as it is to be shown, and the time; None for an
             unknown id.
-        read_notice: returns a notice, None for an unknown id.
         posted: called once for each card that was posted.
         clock: seconds, never going backwards.
         fallback_channel: takes a card that its own channel refuses; "" for none.
@@ -91,7 +89,6 @@ class CardUpdater:
     card_publisher: CardPublisher
     tenant: str
     read: Callable[[str], Awaitable[Loaded | None]]
-    read_notice: Callable[[str], Awaitable[Notice | None]]
     posted: Callable[[Approval], None]
     clock: Callable[[], float]
     fallback_channel: str = ""
@@ -117,15 +114,15 @@ class CardUpdater:
         # What comes in meanwhile is about a newer record than the one that is read now.
         wanted, events = topic.wanted, list(topic.events)
         try:
-            found = await self._record(topic)
+            loaded = await self.read(topic.approval)
         except UnreadableRecord as error:
             await self._give_up(topic, outbox, keys, error)
             return False
-        if found is None:
+        if loaded is None:
             await self._done(topic, keys, wanted)
             await acknowledge(topic, outbox, events)
             return False
-        record, now_ms = found
+        record, now_ms = loaded.approval, loaded.now_ms
         place = await self._place(topic, keys, record)
         needed = self._needed(topic, record, place)
         if needed not in {None, given}:
@@ -147,19 +144,10 @@ class CardUpdater:
         _mention_others(topic, record, place, now_ms)
         return needed is not None
 
-    async def _record(self, topic: Topic) -> tuple[Shown, int] | None:
-        """Return what the topic's card shows, and the time; a notice needs none."""
-        if topic.notice:
-            notice = await self.read_notice(topic.notice)
-            return None if notice is None else (notice, 0)
-        loaded = await self.read(topic.approval)
-        return None if loaded is None else (loaded.approval, loaded.now_ms)
-
     async def _done(self, topic: Topic, keys: Keys, wanted: int) -> None:
         """Leave a card as it is, or missing: nothing on it can be decided."""
         topic.shown = wanted
-        if topic.approval:
-            await self.card_publisher.cards.drop(keys, self.tenant, topic.approval)
+        await self.card_publisher.cards.drop(keys, self.tenant, topic.approval)
 
     async def _give_up(
         self, topic: Topic, outbox: Outbox, keys: Keys, error: UnreadableRecord
@@ -177,15 +165,21 @@ class CardUpdater:
                     topic.events.remove(event)
         await acknowledge(topic, outbox, list(topic.events))
 
-    async def _place(self, topic: Topic, keys: Keys, record: Shown) -> CardPlace | None:
+    async def _place(
+        self, topic: Topic, keys: Keys, record: Approval
+    ) -> CardPlace | None:
         """Look up where the card stands, and keep on the topic what it needs."""
         place = await self.card_publisher.place(keys, record.id)
+        if place is not None and place.is_folded and needs_people(record):
+            at = (place.channel, place.ts)
+            await self.card_publisher.cards.lose(keys, self.tenant, record.id, at)
+            place = None
         topic.is_new, topic.channel_of_card = place is None, record.channel
         topic.place = None if place is None else (place.channel, place.ts)
         return place
 
     def _needed(
-        self, topic: Topic, record: Shown, place: CardPlace | None
+        self, topic: Topic, record: Approval, place: CardPlace | None
     ) -> Call | None:
         """Return the call that brings the card up to date; None when it is."""
         if place is None:
@@ -200,7 +194,7 @@ class CardUpdater:
         self,
         topic: Topic,
         keys: Keys,
-        record: Shown,
+        record: Approval,
         place: CardPlace | None,
         now_ms: int,
     ) -> CardPlace:
@@ -215,11 +209,9 @@ class CardUpdater:
             keys, record, channel=channel, now_ms=now_ms, is_plain=is_plain
         )
         topic.is_new, topic.place = False, (place.channel, place.ts)
-        if isinstance(record, Approval):
+        if needs_people(record) or not record.is_unasked:
             self.posted(record)
-            if not is_plain:
-                return await self._mentioned(keys, place, record)
-        return place
+        return place if is_plain else await self._mentioned(keys, place, record)
 
     async def _mentioned(
         self, keys: Keys, place: CardPlace, approval: Approval
@@ -230,7 +222,7 @@ class CardUpdater:
         return place.with_(asked=place.asked.union(roles))
 
     async def _refused(
-        self, topic: Topic, outbox: Outbox, keys: Keys, record: Shown, why: str
+        self, topic: Topic, outbox: Outbox, keys: Keys, record: Approval, why: str
     ) -> bool:
         """Decide how to go on; return whether the lines do so without the card."""
         if why in NOT_ABOUT_THE_CARD:
@@ -239,9 +231,9 @@ class CardUpdater:
         elif why in _ABOUT_THE_BLOCKS and not topic.is_plain:
             logger.error("card.refused topic=%s why=%s", topic.key, why)
             topic.is_plain = True
-        elif isinstance(record, Notice):
+        elif record.is_unasked and not needs_people(record):
             # Nobody waits for it, and the audit log has it.
-            logger.error("notice.undeliverable topic=%s why=%s", topic.key, why)
+            logger.error("notification.undeliverable topic=%s why=%s", topic.key, why)
             topic.shown = topic.wanted
             await acknowledge(topic, outbox, list(topic.events))
         elif not await self._moved(topic, keys, record, why):
@@ -315,7 +307,7 @@ class CardUpdater:
 
 
 async def take_notes(
-    topic: Topic, outbox: Outbox, record: Shown, events: Sequence[Event]
+    topic: Topic, outbox: Outbox, record: Approval, events: Sequence[Event]
 ) -> None:
     """Turn events of a topic into lines of history; those without one are done."""
     silent: list[Event] = []
@@ -337,9 +329,9 @@ async def acknowledge(topic: Topic, outbox: Outbox, events: list[Event]) -> None
 
 
 def _mention_others(
-    topic: Topic, record: Shown, place: CardPlace | None, now_ms: int
+    topic: Topic, record: Approval, place: CardPlace | None, now_ms: int
 ) -> None:
-    if place is not None and isinstance(record, Approval):
+    if place is not None and not record.is_unasked:
         topic.asked |= place.asked
         if now_ms < record.expires_at_ms:
             call_others(topic, record)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from twokey.bot.cards.calling import escalation
-from twokey.bot.cards.notice import many_ran
+from twokey.bot.cards.notification import many_ran
 from twokey.bot.cards.stops import STOPS
 from twokey.bot.delivery import run_messages
 from twokey.bot.delivery.card_publisher import CardPublisher, NotYet
@@ -153,15 +153,15 @@ class EventDispatcher:
         return is_made
 
     async def _fold(self, topic: Topic, outbox: Outbox, keys: Keys) -> bool:
-        """Tell of many notices in one message, which is never brought up to date."""
+        """Tell of many calls in one message, which is never brought up to date."""
         events = list(topic.events)
-        ran = [event for event in events if event.name is EventName.CALL_RAN]
+        ran = [one for one in events if one.name is EventName.ITEM_AUTHORIZED]
         if ran:
             place = await self.card_publisher.say(
                 topic.rest, many_ran(events, command=self.card_publisher.command)
             )
-            for notice in dict.fromkeys(event.notice for event in ran):
-                await self.card_publisher.cards.folded(keys, notice, *place)
+            told = [*dict.fromkeys(event.approval for event in ran)]
+            await self.card_publisher.cards.folded(keys, told, *place)
         await acknowledge(topic, outbox, events)
         return bool(ran)
 

@@ -23,7 +23,6 @@ ROOM = 2000
 _PAGE = 500
 _CONSUMER = "publisher"
 _BLOCK_MS = 1000
-_URGENT = NEEDS_PEOPLE | STOPS | {EventName.APPROVAL_OPENED}
 
 
 class Feed:
@@ -81,7 +80,7 @@ class Feed:
         for event in page:
             if event.tenant != self._tenant or is_silent(event):
                 done.append(event.seq)
-            elif event.name in _URGENT:
+            elif _is_urgent(event):
                 self._queue.add(event)
             elif self._later or room <= 0:
                 self._later = self._later or event.seq
@@ -100,10 +99,17 @@ class Feed:
                 _CONSUMER, start=self._later, limit=min(room, _PAGE)
             )
             for event in page:
-                if event.name not in _URGENT:
+                if not _is_urgent(event):
                     self._queue.add(event)
             room -= len(page)
             self._later = after
 
     def _room(self) -> int:
         return ROOM - self._queue.unsaid()
+
+
+def _is_urgent(event: Event) -> bool:
+    """Say whether an event calls people."""
+    if event.name is EventName.APPROVAL_OPENED:
+        return not event.is_unasked
+    return event.name in NEEDS_PEOPLE or event.name in STOPS

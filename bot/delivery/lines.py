@@ -17,11 +17,10 @@ from twokey.bot.cards.calling import (
 )
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.message import Message
-from twokey.bot.cards.notice import report_line
+from twokey.bot.cards.notification import report_line
 from twokey.bot.cards.outcome import agent_words, run_failed
 from twokey.bot.cards.questions import said_of_a_question
 from twokey.bot.cards.stops import STOPS, stop_message
-from twokey.bot.delivery.card_publisher import Shown
 from twokey.bot.delivery.outbox_queue import Line, Topic, Urgency
 from twokey.bot.delivery.run_messages import is_about_outage
 from twokey.gateway.approvals.events import Event, EventName
@@ -30,34 +29,44 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 
 _IN_DOUBT = ItemState.IN_DOUBT
+_OF_A_DOUBT = frozenset(
+    {
+        EventName.APPROVAL_UNSETTLED,
+        EventName.ITEM_IN_DOUBT,
+        EventName.ITEM_OBSERVED,
+        EventName.ITEM_RECONCILED,
+        EventName.ITEM_REPORTED,
+    }
+)
+"""What is told under a notification, besides reports."""
 
 
 def is_silent(event: Event) -> bool:
     """Say whether nothing is ever said of an event, nor shown on a card."""
-    if event.approval or event.notice or is_about_outage(event):
+    if event.approval or is_about_outage(event):
         return False
     return words(event, command="", is_last=True) is None
 
 
-def lines(event: Event, record: Shown, place: tuple[str, str] | None) -> list[Line]:
+def lines(
+    event: Event, approval: Approval, place: tuple[str, str] | None
+) -> list[Line]:
     """Return what is said of an event: in the thread of its card, or elsewhere too.
 
     Without a card only those are told who are called in other channels.
     """
-    if isinstance(record, Approval) and event.name is EventName.APPROVAL_ESCALATED:
-        return _escalated(event, record, place)
+    if event.name is EventName.APPROVAL_ESCALATED:
+        return _escalated(event, approval, place)
     if place is None:
         return []
-    if isinstance(record, Approval):
-        return _lines_of_approval(event, record, place)
-    if event.name is EventName.NOTICE_REPORTED:
+    if event.name is EventName.APPROVAL_REPORTED:
         return [Line(report_line(event), event.seq, *place, Urgency.NEWS)]
-    return []
+    if approval.is_unasked and event.name not in _OF_A_DOUBT:
+        return []  # the message itself shows it
+    return _in_thread(event, approval, place)
 
 
-def _lines_of_approval(
-    event: Event, approval: Approval, place: tuple[str, str]
-) -> list[Line]:
+def _in_thread(event: Event, approval: Approval, place: tuple[str, str]) -> list[Line]:
     urgency = Urgency.NEEDS_PEOPLE
     is_open = approval.state is ApprovalState.OPEN
     asks = frozenset(asked(approval).roles)

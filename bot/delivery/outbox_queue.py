@@ -17,8 +17,8 @@ from twokey.bot.cards.stops import STOPS, scope_of
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval
 
-NOTICES_AT_ONCE = 5
-"""How many notices of a channel wait to be posted before further ones are folded."""
+NOTIFICATIONS_AT_ONCE = 5
+"""How many of a channel wait to be posted before further ones are folded."""
 
 
 class Urgency(IntEnum):
@@ -52,10 +52,6 @@ NEEDS_PEOPLE = frozenset(
     }
 )
 """Events that wait for people."""
-
-
-_FIRST = {EventName.APPROVAL_OPENED, EventName.CALL_RAN}
-"""Events that come before the card of what they are about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +88,8 @@ class Topic:
     Attributes:
         key: approval id, agent and thread, or what was stopped.
         approval: its id; "" for none.
-        notice: id of a notice; "" for none.
-        rest: channel of the notices that are told in one message; "" for none.
+        is_unasked: the card is a notification, which asks nobody and comes last.
+        rest: channel of the notifications that are told in one message; "" for none.
         events: read and not acknowledged, oldest first.
         notes: lines for the thread under the card, oldest first.
         wanted: counts what changed; the card is due while it differs from ``shown``.
@@ -117,7 +113,7 @@ class Topic:
 
     key: str
     approval: str
-    notice: str = ""
+    is_unasked: bool = False
     rest: str = ""
     events: list[Event] = field(default_factory=list[Event])
     notes: list[Line] = field(default_factory=list[Line])
@@ -142,7 +138,7 @@ class Topic:
     @property
     def is_card_due(self) -> bool:
         """Say whether the card may be older than the record."""
-        return bool(self.approval or self.notice) and self.wanted != self.shown
+        return bool(self.approval) and self.wanted != self.shown
 
     @property
     def due_at(self) -> float:
@@ -162,16 +158,18 @@ class Topic:
     @property
     def urgency(self) -> Urgency:
         """Return how soon it matters."""
-        if self.notice or self.rest:
+        if self.rest:
             return Urgency.HISTORY
         if not self.approval:
             return Urgency.WORDS
         if not self.is_card_due:
             return self.notes[0].urgency if self.notes else Urgency.HISTORY
+        needs_people = any(event.name in NEEDS_PEOPLE for event in self.events)
+        if self.is_unasked:
+            return Urgency.NEEDS_PEOPLE if needs_people else Urgency.HISTORY
         if self.is_new:
             return Urgency.NEW_CARD
-        names = {event.name for event in self.events}
-        return Urgency.NEEDS_PEOPLE if names & NEEDS_PEOPLE else Urgency.NEWS
+        return Urgency.NEEDS_PEOPLE if needs_people else Urgency.NEWS
 
 
 class OutboxQueue:
@@ -204,14 +202,16 @@ class OutboxQueue:
 
     def add(self, event: Event) -> None:
         """Take up an event; news about a card makes it due again at once."""
-        fresh = self._folded.get(event.notice) or _topic(event)
+        if event.name in NEEDS_PEOPLE:
+            self._folded.pop(event.approval, None)  # it needs a card of its own
+        fresh = self._folded.get(event.approval) or _topic(event)
         if fresh.key not in self._topics and self._is_crowded(event):
-            fresh = Topic(key=f"notices {event.channel}", approval="")
+            fresh = Topic(key=f"notifications {event.channel}", approval="")
             fresh.rest = event.channel
         topic = self._wanted(fresh)
         if topic.rest:
-            self._folded[event.notice] = topic
-        if event.name in _FIRST and topic.place is None:
+            self._folded[event.approval] = topic
+        if event.name is EventName.APPROVAL_OPENED and topic.place is None:
             topic.is_new, topic.channel_of_card = True, event.channel
         topic.events.append(event)
 
@@ -240,26 +240,26 @@ class OutboxQueue:
         if topic.is_done and not topic.is_busy:
             self._topics.pop(topic.key, None)
             if topic.rest:
-                for notice in [n for n, at in self._folded.items() if at is topic]:
-                    del self._folded[notice]
+                for one in [one for one, at in self._folded.items() if at is topic]:
+                    del self._folded[one]
 
     def _is_crowded(self, event: Event) -> bool:
-        """Say whether a new notice has to share a message with others that wait.
+        """Say whether a new notification has to share a message with others that wait.
 
         Each takes a second or more to post, and they must not keep cards waiting.
         """
-        if event.name is not EventName.CALL_RAN or not event.notice:
+        if event.name is not EventName.APPROVAL_OPENED or not event.is_unasked:
             return False
         waiting = [
             topic
             for topic in self
-            if topic.notice
+            if topic.is_unasked
             and topic.place is None
             and topic.events
-            and topic.events[0].name is EventName.CALL_RAN
+            and topic.events[0].name is EventName.APPROVAL_OPENED
             and topic.events[0].channel == event.channel
         ]
-        return len(waiting) >= NOTICES_AT_ONCE
+        return len(waiting) >= NOTIFICATIONS_AT_ONCE
 
     def waiting(self) -> list[Topic]:
         """Return the topics on which nobody works, most urgent first."""
@@ -272,7 +272,5 @@ def _topic(event: Event) -> Topic:
     if event.name in STOPS:
         # Whatever card led there, it concerns everybody.
         return Topic(key="stop {} {}".format(*scope_of(event)), approval="")
-    if event.notice:
-        return Topic(key=event.notice, approval="", notice=event.notice)
     key = event.approval or f"{event.agent} {event.thread}"
-    return Topic(key=key, approval=event.approval)
+    return Topic(key=key, approval=event.approval, is_unasked=event.is_unasked)

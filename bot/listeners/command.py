@@ -59,7 +59,7 @@ _WHAT_I_DO: LiteralString = (
     "• `{command} frozen` says what is frozen or paused.\n"
     "• `{command} help` says this.\n"
     "On a card, *I'm on it* tells the others that you look at it, *More time* puts its "
-    "end off, and a reminder comes before that. On a notice of what ran without "
+    "end off, and a reminder comes before that. Under what ran without "
     "review, *Freeze tool* stops the tool and *Report* says that something is wrong.\n"
     "To ask an agent for something, mention me in a channel, or write to me directly."
 )

@@ -1,4 +1,4 @@
-"""Freeze a tool from the notice of what it ran."""
+"""Freeze a tool from the notification of what it ran."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.listeners.router import Router
-from twokey.bot.listeners.verify_notice import seen_notice
+from twokey.bot.listeners.verify_click import verify_click
 from twokey.gateway.approvals.decisions import Forbidden
 from twokey.gateway.store.freezes import Scope, ScopeKind
 
@@ -22,15 +22,16 @@ def register(router: Router) -> None:
 
 
 async def _freeze(ctx: ListenerContext, clicked: Clicked) -> Said | None:
-    notice, index = await seen_notice(ctx, clicked, Action.FREEZE_TOOL)
-    scope = Scope(kind=ScopeKind.TOOL, name=notice.calls[index or 0].tool)
+    target = await verify_click(ctx, clicked, Action.FREEZE_TOOL)
+    scope = Scope(kind=ScopeKind.TOOL, name=target.item.tool)
     reviewer = await ctx.stopper_of(*clicked.who, scope)
-    reason = f"frozen from notice {notice.id}"
+    approval_id = target.approval.id
+    reason = f"frozen from notification {approval_id}"
     result = await ctx.service.stops.freeze(
         scope, reviewer.with_(gesture=clicked.gesture), reason
     )
     if isinstance(result, Forbidden):
-        logger.info("stop.refused user=%s notice=%s", reviewer.user, notice.id)
+        logger.info("stop.refused user=%s approval=%s", reviewer.user, approval_id)
         raise UserFacingError(label(result.reason))
     # The tool's name is the agent's text, and Slack reads this as markup.
     if not result:

@@ -1,4 +1,4 @@
-"""Open the form in which a notice is reported."""
+"""Report what ran without review: open the form, and keep what somebody writes."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ import logging
 from twokey.bot.blocks import template
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
-from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.listener_context import ListenerContext, UserFacingError
 from twokey.bot.listeners.router import Reply, Router
-from twokey.bot.listeners.verify_click import bound, read_seal
-from twokey.bot.listeners.verify_notice import member, proven_notice, seen_notice
-from twokey.bot.listeners.views import opened_view
+from twokey.bot.listeners.verify_click import Who, verify_click
+from twokey.bot.listeners.views import open_form, verify_submission
 from twokey.bot.modals import report
-from twokey.gateway.store.cards import ViewBinding
+from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 
 logger = logging.getLogger(__name__)
 
@@ -26,39 +25,41 @@ def register(router: Router) -> None:
     router.on_submit(View.REPORT, _submit)
 
 
-async def _report(ctx: ListenerContext, clicked: Clicked) -> Said | None:
-    notice, _ = await seen_notice(ctx, clicked, Action.REPORT)
-    person = await member(ctx, *clicked.who)
-    if any(one.by.is_same(person) for one in notice.remarks):
+async def _report(ctx: ListenerContext, clicked: Clicked) -> None:
+    target = await verify_click(ctx, clicked, Action.REPORT)
+    reporter = await _member(ctx, clicked.who)
+    if any(one.by.is_same(reporter.person) for one in target.approval.remarks):
         raise UserFacingError(_ALREADY)
-    view = report.view(notice, key=ctx.config.seal_key, team=ctx.team)
-    view_id = await opened_view(ctx, clicked, view)
-    binding = ViewBinding(
-        user=person.user,
-        approval=notice.id,
-        index=0,
-        version=0,
-        action_hash="",
-        purpose=View.REPORT,
-    )
-    await ctx.service.store.cards.bind_view(ctx.keys, view_id, binding)
-    return None
+    await open_form(ctx, clicked, target, report.view)
 
 
 async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
-    view = submitted.view
-    sealed = read_seal(view.private_metadata)
-    binding = await bound(ctx, view.view_id)
-    opened_for = (binding.user, binding.approval, binding.purpose) if binding else None
-    if opened_for != (view.user, sealed.approval, View.REPORT):
-        logger.warning("view.refused why=not_bound")
-        raise UserFacingError(
-            template("This window is not known any more. Please open it again.")
-        )
-    notice = await proven_notice(ctx, sealed, View.REPORT)
-    person = await member(ctx, *submitted.who)
-    text = report.submitted(view.values)
-    if not await ctx.service.notices.report(notice, person, text):
+    target = await verify_submission(ctx, submitted, View.REPORT)
+    reporter = await _member(ctx, submitted.who)
+    reporter = reporter.with_(gesture=submitted.gesture)
+    text = report.submitted(submitted.view.values)
+    if not await ctx.service.report(target.approval.id, reporter, text):
         raise UserFacingError(_ALREADY)
-    logger.info("notice.reported notice=%s user=%s", notice.id, person.user)
+    logger.info(
+        "approval.reported approval=%s user=%s", target.approval.id, reporter.user
+    )
     return {"response_action": "clear"}
+
+
+async def _member(ctx: ListenerContext, who: Who) -> Reviewer:
+    """Return a member of the workspace, who may report.
+
+    Raises:
+        UserFacingError: they are no member, or Slack did not say.
+    """
+    user, user_team = who
+    found = await ctx.reviewers.resolve(user, user_team=user_team)
+    if found.account is AccountKind.UNKNOWN:
+        raise UserFacingError(
+            template("Slack did not say who you are. Please try again.")
+        )
+    if found.account is not AccountKind.MEMBER:
+        raise UserFacingError(
+            template("Only members of this workspace can report this.")
+        )
+    return found

@@ -51,13 +51,14 @@ def pages(approval: Approval, item: Item) -> tuple[tuple[Part, ...], ...]:
 def _parts(approval: Approval, item: Item) -> list[Part]:
     ends = item.settlement
     reasons = "\n".join(item.reasons)
+    needed = f"Why it needs {'no ' if item.is_unasked else ''}review"
     call = "What runs if approved" if item.is_pending else "The call"
     sections = [
         (call, list(boxes(item.tool, item.args, item.redact))),
         (STATES[is_in_another_state(item)].removesuffix(":"), [state_text(item)]),
         ("What the agent asked for", _requested(item)),
         ("Why it was edited", [item.edit.reason] if item.edit else []),
-        ("Why it needs review", [reasons] if len(reasons) > REASONS else []),
+        (needed, [reasons] if len(reasons) > REASONS else []),
         (TRIAGE, [item.triage.rationale] if item.triage else []),
         ("Reason", [ends.text] if ends and ends.verb is Verb.REJECT else []),
         ("Why it was approved", [vote.reason for vote in item.votes]),

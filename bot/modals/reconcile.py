@@ -32,9 +32,15 @@ def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
     """Return the modal in which one call in doubt is settled, or a word on it given."""
     item = approval.items[index]
     names = FINDINGS_OF_A_FAILURE if item.has_failed else FINDINGS
+    again = label(f"{names[Finding.RERUN]}: {if_repeated(item)}")
     menu = select(
         Input.FINDING.value,
-        [option(label(words), finding.value) for finding, words in names.items()],
+        [
+            option(label(words), finding.value)
+            for finding, words in names.items()
+            # The agent of a call that nobody was asked about has gone on.
+            if not (item.is_unasked and finding is Finding.RERUN)
+        ],
         placeholder=label("Choose one"),
     )
     blocks = [
@@ -42,7 +48,7 @@ def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
             label("What became of it"),
             menu,
             block_id=Input.FINDING.value,
-            hint=label(f"{names[Finding.RERUN]}: {if_repeated(item)}"),
+            hint=None if item.is_unasked else again,
         ),
         text_field(
             Input.NOTE,

@@ -1,20 +1,20 @@
-"""Take a remark about what an agent ran without asking."""
+"""Take a remark about what an agent ran without review."""
 
 from __future__ import annotations
 
 from twokey.bot.blocks import Block, label, modal, section, template
-from twokey.bot.ids import Input, View, seal_notice
+from twokey.bot.ids import Input, View, seal
 from twokey.bot.modals.call_form import text_field
 from twokey.bot.modals.edit import text_of
 from twokey.bot.modals.form import State
-from twokey.gateway.approvals.notice import Notice
+from twokey.gateway.approvals.record import Approval
 
 MAX_REMARK = 1_000
 """How many characters a remark may have."""
 
 
-def view(notice: Notice, *, key: bytes, team: str) -> Block:
-    """Return the modal in which a notice is reported."""
+def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
+    """Return the modal in which the calls of a notification are reported."""
     said = template(
         "Something is wrong with what ran here? Everybody in the channel sees your "
         "report, and it is kept in the audit log. It undoes nothing."
@@ -30,9 +30,7 @@ def view(notice: Notice, *, key: bytes, team: str) -> Block:
         callback_id=View.REPORT,
         submit=label("Report"),
         close=label("Cancel"),
-        private_metadata=seal_notice(
-            notice, None, key=key, team=team, purpose=View.REPORT
-        ),
+        private_metadata=seal(approval, index, key=key, team=team, purpose=View.REPORT),
     )
 
 

@@ -9,6 +9,7 @@ from pydantic import Field
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
 
 
 class EventName(StrEnum):
@@ -21,11 +22,13 @@ class EventName(StrEnum):
     APPROVAL_TAKEN = "approval.taken"
     APPROVAL_RELEASED = "approval.released"
     APPROVAL_UNSETTLED = "approval.unsettled"
+    APPROVAL_REPORTED = "approval.reported"
     CALL_RAN = "call.ran"
     CALL_DENIED = "call.denied"
     CALL_RETURNED = "call.returned"
-    CALL_EXECUTED = "call.executed"
     CALL_FAILED = "call.failed"
+    # Of versions in which notifications were no approvals; the audit log keeps them.
+    CALL_EXECUTED = "call.executed"
     NOTICE_REPORTED = "notice.reported"
     ITEM_VOTED = "item.voted"
     ITEM_EDITED = "item.edited"
@@ -69,6 +72,9 @@ class EventName(StrEnum):
 BY_GATEWAY = "twokey"
 """Who acted, in events about what the gateway does by itself."""
 
+BY_POLICY = "policy"
+"""Who acted, in events about calls that the policy alone decided."""
+
 TROUBLED_RUN = frozenset(
     {
         EventName.RUN_WAITING,
@@ -87,6 +93,7 @@ class Event(Record):
     """One thing that happened. It holds ids and hashes, never a tool's arguments.
 
     ``at_ms`` and ``seq`` are filled in by the store when the event is read back.
+    ``notice`` is in events of versions in which notifications were no approvals.
     """
 
     name: EventName
@@ -116,6 +123,11 @@ class Event(Record):
         """Return the run that this happened in."""
         return self.outer or RunRef(agent=self.agent, thread=self.thread)
 
+    @property
+    def is_unasked(self) -> bool:
+        """Say whether it is about an approval that the policy decided."""
+        return bool(self.approval) and self.tier == Tier.NOTIFY
+
 
 def approval_event(
     approval: Approval, name: EventName, item: Item | None = None, *, reason: str = ""
@@ -135,6 +147,7 @@ def approval_event(
         version=approval.version,
         policy_digest=approval.policy_digest,
         channel=approval.channel,
+        tier=Tier.NOTIFY if approval.is_unasked else "",
         reason=reason,
     )
     if item is None:

@@ -19,6 +19,7 @@ class Move(StrEnum):
     """Everything that can happen to an item."""
 
     AUTHORIZE = "authorize"
+    CLEAR = "clear"
     REJECT = "reject"
     ANSWER = "answer"
     EXPIRE = "expire"
@@ -37,6 +38,8 @@ class Move(StrEnum):
 _S = ItemState
 TRANSITIONS: dict[tuple[ItemState, Move], ItemState] = {
     (_S.PENDING, Move.AUTHORIZE): _S.AUTHORIZED,
+    # The policy decides it as it opens, so it waits for nobody.
+    (_S.PENDING, Move.CLEAR): _S.AUTHORIZED,
     (_S.PENDING, Move.REJECT): _S.REJECTED,
     (_S.PENDING, Move.ANSWER): _S.ANSWERED,
     (_S.PENDING, Move.EXPIRE): _S.EXPIRED,

@@ -34,6 +34,10 @@ from twokey.gateway.protocol.verbs import Finding, Verb
 MAX_NOTE = 3000
 """Longest note: what one Slack text input can hold."""
 
+_WENT_ON = (
+    "Nobody was asked about this call, so its agent did not wait and went on. It can "
+    "make the call again."
+)
 _MOVES = {
     Finding.EXECUTED: Move.EXECUTE,
     Finding.RERUN: Move.RETRY,
@@ -163,6 +167,8 @@ def _requirement(context: DecisionContext, finding: Finding) -> Requirement:
 def _no_rerun(context: DecisionContext) -> str | None:
     """Say why nobody may have this run again; None when people may."""
     item, policy_now = context.item, context.policy_now
+    if item.is_unasked:
+        return _WENT_ON
     if policy_now and policy_now.stopped:
         return policy_now.stopped
     verb = item.settlement.verb if item.settlement else Verb.APPROVE

@@ -213,6 +213,11 @@ class Item(Record):
         """Say whether a person still has to decide."""
         return self.state is ItemState.PENDING
 
+    @property
+    def is_unasked(self) -> bool:
+        """Say whether the policy decided it: no person was asked, and none is."""
+        return self.tier.runs_unasked
+
 
 class Waiting(Record):
     """How an approval passes its time: when people are reminded, who is called later.
@@ -237,6 +242,14 @@ class Taken(Record):
 
     by: Person
     until_ms: int
+
+
+class Remark(Record):
+    """What somebody reported of calls; ``text`` is theirs and may be empty."""
+
+    by: Person
+    text: str = ""
+    at_ms: int = 0
 
 
 class Approval(Record):
@@ -274,6 +287,7 @@ class Approval(Record):
     policy_digest: str
     says: str = ""
     nth_request: int = 0
+    remarks: tuple[Remark, ...] = ()
     items: tuple[Item, ...] = Field(min_length=1)
 
     @property
@@ -291,6 +305,11 @@ class Approval(Record):
         """Return the batch digest over the items as they would run now."""
         rows = [(item.id, item.action_hash) for item in self.items]
         return digest.batch_digest(self.id, rows)
+
+    @property
+    def is_unasked(self) -> bool:
+        """Say whether the policy decided its calls: its card is a notification."""
+        return all(item.is_unasked for item in self.items)
 
     @property
     def is_batch(self) -> bool:

@@ -34,6 +34,10 @@ NOBODY = (
     "The policy changed after this call was approved, and nobody may approve it by "
     "both the policy of then and of now."
 )
+NEEDS_A_PERSON = (
+    "The policy changed after this call was cleared: it needs a person now."
+)
+NOT_CLEARED = "The policy changed after this call was cleared and no longer allows it."
 STATE_CHANGED = "What this call depends on changed after it was approved."
 NEEDS_MORE = (
     "The policy changed, or its rules ask for more now, after this call was approved: "
@@ -54,6 +58,8 @@ def revoked(
         policy_now: what the policy of now says of what would run.
         now_ms: the store's clock.
     """
+    if item.is_unasked:
+        return _uncleared(approval, item, policy_now, now_ms)
     if policy_now.tier is Tier.DENY or not _CAN_APPROVE & set(policy_now.allow):
         return _ended(approval, item, policy_now, FORBIDDEN, now_ms)
     if _is_too_old(item, policy_now, now_ms):
@@ -67,6 +73,23 @@ def revoked(
     return _asked_anew(
         approval, item.with_(votes=votes), policy_now, NEEDS_MORE, now_ms
     )
+
+
+def _uncleared(
+    approval: Approval, item: Item, policy_now: PolicyDecision, now_ms: int
+) -> Change | None:
+    """End a call that the policy decided, where another policy decides otherwise.
+
+    The same policy decided it in the step that opened it, by the facts of then. It
+    never goes to people: its agent does not wait for them.
+    """
+    if (
+        policy_now.policy_digest == approval.policy_digest
+        or policy_now.tier.runs_unasked
+    ):
+        return None
+    reason = NOT_CLEARED if policy_now.tier is Tier.DENY else NEEDS_A_PERSON
+    return _ended(approval, item, policy_now, reason, now_ms)
 
 
 def in_another_state(

@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from pydantic import ConfigDict, Field, ValidationError
 
-from twokey.gateway.approvals.events import EventName
+from twokey.gateway.approvals.events import BY_POLICY, EventName
 from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import tally
 from twokey.gateway.errors import BadJson, PolicyError
@@ -217,7 +217,7 @@ class _History:
             self._failures[row.agent].add(step.at_ms)
         if row.name is EventName.ITEM_REJECTED:
             self._rejections[row.agent] += 1
-        if row.name is EventName.ITEM_AUTHORIZED:
+        if row.name is EventName.ITEM_AUTHORIZED and row.actor != BY_POLICY:
             self._rejections[row.agent] = 0
         return False
 

@@ -61,11 +61,11 @@ class Gateway(Protocol):
         ...
 
     async def mark(self, mark: CallMark) -> CallBegun:
-        """Ask to run a call unasked, or say what happens to one."""
+        """Ask to run a call without a record, or say what happens to one."""
         ...
 
     async def ended(self, end: CallEnd) -> None:
-        """Tell how a call ended that ran unasked."""
+        """Tell how a call ended that ran without a record."""
         ...
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:

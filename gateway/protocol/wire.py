@@ -8,7 +8,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import BusinessState
@@ -134,10 +134,13 @@ class VerdictKind(StrEnum):
 class Verdict(Record):
     """The gateway's word on one call of a turn, in the order of the calls.
 
-    ``item_id`` and ``action_hash`` (of the request) are set when ``kind`` is hold.
-    ``reason`` is a sentence for the model when it is deny. ``notice`` names the row of
-    the notice that shows a call which runs: its agent tells how it ended.
+    ``item_id`` and ``action_hash`` (of the request) are set when the call has a record
+    and is claimed: when ``kind`` is hold, or it runs at tier ``notify``.
+    ``reason`` is a sentence for the model when it is deny.
     """
+
+    # Stores and checkpoints hold verdicts of older versions, which had more fields.
+    model_config = ConfigDict(extra="ignore")
 
     kind: VerdictKind
     tool: str
@@ -148,8 +151,12 @@ class Verdict(Record):
     action_hash: str = ""
     allow: tuple[Verb, ...] = ()
     reason: str = ""
-    notice: str = ""
     args_schema: JsonObject | None = None
+
+    @property
+    def runs_unclaimed(self) -> bool:
+        """Say whether the call runs without a claim: nothing but this lets it."""
+        return self.kind is VerdictKind.RUN and not self.item_id
 
 
 class AnswerKind(StrEnum):
@@ -192,7 +199,7 @@ class Answer(Record):
 
 
 class ClaimRequest(Record):
-    """Ask for the right to execute one held call once.
+    """Ask for the right to execute one recorded call once.
 
     ``owner`` names the process and attempt. ``state`` answers a `CheckState`.
     """
@@ -231,7 +238,7 @@ MarkVerb = Literal["begin", "enter", "give_back"]
 
 
 class CallMark(Record):
-    """Say what happens to a call that runs unasked."""
+    """Say what happens to a call that runs without a record."""
 
     verb: MarkVerb
     ref: TurnRef
@@ -247,13 +254,12 @@ class CallBegun(Record):
 
 
 class CallEnd(Record):
-    """Say how a call ended that ran unasked; ``notice`` is the row that shows it.
+    """Say how a call ended that ran without a record.
 
-    It is empty where no notice shows it. ``is_over`` is False when the call raised: it
-    may be run again. The gateway compares the rest with its own record.
+    ``is_over`` is False when the call raised: it may be run again. The gateway counts
+    a failure of those alone that it let run.
     """
 
-    notice: str
     ref: TurnRef
     tool: str
     tool_call_id: str

@@ -295,10 +295,12 @@ class Advancer:
         return [one for one in found if one.ns in asking or _task(one.ns) not in paused]
 
     async def _has_approved(self, at: Place) -> bool:
-        """Return True if a call of the run was approved and has not run."""
+        """Return True if people approved a call of the run that has not run."""
         found = await self._store.approvals.load_each(await self.unfinished(at))
         items = [item for one in found for item in one.approval.items]
-        return any(item.state is ItemState.AUTHORIZED for item in items)
+        return any(
+            item.state is ItemState.AUTHORIZED and not item.is_unasked for item in items
+        )
 
     async def unfinished(self, at: Place) -> list[str]:
         """Return ids of the approvals in which something is still to happen."""

@@ -244,14 +244,14 @@ class Retries:
         )
 
     async def _approved_until(self, at: Place) -> int:
-        """Return when the last authorization of the run ends; 0 when it has none."""
+        """Return when the last approval by people ends; 0 when the run has none."""
         ids = await self._unfinished(at)
         return max(
             (
                 item.lapses_at_ms
                 for loaded in await self._store.approvals.load_each(ids)
                 for item in loaded.approval.items
-                if item.state is ItemState.AUTHORIZED
+                if item.state is ItemState.AUTHORIZED and not item.is_unasked
             ),
             default=0,
         )

@@ -34,8 +34,8 @@ from twokey.gateway.protocol.wire import (
 )
 from twokey.gateway.service.claiming import ClaimService, late_report, outcome_of
 from twokey.gateway.service.edits_known import edits_known, is_of_run
-from twokey.gateway.service.noticing import NoticeService
 from twokey.gateway.service.submitting import Submitter
+from twokey.gateway.service.unasked import UnaskedService
 from twokey.gateway.store.changing import Loaded, Write
 from twokey.gateway.store.opening import Listed
 from twokey.gateway.store.store import Store
@@ -75,7 +75,7 @@ class AgentService:
         self._policy = policy
         self._tenant = tenant
         self._keys = store.keys_of_tenant(tenant)
-        self._notices = NoticeService(store, tenant=tenant, policy=policy)
+        self._unasked = UnaskedService(store, tenant=tenant, policy=policy)
         self._claims = ClaimService(store, policy, tenant=tenant)
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
@@ -104,12 +104,12 @@ class AgentService:
         await self._claims.end(item_id, fence, None)
 
     async def mark(self, mark: CallMark) -> CallBegun:
-        """Let a call run unasked once; see `Gateway.mark`."""
-        return await self._notices.mark(mark)
+        """Let a call without a record run once; see `Gateway.mark`."""
+        return await self._unasked.mark(mark)
 
     async def ended(self, end: CallEnd) -> None:
-        """Take down how a call ended that ran unasked."""
-        await self._notices.ended(end)
+        """Keep how a call without a record ended."""
+        await self._unasked.ended(end)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         """Return what became of the held calls of one message, in the whole run."""

@@ -6,8 +6,14 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from twokey.gateway.approvals.events import Event, EventName, approval_event
-from twokey.gateway.approvals.notice import Notice, notice_of
+from twokey.gateway.approvals import timing
+from twokey.gateway.approvals.events import (
+    BY_POLICY,
+    Event,
+    EventName,
+    approval_event,
+)
+from twokey.gateway.approvals.lifecycle import Move, advance
 from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import stricter
 from twokey.gateway.approvals.record import (
@@ -33,7 +39,6 @@ from twokey.gateway.protocol.wire import (
     args_hash,
 )
 from twokey.gateway.service import refusing
-from twokey.gateway.service.noticing import Notices
 from twokey.gateway.store.threads import ThreadFacts
 
 MAX_ITEMS = 6
@@ -46,6 +51,9 @@ FORGOTTEN = (
 """Why a call of a thread with partial facts needs two people."""
 
 _SHARED = -1
+
+_Rows = list[tuple[int, "EvaluatedCall", str]]
+"""Calls with their place in the turn and their documents."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +80,6 @@ class Proposal:
     verdicts: tuple[Verdict, ...]
     approvals: tuple[Approval, ...]
     events: tuple[Event, ...]
-    notices: tuple[Notice, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +91,6 @@ class Source:
 
     tenant: str
     shard_approval_id: Callable[[], str]
-    shard_notice_id: Callable[[], str]
     salt: Callable[[], str]
     facts: ThreadFacts
     policy_digest: str
@@ -92,21 +98,21 @@ class Source:
 
 
 def propose(turn: Turn, evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
-    """Give every call its verdict and put the calls that wait on cards.
+    """Give every call its verdict, and put on cards what people decide or are told of.
 
     Calls that wait are grouped by channel, `MAX_ITEMS` a card, in the order of the
     turn; one at tier ``escalate`` has a card of its own, so that no click on many
-    calls covers it. Calls of tier ``notify`` run, and are on a notice. Two calls with
-    one id in a turn are both denied: nobody could tell later which of them a decision
-    was about.
+    calls covers it. Calls of tier ``notify`` are authorized by the policy alone, one
+    approval a channel. Two calls with one id in a turn are both denied: nobody could
+    tell later which of them a decision was about.
     """
     if source.facts.is_partial:
         evaluated = [_by_two(one) for one in evaluated]
     seen = Counter(one.call.tool_call_id for one in evaluated)
     verdicts: dict[int, Verdict] = {}
     events: list[Event] = []
-    waiting: dict[tuple[str, int], list[tuple[int, EvaluatedCall, str]]] = {}
-    notices = _notices(turn, source)
+    waiting: dict[tuple[str, int], _Rows] = {}
+    cleared: dict[str, _Rows] = {}
     for place, one in enumerate(evaluated):
         refusal = _refusal(one, seen)
         document = "" if refusal else _document(turn, one, source)
@@ -114,13 +120,13 @@ def propose(turn: Turn, evaluated: Sequence[EvaluatedCall], source: Source) -> P
             reason = refusal or "The call is too large or no strict JSON."
             verdicts[place] = _verdict(one, VerdictKind.DENY, reason=reason)
             events.append(_refused(turn, one, source, reason))
-        elif one.evaluation.tier.runs_unasked:
-            is_noticed = one.evaluation.tier is Tier.NOTIFY
-            row = notices.add(one.call, one.evaluation) if is_noticed else ""
-            verdicts[place] = _verdict(one, VerdictKind.RUN).with_(notice=row)
-            notice = notice_of(row)[0] if row else ""
-            ran = _event(turn, one, source, EventName.CALL_RAN, "")
-            events.append(ran.with_(notice=notice, item=row))
+        elif one.evaluation.tier is Tier.AUTO:
+            verdicts[place] = _verdict(one, VerdictKind.RUN)
+            events.append(_event(turn, one, source, EventName.CALL_RAN, ""))
+        elif one.evaluation.tier is Tier.NOTIFY:
+            cleared.setdefault(one.evaluation.channel, []).append(
+                (place, one, document)
+            )
         else:
             alone = place if one.evaluation.tier is Tier.ESCALATE else _SHARED
             waiting.setdefault((one.evaluation.channel, alone), []).append(
@@ -134,16 +140,20 @@ def propose(turn: Turn, evaluated: Sequence[EvaluatedCall], source: Source) -> P
             approval = _approval(turn, channel, chosen, source)
             approvals.append(approval.with_(nth_request=nth))
             nth += len(chosen)
-    places = [row for rows in waiting.values() for row in rows]
+    approvals += [
+        _cleared(_approval(turn, channel, rows, source))
+        for channel, rows in cleared.items()
+    ]
+    both = (*waiting.values(), *cleared.values())
+    places = [row for rows in both for row in rows]
     items = [item for approval in approvals for item in approval.items]
     for (place, one, _), item in zip(places, items, strict=True):
-        verdicts[place] = _held(one, item)
-    events += [_opened(approval) for approval in approvals]
+        verdicts[place] = _recorded(one, item)
+    events += [event for approval in approvals for event in _opened(approval)]
     return Proposal(
         verdicts=tuple(verdicts[place] for place in range(len(evaluated))),
         approvals=tuple(approvals),
         events=tuple(events),
-        notices=notices.made(),
     )
 
 
@@ -162,16 +172,6 @@ def _by_two(one: EvaluatedCall) -> EvaluatedCall:
     )
     return replace(
         one, evaluation=evaluation.with_(requirement=requirement, reasons=reasons)
-    )
-
-
-def _notices(turn: Turn, source: Source) -> Notices:
-    return Notices(
-        turn,
-        tenant=source.tenant,
-        requester=source.facts.requester,
-        policy_digest=source.policy_digest,
-        new_id=source.shard_notice_id,
     )
 
 
@@ -198,7 +198,8 @@ def _document(turn: Turn, one: EvaluatedCall, source: Source) -> str:
             ctx=_context(turn, one, source).as_dict(),
             salt=source.salt(),
         )
-        state = one.call.state
+        # What nobody is asked about, nobody approves in one state only.
+        state = None if one.evaluation.tier is Tier.NOTIFY else one.call.state
         return document if state is None else with_state(document, state)
     except BadJson:
         return ""
@@ -237,6 +238,21 @@ def _approval(
         says=turn.says,
         items=items,
     )
+
+
+def _cleared(approval: Approval) -> Approval:
+    """Return an approval that the policy decides as it opens.
+
+    Its calls may start at once. They lapse where their agent does not come to it, and
+    a failure is the agent's own to deal with: people are told, and asked nothing.
+    """
+    items = [
+        item.with_(state=advance(item.state, Move.CLEAR), asks_on_failure=False)
+        for item in approval.items
+    ]
+    ages = (item.authorization_ms for item in items)
+    lifetime_ms = timing.authorization_ms(*ages)
+    return approval.replacing(*items, ttl_ms=lifetime_ms, waiting=Waiting())
 
 
 def _waiting(evaluations: Sequence[Evaluation]) -> Waiting:
@@ -294,8 +310,10 @@ def _context(turn: Turn, one: EvaluatedCall, source: Source) -> Context:
     return Context(tenant=source.tenant, tool_call_id=one.call.tool_call_id, **names)
 
 
-def _held(one: EvaluatedCall, item: Item) -> Verdict:
-    return _verdict(one, VerdictKind.HOLD).with_(
+def _recorded(one: EvaluatedCall, item: Item) -> Verdict:
+    """Return the verdict on a call that is claimed: it waits, or may run at once."""
+    kind = VerdictKind.HOLD if item.is_pending else VerdictKind.RUN
+    return _verdict(one, kind).with_(
         item_id=item.id,
         action_hash=item.action_hash,
         allow=item.allow,
@@ -346,6 +364,16 @@ def _refused(turn: Turn, one: EvaluatedCall, source: Source, reason: str) -> Eve
     return _event(turn, one, source, EventName.CALL_DENIED, reason)
 
 
-def _opened(approval: Approval) -> Event:
+def _opened(approval: Approval) -> list[Event]:
     event = approval_event(approval, EventName.APPROVAL_OPENED)
-    return event.with_(action_hash=approval.digest)
+    event = event.with_(action_hash=approval.digest)
+    if not approval.is_unasked:
+        return [event]
+    decided = (
+        approval_event(
+            approval, EventName.ITEM_AUTHORIZED, item, reason=" ".join(item.reasons)
+        )
+        for item in approval.items
+    )
+    by_policy = (one.with_(actor=BY_POLICY) for one in decided)
+    return [event, *by_policy]

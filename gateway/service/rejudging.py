@@ -64,7 +64,7 @@ class KeptVerdicts:
 
 def judged_again(verdict: Verdict, tier: Tier) -> Verdict:
     """Return what becomes of a verdict when the call has this tier by now."""
-    if verdict.kind is not VerdictKind.RUN or tier.runs_unasked:
+    if not verdict.runs_unclaimed or tier.runs_unasked:
         return verdict
     reason = FORBIDDEN if tier is Tier.DENY else NEEDS_A_PERSON
     return refused(verdict, reason)
@@ -101,8 +101,8 @@ def _without_share(use: Use) -> Use:
 
 
 def _halted(verdict: Verdict, load: AgentLoad, agent: str) -> Verdict:
-    if verdict.kind is not VerdictKind.RUN:
-        return verdict
+    if not verdict.runs_unclaimed:
+        return verdict  # its claim asks
     for name in names_of(agent, verdict.tool):
         freeze = load.frozen.get(name)
         if freeze is not None:

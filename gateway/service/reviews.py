@@ -6,7 +6,7 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
-from twokey.gateway.approvals import deciding
+from twokey.gateway.approvals import deciding, reporting
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import (
     Changed,
@@ -37,7 +37,6 @@ from twokey.gateway.service.judging import (
     counts_in_windows,
     judge_now,
 )
-from twokey.gateway.service.noticing import NoticeService
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.service.stopping import StopService
@@ -77,7 +76,6 @@ class ReviewService:
         self._shown_by = ""
         self.freezes = FreezeService(store, tenant=tenant)
         self.stops = StopService(store, policy, tenant=tenant)
-        self.notices = NoticeService(store, tenant=tenant, policy=policy)
         self.times = TimeService(store, tenant=tenant)
         self.runs = RunService(store, policy, tenant=tenant)
         self.delegations = DelegationService(store, tenant=tenant)
@@ -204,6 +202,22 @@ class ReviewService:
             await self.decide(_for_item(click, item), decision, reviewer, voters=voters)
             for item in pending
         ]
+
+    async def report(self, approval_id: str, reporter: Reviewer, text: str) -> bool:
+        """Keep what somebody reports of calls; False when they did before.
+
+        Raises:
+            StoreUnavailable: when it is not known to be kept.
+        """
+
+        async def compute(loaded: Loaded) -> Write | None:
+            approval, now_ms = loaded.approval, loaded.now_ms
+            if approval.tenant != self._tenant:
+                return None
+            change = reporting.reported(approval, reporter, text, now_ms)
+            return Write(change) if change else None
+
+        return await self.store.approvals.change(approval_id, compute) is not None
 
     def usergroups(self, item: Item) -> frozenset[str]:
         """Return the user groups that may matter for an item, then or now.

@@ -113,7 +113,7 @@ class Submitter:
         requester = load.thread.requester.user if load.thread.requester else ""
         for verdict in kept.verdicts:
             call = calls.get(verdict.tool_call_id)
-            if call is None or verdict.kind is not VerdictKind.RUN:
+            if call is None or not verdict.runs_unclaimed:
                 found.append(verdict)
                 continue
             ctx, args = self._context(turn, call), call.args
@@ -189,7 +189,6 @@ class Submitter:
         source = Source(
             tenant=self._tenant,
             shard_approval_id=self._approval_id,
-            shard_notice_id=self._notice_id,
             salt=lambda: secrets.token_hex(16),
             facts=load.thread,
             policy_digest=policy.digest,
@@ -212,7 +211,6 @@ class Submitter:
             events=proposal.events,
             thread=(turn.ref.agent, turn.ref.thread),
             preconditions=judged.preconditions(self._tenant, turn),
-            notices=proposal.notices,
         )
         if opened is None:
             return None
@@ -220,9 +218,6 @@ class Submitter:
 
     def _approval_id(self) -> str:
         return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
-
-    def _notice_id(self) -> str:
-        return store_keys.notice_id(self._keys.shard, secrets.token_hex(16))
 
     def _context(self, turn: Turn, call: ProposedCall) -> Context:
         ref = turn.ref
@@ -260,19 +255,17 @@ class _JudgedTurn:
             held={
                 verdict.item_id: one.uses
                 for verdict, one in zip(verdicts, self.measured, strict=True)
-                if verdict.kind is VerdictKind.HOLD
+                if verdict.item_id
             },
-            counted=[*self._uses(VerdictKind.RUN), *requests],
-            refused=self._uses(VerdictKind.DENY),
+            counted=[*self._uses(lambda one: one.runs_unclaimed), *requests],
+            refused=self._uses(lambda one: one.kind is VerdictKind.DENY),
             reserved=[use for one in self.measured for use in one.reserved],
             run_ref=turn.ref.run_ref,
         )
 
-    def _uses(self, kind: VerdictKind) -> list[Use]:
+    def _uses(self, of: Callable[[Verdict], bool]) -> list[Use]:
         pairs = zip(self.proposal.verdicts, self.measured, strict=True)
-        return [
-            use for verdict, one in pairs if verdict.kind is kind for use in one.uses
-        ]
+        return [use for verdict, one in pairs if of(verdict) for use in one.uses]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TypeVar, cast
 
 from twokey.gateway.approvals.events import Event
-from twokey.gateway.approvals.notice import Notice
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from twokey.gateway.failures import log_failure
@@ -57,7 +56,6 @@ class ApprovalStore:
         events: Sequence[Event],
         thread: tuple[str, str],
         preconditions: Preconditions,
-        notices: Sequence[Notice] = (),
     ) -> Opened | None:
         """Store the approvals of one turn, their events and the verdicts, once.
 
@@ -69,7 +67,6 @@ class ApprovalStore:
             events: what to announce.
             thread: agent and thread id.
             preconditions: what must not have changed meanwhile.
-            notices: new notices of what runs unasked.
 
         Returns:
             None when something moved since the calls were judged: judge them again.
@@ -95,8 +92,7 @@ class ApprovalStore:
                 key
                 for approval in approvals
                 for key in (keys.head(approval.id), keys.blobs(approval.id))
-            ]
-            + [keys.notice(notice.id) for notice in notices],
+            ],
             keep_ms=_KEEP_MS,
             verdicts=verdicts,
             events=texts(events),
@@ -114,7 +110,6 @@ class ApprovalStore:
             counted=as_rows(preconditions.counted),
             refused=as_rows(preconditions.refused),
             is_reserved=bool(preconditions.reserved),
-            noticed=json.dumps([notice.model_dump_json() for notice in notices]),
         )
         match text(reply[0]):
             case "opened":

@@ -47,6 +47,11 @@ class CardPlace(Record):
     judged: str = ""
     asked: frozenset[str] = frozenset()
 
+    @property
+    def is_folded(self) -> bool:
+        """Say whether this is a message about many calls, and no card of its own."""
+        return self.rev == _FOLDED
+
 
 class CardTrouble(Record):
     """Why a card could not be posted or changed: Slack's word, and in which channel."""
@@ -101,11 +106,25 @@ class CardStore:
 
         A later copy (a lost answer made us post again) never replaces the first.
         """
-        card, place = keys.card(approval), keys.card_at(channel, ts)
-        first = {"at": f"{channel} {ts}"}
+        place = keys.card_at(channel, ts)
         named = {keys.suffix(place): ""}
+        return await self._placed(
+            keys, approval, channel, ts, texts=[place], newest=named
+        )
+
+    async def _placed(
+        self,
+        keys: Keys,
+        approval: str,
+        channel: str,
+        ts: str,
+        *,
+        texts: Sequence[str] = (),
+        newest: Mapping[str, str] = _NOTHING,
+    ) -> CardPlace:
+        card, first = keys.card(approval), {"at": f"{channel} {ts}"}
         await self._attach(
-            keys, approval, card, texts=[place], first=first, newest=named
+            keys, approval, card, texts=texts, first=first, newest=newest
         )
         kept = text(await self._conn.command("HGET", card, "at"))
         kept_channel, _, kept_ts = kept.partition(" ")
@@ -116,20 +135,30 @@ class CardStore:
         await self._conn.command("DEL", keys.card(approval))
 
     async def shown_at(self, keys: Keys, channel: str, ts: str) -> str:
-        """Return the approval or notice that a message shows; "" for none.
+        """Return the approval that a message shows; "" for none.
 
         A surplus copy of a card shows it, too.
         """
         return text(await self._conn.command("GET", keys.card_at(channel, ts)))
 
-    async def folded(self, keys: Keys, notice: str, channel: str, ts: str) -> None:
-        """Note that a notice is told of in a message that is not its own.
+    async def folded(
+        self, keys: Keys, approvals: Sequence[str], channel: str, ts: str
+    ) -> None:
+        """Note that notifications are told of in one message, which is not their own.
 
-        That message shows no state of it, so no rev ever makes it due again.
+        That message shows no state of them, so no rev ever makes them due again. It is
+        found by the last of them alone: it lives as long as that one.
         """
-        await self.posted(keys, notice, channel=channel, ts=ts)
         never = {"rev": str(_FOLDED)}
-        await self._attach(keys, notice, keys.card(notice), newest=never)
+        for approval in approvals:
+            is_last = approval == approvals[-1]
+            place = (
+                await self.posted(keys, approval, channel=channel, ts=ts)
+                if is_last
+                else await self._placed(keys, approval, channel, ts)
+            )
+            if (place.channel, place.ts) == (channel, ts):
+                await self._attach(keys, approval, keys.card(approval), newest=never)
 
     async def shown(
         self,
@@ -280,10 +309,10 @@ class CardStore:
         first: Mapping[str, str] = _NOTHING,
         newest: Mapping[str, str] = _NOTHING,
     ) -> None:
-        """Write what lives exactly as long as an approval or a notice does."""
+        """Write what lives exactly as long as an approval does."""
         await ATTACH(
             self._conn,
-            record=keys.record(record),
+            record=keys.head(record),
             own=own,
             texts=texts,
             holder=record,

@@ -22,7 +22,7 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.store.connection import number
 
-FORMAT = 1
+FORMAT = 2
 """Number of the format in which records are written; scripts write it beside them.
 
 It rises with every change after which an older version would misread a record: a new
@@ -64,6 +64,7 @@ _APPROVAL_IN_HEAD = {
     "escalated_at_ms",
     "latest_at_ms",
     "taken",
+    "remarks",
 }
 
 
@@ -123,6 +124,9 @@ def head(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
 def blobs(approval: Approval, items: Sequence[Item]) -> dict[str, str]:
     """Return the large fields of an approval, and of these items, that may change."""
     found = {"taken": approval.taken.model_dump_json()} if approval.taken else {}
+    if approval.remarks:
+        rows = [remark.model_dump(mode="json") for remark in approval.remarks]
+        found["remarks"] = json.dumps(rows, ensure_ascii=False)
     for item in items:
         found[f"{item.index}:d"] = detail(item)
         for key, result in (("r", item.result), ("late", item.late)):
@@ -214,6 +218,7 @@ def _together(head: dict[str, bytes], blobs: dict[str, bytes]) -> Approval:
             "escalated_at_ms": number(head.get("escalated")),
             "latest_at_ms": number(head.get("latest")),
             "taken": Taken.model_validate_json(taken) if taken else None,
+            "remarks": json.loads(blobs.get("remarks", b"[]")),
             "items": items,
         }
     )

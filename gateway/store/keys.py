@@ -61,7 +61,6 @@ PERMANENT = frozenset(
 )
 """Last part of the keys that live as long as the store: indexes, streams, freezes."""
 
-_NOTICE_ID = re.compile(r"nt_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
 _APPROVAL_ID = re.compile(r"ap_(?P<shard>s[0-9]{1,4})_[0-9a-f]{32}")
 
 
@@ -78,17 +77,6 @@ def approval_id(shard: str, random_hex: str) -> str:
 def shard_of_approval(approval: str) -> str | None:
     """Return the shard of an approval id; None when it is not one of ours."""
     found = _APPROVAL_ID.fullmatch(approval)
-    return found["shard"] if found else None
-
-
-def notice_id(shard: str, random_hex: str) -> str:
-    """Return a notice's id: the shard and 128 random bits."""
-    return f"nt_{shard}_{random_hex}"
-
-
-def shard_of_notice(notice: str) -> str | None:
-    """Return the shard of a notice's id; None when it is not one of ours."""
-    found = _NOTICE_ID.fullmatch(notice)
     return found["shard"] if found else None
 
 
@@ -128,24 +116,16 @@ class Keys:
         """Hash of the large fields: what never changes, each item's detail, result."""
         return f"{self._base}:b:{approval}"
 
-    def record(self, found: str) -> str:
-        """Head of an approval, or the hash of a notice, by its id."""
-        return self.notice(found) if found.startswith("nt_") else self.head(found)
-
     def suffix(self, key: str) -> str:
         """What follows the shard in a key."""
         return key.removeprefix(f"{self._base}:")
 
-    def notice(self, notice: str) -> str:
-        """Hash: calls that ran unasked, how they ended, and who reported them."""
-        return f"{self._base}:n:{notice}"
-
     def card(self, approval: str) -> str:
-        """Hash: where a card or notice stands in Slack and which rev it shows."""
+        """Hash: where a card stands in Slack and which rev it shows."""
         return f"{self._base}:card:{approval}"
 
     def card_at(self, channel: str, ts: str) -> str:
-        """String: which approval or notice a message in Slack shows."""
+        """String: which approval a message in Slack shows."""
         return f"{self._base}:at:{_hashed(channel, ts)}"
 
     def undrawn(self, tenant: str) -> str:

@@ -74,6 +74,7 @@ def row(approval: Approval, held: Mapping[str, Sequence[Use]]) -> dict[str, obje
         "id": approval.id,
         "ns": approval.ns,
         "ttl_ms": approval.ttl_ms,
+        "state": approval.items[0].state.value,
         "timers": timers.rows(approval.waiting),
         "frozen": codec.pinned(approval),
         "hashes": [digest.to_raw(item.action_hash).hex() for item in approval.items],

@@ -16,7 +16,6 @@ from twokey.gateway.store.jobs import JobQueue
 from twokey.gateway.store.keys import Keys, shard_of_approval, shard_of_tenant
 from twokey.gateway.store.marks import MarkStore
 from twokey.gateway.store.members import MemberStore
-from twokey.gateway.store.notices import NoticeStore
 from twokey.gateway.store.outbox import Outbox
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.questions import QuestionStore
@@ -63,7 +62,6 @@ class Store:
         self.attention = AttentionStore(self.conn)
         self.freezes = FreezeStore(self.conn)
         self.stalled = StalledRuns(self.conn)
-        self.notices = NoticeStore(self.conn)
         self.unasked = UnaskedStore(self.conn)
         self.timers = TimerStore(self.conn)
         self.delegations = DelegationStore(self.conn)

@@ -288,6 +288,11 @@ class FakeGateway:
         why = Revocation(reason="More people are needed.", at_ms=1, times=times)
         self._move(item_id, Move.REOPEN, revoked=why, settlement=None)
 
+    def claim_and_die(self, item: Item) -> None:
+        """Let another process claim a call, and never tell of its end."""
+        self._claimed(item)
+        self.lose_owner(item.id)
+
     def lose_owner(self, item_id: str) -> None:
         """Let the lease of a dead owner run out."""
         self._move(item_id, Move.DOUBT)
@@ -334,14 +339,15 @@ class FakeGateway:
         }
         if call.problem:
             return Verdict(kind=VerdictKind.DENY, reason=call.problem, **base)
-        if tier.runs_unasked:
-            notice = f"nt_1.{index}" if tier is Tier.NOTIFY else ""
-            return Verdict(kind=VerdictKind.RUN, notice=notice, **base)
-        if not tier.needs_people:
+        if tier is Tier.AUTO:
+            return Verdict(kind=VerdictKind.RUN, **base)
+        if tier is Tier.DENY:
             return Verdict(kind=VerdictKind.DENY, reason="Policy forbids it.", **base)
         item = self._open(turn, index, evaluation)
+        if item.is_unasked:
+            item = self._move(item.id, Move.CLEAR)
         return Verdict(
-            kind=VerdictKind.HOLD,
+            kind=VerdictKind.RUN if item.is_unasked else VerdictKind.HOLD,
             item_id=item.id,
             action_hash=item.action_hash,
             allow=item.allow,
@@ -386,7 +392,7 @@ class FakeGateway:
             ctx=ctx.as_dict(),
             salt=f"{number:032x}",
         )
-        if call.state is not None:
+        if call.state is not None and evaluation.tier.needs_people:
             document = with_state(document, call.state)
         item = Item(
             id=f"ap{number}.0",

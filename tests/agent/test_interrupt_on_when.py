@@ -256,4 +256,4 @@ async def test_state_cannot_take_back_a_wish_that_the_gateway_has_heard(
     end = await runner.run(fresh, None)
 
     assert effects.paid == []
-    assert "not cleared" in by_call(end)["c1"].text
+    assert "does not run" in by_call(end)["c1"].text

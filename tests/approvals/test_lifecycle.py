@@ -51,6 +51,7 @@ def test_authorization_comes_from_a_decision_or_from_giving_a_claim_back() -> No
 
     assert into == {
         (ItemState.PENDING, Move.AUTHORIZE),
+        (ItemState.PENDING, Move.CLEAR),
         (ItemState.EXECUTING, Move.RELEASE),
         (ItemState.IN_DOUBT, Move.RETRY),
     }

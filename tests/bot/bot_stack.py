@@ -191,7 +191,9 @@ class Stack:
         while running:
             await asyncio.wait(running)
 
-    async def execute(self, verdict: Verdict, *, ok: bool = True) -> None:
+    async def execute(
+        self, verdict: Verdict, *, ok: bool = True, summary: str = "refund 12 done"
+    ) -> None:
         """Let an agent claim and run an authorized call."""
         item = (await self.approval(verdict)).items[approval_of(verdict.item_id)[1]]
         ctx = item.ctx
@@ -210,7 +212,7 @@ class Stack:
             )
         )
         assert claim.kind == "new", claim
-        result = Result(ok=ok, summary="refund 12 done")
+        result = Result(ok=ok, summary=summary)
         assert await self.agents.finish(item.id, claim.fence, result)
 
 

@@ -142,7 +142,6 @@ async def test_a_silent_slack_is_asked_more_and_more_rarely(stack: Stack) -> Non
                 card_publisher=card_publisher,
                 tenant="default",
                 read=silent,
-                read_notice=silent,
                 posted=ignored,
                 clock=asyncio.get_running_loop().time,
             ),

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.events import BY_POLICY, Event, EventName
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 
@@ -88,7 +88,7 @@ def unmatched(account: Account) -> list[str]:
     wrong: list[str] = []
     for item in account.items:
         has_run = (item.tool, item.args["order"]) in orders
-        is_settled = item.settlement is not None
+        is_settled = (item.settlement or item.found) is not None
         if item.state is ItemState.EXECUTED and not has_run and not is_settled:
             wrong.append(f"lost: {item.id} was executed and had no effect")
         if has_run and item.state not in {ItemState.EXECUTED, ItemState.IN_DOUBT}:
@@ -98,7 +98,11 @@ def unmatched(account: Account) -> list[str]:
 
 def lost(account: Account) -> list[str]:
     """Return items whose last decision in the audit log came to something else."""
-    last = {e.item: e.name for e in account.events if e.name in DECIDED}
+    last = {
+        e.item: e.name
+        for e in account.events
+        if e.name in DECIDED and e.actor != BY_POLICY
+    }
     return [
         f"lost: {item.id} has {last[item.id].value} and is {item.state}"
         for item in account.items
@@ -149,7 +153,7 @@ def untrue(account: Account) -> list[str]:
     orders |= {
         (item.tool, str(item.args["order"]))
         for item in account.items
-        if item.settlement is not None
+        if (item.settlement or item.found) is not None
     }
     return [
         f"untrue: {thread} was told {name} {order}, and it had no effect"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 BATCHES = "tests/bot/listeners/test_batches_and_doubt.py"
-NOTICES = "tests/bot/listeners/test_notices.py"
+NOTIFICATIONS = "tests/bot/listeners/test_notifications.py"
 ASKING = "tests/bot/cards/test_asking.py"
 NOTIFIED = "tests/bot/test_notified.py"
 
@@ -46,32 +46,32 @@ SLACK_TABLE = (
         "tests/approvals/test_explain_state.py",
     ),
     Mutant(
-        "a seal of a notice is good for its own button",
-        "bot/ids.py",
-        "[_NOTICE_TAG, team, notice.id, index, tool, str(purpose)]",
-        "[_NOTICE_TAG, team, notice.id, index, tool]",
-        NOTICES,
+        "nobody has a call run again whose agent went on",
+        "gateway/approvals/reconciling.py",
+        "        return _WENT_ON",
+        "        return None",
+        "tests/service/test_notifications.py",
     ),
     Mutant(
-        "the end of another call changes no notice",
-        "gateway/service/noticing.py",
-        "return (notice, call) if is_same else None",
-        "return notice, call",
-        "tests/service/test_notices.py",
+        "a call that the policy let run never goes to people",
+        "gateway/approvals/revoking.py",
+        "        return _uncleared(approval, item, policy_now, now_ms)",
+        "        pass",
+        "tests/service/test_notifications.py",
     ),
     Mutant(
-        "a person reports a notice once",
-        "gateway/store/lua/note.lua",
-        "if known and (ARGV[3] == '1' or known == ARGV[2])",
-        "if known and known == ARGV[2]",
-        "tests/service/test_notices.py",
+        "a person reports a call once",
+        "gateway/approvals/reporting.py",
+        "if any(one.by.is_same(by) for one in approval.remarks):",
+        "if False:",
+        "tests/service/test_notifications.py",
     ),
     Mutant(
-        "a flood of notices keeps no card waiting",
+        "a flood of notifications keeps no card waiting",
         "bot/delivery/outbox_queue.py",
-        "return len(waiting) >= NOTICES_AT_ONCE",
+        "return len(waiting) >= NOTIFICATIONS_AT_ONCE",
         "return False",
-        NOTICES,
+        NOTIFICATIONS,
     ),
     Mutant(
         "a bot that stands by takes over",

@@ -303,7 +303,7 @@ TABLE = (
     Mutant(
         "a pending call counts until it ends",
         f"{LUA}/open.lua",
-        "      hold(row[1], row[2], expires + keep)",
+        "    settle(blobs, i - 1, approval.state, now, expires + keep)",
         "",
         WINDOWS,
     ),

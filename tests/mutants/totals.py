@@ -14,8 +14,8 @@ TOTALS_TABLE = (
     Mutant(
         "requests: one that was refused unasked counts",
         SUBMITTING,
-        "counted=[*self._uses(VerdictKind.RUN), *requests],",
-        "counted=self._uses(VerdictKind.RUN),",
+        "counted=[*self._uses(lambda one: one.runs_unclaimed), *requests],",
+        "counted=self._uses(lambda one: one.runs_unclaimed),",
         REQUESTS,
     ),
     Mutant(
@@ -79,12 +79,12 @@ TOTALS_TABLE = (
         "agent/unasked.py",
         "            await call.end(failure, is_over=False)\n",
         "            await call.give_back()\n",
-        "tests/agent/test_noticing.py",
+        "tests/agent/test_unasked.py",
     ),
     Mutant(
         "failures: one of a call that never was counts nothing",
-        "gateway/service/noticing.py",
-        "one.kind is VerdictKind.RUN and (one.tool, one.tool_call_id) == told",
+        "gateway/service/unasked.py",
+        "one.runs_unclaimed and (one.tool, one.tool_call_id) == told",
         "True",
         "tests/service/test_unasked_failures.py",
     ),

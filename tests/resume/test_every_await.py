@@ -101,14 +101,14 @@ async def decide_all(stack: Stack, kind: Kind) -> None:
     """Approve what waits, and settle what is in doubt, until the thread has ended.
 
     Whether a call ran is known of a killed process. One that is paused may still run
-    it, so nobody may say "again".
+    it, so nobody may say "again"; nor of a call that nobody was asked about.
     """
     for item in await stack.items():
         if item.is_pending:
             await stack.decide(item, Approve())
         elif item.state is ItemState.IN_DOUBT:
             has_run = any(line.startswith(item.tool) for line in sample_tools.ledger())
-            again = kind == "kill" and not has_run
+            again = kind == "kill" and not (has_run or item.is_unasked)
             finding = Finding.RERUN if again else Finding.EXECUTED
             await stack.decide(item, Reconcile(finding=finding))
 

@@ -12,8 +12,10 @@ from twokey.gateway.resume.orphans import OrphanFinder
 from twokey.gateway.resume.recovery import Recovery
 from twokey.gateway.resume.runner import ThreadState
 from twokey.gateway.resume.runners import Runners
+from twokey.gateway.store import codec
 from twokey.gateway.store.jobs import Job, JobKind
 
+NEWER = str(codec.FORMAT + 1)
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
 
 
@@ -26,19 +28,19 @@ async def test_a_job_about_a_newer_record_is_kept_until_that_version_runs_again(
         [item] = await stack.asked()
         await stack.idle()
         blobs = stack.keys.blobs(item.id.rpartition(".")[0])
-        await stack.store.conn.command("HSET", blobs, "format", "2")
+        await stack.store.conn.command("HSET", blobs, "format", NEWER)
         again = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")
         await stack.store.queue(stack.keys).put(again)
 
         async def was_tried() -> bool:
-            return "written by a newer version of Twokey (format 2" in caplog.text
+            return f"newer version of Twokey (format {NEWER}" in caplog.text
 
         await eventually(was_tried)
         state: ThreadState = await stack.runner.probe("t1")
         assert len(state.pending) == 1
         assert await stack.store.queue(stack.keys).depth() == 1
 
-        await stack.store.conn.command("HSET", blobs, "format", "1")
+        await stack.store.conn.command("HSET", blobs, "format", str(codec.FORMAT))
         await stack.decide(item)
         assert "refunded 78291" in await stack.words()
         await stack.idle()
@@ -51,7 +53,7 @@ async def newer(stack: Stack, thread: str) -> None:
         [item] = await stack.asked(thread=thread)
         await stack.idle()
     blobs = stack.keys.blobs(item.id.rpartition(".")[0])
-    await stack.store.conn.command("HSET", blobs, "format", "2")
+    await stack.store.conn.command("HSET", blobs, "format", NEWER)
 
 
 async def decided_without_a_job(stack: Stack, thread: str) -> None:
@@ -99,7 +101,7 @@ async def test_a_newer_record_keeps_no_other_thread_from_being_recovered(
 
 
 def test_a_newer_record_is_not_told_as_a_store_that_is_away() -> None:
-    told = diagnose(NewerRecord("ap_s0_x", format=2, known=1))
+    told = diagnose(NewerRecord("ap_s0_x", format=int(NEWER), known=codec.FORMAT))
 
     assert told.can_pass
     assert "newer version of Twokey" in told.reason

@@ -1,4 +1,4 @@
-"""A call that runs unasked runs once, whoever is paused or killed inside it."""
+"""A call without a person runs once, whoever is paused or killed inside it."""
 
 from __future__ import annotations
 
@@ -150,11 +150,10 @@ async def _opened(store: Store, place: Path) -> AsyncGenerator[Stage]:
     await gateway.close()
 
 
-@pytest.mark.parametrize("name", ["ping", "count"])
 async def test_a_call_is_not_repeated_by_who_takes_over_from_a_paused_process(
-    stage: Stage, name: str
+    stage: Stage,
 ) -> None:
-    second = await stage.start(name)
+    second = await stage.start("count")
 
     await stage.under(lambda: second.nudge("t1", key="k"))
     stage.holds.set()
@@ -184,7 +183,7 @@ async def test_a_call_that_may_be_repeated_runs_again_under_the_same_key(
 async def test_what_a_call_returned_is_given_back_when_its_checkpoint_was_not_kept(
     stage: Stage,
 ) -> None:
-    second = await stage.start("ping")
+    second = await stage.start("count")
     await stage.under(lambda: second.probe("t1"))
     stage.holds.set()
     with pytest.raises(LeaseLost):
@@ -193,7 +192,21 @@ async def test_what_a_call_returned_is_given_back_when_its_checkpoint_was_not_ke
     await stage.under(lambda: second.nudge("t1", key="k"))
 
     assert len(sample_tools.ledger()) == 1
-    assert await stage.words() == "ping done"
+    assert await stage.words() == "count done"
+
+
+async def test_a_notified_call_is_not_repeated_when_its_owner_was_killed(
+    stage: Stage,
+) -> None:
+    second = await stage.start("ping")
+    stage.late.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stage.late
+
+    await stage.under(lambda: second.nudge("t1", key="k"))
+
+    assert len(sample_tools.ledger()) == 1
+    assert await stage.words() == tool_messages.CUT_OFF
 
 
 async def test_an_agent_inside_a_call_goes_on_where_it_was_cut_off(

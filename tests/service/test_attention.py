@@ -12,7 +12,7 @@ from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Result, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.protocol.wire import CallEnd, Claimed, Verdict, VerdictKind
+from twokey.gateway.protocol.wire import Claimed, Verdict, VerdictKind
 from twokey.gateway.store.attention import FAILED_MS, AgentLoad
 from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.outbox import audit_entries
@@ -237,16 +237,12 @@ async def test_a_call_that_ran_unasked_and_failed_counts_once(store: Store) -> N
     harness = guarded(store)
     harness.policy = load_policy(POLICY.replace("{tier: auto}", "{tier: notify}"), "p")
     ref, (verdict,) = await harness.submit(("look_up_order", {}))
-    end = CallEnd(
-        notice=verdict.notice,
-        ref=ref,
-        tool=verdict.tool,
-        tool_call_id=verdict.tool_call_id,
-        result=Result(ok=False),
-    )
+    granted = await harness.agents.claim(claim_of(ref, verdict))
+    assert isinstance(granted, Claimed)
 
-    await harness.agents.ended(end)
-    await harness.agents.ended(end)
+    for _ in range(2):
+        result = Result(ok=False)
+        await harness.agents.finish(verdict.item_id, granted.fence, result)
 
     assert (await load(harness)).failures == 1
 

@@ -142,8 +142,31 @@ ROWS: dict[tuple[ItemState, Move], tuple[Step, Step]] = {
 IDEMPOTENT = {(S.EXECUTING, M.CLAIM)}
 
 
+CLEARED = (S.PENDING, M.CLEAR)
+NOTIFYING = POLICY.replace(
+    "process_refund: {tier: approve}", "process_refund: {tier: notify}"
+)
+
+
 def test_every_row_of_the_table_is_played() -> None:
-    assert ROWS.keys() == TRANSITIONS.keys()
+    assert ROWS.keys() | {CLEARED} == TRANSITIONS.keys()
+
+
+async def test_the_policy_decides_by_its_row_and_without_it_nothing_opens(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Call(ServiceHarness(store, load_policy(NOTIFYING, "policy.yml")))
+
+    with monkeypatch.context() as patch:
+        rows = {each: to for each, to in TRANSITIONS.items() if each != CLEARED}
+        patch.setattr(lifecycle, "TRANSITIONS", rows)
+        with pytest.raises(IllegalMove):
+            await call.submit()
+    opened = await call.harness.opened()
+    await call.submit()
+
+    assert opened == []
+    assert await call.state() is TRANSITIONS[CLEARED]
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row[0]}-{row[1]}")

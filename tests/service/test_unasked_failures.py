@@ -29,9 +29,7 @@ def harness(store: Store) -> ServiceHarness:
 
 
 def end_of(ref: TurnRef, call: str = "c0", **changes: object) -> CallEnd:
-    end = CallEnd(
-        notice="", ref=ref, tool="look_up_order", tool_call_id=call, result=FAILED
-    )
+    end = CallEnd(ref=ref, tool="look_up_order", tool_call_id=call, result=FAILED)
     return end.with_(**changes)
 
 
@@ -79,7 +77,6 @@ async def test_a_failure_that_is_told_often_counts_once(
         {"tool_call_id": "c9"},
         {"ref": TurnRef(agent="support", thread="t1", message_id="never")},
         {"ref": TurnRef(agent="other", thread="t1", message_id="m0")},
-        {"notice": "nt_s0_0.0"},
     ],
 )
 async def test_what_our_record_does_not_know_counts_nothing(

@@ -1,9 +1,9 @@
 #!lua
--- Write fields of a hash that lives as long as the approval or the notice it belongs to.
--- KEYS[1] record  hash    head of the approval, or the notice
+-- Write fields of a hash that lives as long as the approval it belongs to.
+-- KEYS[1] record  hash    head of the approval
 -- KEYS[2] own     hash    what belongs to it
 -- KEYS[3..] texts string  texts that hold the id and live as long, too
--- ARGV[1] holder  text    the approval or the notice
+-- ARGV[1] holder  text    the approval
 -- ARGV[2] first   json    {field: text} to write unless the field is there
 -- ARGV[3] newest  json    {field: text} to write
 -- ARGV[4] keep_ms int     lifetime when the record is not there, milliseconds

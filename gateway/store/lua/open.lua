@@ -1,5 +1,7 @@
 #!lua
 -- Open the approvals of one turn, once; the same turn again gets its first answer.
+-- What the policy alone decided opens authorized; it waits for nobody, so it counts
+-- neither as waiting nor as asked, and no card of it is missed.
 -- What the turn reserved counts from here on as its calls fared.
 -- KEYS[1] turn        string  the turn's verdicts
 -- KEYS[2] run         zset    the run's approvals, each "id namespace"
@@ -13,19 +15,19 @@
 -- KEYS[10] rejected   hash    what was rejected in the thread, and its turns since
 -- KEYS[11] timers     zset    when people are reminded and others are called
 -- KEYS[12] undrawn    zset    the tenant's approvals whose card is missing or old
--- KEYS[13..] records  hash    head and blobs of each approval, then each notice
+-- KEYS[13..] records  hash    head and blobs of each approval
 -- ARGV[1] keep_ms     int     lifetime of what has ended, milliseconds
 -- ARGV[2] verdicts    json    what the turn is answered with
 -- ARGV[3] events      json    array of event texts
--- ARGV[4] approvals   json    array of {id, ns, ttl_ms, timers, frozen, hashes,
---                             details, uses}; timers are rows of {kind, after_ms}
+-- ARGV[4] approvals   json    array of {id, ns, ttl_ms, state, timers, frozen,
+--                             hashes, details, uses}; state is pending, or
+--                             authorized, which lapses after ttl_ms; timers are rows of {kind, after_ms}
 -- ARGV[5] names       json    array of names under which nothing may be frozen
 -- ARGV[6] limits      json    {waiting, asked, asked_ms} of the agent
 -- ARGV[7] counted     json    rows of {window, use, within_ms} that count from now on,
 --                             whatever becomes of the calls
 -- ARGV[8] refused     json    the same that count no longer
 -- ARGV[9] is_reserved int     1 when the turn has to have its reservation
--- ARGV[10] noticed    json    array of what never changes of each notice
 -- Returns:
 --   {"opened", older}  what the run lists of its earlier approvals that are open
 --   {"exists", verdicts}
@@ -42,7 +44,9 @@ local now = now_ms()
 local approvals = cjson.decode(ARGV[4])
 local limits = cjson.decode(ARGV[6])
 local held = 0
-for _, approval in ipairs(approvals) do held = held + #approval.hashes end
+for _, approval in ipairs(approvals) do
+  if approval.state == 'pending' then held = held + #approval.hashes end
+end
 redis.call('ZREMRANGEBYSCORE', KEYS[8], '-inf', now)
 redis.call('ZREMRANGEBYSCORE', KEYS[9], '-inf', now)
 if held > 0 and (redis.call('ZCARD', KEYS[8]) + held > limits.waiting
@@ -71,6 +75,7 @@ end
 for index, approval in ipairs(approvals) do
   local head, blobs = KEYS[11 + 2 * index], KEYS[12 + 2 * index]
   local expires = now + approval.ttl_ms
+  local waits = approval.state == 'pending'
   redis.call('HSET', head, 'rev', 1, 'version', 1, 'n', #approval.hashes,
     'created', now, 'expires', expires)
   local listed = approval.id .. ' ' .. approval.ns
@@ -78,17 +83,19 @@ for index, approval in ipairs(approvals) do
     'of', run .. ' ' .. string.match(KEYS[1], '%x+$') .. ' ' .. approval.ns)
   for i, hash in ipairs(approval.hashes) do
     local item = approval.id .. '.' .. (i - 1)
-    redis.call('HSET', head, (i - 1) .. ':s', 'pending', (i - 1) .. ':h', from_hex(hash))
+    redis.call('HSET', head, (i - 1) .. ':s', approval.state, (i - 1) .. ':h', from_hex(hash))
     redis.call('HSET', blobs, (i - 1) .. ':d', approval.details[i],
       (i - 1) .. ':w', approval.uses[i])
-    for _, row in ipairs(cjson.decode(approval.uses[i])) do
-      hold(row[1], row[2], expires + keep)
+    settle(blobs, i - 1, approval.state, now, expires + keep)
+    if waits then
+      redis.call('ZADD', KEYS[8], expires, item)
+      redis.call('ZADD', KEYS[9], now + limits.asked_ms, item)
+    else
+      redis.call('HSET', head, (i - 1) .. ':t', now, (i - 1) .. ':l', expires)
     end
-    redis.call('ZADD', KEYS[8], expires, item)
-    redis.call('ZADD', KEYS[9], now + limits.asked_ms, item)
   end
   redis.call('ZADD', KEYS[3], expires, approval.id)
-  redis.call('ZADD', KEYS[12], expires + keep, approval.id)
+  if waits then redis.call('ZADD', KEYS[12], expires + keep, approval.id) end
   for _, timer in ipairs(approval.timers) do
     redis.call('ZADD', KEYS[11], now + timer[2], approval.id .. ' ' .. timer[1])
   end
@@ -100,11 +107,6 @@ if #approvals > 0 then
   local first = redis.call('ZRANGE', open, 0, 0, 'WITHSCORES')[2]
   redis.call('ZREMRANGEBYSCORE', KEYS[2], '-inf', '(' .. math.min(now - 4 * keep, first))
   redis.call('PERSIST', KEYS[2])
-end
-for index, frozen in ipairs(cjson.decode(ARGV[10])) do
-  local notice = KEYS[12 + 2 * #approvals + index]
-  redis.call('HSET', notice, 'format', FORMAT, 'frozen', frozen, 'rev', 1, 'created', now)
-  redis.call('PEXPIRE', notice, keep)
 end
 until_last(KEYS[8])
 redis.call('PEXPIRE', KEYS[9], limits.asked_ms)

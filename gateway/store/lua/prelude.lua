@@ -52,7 +52,7 @@ local function reindex(head, expiry, id, now)
 end
 
 -- The format in which this version writes records, as codec.py has it.
-local FORMAT = '1'
+local FORMAT = '2'
 
 -- One rule for every lifetime: what is still needed has none, and what has ended has one.
 -- An approval is needed while an item of it is open: people, an executor or the clock
@@ -89,12 +89,12 @@ local function live_on(keys, keep)
   end
 end
 
--- Split the key of an approval's head or of a notice: the shard's base and the id.
+-- Split the key of an approval's head: the shard's base and the id.
 local function split(record)
   return string.match(record, '^(.+:)%a:([^:]+)$')
 end
 
--- What lives as long as an approval or a notice: where its card stands in Slack, and
+-- What lives as long as an approval: where its card stands in Slack, and
 -- what reviewers have read of it.
 local function attached(record)
   local base, id = split(record)
@@ -106,10 +106,12 @@ local function attached(record)
   return keys
 end
 
--- Keep the verdicts of a turn while an approval that they name is open.
+-- Keep the verdicts of a turn while an approval that holds one of its calls is open. A
+-- reason may name other approvals; its quotes are escaped, so it is no such member.
 local function retain_turn(base, turn, keep)
   local needed = false
-  for id in string.gmatch(redis.call('GET', turn) or '', 'ap_s%d+_%x+') do
+  local held = '"item_id": *"(ap_s%d+_%x+)'
+  for id in string.gmatch(redis.call('GET', turn) or '', held) do
     needed = needed or is_open(base .. 'a:' .. id)
   end
   live_on({turn}, not needed and keep)

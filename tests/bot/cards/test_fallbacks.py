@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tests.bot.cards.test_notice import NOTICES
+from tests.bot.cards.test_notification import MESSAGES
+from tests.bot.cards.test_notification import shown as notified
 from tests.bot.samples import (
     ANA,
     BEN,
@@ -26,7 +27,7 @@ from twokey.bot.cards.approval import card
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.history import thread_note
 from twokey.bot.cards.message import Message
-from twokey.bot.cards.notice import many_ran, notice_card, plain_notice, report_line
+from twokey.bot.cards.notification import many_ran, plain_notification, report_line
 from twokey.bot.cards.stops import STOPS, stop_message
 from twokey.bot.delivery.card_publisher import plain_card
 from twokey.gateway.approvals.events import Event, EventName
@@ -81,12 +82,15 @@ def messages() -> list[Message]:
                 )
                 note = thread_note(event, approval)
                 made += [note] if note else []
-    for notice in NOTICES.values():
-        made += [notice_card(notice, key=KEY, team=TEAM), plain_notice(notice)]
+    for unasked in MESSAGES.values():
+        made += [notified(unasked), plain_notification(unasked)]
     stopped = [Event(name=name, tenant="acme", agent="a") for name in sorted(STOPS)]
-    ran = Event(name=EventName.CALL_RAN, tenant="acme", agent="a", tool="pay")
+    ran = Event(name=EventName.ITEM_AUTHORIZED, tenant="acme", agent="a", tool="pay")
     reported = Event(
-        name=EventName.NOTICE_REPORTED, tenant="acme", notice="nt_s0_1", actor="T/U0ANA"
+        name=EventName.APPROVAL_REPORTED,
+        tenant="acme",
+        approval="ap_s0_1",
+        actor="T/U0ANA",
     )
     return [
         *made,

@@ -1,4 +1,4 @@
-"""An agent tells how a noticed call ended, and depends on nobody hearing it."""
+"""An agent tells how a call of tier auto ended, and depends on nobody hearing it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from twokey.agent.scripted_model import calling
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import CallEnd
 
-NOTICED = {"pay": Tier.NOTIFY, "look_up": Tier.AUTO, "ask": Tier.NOTIFY}
+AUTO = {"pay": Tier.AUTO, "look_up": Tier.AUTO, "ask": Tier.AUTO}
 TURN = calling(
     ("pay", {"amount": 10, "to": "ada"}, "c1"), ("look_up", {"query": "x"}, "c2")
 )
@@ -39,26 +39,26 @@ def unchanged(state: MessagesState) -> MessagesState:
     return state
 
 
-async def test_every_call_that_runs_unasked_tells_its_end(
+async def test_every_call_without_a_record_tells_its_end(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(NOTICED)
+    gateway = FakeGateway(AUTO)
     graph = build(gateway, effects.tools(), TURN, saver=memory)
 
     await runner.say(graph, "pay")
 
     end = end_of(gateway, "pay")
-    assert (end.notice, end.tool, end.tool_call_id) == ("nt_1.0", "pay", "c1")
+    assert (end.tool, end.tool_call_id) == ("pay", "c1")
     assert (end.ref.agent, end.ref.thread) == ("support", "thread-1")
     assert (end.result.ok, end.result.summary) == (True, "paid 10.0 to ada")
     assert "paid 10.0 to ada" in end.result.payload
-    assert end_of(gateway, "look_up").notice == ""
+    assert end_of(gateway, "look_up").result.ok
 
 
-async def test_a_noticed_call_that_fails_tells_so_and_fails_as_before(
+async def test_a_call_that_fails_tells_so_and_raises(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(NOTICED)
+    gateway = FakeGateway(AUTO)
     effects.inside = broken
     graph = build(gateway, effects.tools(), TURN, saver=memory)
 
@@ -70,27 +70,13 @@ async def test_a_noticed_call_that_fails_tells_so_and_fails_as_before(
     assert "RuntimeError" in end.result.summary
 
 
-async def test_a_call_without_a_notice_tells_that_it_failed(
-    runner: Runner, memory: InMemorySaver, effects: Effects
-) -> None:
-    gateway = FakeGateway({"pay": Tier.AUTO, "look_up": Tier.AUTO})
-    graph = build(gateway, effects.tools(), TURN, saver=memory)
-    effects.inside = broken
-
-    with pytest.raises(RuntimeError, match="no money"):
-        await runner.say(graph, "pay")
-
-    end = end_of(gateway, "pay")
-    assert (end.notice, end.result.ok, end.is_over) == ("", False, False)
-
-
-async def test_an_odd_error_of_a_noticed_call_can_be_told(
+async def test_an_odd_error_can_be_told(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
     def odd() -> None:
         raise RuntimeError("no file \ud800.txt")
 
-    gateway = FakeGateway(NOTICED)
+    gateway = FakeGateway(AUTO)
     effects.inside = odd
     graph = build(gateway, effects.tools(), TURN, saver=memory)
 
@@ -104,7 +90,7 @@ async def test_an_odd_error_of_a_noticed_call_can_be_told(
 async def test_a_gateway_that_is_gone_by_the_end_stops_nobody(
     runner: Runner, memory: InMemorySaver, effects: Effects
 ) -> None:
-    gateway = FakeGateway(NOTICED)
+    gateway = FakeGateway(AUTO)
     gateway.down.add("ended")
     graph = build(gateway, effects.tools(), TURN, saver=memory)
 
@@ -114,7 +100,7 @@ async def test_a_gateway_that_is_gone_by_the_end_stops_nobody(
     assert gateway.calls["ended"] == 2
 
 
-async def test_a_pause_inside_a_noticed_call_is_no_end(
+async def test_a_pause_inside_a_call_is_no_end(
     runner: Runner, memory: InMemorySaver
 ) -> None:
     @tool
@@ -122,7 +108,7 @@ async def test_a_pause_inside_a_noticed_call_is_no_end(
         """Ask somebody."""
         return f"said {interrupt('what?')}"
 
-    gateway = FakeGateway(NOTICED)
+    gateway = FakeGateway(AUTO)
     graph = build(gateway, [guarded(ask)], calling(("ask", {}, "c1")), saver=memory)
 
     await runner.say(graph, "ask")
@@ -141,7 +127,7 @@ async def test_a_tool_that_hands_over_to_a_graph_around_it_has_ended(
         """Hand over."""
         return Command(graph=Command.PARENT, goto="other")
 
-    gateway = FakeGateway({"hand_over": Tier.NOTIFY})
+    gateway = FakeGateway({"hand_over": Tier.AUTO})
     inner = build(gateway, [guarded(hand_over)], calling(("hand_over", {}, "c1")))
     outer: Any = StateGraph(MessagesState)
     outer.add_node("agent", inner)
@@ -157,7 +143,7 @@ async def test_a_tool_that_hands_over_to_a_graph_around_it_has_ended(
 async def test_a_step_of_a_plain_node_tells_its_end_too(
     runner: Runner, memory: InMemorySaver, *, is_broken: bool
 ) -> None:
-    gateway = FakeGateway({"wire": Tier.NOTIFY})
+    gateway = FakeGateway({"wire": Tier.AUTO})
 
     def wire(amount: int) -> str:
         if is_broken:
@@ -191,4 +177,4 @@ async def test_a_step_of_a_plain_node_tells_its_end_too(
         assert isinstance(state["outcome"], Approved)
 
     (end,) = gateway.ends
-    assert (end.notice, end.tool, end.result.ok) == ("nt_1.0", "wire", not is_broken)
+    assert (end.tool, end.result.ok) == ("wire", not is_broken)

@@ -1,4 +1,4 @@
-"""A notice in a real browser: seen, reported, and its tool stopped."""
+"""A notification in a real browser: seen, reported, and its tool stopped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from selenium.webdriver import Chrome
 
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack
-from tests.bot.listeners.test_notices import end
+from tests.bot.listeners.test_notifications import end
 from tests.browser.test_stories import words_on
 from tests.sandbox.page.screen import Screen
 from twokey.gateway.policy.load import load_policy
@@ -57,22 +57,22 @@ def plays(screen: Screen, gallery: Path) -> None:
     screen.click(".confirm-agree")
     words_on(screen, "The tool send_email", "Frozen by", "The tool is frozen")
     for name, size, scheme in (
-        ("notice-light", DESKTOP, "light"),
-        ("notice-dark", DESKTOP, "dark"),
-        ("notice-phone", PHONE, "light"),
-        ("notice-phone-dark", PHONE, "dark"),
+        ("notification-light", DESKTOP, "light"),
+        ("notification-dark", DESKTOP, "dark"),
+        ("notification-phone", PHONE, "light"),
+        ("notification-phone-dark", PHONE, "dark"),
     ):
         screen.size(*size, scheme=scheme)
         screen.open("U0BEN", CHANNEL)
         words_on(screen, "Reported by")
         screen.save(gallery / f"{name}.png")
-    pictures = list(gallery.glob("notice-*.png"))
+    pictures = list(gallery.glob("notification-*.png"))
     assert all(picture.stat().st_size > 10_000 for picture in pictures)
     assert len(pictures) == 4
     assert not screen.problems()
 
 
-async def test_a_notice_is_seen_reported_and_its_tool_stopped(
+async def test_a_notification_is_seen_reported_and_its_tool_stopped(
     chrome: Chrome, stack: Stack, gallery: Path
 ) -> None:
     mail = {"to": "kim@example.com", "subject": "Your refund", "key": "s3cret"}

@@ -1,0 +1,293 @@
+"""Show what an agent ran without review, as one small message that decides nothing.
+
+The calls stand as on a card: in boxes, redacted, nothing hidden. Buttons stop a tool
+and report the calls. Only a call in doubt asks people for something: what became of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import LiteralString
+
+from twokey.bot.blocks import (
+    Block,
+    Template,
+    actions,
+    button,
+    code,
+    confirm,
+    context,
+    joined,
+    label,
+    section,
+    template,
+    untrusted,
+)
+from twokey.bot.cards import buttons
+from twokey.bot.cards.approval import asked_by, metadata, reviewers
+from twokey.bot.cards.batch import call_box, call_room, title
+from twokey.bot.cards.fallbacks import of_card
+from twokey.bot.cards.frame import Frame, rows_of
+from twokey.bot.cards.listing import is_misleading, listing
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.refs import when, who
+from twokey.bot.cards.rich import box, stacked
+from twokey.bot.cards.states import BECAUSE, counted
+from twokey.bot.cards.stops import actor_ref
+from twokey.bot.ids import COMMAND, Action
+from twokey.bot.text import excerpt, fit
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval, Item, Remark
+from twokey.gateway.protocol.states import ItemState
+
+_REMARKS = 3
+_AGENT = 60
+_TOOL = 40
+_OTHERS = 400
+_REMARK = 300
+_NOTE = 80
+_IN_THREAD = 1_500
+_MANY = 2_000
+
+_S = ItemState
+_RUNS: LiteralString = "🔔 *Runs without review*"
+_HEADS: dict[ItemState, LiteralString] = {
+    _S.EXECUTED: "🔔 *Ran without review*",
+    _S.FAILED: "🔔 *Ran without review, and failed*",
+    _S.IN_DOUBT: "🔔 *Started without review. Did it run? Please check*",
+    _S.LAPSED: "🔔 *Needed no review, and did not run*",
+}
+_ENDS: dict[ItemState, LiteralString] = {
+    _S.AUTHORIZED: "🔄 Cleared {at}, not started yet.",
+    _S.EXECUTING: "🔄 Started {at}, no result yet.",
+    _S.EXECUTED: "✅ Done {at}.",
+    _S.FAILED: "❌ Failed {at}.",
+    _S.IN_DOUBT: (
+        "❓ In doubt since {at}: the worker stopped while this ran. Its agent does not "
+        "wait. Please check, then say below."
+    ),
+    _S.LAPSED: "⌛ Did not run: it ended {at}.",
+}
+_STARTED: dict[ItemState, LiteralString] = {
+    _S.AUTHORIZED: "⏸ Paused {at}: something inside it waits.",
+    _S.LAPSED: "⌛ Ended {at}. It had been started, and does not go on.",
+}
+"""The same of a call that was started before it came there."""
+
+_RESTORED: LiteralString = (
+    "❓ In doubt since {at}: its record was restored from an older copy, so it may "
+    "have run. Please check, then say below."
+)
+
+
+def notification(approval: Approval, *, key: bytes, team: str, now_ms: int) -> Message:
+    """Return the message about calls that the policy let run, as they stand.
+
+    Args:
+        approval: the record.
+        key: the bot's sealing key.
+        team: the workspace in which it is posted.
+        now_ms: the time, in Unix milliseconds.
+    """
+    frame = Frame(approval=approval, key=key, team=team, now_ms=now_ms)
+    blocks = [
+        section(_head(approval), block_id=frame.block_id("head")),
+        _origin(frame),
+        *reviewers(frame),
+        *(block for item in rows_of(approval) for block in _row(frame, item)),
+        *_others(frame),
+        *_remarks(frame),
+        *_buttons(frame),
+    ]
+    return Message(tuple(blocks), of_card(approval), metadata(approval))
+
+
+def plain_notification(approval: Approval) -> Message:
+    """Return a message about calls that Slack does not take as they should be."""
+    said = template(
+        "🔔 Calls ran without review that cannot be displayed: {id}.",
+        id=code(approval.id),
+    )
+    return Message((section(said),), of_card(approval), metadata(approval))
+
+
+def report_line(event: Event) -> Message:
+    """Return the line under a notification about a report."""
+    blocks = [section(template("⚠️ Reported by {who}.", who=actor_ref(event.actor)))]
+    if event.reason:
+        text = excerpt(event.reason, _IN_THREAD).text
+        blocks.append(stacked(box(text), block_id=f"report:{event.seq}"))
+    return Message(tuple(blocks), "Somebody reported a call that ran without review.")
+
+
+def many_ran(events: Sequence[Event], *, command: str = COMMAND) -> Message:
+    """Return the message about calls that came too fast for a message each.
+
+    Args:
+        events: those of their approvals.
+        command: the slash command that the app has.
+    """
+    ran = [event for event in events if event.name is EventName.ITEM_AUTHORIZED]
+    failed = sum(event.name is EventName.ITEM_FAILED for event in events)
+    counts = Counter((event.tool, event.agent) for event in ran)
+    lines = [
+        f"{n} of {fit(tool, _NOTE)} ({fit(agent, _AGENT)})"
+        for (tool, agent), n in counts.most_common()
+    ]
+    said = template(
+        "🔔 *{n} more calls without review*, too many at once for a message each. "
+        "{failed} of them failed so far.",
+        n=len(ran),
+        failed=failed,
+    )
+    text = excerpt("\n".join(lines), _MANY).text
+    stop = label(f"{command} freeze tool NAME")
+    return Message(
+        (
+            section(said),
+            stacked(box(text), block_id=f"many:{events[0].seq}"),
+            context(template("To stop a tool, write:"), stop),
+        ),
+        f"{len(ran)} more calls ran without review.",
+    )
+
+
+def _head(approval: Approval) -> Template:
+    if not approval.is_batch:
+        return template(_HEADS.get(approval.items[0].state, _RUNS))
+    return template("🔔 *{n} calls without review*", n=len(approval.items))
+
+
+def _origin(frame: Frame) -> Block:
+    approval = frame.approval
+    return context(
+        *asked_by(approval),
+        *([label(counted(approval))] if approval.is_batch else []),
+        template("{id}", id=code(approval.id)),
+        block_id=frame.block_id("origin"),
+    )
+
+
+def _row(frame: Frame, item: Item) -> list[Block]:
+    room = call_room(frame.approval, item)
+    shown = listing(item.tool, item.args, item.redact, room=room)
+    told = [_standing(item, frame.approval)]
+    if not shown.is_complete:
+        part = template(
+            "Showing {shown} of {total} characters.",
+            shown=shown.shown,
+            total=shown.total,
+        )
+        told.append(part)
+    if is_misleading(item):
+        told.append(template("⚠️ *Hidden or look-alike characters* are in it."))
+    why = " · ".join(item.reasons)
+    reasons = [untrusted(fit(why, _NOTE))] if why else []
+    ended = [label(fit(item.revoked.reason, _NOTE))] if item.revoked else []
+    offered = buttons.decisions(frame, item, is_shown_whole=shown.is_complete)
+    name = frame.block_id(f"{item.index}.actions")
+    return [
+        *title(frame, item),
+        call_box(frame, item, shown),
+        context(
+            joined(" ", told),
+            template(BECAUSE[item.tier]),
+            *reasons,
+            *ended,
+            block_id=frame.block_id(f"{item.index}.state"),
+        ),
+        *([actions(*offered, block_id=name)] if offered else []),
+    ]
+
+
+def _standing(item: Item, approval: Approval) -> Template:
+    said = _ENDS[item.state]
+    if item.is_restored and item.state is _S.IN_DOUBT:
+        said = _RESTORED
+    elif item.fence:
+        said = _STARTED.get(item.state, said)
+    return template(said, at=when(item.changed_at_ms or approval.created_at_ms))
+
+
+def _others(frame: Frame) -> list[Block]:
+    listed = {item.index for item in rows_of(frame.approval)}
+    others = [item for item in frame.approval.items if item.index not in listed]
+    if not others:
+        return []
+    more = template("*And {n} more calls* that are not shown:", n=len(others))
+    tools = Counter(item.tool for item in others)
+    text = "\n".join(f"{n} of {fit(tool, _NOTE)}" for tool, n in tools.most_common())
+    return [
+        section(more, block_id=frame.block_id("others")),
+        stacked(
+            box(excerpt(text, _OTHERS).text), block_id=frame.block_id("others.list")
+        ),
+        actions(
+            buttons.view_call(frame, others[0]), block_id=frame.block_id("others.view")
+        ),
+    ]
+
+
+def _remarks(frame: Frame) -> list[Block]:
+    remarks = frame.approval.remarks
+    blocks = [
+        block
+        for place, remark in enumerate(remarks[-_REMARKS:])
+        for block in _remark(frame, place, remark)
+    ]
+    more = len(remarks) - _REMARKS
+    if more > 0:
+        said = template("Reports before that: {more}.", more=more)
+        blocks.append(context(said, block_id=frame.block_id("remarks")))
+    return blocks
+
+
+def _remark(frame: Frame, place: int, remark: Remark) -> list[Block]:
+    by = template(
+        "⚠️ *Reported* by {who} {at}.", who=who(remark.by), at=when(remark.at_ms)
+    )
+    blocks = [section(by, block_id=frame.block_id(f"remark.{place}"))]
+    if remark.text:
+        text = box(excerpt(remark.text, _REMARK).text)
+        blocks.append(stacked(text, block_id=frame.block_id(f"remark.{place}.text")))
+    return blocks
+
+
+def _buttons(frame: Frame) -> list[Block]:
+    """Return a button for each tool that is shown, and one to report the calls.
+
+    Slack takes an action once in a block, so each tool has a block of its own.
+    """
+    shown = rows_of(frame.approval)
+    first = {item.tool: item for item in reversed(shown)}
+    tools = [item for item in shown if first[item.tool] is item]
+    rows = [[_freeze(frame, item, is_only=len(tools) == 1)] for item in tools]
+    rows[-1].append(
+        button(
+            Action.REPORT,
+            label("Report"),
+            value=frame.value(None, Action.REPORT),
+            accessibility_label=label("Report that something is wrong with this"),
+        )
+    )
+    return [
+        actions(*row, block_id=frame.block_id(f"actions.{place}"))
+        for place, row in enumerate(rows)
+    ]
+
+
+def _freeze(frame: Frame, item: Item, *, is_only: bool) -> Block:
+    named = untrusted(f"Freeze {fit(item.tool, _TOOL)}")
+    return button(
+        Action.FREEZE_TOOL,
+        label("Freeze tool") if is_only else named,
+        value=frame.value(item.index, Action.FREEZE_TOOL),
+        accessibility_label=label(f"Freeze the tool of call {item.index + 1}"),
+        confirm=confirm(
+            label("Freeze this tool?"),
+            label("No agent can start it until somebody lifts that."),
+            yes=label("Freeze"),
+            no=label("Back"),
+        ),
+    )

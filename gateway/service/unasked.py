@@ -1,0 +1,97 @@
+"""Let calls run once that have no record, and count those that fail.
+
+These are the calls of tier ``auto``. All others are items of an approval.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.policy.evaluate import is_idempotent
+from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol import digest
+from twokey.gateway.protocol.wire import CallBegun, CallEnd, CallMark, TurnRef
+from twokey.gateway.service.rejudging import KeptVerdicts
+from twokey.gateway.store.failures import count_failure
+from twokey.gateway.store.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+class UnaskedService:
+    """Calls without a record.
+
+    Args:
+        store: where everything is kept.
+        tenant: whose calls these are.
+        policy: returns the policy in force now.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        tenant: str = "default",
+        policy: Callable[[], Policy],
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._tenant = tenant
+        self._keys = store.keys_of_tenant(tenant)
+
+    async def mark(self, mark: CallMark) -> CallBegun:
+        """Say whether a call may run unasked, or note what happens to it.
+
+        Raises:
+            LeaseLost: the thread is run by somebody else now.
+        """
+        calls, turn_key = self._store.unasked, self._turn_key(mark.ref)
+        if mark.verb == "enter":
+            await calls.enter(self._keys, turn_key, mark.tool_call_id)
+        elif mark.verb == "give_back":
+            await calls.give_back(self._keys, turn_key, mark.tool_call_id)
+        else:
+            agent, tool = mark.ref.agent, mark.tool
+            repeats = is_idempotent(self._policy(), agent=agent, tool=tool)
+            begun = await calls.begin(
+                self._keys, turn_key, mark.tool_call_id, repeats=repeats
+            )
+            if begun.word == "cut_off":
+                logger.warning("call.cut_off agent=%s tool=%s", agent, tool)
+            return CallBegun(may_run=begun.word == "run", result=begun.result)
+        return CallBegun()
+
+    async def ended(self, end: CallEnd) -> None:
+        """Keep how a call ended, and count a failure once."""
+        calls, turn_key = self._store.unasked, self._turn_key(end.ref)
+        if end.is_over:
+            await calls.end(self._keys, turn_key, end.tool_call_id, end.result)
+        else:
+            await calls.give_back(self._keys, turn_key, end.tool_call_id)
+        if end.result.ok:
+            return
+        ref = end.ref
+        body = await self._store.attention.verdicts(self._keys, turn_key)
+        verdicts = KeptVerdicts.read(body).verdicts if body else ()
+        told = (end.tool, end.tool_call_id)
+        if not any(
+            one.runs_unclaimed and (one.tool, one.tool_call_id) == told
+            for one in verdicts
+        ):
+            logger.warning("call.unknown_failure agent=%s", ref.agent)
+            return
+        event = Event(
+            name=EventName.CALL_FAILED,
+            tenant=self._tenant,
+            agent=ref.agent,
+            thread=ref.thread,
+            outer=ref.outer,
+            tool=end.tool,
+        )
+        name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
+        await count_failure(self._store.conn, self._keys, name, event)
+
+    def _turn_key(self, ref: TurnRef) -> str:
+        return digest.turn_key(tenant=self._tenant, **ref.names)

@@ -1,0 +1,273 @@
+"""A call that the policy let run is claimed, run and finished, and pauses nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from langchain_core.messages import HumanMessage, ToolMessage
+from langchain_core.tools import tool
+from langgraph.checkpoint.memory import InMemorySaver
+from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.types import Command, interrupt
+
+from tests.agent.agent_runner import CONFIG, Effects, Runner, build, by_call
+from tests.agent.fake_gateway import FakeGateway
+from tests.agent.test_require_approval import State
+from twokey.agent import Approved, Unsure, grant, guarded, tool_messages
+from twokey.agent.messages import ITEM_KEY, SETTLED_KEY
+from twokey.agent.require_approval import (
+    Outcome,
+    arequire_approval,
+    require_approval,
+)
+from twokey.agent.scripted_model import calling
+from twokey.gateway.errors import ThreadUnavailable
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+
+NOTIFIED = {"pay": Tier.NOTIFY, "ask": Tier.NOTIFY, "look_up": Tier.AUTO}
+PAY = calling(("pay", {"amount": 10, "to": "ada"}, "c1"))
+
+
+def broken() -> None:
+    raise RuntimeError("no money")
+
+
+def unchanged(state: MessagesState) -> MessagesState:
+    return state
+
+
+def wiring(
+    gateway: FakeGateway, wire: Callable[[int], Any], saver: InMemorySaver, *, a: bool
+) -> Any:
+    """Return a graph of one plain node that wires money."""
+
+    async def awire(amount: int) -> Any:
+        return wire(amount)
+
+    def node(state: State) -> State:
+        given: Any = {"run": wire, "gateway": gateway}
+        return {**state, "outcome": require_approval("wire", {"amount": 1}, **given)}
+
+    async def anode(state: State) -> State:
+        given: Any = {"run": awire, "gateway": gateway}
+        outcome: Outcome[Any] = await arequire_approval("wire", {"amount": 1}, **given)
+        return {**state, "outcome": outcome}
+
+    flow: Any = StateGraph(State)
+    flow.add_node("node", anode if a else node)
+    flow.add_edge(START, "node")
+    return flow.compile(checkpointer=saver)
+
+
+async def test_it_runs_under_a_claim_without_a_pause(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(NOTIFIED)
+    graph = build(gateway, effects.tools(), PAY, saver=memory)
+
+    state = await runner.say(graph, "pay")
+
+    item = gateway.only()
+    answer = by_call(state)["c1"]
+    assert answer.text == "paid 10.0 to ada"
+    assert answer.additional_kwargs[ITEM_KEY] == item.id
+    assert (item.state, item.fence) == (ItemState.EXECUTED, 1)
+    assert item.result is not None
+    assert "paid 10.0 to ada" in item.result.summary
+    assert [gateway.calls[name] for name in ("claim", "begin", "ended")] == [1, 0, 0]
+
+
+async def test_the_tool_has_the_grant_of_its_item(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    seen: list[str] = []
+
+    @tool
+    def ask() -> str:
+        """Ask."""
+        seen.append(grant().item_id)
+        return "asked"
+
+    gateway = FakeGateway(NOTIFIED)
+    graph = build(gateway, [guarded(ask)], calling(("ask", {}, "c1")), saver=memory)
+
+    await runner.say(graph, "ask")
+
+    assert seen == [gateway.only().id]
+
+
+async def test_a_failure_is_recorded_and_told_to_the_model(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(NOTIFIED)
+    effects.inside = broken
+    graph = build(gateway, effects.tools(), PAY, saver=memory)
+
+    state = await runner.say(graph, "pay")
+
+    answer = by_call(state)["c1"]
+    assert answer.status == "error"
+    assert "RuntimeError" in answer.text
+    assert gateway.only().state is ItemState.FAILED
+
+
+async def test_a_claim_that_is_refused_runs_nothing(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(NOTIFIED)
+    gateway.down.add("forbid claim")
+    graph = build(gateway, effects.tools(), PAY, saver=memory)
+
+    state = await runner.say(graph, "pay")
+
+    assert "not allowed" in by_call(state)["c1"].text
+    assert effects.paid == []
+
+
+async def test_without_an_answer_of_the_gateway_nothing_runs(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(NOTIFIED)
+    gateway.down.add("claim")
+    graph = build(gateway, effects.tools(), PAY, saver=memory)
+
+    with pytest.raises(ThreadUnavailable):
+        await runner.say(graph, "pay")
+
+    assert effects.paid == []
+
+
+async def test_a_cut_off_call_is_told_of_and_the_agent_goes_on(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(NOTIFIED)
+
+    def lose() -> None:
+        item = gateway.only()
+        if item.state is ItemState.AUTHORIZED:
+            gateway.claim_and_die(item)
+
+    gateway.before["claim"] = lose
+    graph = build(gateway, effects.tools(), PAY, saver=memory)
+
+    state = await runner.say(graph, "pay")
+
+    answer = by_call(state)["c1"]
+    assert answer.text == tool_messages.CUT_OFF
+    assert answer.additional_kwargs[SETTLED_KEY]
+    assert effects.paid == []
+    assert gateway.only().state is ItemState.IN_DOUBT
+
+
+async def test_what_ran_before_is_given_back(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(NOTIFIED)
+    graph = build(gateway, effects.tools(), PAY, saver=memory)
+    await runner.say(graph, "pay")
+    history = [one async for one in graph.aget_state_history(CONFIG)]
+    before = next(one for one in history if one.next == ("tools",))
+
+    state = await runner.run(graph, None, before.config)
+
+    assert by_call(state)["c1"].text == "paid 10.0 to ada"
+    assert len(effects.paid) == 1
+
+
+async def test_a_pause_inside_gives_the_claim_back(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    @tool
+    def ask() -> str:
+        """Ask somebody."""
+        return f"said {interrupt('what?')}"
+
+    gateway = FakeGateway(NOTIFIED)
+    graph = build(gateway, [guarded(ask)], calling(("ask", {}, "c1")), saver=memory)
+
+    await runner.say(graph, "ask")
+    paused = gateway.only().state
+    state = await runner.run(graph, Command(resume="yes"), CONFIG)
+
+    assert paused is ItemState.AUTHORIZED
+    assert by_call(state)["c1"].text == "said yes"
+    assert gateway.only().state is ItemState.EXECUTED
+
+
+async def test_a_tool_that_hands_over_to_a_graph_around_it_has_ended(
+    memory: InMemorySaver,
+) -> None:
+    @tool
+    def hand_over() -> Command[Any]:
+        """Hand over."""
+        return Command(graph=Command.PARENT, goto="other")
+
+    gateway = FakeGateway({"hand_over": Tier.NOTIFY})
+    inner = build(gateway, [guarded(hand_over)], calling(("hand_over", {}, "c1")))
+    outer: Any = StateGraph(MessagesState)
+    outer.add_node("agent", inner)
+    outer.add_node("other", unchanged)
+    outer.add_edge(START, "agent")
+
+    await Runner(is_async=True).say(outer.compile(checkpointer=memory), "go")
+
+    assert gateway.only().state is ItemState.EXECUTED
+
+
+async def test_a_turn_that_moved_on_gets_its_result_back(
+    runner: Runner, memory: InMemorySaver, effects: Effects
+) -> None:
+    gateway = FakeGateway(NOTIFIED)
+    graph = build(gateway, effects.tools(), PAY, saver=memory)
+    await runner.say(graph, "pay")
+    messages = (await graph.aget_state(CONFIG)).values["messages"]
+    made = next(one for one in messages if isinstance(one, ToolMessage))
+    guess = made.model_copy(update={"content": "?", "additional_kwargs": {}})
+    await graph.aupdate_state(CONFIG, {"messages": [guess]})
+
+    state = await runner.run(graph, {"messages": [HumanMessage("go on")]}, CONFIG)
+
+    assert by_call(state)["c1"].text == "paid 10.0 to ada"
+
+
+@pytest.mark.parametrize("is_broken", [False, True])
+async def test_a_step_of_a_plain_node_runs_under_a_claim_too(
+    runner: Runner, memory: InMemorySaver, *, is_broken: bool
+) -> None:
+    gateway = FakeGateway({"wire": Tier.NOTIFY})
+
+    def wire(amount: int) -> str:
+        if is_broken:
+            broken()
+        return f"wired {amount}"
+
+    graph = wiring(gateway, wire, memory, a=runner.is_async)
+
+    state = await runner.run(graph, {"amount": 1})
+
+    expected = Unsure if is_broken else Approved
+    assert isinstance(state["outcome"], expected)
+    ended = ItemState.FAILED if is_broken else ItemState.EXECUTED
+    assert gateway.only().state is ended
+
+
+async def test_a_step_that_was_cut_off_is_unsure(
+    runner: Runner, memory: InMemorySaver
+) -> None:
+    gateway = FakeGateway({"wire": Tier.NOTIFY})
+    ran: list[int] = []
+
+    gateway.before["claim"] = lambda: gateway.claim_and_die(gateway.only())
+
+    def wire(amount: int) -> None:
+        ran.append(amount)
+
+    graph = wiring(gateway, wire, memory, a=runner.is_async)
+
+    state = await runner.run(graph, {"amount": 1})
+
+    assert state["outcome"] == Unsure(tool_messages.CUT_OFF)
+    assert ran == []

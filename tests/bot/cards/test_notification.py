@@ -1,0 +1,189 @@
+"""A notification reads as in the text files, fits, and interprets nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+from tests.bot.markup_audit import assert_tame
+from tests.bot.readable import readable
+from tests.bot.samples import ANA, BEN, KEY, KIM, NOW, TEAM, an_approval, an_item
+from tests.bot.snapshots import assert_same
+from tests.bot.strategies import hostile
+from tests.levels import examples
+from twokey.bot.cards.frame import MAX_ROWS
+from twokey.bot.cards.message import Message
+from twokey.bot.cards.notification import (
+    many_ran,
+    notification,
+    plain_notification,
+    report_line,
+)
+from twokey.bot.ids import CARD_EVENT
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.record import Approval, Item, Remark
+from twokey.gateway.protocol.records import Person, Result
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.tiers import Tier
+from twokey.sandbox.blockkit import validate_message
+
+FOLDER = Path(__file__).parent / "snapshots"
+S = ItemState
+LISTED = "The policy lists this tool as notify."
+
+
+def a_call(index: int = 0, tool: str = "post_notice", **changes: Any) -> Item:
+    """Return a call that the policy let run, and that runs."""
+    args = changes.pop("args", {"text": "We are open again."})
+    listed: dict[str, Any] = {
+        "tier": Tier.NOTIFY,
+        "reasons": (LISTED,),
+        "state": S.EXECUTING,
+    }
+    fields: dict[str, Any] = {**listed, "fence": 1, **changes}
+    return an_item(args, tool=tool, index=index, **fields)
+
+
+def a_message(*calls: Item, **changes: Any) -> Approval:
+    asked = {"requester": KIM, "channel": "C0APPROVALS", "says": ""}
+    return an_approval(*(calls or (a_call(),)), **{**asked, **changes})
+
+
+def ended(call: Item, state: ItemState, summary: str = "done") -> Item:
+    result = Result(ok=state is S.EXECUTED, summary=summary)
+    return call.with_(state=state, changed_at_ms=NOW + 60_000, result=result)
+
+
+MESSAGES = {
+    "notification_cleared": a_message(
+        a_call(state=S.AUTHORIZED, fence=0), requester=None
+    ),
+    "notification_started": a_message(requester=None),
+    "notification_done": a_message(
+        ended(a_call(description="Post the opening hours"), S.EXECUTED)
+    ),
+    "notification_failed": a_message(ended(a_call(), S.FAILED, "503")),
+    "notification_in_doubt": a_message(
+        a_call(state=S.IN_DOUBT, changed_at_ms=NOW + 60_000)
+    ),
+    "notification_lapsed": a_message(
+        a_call(state=S.LAPSED, fence=0, changed_at_ms=NOW + 60_000)
+    ),
+    "notification_of_seven": a_message(
+        ended(a_call(0), S.EXECUTED),
+        a_call(1, "send_email", args={"body": "abc " * 2_000, "key": "s3cret"}),
+        *(a_call(index) for index in range(2, 7)),
+    ),
+    "notification_reported": a_message(
+        remarks=tuple(
+            Remark(by=by, text=text, at_ms=NOW + 60_000)
+            for by, text in ((KIM, ""), (ANA, "*who* asked?"), (BEN, ""), (KIM, "x"))
+        )
+    ),
+}
+
+
+def shown(approval: Approval) -> Message:
+    return notification(approval, key=KEY, team=TEAM, now_ms=NOW)
+
+
+@pytest.mark.parametrize("name", MESSAGES)
+def test_a_notification_reads_as_written_down(name: str) -> None:
+    message = shown(MESSAGES[name])
+
+    assert_same(FOLDER, name, readable(message.blocks, message.text))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("state", [ItemState.FAILED, ItemState.IN_DOUBT])
+@pytest.mark.parametrize("filler", ["x", "\u200b", "\u0430b "])
+@pytest.mark.parametrize("count", [1, 2, MAX_ROWS, MAX_ROWS + 90])
+def test_the_fullest_notification_is_still_accepted(
+    count: int, filler: str, state: ItemState
+) -> None:
+    long = filler * 2_000
+    calls = [
+        ended(
+            a_call(
+                index,
+                f"{index}{long}"[:200],
+                args={"a": long, "b": [long]},
+                description=long,
+                reasons=(long, long),
+            ),
+            state,
+            long,
+        )
+        for index in range(count)
+    ]
+    somebody = Person(team=TEAM, user="U" + "0" * 29)
+    remarks = [Remark(by=somebody, text=long, at_ms=NOW) for _ in range(9)]
+    approval = a_message(
+        *calls, agent=long, requester=somebody, remarks=tuple(remarks), rev=9
+    )
+
+    message = shown(approval)
+
+    problems = validate_message([*message.blocks], message.text, update=True)
+    assert [str(problem) for problem in problems] == []
+
+
+@settings(
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+@given(hostile, hostile)
+def test_no_text_of_a_stranger_is_interpreted(text: str, name: str) -> None:
+    event = Event(
+        name=EventName.APPROVAL_REPORTED,
+        tenant="acme",
+        reason=text,
+        actor=f"{TEAM}/U0ANA",
+    )
+    ran = event.with_(name=EventName.ITEM_AUTHORIZED, tool=name, agent=text)
+    call = a_call(0, name or "t", args={name: text}, description=text)
+    approval = a_message(
+        ended(call, S.FAILED, text),
+        a_call(1),
+        agent=text,
+        remarks=(Remark(by=ANA, text=text, at_ms=NOW),),
+    )
+
+    for message in (
+        shown(approval),
+        plain_notification(approval),
+        report_line(event),
+        many_ran([ran, ran]),
+    ):
+        problems = validate_message([*message.blocks], message.text, update=True)
+        assert [str(problem) for problem in problems] == []
+        assert_tame(message.blocks, message.text)
+
+
+def test_metadata_holds_ids_only() -> None:
+    approval = a_message()
+
+    message = shown(approval)
+
+    assert message.metadata == {
+        "event_type": CARD_EVENT,
+        "event_payload": {"approval": approval.id, "version": 1, "rev": approval.rev},
+    }
+
+
+def test_many_calls_are_counted_by_tool_and_agent() -> None:
+    ran = Event(name=EventName.ITEM_AUTHORIZED, tenant="acme", agent="a", tool="post")
+    events = [ran, ran, ran.with_(agent="b"), ran.with_(name=EventName.ITEM_FAILED)]
+
+    message = many_ran(events)
+
+    assert readable(message.blocks) == (
+        "m:🔔 *3 more calls without review*, too many at once for a message each. "
+        "1 of them failed so far.\n"
+        "+--\n| 2 of post (a)\n| 1 of post (b)\n+--\n"
+        "~ m:To stop a tool, write: | /approvals freeze tool NAME\n"
+    )

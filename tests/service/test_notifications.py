@@ -1,0 +1,422 @@
+"""A call of tier notify is an approval that the policy decided as it opened."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.lifetimes import listed
+from tests.service.harness import (
+    ANA,
+    DAN,
+    POLICY,
+    ServiceHarness,
+    claim_of,
+    person,
+)
+from twokey.gateway.approvals.decisions import (
+    Approve,
+    Forbidden,
+    Reconcile,
+    Settled,
+    Stale,
+)
+from twokey.gateway.approvals.events import BY_POLICY, Event, EventName
+from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.policy.load import load_policy
+from twokey.gateway.protocol.records import Result, RunRef
+from twokey.gateway.protocol.states import ItemState
+from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import (
+    Claimed,
+    ClaimRequest,
+    Done,
+    InDoubt,
+    Refused,
+    TurnRef,
+    Verdict,
+    VerdictKind,
+)
+from twokey.gateway.service.pending_calls import PendingCalls
+from twokey.gateway.service.reviews import ReviewService
+from twokey.gateway.store.connection import text
+from twokey.gateway.store.freezes import Scope, ScopeKind
+from twokey.gateway.store.outbox import audit_entries
+from twokey.gateway.store.store import Store
+
+NOTIFYING = (
+    POLICY
+    + """
+  post: {tier: notify, redact: [args.key], description: "Post {args.text}"}
+  tell: {tier: notify, channel: C0OTHER}
+  ping: {tier: notify, idempotent: true}
+"""
+)
+KIM = person("U0KIM")
+CALL: tuple[str, JsonObject] = ("post", {"text": "a"})
+
+
+@pytest.fixture
+def harness(store: Store) -> ServiceHarness:
+    return ServiceHarness(store, load_policy(NOTIFYING, "policy.yml"))
+
+
+async def told(harness: ServiceHarness, *names: EventName) -> list[Event]:
+    keys = harness.store.keys_of_tenant("default")
+    return [e for e in await audit_entries(harness.store.conn, keys) if e.name in names]
+
+
+async def submitted(
+    harness: ServiceHarness, call: tuple[str, JsonObject] = CALL
+) -> tuple[Verdict, ClaimRequest]:
+    ref, (verdict,) = await harness.submit(call)
+    return verdict, claim_of(ref, verdict)
+
+
+async def claimed(harness: ServiceHarness, request: ClaimRequest) -> Claimed:
+    reply = await harness.agents.claim(request)
+    assert isinstance(reply, Claimed)
+    return reply
+
+
+async def in_doubt(harness: ServiceHarness) -> tuple[Verdict, ClaimRequest]:
+    """Return a call whose owner died while it ran."""
+    verdict, request = await submitted(harness)
+    await claimed(harness, request)
+    await harness.owner_dies(verdict.item_id)
+    await harness.sweeper.sweep()
+    return verdict, request
+
+
+async def test_the_calls_of_a_turn_share_an_approval_in_each_channel(
+    harness: ServiceHarness,
+) -> None:
+    _, (look, post, other, again, hold) = await harness.submit(
+        ("look_up_order", {}),
+        ("post", {"text": "a", "key": "k"}),
+        ("tell", {}),
+        ("post", {"text": "b"}),
+        ("send_email", {}),
+    )
+
+    first = await harness.approval(post.item_id)
+    second = await harness.approval(other.item_id)
+
+    assert (look.item_id, hold.kind) == ("", VerdictKind.HOLD)
+    assert again.item_id == f"{first.id}.1"
+    assert first.id not in hold.item_id
+    assert [item.args for item in first.items] == [
+        {"text": "a", "key": "k"},
+        {"text": "b"},
+    ]
+    assert (first.channel, second.channel) == ("C0APPROVALS", "C0OTHER")
+    assert (first.requester, first.items[0].redact) == (DAN, ("args.key",))
+    assert first.items[0].description == "Post a"
+
+
+async def test_many_calls_of_a_turn_are_one_notification(
+    harness: ServiceHarness,
+) -> None:
+    _, verdicts = await harness.submit(*[CALL] * 9)
+
+    approval = await harness.approval(verdicts[0].item_id)
+
+    assert len(approval.items) == 9
+
+
+async def test_it_opens_authorized_by_the_policy_with_its_reasons(
+    harness: ServiceHarness,
+) -> None:
+    verdict, _ = await submitted(harness)
+
+    approval = await harness.approval(verdict.item_id)
+
+    item = approval.items[0]
+    assert (verdict.kind, verdict.tier) == (VerdictKind.RUN, Tier.NOTIFY)
+    assert (item.state, approval.state) == (
+        ItemState.AUTHORIZED,
+        ApprovalState.SETTLED,
+    )
+    assert item.votes == ()
+    assert item.settlement is None
+    (event,) = await told(harness, EventName.ITEM_AUTHORIZED)
+    assert (event.actor, event.item) == (BY_POLICY, item.id)
+    assert event.policy_digest == harness.policy.digest
+    assert event.reason == "The policy lists this tool as notify."
+    assert (event.action_hash, item.changed_at_ms) == (item.action_hash, event.at_ms)
+
+
+async def test_a_turn_that_is_submitted_again_opens_nothing_more(
+    harness: ServiceHarness,
+) -> None:
+    _, first = await harness.submit(CALL, message_id="m")
+
+    _, second = await harness.submit(CALL, message_id="m")
+
+    assert second == first
+    assert len(await told(harness, EventName.APPROVAL_OPENED)) == 1
+
+
+async def test_a_call_that_needs_no_record_has_none(harness: ServiceHarness) -> None:
+    await harness.submit(("drop_table", {}), ("look_up_order", {}))
+
+    names = await harness.store.conn.command("KEYS", "*:a:ap_*")
+
+    assert listed(names) == []
+
+
+@pytest.mark.parametrize("ok", [True, False])
+async def test_it_runs_once_and_its_end_is_kept(
+    harness: ServiceHarness, *, ok: bool
+) -> None:
+    verdict, request = await submitted(harness)
+    claim = await claimed(harness, request)
+
+    await harness.agents.finish(verdict.item_id, claim.fence, Result(ok=ok))
+
+    item = await harness.item(verdict.item_id)
+    assert item.state is (ItemState.EXECUTED if ok else ItemState.FAILED)
+    again = await harness.agents.claim(request.with_(owner="other"))
+    assert isinstance(again, Done)
+    assert again.result.ok is ok
+
+
+@pytest.mark.parametrize("tool", ["tell", "ping"])
+async def test_a_failure_is_no_question_to_people_whatever_the_policy_asks(
+    harness: ServiceHarness, tool: str
+) -> None:
+    asking = NOTIFYING.replace("{tier: notify, ", "{tier: notify, on_failure: ask, ")
+    harness.policy = load_policy(asking, "policy.yml")
+    verdict, request = await submitted(harness, (tool, {}))
+    claim = await claimed(harness, request)
+
+    await harness.agents.finish(verdict.item_id, claim.fence, Result(ok=False))
+
+    assert not claim.asks_on_failure
+    assert (await harness.item(verdict.item_id)).state is ItemState.FAILED
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"item_id": "ap_s0_" + "0" * 32 + ".0"},
+        {"item_id": "junk"},
+        {"tool": "tell"},
+        {"tool_call_id": "c1"},
+        {"ref": TurnRef(agent="support", thread="other", message_id="m0")},
+        {"ref": TurnRef(agent="billing", thread="t1", message_id="m0")},
+    ],
+    ids=str,
+)
+async def test_another_call_does_not_run_by_it(
+    harness: ServiceHarness, changes: dict[str, object]
+) -> None:
+    verdict, request = await submitted(harness)
+
+    reply = await harness.agents.claim(request.with_(**changes))
+
+    assert isinstance(reply, Refused)
+    assert (await harness.item(verdict.item_id)).state is ItemState.AUTHORIZED
+
+
+async def test_nobody_is_asked_and_it_waits_in_no_queue(
+    harness: ServiceHarness,
+) -> None:
+    verdict, _ = await submitted(harness)
+    keys = harness.store.keys_of_tenant("default")
+
+    asked = await harness.store.conn.together(
+        ["ZCARD", keys.asked("default", "support")],
+        ["ZCARD", keys.waiting("default", "support")],
+        ["ZCARD", keys.undrawn("default")],
+    )
+    waiting = await harness.reviews.waiting()
+    calls = PendingCalls(harness.store, harness.agents, tenant="default")
+    outcome = await harness.reviews.decide(await harness.click(verdict), Approve(), ANA)
+
+    assert asked == [0, 0, 0]
+    assert waiting == []
+    assert await calls.of(RunRef(agent="support", thread="t1")) == ()
+    assert isinstance(outcome, Stale)
+
+
+async def test_a_call_that_nobody_starts_lapses_by_itself(
+    harness: ServiceHarness,
+) -> None:
+    verdict, request = await submitted(harness)
+    await harness.lapsed(verdict.item_id)
+
+    await harness.sweeper.sweep()
+
+    assert (await harness.item(verdict.item_id)).state is ItemState.LAPSED
+    assert isinstance(await harness.agents.claim(request), Refused)
+
+
+async def test_a_call_that_nobody_started_ends_when_its_thread_moves_on(
+    harness: ServiceHarness,
+) -> None:
+    verdict, _ = await submitted(harness)
+
+    await harness.submit(("look_up_order", {}))
+
+    assert (await harness.item(verdict.item_id)).state is ItemState.LAPSED
+
+
+async def test_a_cut_off_call_is_in_doubt_and_does_not_run_again(
+    harness: ServiceHarness,
+) -> None:
+    verdict, request = await in_doubt(harness)
+
+    reply = await harness.agents.claim(request.with_(owner="second"))
+
+    assert isinstance(reply, InDoubt)
+    assert (await harness.item(verdict.item_id)).state is ItemState.IN_DOUBT
+
+
+async def test_a_cut_off_call_that_may_be_repeated_runs_again_under_its_key(
+    harness: ServiceHarness,
+) -> None:
+    verdict, request = await submitted(harness, ("ping", {}))
+    first = await claimed(harness, request)
+    await harness.owner_dies(verdict.item_id)
+
+    again = await claimed(harness, request.with_(owner="second"))
+
+    assert again.idempotency_key == first.idempotency_key
+    assert again.fence == first.fence + 1
+
+
+async def test_people_settle_a_doubt_afterwards(harness: ServiceHarness) -> None:
+    verdict, request = await in_doubt(harness)
+
+    outcome = await harness.reviews.decide(
+        await harness.click(verdict), Reconcile(finding=Finding.EXECUTED), ANA
+    )
+
+    assert isinstance(outcome, Settled)
+    reply = await harness.agents.claim(request.with_(owner="second"))
+    assert isinstance(reply, Done)
+    assert reply.found is not None
+
+
+async def test_nobody_has_a_call_run_again_whose_agent_went_on(
+    harness: ServiceHarness,
+) -> None:
+    verdict, _ = await in_doubt(harness)
+
+    outcome = await harness.reviews.decide(
+        await harness.click(verdict), Reconcile(finding=Finding.RERUN), ANA
+    )
+
+    assert isinstance(outcome, Forbidden)
+    assert "went on" in outcome.reason
+    assert (await harness.item(verdict.item_id)).state is ItemState.IN_DOUBT
+
+
+@pytest.mark.parametrize(
+    ("tier", "words"),
+    [("approve", "needs a person now"), ("deny", "no longer allows it")],
+)
+async def test_a_stricter_policy_ends_it_and_asks_nobody(
+    harness: ServiceHarness, tier: str, words: str
+) -> None:
+    verdict, request = await submitted(harness)
+    stricter = NOTIFYING.replace("post: {tier: notify", f"post: {{tier: {tier}")
+    harness.policy = load_policy(stricter, "policy.yml")
+
+    reply = await harness.agents.claim(request)
+
+    assert isinstance(reply, Refused)
+    assert words in reply.reason
+    assert "did not run" in reply.reason
+    item = await harness.item(verdict.item_id)
+    assert (item.state, item.revoked is not None) == (ItemState.LAPSED, True)
+
+
+async def test_another_policy_that_still_lets_it_run_does(
+    harness: ServiceHarness,
+) -> None:
+    _, request = await submitted(harness)
+    harness.policy = load_policy(
+        NOTIFYING.replace("post: {tier: notify", "post: {tier: auto"), "policy.yml"
+    )
+
+    assert await claimed(harness, request)
+
+
+async def test_what_the_policy_let_run_by_its_rules_is_not_judged_anew_by_it(
+    harness: ServiceHarness,
+) -> None:
+    failing = NOTIFYING.replace(
+        "  tell: {tier: notify, channel: C0OTHER}",
+        "  tell: {tier: notify, raise: [{to: approve, when: recent.failures_1h > 0,"
+        " because: it fails}]}",
+    )
+    harness.policy = load_policy(failing, "policy.yml")
+    ref, (one, two) = await harness.submit(("tell", {}), ("tell", {}))
+    claim = await claimed(harness, claim_of(ref, one))
+    await harness.agents.finish(one.item_id, claim.fence, Result(ok=False))
+
+    assert await claimed(harness, claim_of(ref, two))
+    _, (third,) = await harness.submit(("tell", {}))
+    assert third.tier is Tier.APPROVE
+
+
+async def test_a_freeze_stops_it_before_it_starts(harness: ServiceHarness) -> None:
+    _, request = await submitted(harness)
+    scope = Scope(kind=ScopeKind.TOOL, name="post")
+    await harness.reviews.stops.freeze(scope, ANA, "look first")
+
+    reply = await harness.agents.claim(request)
+
+    assert isinstance(reply, Refused)
+    assert "frozen" in reply.reason
+
+
+async def test_each_person_reports_it_once(harness: ServiceHarness) -> None:
+    verdict, _ = await submitted(harness)
+    approval = await harness.approval(verdict.item_id)
+
+    first = await harness.reviews.report(approval.id, KIM, "wrong channel")
+    again = await harness.reviews.report(approval.id, KIM, "really")
+    await harness.reviews.report(approval.id, person("U0DAN"), "")
+
+    after = await harness.approval(verdict.item_id)
+    assert (first, again) == (True, False)
+    assert [(one.by.user, one.text) for one in after.remarks] == [
+        ("U0KIM", "wrong channel"),
+        ("U0DAN", ""),
+    ]
+    event, _ = await told(harness, EventName.APPROVAL_REPORTED)
+    assert (event.actor, event.reason) == ("T0/U0KIM", "wrong channel")
+    assert event.data == {"gesture": "api"}
+    assert (event.approval, event.policy_digest) == (
+        approval.id,
+        approval.policy_digest,
+    )
+
+
+async def test_what_is_unknown_cannot_be_reported(harness: ServiceHarness) -> None:
+    verdict, _ = await submitted(harness)
+    approval = await harness.approval(verdict.item_id)
+    others = ReviewService(harness.store, lambda: harness.policy, tenant="another")
+
+    assert not await others.report(approval.id, KIM, "")
+    assert not await harness.reviews.report("ap_s0_" + "0" * 32, KIM, "")
+
+
+async def test_what_an_older_version_stored_of_a_turn_can_be_read(
+    harness: ServiceHarness,
+) -> None:
+    _, (verdict,) = await harness.submit(("look_up_order", {}), message_id="m")
+    [name] = map(text, listed(await harness.store.conn.command("KEYS", "*:turn:*")))
+    row = {**verdict.model_dump(mode="json"), "notice": "nt_s0_1.0"}
+    body = json.dumps({"policy": harness.policy.digest, "verdicts": [row]})
+    await harness.store.conn.command("SET", name, body, "KEEPTTL")
+
+    _, again = await harness.submit(("look_up_order", {}), message_id="m")
+
+    assert again == (verdict,)

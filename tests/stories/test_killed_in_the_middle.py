@@ -26,14 +26,18 @@ def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
 
 
 def card(demo: Demo, *words: str) -> dict[str, Any]:
-    """Wait for the bot's card that holds one of these texts."""
+    """Wait for the bot's card that holds one of these texts; the newest copy of it.
+
+    Killed between Slack's answer and the note of it, the bot posts a second copy, and
+    only that one counts.
+    """
     deadline = time.monotonic() + WAIT_S
     url = f"{demo.url}/sandbox/state?user=U0ANA"
     while time.monotonic() < deadline:
         with urllib.request.urlopen(url) as answer:  # noqa: S310 - our own sandbox
             state = json.load(answer)
         for channel in state["channels"]:
-            for message in channel["messages"]:
+            for message in reversed(channel["messages"]):
                 if message["metadata"] and shows(message, *words):
                     found: dict[str, Any] = message
                     return found

@@ -13,7 +13,7 @@ from twokey.sandbox.json_types import JsonObject, as_object, as_objects
 
 T = TypeVar("T")
 
-PATIENCE_S = 5.0
+PATIENCE_S = 30.0
 FOREVER = aiohttp.ClientTimeout(total=None)
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.lifetimes import wrong_lifetimes
+from twokey.bot import membership
+from twokey.bot.listeners import router
 from twokey.gateway.store.connection import Connection
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.store import Store
@@ -30,7 +32,7 @@ DURABLE = {
 
 @pytest.fixture(scope="session", autouse=True)
 def slack_waits() -> Generator[pytest.MonkeyPatch]:
-    """Let the local Slack wait longer than three seconds for answers and forms.
+    """Let the local Slack wait longer than three seconds, and the bot for its answers.
 
     On a busy machine these say something about the machine. How soon the bot answers
     is measured in bench/, and what happens when it does not in tests/sandbox.
@@ -38,6 +40,8 @@ def slack_waits() -> Generator[pytest.MonkeyPatch]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(delivery, "ACK_WITHIN_S", WAIT_S)
         patch.setattr(triggers, "LIFE_S", WAIT_S)
+        patch.setattr(router, "PATIENCE_S", WAIT_S - 5)
+        patch.setattr(membership, "PATIENCE_S", WAIT_S - 10)
         yield patch
 
 

@@ -196,7 +196,7 @@ def test_a_pipe_in_the_files_place_is_refused_and_not_waited_for(path: Path) -> 
         target=lambda: found.append(settled(policy)), daemon=True
     )
     looking.start()
-    looking.join(timeout=10)
+    looking.join(timeout=30)
 
     assert [change and "is no file now" in change.why for change in found] == [True]
     assert tier(policy) is Tier.APPROVE
@@ -255,14 +255,14 @@ async def test_a_slow_disk_holds_up_nobody(store: Store, path: Path) -> None:
     class Slow(PolicyFile):
         def look(self) -> Change | None:
             looked.set()
-            disk.wait(timeout=20)
+            disk.wait(timeout=60)
             return super().look()
 
     policy = Slow(PolicySource(path=path))
     async with followed(policy, store, tenant="acme", every_s=0.02):
         await eventually(lambda: _is_set(looked))
 
-        pong = await asyncio.wait_for(store.conn.command("PING"), timeout=10)
+        pong = await asyncio.wait_for(store.conn.command("PING"), timeout=30)
         in_force = tier(policy)
 
         assert not disk.is_set()

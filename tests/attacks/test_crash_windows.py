@@ -104,7 +104,7 @@ class Scene:
             is_ours = is_card_of(message, approval.id)
             return is_ours and message["ts"] == place.ts
 
-        return await self.ana.message_with(CHANNEL, is_it, 20)
+        return await self.ana.message_with(CHANNEL, is_it)
 
     async def approve(self) -> None:
         """Click Approve; the stack may die of it."""
@@ -186,7 +186,6 @@ async def test_a_bot_that_dies_beside_the_decision_loses_none_and_counts_it_once
         await scene.ana.message_with(
             CHANNEL,
             lambda m: m["ts"] == card["ts"] and "done" in str(m["blocks"]),
-            20,
         )
     assert len(sample_tools.ledger()) == 1
     assert await scene.count(EventName.ITEM_AUTHORIZED) == 1
@@ -210,7 +209,6 @@ async def test_a_worker_that_dies_inside_leaves_a_doubt_that_a_person_sees(
             lambda m: (
                 m["ts"] == card["ts"] and has_button(m, Action.RECONCILE_EXECUTED)
             ),
-            20,
         )
         assert "In doubt" in str(doubtful["blocks"])
         assert len(sample_tools.ledger()) == effects, "nothing ran again by itself"

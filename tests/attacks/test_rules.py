@@ -121,7 +121,7 @@ async def test_who_the_policy_wants_by_now_may_come_first(stack: Stack) -> None:
 
         await stack.actor("U0CHLOE").click(CHANNEL, ts, Action.APPROVE)
 
-        await eventually(lambda: has_votes(stack, verdict, 1), within_s=2)
+        await eventually(lambda: has_votes(stack, verdict, 1))
 
 
 async def test_a_click_from_nowhere_decides_nothing_and_makes_no_place(

@@ -293,7 +293,7 @@ async def test_an_event_that_this_version_cannot_read_does_not_stop_the_cards(
 
         verdict = await stack.refund()
 
-        await stack.card(verdict, timeout_s=3)
+        await stack.card(verdict)
 
 
 async def claim_of(stack: Stack, verdict: Verdict) -> ClaimRequest:

@@ -153,8 +153,8 @@ def test_the_old_button_works_after_everything_was_killed(
     screen.open("U0ANA", CHANNEL)
     screen.click('[data-action-id="approve"]')
     # The dead process's leases, on the thread and on publishing, run out first.
-    screen.wait(lambda: len(demo.effects()) == 1, "the effect", within_s=40)
-    words_on(screen, "and done", within_s=40)
+    screen.wait(lambda: len(demo.effects()) == 1, "the effect", within_s=90)
+    words_on(screen, "and done", within_s=90)
 
     assert len(demo.effects()) == 1
 

@@ -148,7 +148,7 @@ def test_ctrl_c_while_it_loads_ends_it_without_a_word(home: Path) -> None:
     assert process.stdout.readline() == "loading\n"
 
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
+    _, said = process.communicate(timeout=60)
 
     assert process.returncode == -signal.SIGINT
     assert said == ""

@@ -20,7 +20,7 @@ Choose = Callable[[int], int]
 """Given how many wait, say which of them goes next."""
 
 _ACTOR: ContextVar[int | None] = ContextVar("actor", default=None)
-_PATIENCE_S = 20.0
+_PATIENCE_S = 60.0
 
 
 class Interleaver:

@@ -58,7 +58,7 @@ async def waiting(tk: Twokey) -> tuple[asyncio.Task[dict[str, Any]], Approval]:
     """Let the agent inside ask; return the run, and what rests on its question."""
     task = json.dumps([["delegate", {"task": ONE}]])
     run = asyncio.create_task(
-        tk.run(GRAPH, given(task), thread_id="t1", agent="shop", timeout_s=20)
+        tk.run(GRAPH, given(task), thread_id="t1", agent="shop", timeout_s=60)
     )
 
     async def is_so() -> bool:

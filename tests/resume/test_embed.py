@@ -97,7 +97,7 @@ async def test_a_program_that_died_goes_on_waiting_with_the_same_call(
 
     async with opened() as tk:
         final = await tk.run(
-            sample_tools.graph, refund(), thread_id="t1", agent="shop", timeout_s=20
+            sample_tools.graph, refund(), thread_id="t1", agent="shop", timeout_s=60
         )
         assert final["messages"][-1].text == "refunded 78291 899"
         same = await tk.run(sample_tools.graph, thread_id="t1", agent="shop")

@@ -402,7 +402,7 @@ async def test_a_subagent_that_cannot_be_seen_starts_no_tool_either(
         data_dir=tmp_path,
         ungated={"a": ["look_up"]},
     ) as tk:
-        end = await tk.run(graph, GO, thread_id="t", agent="a", timeout_s=20)
+        end = await tk.run(graph, GO, thread_id="t", agent="a", timeout_s=60)
         own = ASK(
             scripted(replies),
             [ask],

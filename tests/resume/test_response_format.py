@@ -91,7 +91,7 @@ async def test_a_structured_answer_keeps_its_type(
             {"messages": [("user", "go")]},
             thread_id="t",
             agent="shop",
-            timeout_s=20,
+            timeout_s=60,
         )
 
     answer = SHAPES[shape][3]

@@ -277,7 +277,9 @@ async def test_a_synchronous_checkpointer_is_refused_in_a_clear_sentence(
             async with Twokey(policy=RULES, url=store.conn.url, data_dir=tmp_path) as t:
                 expected = f"{type(saver).__name__}, which has no asynchronous methods"
                 with pytest.raises(GraphError, match=expected):
-                    await t.run(graph, asked, thread_id="t1", agent="shop", timeout_s=9)
+                    await t.run(
+                        graph, asked, thread_id="t1", agent="shop", timeout_s=60
+                    )
                 with pytest.raises(GraphError, match=expected):
                     await t.delete(graph, thread_id="t1", agent="shop")
 

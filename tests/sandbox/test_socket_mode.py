@@ -28,7 +28,7 @@ async def connected(
     """Open a bare socket and return it with its first message."""
     answer = await client.apps_connections_open(app_token=sandbox.app_token)
     socket = await session.ws_connect(answer["url"])
-    return socket, await socket.receive_json(timeout=5)
+    return socket, await socket.receive_json(timeout=30)
 
 
 async def posted(client: Any) -> str:
@@ -44,7 +44,7 @@ async def test_a_socket_says_hello_and_takes_an_answer_in_its_ack(
     socket, hello = await connected(sandbox, client, session)
 
     command = asyncio.create_task(ana.command("/approvals", "list", APPROVALS))
-    envelope = await socket.receive_json(timeout=5)
+    envelope = await socket.receive_json(timeout=30)
     await socket.send_str("not json")
     await socket.send_json({"envelope_id": "unknown"})
     await socket.send_json(
@@ -138,7 +138,7 @@ async def test_a_socket_cut_before_its_ack_leaves_the_person_with_a_warning(
     ts = await posted(client)
 
     click = asyncio.create_task(ana.click(APPROVALS, ts, "approve"))
-    await socket.receive_json(timeout=5)
+    await socket.receive_json(timeout=30)
     sandbox.control.drop()
 
     with pytest.raises(GestureFailed) as caught:
@@ -153,7 +153,7 @@ async def test_a_stopping_sandbox_closes_its_sockets() -> None:
             socket, _ = await connected(sandbox, client, session)
             await socket.send_bytes(b"not an acknowledgement")
 
-        closing = await socket.receive(timeout=5)
+        closing = await socket.receive(timeout=30)
 
     assert closing.type is aiohttp.WSMsgType.CLOSE
     assert closing.data == 1001

@@ -25,7 +25,7 @@ from twokey.agent.scripted_model import calling, scripted
 CALL = ("wire_money", {"to": "ACME", "amount": 12.5}, "c1")
 model = scripted([calling(CALL), AIMessage("It is paid.")])
 """
-PATIENCE_S = 30
+PATIENCE_S = 60
 STOP_S = 30
 
 

@@ -34,7 +34,7 @@ GRAPH = ROOT / "tests" / "stories" / "weekend_agent.py"
 HOME = "Europe/London"
 CHANNEL = "C0WEEKEND"
 ASKER, ANA, BEN, LEAD = "U0DAN", "U0ANA", "U0BEN", "U0LEAD"
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 
 @dataclass(frozen=True)

@@ -380,7 +380,7 @@ async def test_a_flood_of_notifications_is_one_message_and_keeps_no_card_waiting
     async with stack.running():
         await stack.card(verdict)
         many = await stack.actor("U0ANA").message_with(
-            CHANNEL, lambda m: "110 more calls without review" in shown(m), 20.0
+            CHANNEL, lambda m: "110 more calls without review" in shown(m)
         )
 
         assert "110 of post_notice (support)" in shown(many)

@@ -14,7 +14,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
 T = TypeVar("T")
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 FIRST_PAUSE_S, LAST_PAUSE_S = 0.02, 0.25
 # The page redraws what changes while somebody looks at it: look again.
 REDRAWN = (StaleElementReferenceException, ElementClickInterceptedException)

@@ -1,0 +1,33 @@
+"""An event says by itself what its readers sort it by."""
+
+from __future__ import annotations
+
+import pytest
+
+from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.protocol.tiers import Tier
+
+
+@pytest.mark.parametrize(
+    ("approval", "tier", "is_unasked"),
+    [
+        ("ap_1", Tier.NOTIFY, True),
+        ("ap_1", Tier.APPROVE, False),
+        ("ap_1", "", False),
+        # A call that has no card: nobody was told of it.
+        ("", Tier.NOTIFY, False),
+    ],
+)
+def test_only_what_has_a_card_that_asks_nobody_is_about_a_notification(
+    approval: str, tier: str, *, is_unasked: bool
+) -> None:
+    event = Event(
+        name=EventName.ITEM_AUTHORIZED,
+        tenant="t",
+        agent="a",
+        thread="t1",
+        approval=approval,
+        tier=tier,
+    )
+
+    assert event.is_unasked is is_unasked

@@ -35,8 +35,8 @@ from twokey.agent.scripted_model import ScriptedModel, calling
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.every_loop import EveryLoop
 from twokey.gateway.resume.graphs import attached
+from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.serving import open_store
 
 TITLE = "A call that needs nobody"
@@ -181,7 +181,7 @@ async def _subjects(calls: int) -> AsyncGenerator[list[Subject]]:
                 graph = make(model, tools=[look_up, weigh], middleware=middleware)
                 return Subject(name, attached(graph, saver))
 
-            gateway = EveryLoop(store, lambda: _POLICY)
+            gateway = AgentService(store, lambda: _POLICY)
             theirs = HumanInTheLoopMiddleware({"refund": True})
             ours = ApprovalMiddleware("support")
             with connected(gateway):
@@ -191,4 +191,3 @@ async def _subjects(calls: int) -> AsyncGenerator[list[Subject]]:
                     subject("Twokey", ours, uses="look_up"),
                     subject("Twokey, weighed", ours, uses="weigh"),
                 ]
-            await gateway.close()

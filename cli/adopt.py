@@ -39,11 +39,9 @@ def add_to(app: typer.Typer) -> None:
 
 async def _accepted(session: Session) -> list[tuple[Kept | None, Kept]]:
     settings = session.settings()
-    given = settings.redis_url
-    url = None if given is None else given.get_secret_value()
     place = settings.checkpoints.get_secret_value()
     async with (
-        open_store(url, settings.data_dir) as store,
+        open_store(settings.store_url, settings.data_dir) as store,
         open_checkpoints(place) as saver,
     ):
         member = await gateway_member(

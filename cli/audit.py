@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from typing import Annotated
 
 import typer
 
 from twokey.cli import console
+from twokey.cli.asking import ask_store
 from twokey.cli.policy_facts import moment
-from twokey.cli.session import Session, session_of
+from twokey.cli.session import session_of
 from twokey.gateway.service.exporting import Exporter
-from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.store import Store
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -44,36 +44,24 @@ def export(
     ] = True,
 ) -> None:
     """Print the audit log, one JSON object a line, oldest first."""
-    asyncio.run(
-        _export(
-            session_of(ctx),
-            since_ms=_ms(since, "--since") or 0,
-            until_ms=_ms(until, "--until"),
-            has_arguments=arguments,
-        )
-    )
+    since_ms, until_ms = _ms(since, "--since") or 0, _ms(until, "--until")
 
-
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.add_typer(group, name="audit", help=__doc__)
-
-
-async def _export(
-    session: Session, *, since_ms: int, until_ms: int | None, has_arguments: bool
-) -> None:
-    settings = session.settings()
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    # It only reads, so a store that could lose what it acknowledges will do.
-    async with open_store(url, settings.data_dir, insecure_dev=True) as store:
-        exporter = Exporter(store, tenant=settings.tenant, has_arguments=has_arguments)
+    async def printed(store: Store, tenant: str) -> bool:
+        exporter = Exporter(store, tenant=tenant, has_arguments=arguments)
         is_empty = True
         async for row in exporter.rows(since_ms=since_ms, until_ms=until_ms):
             # ASCII only: arguments could steer the terminal, or not fit its encoding.
             typer.echo(json.dumps(row))
             is_empty = False
-    if is_empty:
+        return not is_empty
+
+    if not ask_store(session_of(ctx), printed):
         typer.echo("The audit log has nothing in this time.", err=True)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Add what is in here to the command ``twokey``."""
+    app.add_typer(group, name="audit", help=__doc__)
 
 
 def _ms(text: str, option: str) -> int | None:

@@ -32,8 +32,9 @@ async def _bot(session: Session, *, insecure_dev: bool) -> None:
     begin_logs(session, settings, insecure_dev=insecure_dev)
     policy, tenant = PolicyFile(settings.policy), settings.tenant
     config = bot_config(settings)
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    async with open_store(url, settings.data_dir, insecure_dev=insecure_dev) as store:
+    async with open_store(
+        settings.store_url, settings.data_dir, insecure_dev=insecure_dev
+    ) as store:
         reviews = ReviewService(store, policy, tenant=tenant)
         async with (
             followed(policy, store, tenant=tenant),

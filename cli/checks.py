@@ -158,18 +158,18 @@ async def _secret(settings: Settings) -> str:
 
 
 async def _store(settings: Settings) -> str:
-    given = settings.redis_url
-    url = None if given is None else given.get_secret_value()
+    url = settings.store_url
     place = (urlsplit(url).hostname or urlsplit(url).path) if url else settings.data_dir
-    async with open_store(url, settings.data_dir) as store:
+    async with open_store(settings.store_url, settings.data_dir) as store:
         facts = await ensure_durable(store.conn)
     return f"{facts.name} at {place}; what it acknowledges is on its disk"
 
 
 async def _waiting(settings: Settings, policy: Policy) -> str:
     """Look for waiting calls that nobody can approve by the policy of now."""
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
-    async with open_store(url, settings.data_dir, insecure_dev=True) as store:
+    async with open_store(
+        settings.store_url, settings.data_dir, insecure_dev=True
+    ) as store:
         found = await dead_ends(store, policy, tenant=settings.tenant)
     if not found:
         return "every call that waits can be approved by somebody"
@@ -189,9 +189,7 @@ async def _checkpoints(settings: Settings) -> str:
 
 
 async def _processes(settings: Settings) -> str:
-    given = settings.redis_url
-    url = None if given is None else given.get_secret_value()
-    async with open_store(url, settings.data_dir) as store:
+    async with open_store(settings.store_url, settings.data_dir) as store:
         keys = store.keys_of_tenant(settings.tenant)
         problems = await told(store, keys)
         alive = (await store.members.read(keys)).alive.values()

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import typer
 from pydantic import JsonValue
@@ -15,6 +16,10 @@ from twokey.gateway.documents import BadDocument, as_text
 from twokey.gateway.errors import SettingsError
 
 NO_LIMIT = -1
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+By = Annotated[
+    str, typer.Option(help="Who does it, for the audit log.", show_default="you")
+]
 
 LAST_PORT = 65_535
 

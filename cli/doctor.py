@@ -13,7 +13,7 @@ from twokey.cli.checks import Check, State, examine
 from twokey.cli.session import Session, session_of
 
 EXAMPLES = console.examples(
-    ("twokey doctor", "check everything that can be checked quietly"),
+    ("twokey doctor", "check everything; nothing is posted"),
     ("twokey doctor --post", "also post a test message to each channel"),
     ("twokey doctor --requester U0DAN", "who could approve what this person asks?"),
     ("twokey --config prod.yml doctor --json", "for a machine; exit code 1 if bad"),
@@ -38,7 +38,7 @@ def doctor(
             help="Slack user id: who could approve this person's requests?",
         ),
     ] = "",
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: console.AsJson = False,
 ) -> None:
     """Check every part, and say what to do about what is not right."""
     checks = asyncio.run(

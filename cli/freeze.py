@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
@@ -10,21 +9,19 @@ from typing import Annotated, TypeVar
 import typer
 
 from twokey.cli import console
-from twokey.cli.session import Session, caller, session_of
+from twokey.cli.asking import ask_store
+from twokey.cli.console import AsJson, By
+from twokey.cli.session import caller, session_of
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
-from twokey.gateway.store.serving import open_store
 
 T = TypeVar("T")
 
 Kind = Annotated[ScopeKind, typer.Argument(help="What: agent, tool or tenant.")]
 Name = Annotated[
     str, typer.Argument(help="Name of the agent or the tool; none for the tenant.")
-]
-By = Annotated[
-    str, typer.Option(help="Who does it, for the audit log.", show_default="you")
 ]
 FREEZE_EXAMPLES = console.examples(
     ('twokey freeze tool process_refund --reason "…"', "no refund starts any more"),
@@ -49,10 +46,10 @@ def freeze(
     reason: Annotated[str, typer.Option(help="Why; agents and people read it.")] = "",
     by: By = "",
 ) -> None:
-    """Stop an agent, a tool or everything, also what was approved."""
+    """Stop an agent, a tool or everything, approved calls too."""
     scope = _scope(kind, name)
     is_new = _ask(
-        session_of(ctx),
+        ctx,
         lambda service: service.freeze(
             scope, by or caller(), reason, gesture=Gesture.CLI
         ),
@@ -74,7 +71,7 @@ def unfreeze(
     """Let something run again; for an agent this also ends its pause."""
     scope = _scope(kind, name)
     is_lifted = _ask(
-        session_of(ctx),
+        ctx,
         lambda service: service.unfreeze(
             scope, by or caller(), reason, gesture=Gesture.CLI
         ),
@@ -88,10 +85,10 @@ def unfreeze(
 def frozen(
     ctx: typer.Context,
     *,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: AsJson = False,
 ) -> None:
     """List what is frozen or paused, by whom, since when and why."""
-    found = _ask(session_of(ctx), lambda service: service.frozen())
+    found = _ask(ctx, lambda service: service.frozen())
     if json:
         console.as_json([one.model_dump(mode="json") for one in found])
         return
@@ -133,14 +130,8 @@ def _scope(kind: ScopeKind, name: str) -> Scope:
     return Scope(kind=kind, name=name)
 
 
-def _ask(session: Session, ask: Callable[[FreezeService], Awaitable[T]]) -> T:
-    settings = session.settings()
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
-
-    async def asked() -> T:
-        # Stopping comes first: a store that is not safe enough to run on is no reason
-        # to let an agent go on.
-        async with open_store(url, settings.data_dir, insecure_dev=True) as store:
-            return await ask(FreezeService(store, tenant=settings.tenant))
-
-    return asyncio.run(asked())
+def _ask(ctx: typer.Context, ask: Callable[[FreezeService], Awaitable[T]]) -> T:
+    return ask_store(
+        session_of(ctx),
+        lambda store, tenant: ask(FreezeService(store, tenant=tenant)),
+    )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from typing import Annotated, TypeVar
@@ -11,13 +10,14 @@ import typer
 from pydantic import JsonValue
 
 from twokey.cli import console
-from twokey.cli.session import Session, caller, session_of
+from twokey.cli.asking import ask_store
+from twokey.cli.console import AsJson, By
+from twokey.cli.session import caller, session_of
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.store.jobs import DeadLetter
-from twokey.gateway.store.serving import open_store
 from twokey.gateway.store.stalled import RunState, StalledRun
 
 T = TypeVar("T")
@@ -31,12 +31,8 @@ for it, and who may decide its calls, can try it again in Slack, too.
 
 group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 RunId = Annotated[
     str, typer.Argument(metavar="ID", help="From 'twokey jobs list', or its beginning.")
-]
-By = Annotated[
-    str, typer.Option(help="Who does it, for the audit log.", show_default="you")
 ]
 
 
@@ -49,7 +45,7 @@ By = Annotated[
 )
 def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
     """List the runs that wait or are parked, the longest first."""
-    found, letters = _ask(session_of(ctx), _everything)
+    found, letters = _ask(ctx, _everything)
     if json:
         rows: list[JsonValue] = [_row(run) for run in found]
         console.as_json([*rows, *(_letter(one) for one in letters)])
@@ -67,8 +63,8 @@ def listed(ctx: typer.Context, *, json: AsJson = False) -> None:
     epilog=console.examples(("twokey jobs show run_s0_5f2a", "all that is kept of it"))
 )
 def show(ctx: typer.Context, run: RunId, *, json: AsJson = False) -> None:
-    """Show one run: its error, since when, until when, and what is still to do."""
-    found = _ask(session_of(ctx), lambda service: _one(service, run))
+    """Show one run: its error, its times, and what is left to do."""
+    found = _ask(ctx, lambda service: _one(service, run))
     if isinstance(found, DeadLetter):
         console.as_json(_letter(found))
     elif json:
@@ -99,7 +95,7 @@ def retry(
     """
     if bool(run) == everything:
         raise SettingsError("Name one run, or write 'twokey jobs retry --all'.")
-    tried = _ask(session_of(ctx), lambda one: _retry(one, run, by or caller()))
+    tried = _ask(ctx, lambda one: _retry(one, run, by or caller()))
     for each in tried:
         console.good(f"{each} is queued; a gateway that serves its agent tries it now.")
     if not tried:
@@ -108,15 +104,15 @@ def retry(
 
 @group.command(
     epilog=console.examples(
-        ("twokey jobs drop run_s0_5f2a", "nobody will bring this run forward"),
+        ("twokey jobs drop run_s0_5f2a", "this run is not continued"),
     )
 )
 def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
-    """Drop a run: its calls end without running, and it is not brought forward.
+    """Drop a run; its calls end without running.
 
-    A new message in its thread begins anew.
+    It is not continued. A new message in its thread begins anew.
     """
-    name = _ask(session_of(ctx), lambda one: _drop(one, run, by or caller()))
+    name = _ask(ctx, lambda one: _drop(one, run, by or caller()))
     console.good(f"{name} was dropped: nothing of it runs any more.")
 
 
@@ -226,15 +222,11 @@ def _time(at_ms: int) -> str:
     return moment.isoformat(sep=" ", timespec="seconds")
 
 
-def _ask(session: Session, ask: Callable[[RunService], Awaitable[T]]) -> T:
-    settings = session.settings()
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
-
-    async def asked() -> T:
-        async with open_store(url, settings.data_dir, insecure_dev=True) as store:
-            return await ask(RunService(store, _no_policy, tenant=settings.tenant))
-
-    return asyncio.run(asked())
+def _ask(ctx: typer.Context, ask: Callable[[RunService], Awaitable[T]]) -> T:
+    return ask_store(
+        session_of(ctx),
+        lambda store, tenant: ask(RunService(store, _no_policy, tenant=tenant)),
+    )
 
 
 def _no_policy() -> Policy:

@@ -33,7 +33,7 @@ def manifest(
         str, typer.Option(metavar="URL", help="Public https:// address of the bot.")
     ] = "",
     *,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: console.AsJson = False,
     link: Annotated[
         bool, typer.Option("--link", help="Print the link that makes the app.")
     ] = False,

@@ -1,4 +1,4 @@
-"""Check a policy, explain a call by it, judge past calls by it."""
+"""Check a policy, explain a call by it, replay past calls."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import typer
 from pydantic import Field, JsonValue, ValidationError
 
 from twokey.cli import console
+from twokey.cli.console import AsJson
 from twokey.cli.policy_facts import facts_of, moment
 from twokey.cli.policy_words import (
     explained,
@@ -33,7 +34,6 @@ PolicyFile = Annotated[
     Path | None,
     typer.Argument(metavar="[FILE]", help="Default: the policy of twokey.yml."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 class CallFile(Record):
@@ -165,7 +165,7 @@ def explain(
 def replay_command(
     ctx: typer.Context,
     audit: Annotated[
-        Path, typer.Option(help="JSON lines of events; '-' reads them from a pipe.")
+        Path, typer.Option(help="Audit export, JSON lines; '-' reads it from a pipe.")
     ],
     file: PolicyFile = None,
     *,

@@ -50,9 +50,9 @@ def repair(
             "only when both sides come from one moment, which nothing else shows.",
         ),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json: console.AsJson = False,
 ) -> None:
-    """End what the store or the checkpoints have lost.
+    """Repair what lost or restored data left behind.
 
     A call that the checkpoints wait for and the store does not know is answered as
     lost. A call that waits for a thread that the checkpoints do not have is ended. What
@@ -73,10 +73,9 @@ def add_to(app: typer.Typer) -> None:
 
 async def _repaired(session: Session, *, is_dry: bool, is_restored: bool) -> Repaired:
     settings = session.settings()
-    url = settings.redis_url.get_secret_value() if settings.redis_url else None
     place = settings.checkpoints.get_secret_value()
     async with (
-        open_store(url, settings.data_dir, insecure_dev=True) as store,
+        open_store(settings.store_url, settings.data_dir, insecure_dev=True) as store,
         open_checkpoints(place) as saver,
     ):
         runners = Runners(await load_runners(settings, saver), saver)

@@ -216,6 +216,11 @@ class Settings(_Model):
             raise SettingsError(str(error)) from error
         return _resolved(settings, source, secrets_in(env))
 
+    @property
+    def store_url(self) -> str | None:
+        """Return the address of the store; None for the embedded one."""
+        return self.redis_url.get_secret_value() if self.redis_url else None
+
     def secret_keys(self) -> tuple[bytes, ...]:
         """Return the keys of buttons: the one that seals, then others to accept.
 

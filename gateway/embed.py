@@ -29,7 +29,6 @@ from twokey.gateway.protocol.port import connected
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.every_loop import EveryLoop
 from twokey.gateway.resume.langgraph_local import (
     STREAM_END,
     LangGraphLocal,
@@ -41,6 +40,7 @@ from twokey.gateway.resume.thread_news import ThreadNews
 from twokey.gateway.resume.thread_runs import ThreadRuns, wait_at_most
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.running import joined_by_gateway, load_runners, load_triage, running
+from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.pending_calls import PendingCall, PendingCalls
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.serving import open_store
@@ -73,7 +73,7 @@ class Twokey:
     """
 
     store: Store
-    service: EveryLoop
+    service: AgentService
     reviews: ReviewService
 
     def __init__(  # noqa: PLR0913 - what a program may say of its gateway, by name
@@ -97,8 +97,7 @@ class Twokey:
             data_dir, tenant = settings.data_dir, settings.tenant
             slots, retries = settings.workers, settings.retries
             ungated = {name: one.ungated for name, one in settings.agents.items()}
-            secret_url = settings.redis_url
-            url = None if secret_url is None else secret_url.get_secret_value()
+            url = settings.store_url
             checkpoints = settings.checkpoints.get_secret_value()
         self._url, self._data_dir = url, data_dir
         self._checkpoints = checkpoints or str(data_dir / "checkpoints.sqlite")
@@ -150,8 +149,7 @@ class Twokey:
                 )
             )
             self.reviews = ReviewService(self.store, self._policy, tenant=self._tenant)
-            run_ref = self.service.main
-            self._calls = PendingCalls(self.store, run_ref, tenant=self._tenant)
+            self._calls = PendingCalls(self.store, self.service, tenant=self._tenant)
             self._threads = ThreadRuns(self.store, self.service, self._runners, news)
             stack.push_async_callback(self._threads.close)
             self._stack = stack.pop_all()

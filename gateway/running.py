@@ -16,7 +16,6 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import GraphError, SettingsError
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.resume.every_loop import EveryLoop
 from twokey.gateway.resume.graphs import attached, load_graph
 from twokey.gateway.resume.identity import identity_of
 from twokey.gateway.resume.imports import made_by, named
@@ -28,6 +27,7 @@ from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.sweeping import FORGET_S, ORPHANS_S, SWEEP_S, repeat
 from twokey.gateway.resume.worker import GRACE_S, Rested, Worker, nobody
+from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.joining import Joined, joined, where
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store.members import Member
@@ -130,7 +130,7 @@ async def running(
     slots: int = 8,
     grace_s: float = GRACE_S,
     at_rest: Callable[[Rested], None] = nobody,
-) -> AsyncGenerator[EveryLoop]:
+) -> AsyncGenerator[AgentService]:
     """Work on jobs and let time pass while the block runs; then stop with grace.
 
     ``runners`` are those of whole agents by name, or of single threads as well.
@@ -138,14 +138,13 @@ async def running(
     Yields:
         The gateway that agents of this process are connected to.
     """
-    gateway = EveryLoop(store, policy, tenant=tenant, triage=triage)
+    gateway = AgentService(store, policy, tenant=tenant, triage=triage)
     known = runners if isinstance(runners, Runners) else Runners(runners)
     consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     retried = Retries(store)
     worker = Worker(
         store,
         gateway,
-        gateway.main,
         known,
         retried,
         policy,
@@ -170,4 +169,3 @@ async def running(
     finally:
         stop.set()
         await asyncio.gather(*tasks)
-        await gateway.close()

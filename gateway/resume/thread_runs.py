@@ -28,7 +28,6 @@ from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.answers import answers_for, asked_items
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose
-from twokey.gateway.resume.every_loop import EveryLoop
 from twokey.gateway.resume.langgraph_local import LangGraphLocal, pending_of
 from twokey.gateway.resume.leases import under_lease
 from twokey.gateway.resume.patience import NotBegun, Pauses, patiently, set_or_late
@@ -44,6 +43,7 @@ from twokey.gateway.resume.thread_news import (
     next_news,
 )
 from twokey.gateway.resume.worker import GRACE_S, Rested
+from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.stalled import RunState
 from twokey.gateway.store.store import Store
@@ -66,7 +66,7 @@ class ThreadRuns:
     """
 
     def __init__(
-        self, store: Store, gateway: EveryLoop, runners: Runners, news: ThreadNews
+        self, store: Store, gateway: AgentService, runners: Runners, news: ThreadNews
     ) -> None:
         self._store = store
         self._gateway = gateway
@@ -159,7 +159,7 @@ class ThreadRuns:
         """
 
         async def work() -> None:
-            await self._gateway.main.supersede_run(at.run_ref)
+            await self._gateway.supersede_run(at.run_ref)
             await runner.delete(at.thread)
             await self._store.threads.end_run(at.keys, at.tenant, at.agent, at.thread)
             self._runners.release(at.agent, at.thread)
@@ -286,7 +286,7 @@ class ThreadRuns:
     async def _begin_or_go_on(
         self, at: Place, runner: LangGraphLocal, given: object
     ) -> ThreadState:
-        advancer = Advancer(self._store, self._gateway.main)
+        advancer = Advancer(self._store, self._gateway)
         key = "" if given is None else _key(given)
         state = await runner.probe(at.thread)
         if given is None and not state.exists:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from twokey.gateway.errors import StoreUnavailable, ThreadUnavailable, ThreadUnknown
 from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.protocol.port import Gateway, connected
+from twokey.gateway.protocol.port import connected
 from twokey.gateway.resume.advancing import Advancer
 from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.foreign_questions import ForeignQuestions
@@ -58,7 +58,6 @@ class Worker:
     Args:
         store: where jobs, leases and items are kept.
         gateway: what the agents are connected to, from any event loop.
-        agents: the same gateway's service in this event loop.
         runners: what this process runs; changes while the worker works.
         retries: what becomes of runs that fail.
         policy: returns the policy in force now.
@@ -71,8 +70,7 @@ class Worker:
     def __init__(  # noqa: PLR0913 - what a worker is made of
         self,
         store: Store,
-        gateway: Gateway,
-        agents: AgentService,
+        gateway: AgentService,
         runners: Runners,
         retries: Retries,
         policy: Callable[[], Policy],
@@ -86,8 +84,8 @@ class Worker:
         self._gateway = gateway
         self._runners = runners
         self._tenant = tenant
-        self._advancer = Advancer(store, agents)
-        self._questions = ForeignQuestions(store, policy, agents, self._advancer)
+        self._advancer = Advancer(store, gateway)
+        self._questions = ForeignQuestions(store, policy, gateway, self._advancer)
         self._retries = retries
         self._slots = asyncio.Semaphore(slots)
         self._at_rest = at_rest

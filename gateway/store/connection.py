@@ -23,6 +23,7 @@ _POOL_SIZE = 64
 _POOL_WAIT_S = 10.0
 _SOCKET_TIMEOUT_S = 10.0
 _RECONNECTS = 3
+_CLOSE_S = 5.0
 _HINT = "check that Redis runs and that TWOKEY_REDIS_URL names it, then try again."
 _EMBEDDED_HINT = (
     "the embedded Valkey is started again by itself; try again, and see 'valkey.log' "
@@ -45,9 +46,13 @@ class _Pipeline(Protocol):
 
 
 class Connection:
-    """A pool of connections to one server, for one event loop.
+    """Connections to one server: a pool for each event loop that asks.
 
-    The pool waits for a free connection instead of failing (a burst of clicks must
+    An agent asks from several loops: the worker's, and the background loop that keeps
+    claims alive and serves synchronous agents (`twokey.agent.bridge`). A pool belongs
+    to one loop.
+
+    A pool waits for a free connection instead of failing (a burst of clicks must
     not end in errors). Commands are tried again after a broken connection only where
     the caller made them safe to repeat: scripts check before they write.
     """
@@ -56,23 +61,21 @@ class Connection:
         self, url: str, *, pool_size: int = _POOL_SIZE, is_embedded: bool = False
     ) -> None:
         self.url = url
+        self._pool_size = pool_size
         self._hint = _EMBEDDED_HINT if is_embedded else _HINT
-        pool = aioredis.BlockingConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - redis-py types **kwargs partially
-            url,
-            max_connections=pool_size,
-            timeout=_POOL_WAIT_S,
-            socket_timeout=_SOCKET_TIMEOUT_S,
-            socket_connect_timeout=_SOCKET_TIMEOUT_S,
-            protocol=2,
-            retry=Retry(ExponentialBackoff(cap=0.5, base=0.02), _RECONNECTS),
-        )
-        self.redis = aioredis.Redis(connection_pool=pool)
-        self._client = cast("_Client", self.redis)
+        self._clients: dict[asyncio.AbstractEventLoop, aioredis.Redis] = {}
 
     async def close(self) -> None:
-        """Close every connection."""
-        await self.redis.aclose()
-        await self.redis.connection_pool.disconnect()
+        """Close every connection, of the other loops as well."""
+        here = asyncio.get_running_loop()
+        for loop, client in list(self._clients.items()):
+            if loop is here:
+                await _close(client)
+            elif loop.is_running():
+                closing = asyncio.run_coroutine_threadsafe(_close(client), loop)
+                async with asyncio.timeout(_CLOSE_S):
+                    await asyncio.wrap_future(closing)
+        self._clients.clear()
 
     async def command(self, *words: Argument) -> Reply:
         """Run one command.
@@ -81,7 +84,7 @@ class Connection:
             StoreUnavailable: when the server did not answer or refused it.
         """
         with _answered(self._hint):
-            return await self._client.execute_command(*words)
+            return await self._client().execute_command(*words)
 
     async def together(self, *commands: Sequence[Argument]) -> list[Reply]:
         """Run commands as one MULTI/EXEC, so that they see one state.
@@ -90,7 +93,7 @@ class Connection:
             StoreUnavailable: when the server did not answer or refused one.
         """
         with _answered(self._hint):
-            async with self.redis.pipeline(transaction=True) as opened:
+            async with self._here().pipeline(transaction=True) as opened:
                 pipe = cast("_Pipeline", opened)
                 for words in commands:
                     pipe.execute_command(*words)
@@ -105,13 +108,45 @@ class Connection:
             StoreUnavailable: when the server did not answer or refused it.
         """
         words: tuple[Argument, ...] = (len(keys), *keys, *args)
+        client = self._client()
         with _answered(self._hint):
             try:
-                reply = await self._client.execute_command("EVALSHA", sha, *words)
+                reply = await client.execute_command("EVALSHA", sha, *words)
             except NoScriptError:
                 # After a flush or a failover. Safe to repeat: nothing was run.
-                reply = await self._client.execute_command("EVAL", source, *words)
+                reply = await client.execute_command("EVAL", source, *words)
         return cast("list[Reply]", reply)
+
+    def _client(self) -> _Client:
+        return cast("_Client", self._here())
+
+    def _here(self) -> aioredis.Redis:
+        """Return the client of the loop that runs; open its pool at the first call."""
+        loop = asyncio.get_running_loop()
+        found = self._clients.get(loop)
+        if found is None:
+            # Loops that have ended took their connections along.
+            for ended in [one for one in list(self._clients) if one.is_closed()]:
+                self._clients.pop(ended, None)
+            found = self._clients[loop] = self._opened()
+        return found
+
+    def _opened(self) -> aioredis.Redis:
+        pool = aioredis.BlockingConnectionPool.from_url(  # pyright: ignore[reportUnknownMemberType] - redis-py types **kwargs partially
+            self.url,
+            max_connections=self._pool_size,
+            timeout=_POOL_WAIT_S,
+            socket_timeout=_SOCKET_TIMEOUT_S,
+            socket_connect_timeout=_SOCKET_TIMEOUT_S,
+            protocol=2,
+            retry=Retry(ExponentialBackoff(cap=0.5, base=0.02), _RECONNECTS),
+        )
+        return aioredis.Redis(connection_pool=pool)
+
+
+async def _close(client: aioredis.Redis) -> None:
+    await client.aclose()
+    await client.connection_pool.disconnect()
 
 
 @contextmanager

@@ -27,7 +27,7 @@ from twokey.gateway.store.windows import WindowStore
 
 
 class Store:
-    """One server's rooms, over one connection pool, for one event loop.
+    """One server's rooms, for every event loop of this process.
 
     Args:
         url: ``redis://``, ``rediss://`` or ``unix://`` address.

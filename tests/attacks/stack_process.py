@@ -20,10 +20,10 @@ from twokey.bot.config import BotConfig
 from twokey.gateway.config import SlackMode
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.every_loop import EveryLoop
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.running import running
+from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.approvals import ApprovalStore
 from twokey.gateway.store.cards import CardStore
@@ -68,7 +68,7 @@ POINTS: dict[str, tuple[type, str, bool]] = {
     "posted": (CardStore, "posted", False),
     "shown": (CardStore, "shown", True),
     "acknowledged": (Outbox, "done", True),
-    "claimed": (EveryLoop, "claim", True),
+    "claimed": (AgentService, "claim", True),
 }
 """The point, the method that it stands beside, and whether after it."""
 

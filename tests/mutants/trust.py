@@ -157,7 +157,7 @@ TRUST_TABLE = (
     Mutant(
         "a deleted thread leaves nothing that waits",
         "gateway/resume/thread_runs.py",
-        "await self._gateway.main.supersede_run(at.run_ref)",
+        "await self._gateway.supersede_run(at.run_ref)",
         "pass",
         "tests/resume/test_deleted_threads.py",
     ),

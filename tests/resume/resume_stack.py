@@ -27,13 +27,13 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.records import Person, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.every_loop import EveryLoop
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.running import running
+from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
@@ -83,7 +83,7 @@ class Stack:
     @asynccontextmanager
     async def working(
         self, *, retries: RetrySettings | None = None, **options: Any
-    ) -> AsyncGenerator[EveryLoop]:
+    ) -> AsyncGenerator[AgentService]:
         """Run a worker and the clock."""
         self.store.retries = retries or self.store.retries
         async with running(

@@ -15,16 +15,16 @@ from tests.resume.resume_stack import RULES, Stack
 from twokey.agent import connected
 from twokey.gateway.approvals.answering import answer_for
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.resume.every_loop import EveryLoop
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.runner import AnswerRefused
+from twokey.gateway.service.agents import AgentService
 
 
 @pytest.fixture
 async def waiting(stack: Stack) -> AsyncGenerator[LangGraphLocal]:
     """Give a runner whose thread t1 asks about a refund."""
-    with connected(EveryLoop(stack.store, lambda: RULES)):
+    with connected(AgentService(stack.store, lambda: RULES)):
         call = '[["refund", {"order": "1", "amount": 2}]]'
         await stack.runner.start("t1", call, key="k")
         yield stack.runner

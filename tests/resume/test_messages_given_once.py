@@ -10,7 +10,7 @@ from tests.resume import sample_tools
 from tests.resume.resume_stack import RULES, Stack
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.port import connected
-from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.jobs import Delivery, Job, JobKind
 
 
@@ -26,7 +26,7 @@ async def taken_by_one_that_dies(stack: Stack, text: str) -> Delivery:
     await stack.say(text)
     delivery = await queue.take("one-that-dies", block_ms=1000)
     assert delivery
-    with connected(EveryLoop(stack.store, lambda: RULES)):
+    with connected(AgentService(stack.store, lambda: RULES)):
         await stack.runner.start("t1", delivery.job.input, key=delivery.job.id)
     return delivery
 

@@ -13,7 +13,7 @@ from twokey.agent import connected
 from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.resume.every_loop import EveryLoop
+from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.jobs import Job, JobKind
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})
@@ -127,7 +127,7 @@ async def test_the_same_words_delivered_twice_are_given_once(stack: Stack) -> No
     await queue.put(job)
     taken = await queue.take("one-that-dies", block_ms=100)
     assert taken
-    with connected(EveryLoop(stack.store, lambda: RULES)):
+    with connected(AgentService(stack.store, lambda: RULES)):
         await stack.runner.start("t1", job.input, key=taken.id)
     # ... and dies without acknowledging it.
 

@@ -20,10 +20,10 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.port import connected
 from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.checkpoints import open_checkpoints
-from twokey.gateway.resume.every_loop import EveryLoop
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.resume.leases import under_lease
+from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.store import Store
 
 POLICY = load_policy(
@@ -46,7 +46,7 @@ tools:
 class Stage:
     """A gateway, and tools that can be held up."""
 
-    def __init__(self, store: Store, saver: Any, gateway: EveryLoop) -> None:
+    def __init__(self, store: Store, saver: Any, gateway: AgentService) -> None:
         self.store = store
         self.saver = saver
         self.gateway = gateway
@@ -144,10 +144,9 @@ async def stage(store: Store, tmp_path: Path) -> AsyncGenerator[Stage]:
 
 @asynccontextmanager
 async def _opened(store: Store, place: Path) -> AsyncGenerator[Stage]:
-    gateway = EveryLoop(store, lambda: POLICY)
+    gateway = AgentService(store, lambda: POLICY)
     async with open_checkpoints(str(place)) as saver:
         yield Stage(store, saver, gateway)
-    await gateway.close()
 
 
 async def test_a_call_is_not_repeated_by_who_takes_over_from_a_paused_process(

@@ -1,0 +1,30 @@
+"""Ask the store of the settings one thing, for a command that looks or stops."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from twokey.cli.session import Session
+from twokey.gateway.store.serving import open_store
+from twokey.gateway.store.store import Store
+
+T = TypeVar("T")
+
+
+def ask_store(session: Session, ask: Callable[[Store, str], Awaitable[T]]) -> T:
+    """Open the store, let ``ask`` use it for the tenant of the settings, close it.
+
+    A store that could lose what it acknowledges will do: it is no reason to let an
+    agent go on, or to keep anybody from looking.
+    """
+    settings = session.settings()
+
+    async def asked() -> T:
+        async with open_store(
+            settings.store_url, settings.data_dir, insecure_dev=True
+        ) as store:
+            return await ask(store, settings.tenant)
+
+    return asyncio.run(asked())

@@ -10,35 +10,9 @@ these functions return is what Slack is sent; `ensure_valid_message` and
 from collections.abc import Sequence
 from typing import Literal, TypeAlias
 
-from twokey.bot.inputs import (
-    checkboxes,
-    date_input,
-    input_block,
-    multi_select,
-    number_input,
-    radio_buttons,
-    select,
-    text_input,
-)
-from twokey.bot.objects import Block, any_text, confirm, made, option, plain_text
+from twokey.bot.objects import Block, any_text, made, plain_text
 from twokey.bot.text import EMPTY, fit
-from twokey.bot.wording import (
-    Label,
-    Plain,
-    Ref,
-    Template,
-    Untrusted,
-    channel,
-    code,
-    joined,
-    label,
-    moment,
-    slash_command,
-    template,
-    untrusted,
-    user,
-    usergroup,
-)
+from twokey.bot.wording import Label, Plain, Template, Untrusted
 from twokey.sandbox.blockkit import (
     JSON,
     Problem,
@@ -47,55 +21,6 @@ from twokey.sandbox.blockkit import (
     validate_message,
     validate_modal,
 )
-
-__all__ = [
-    "BadBlocks",
-    "Block",
-    "Label",
-    "Level",
-    "Plain",
-    "Ref",
-    "Template",
-    "Untrusted",
-    "actions",
-    "alert",
-    "bold",
-    "button",
-    "channel",
-    "checkboxes",
-    "code",
-    "confirm",
-    "context",
-    "date_input",
-    "divider",
-    "ensure_valid_message",
-    "ensure_valid_view",
-    "header",
-    "home",
-    "input_block",
-    "joined",
-    "label",
-    "mention",
-    "modal",
-    "moment",
-    "multi_select",
-    "number_input",
-    "option",
-    "plain_text",
-    "preformatted",
-    "radio_buttons",
-    "rich_text",
-    "section",
-    "select",
-    "slash_command",
-    "table",
-    "template",
-    "text_input",
-    "untrusted",
-    "user",
-    "usergroup",
-    "words",
-]
 
 Level: TypeAlias = Literal["default", "info", "warning", "error", "success"]
 

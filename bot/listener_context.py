@@ -7,15 +7,16 @@ import hashlib
 import logging
 from dataclasses import dataclass
 
-from twokey.bot.blocks import Block, Label, Template, label
 from twokey.bot.bot_token import BotToken
 from twokey.bot.config import BotConfig
 from twokey.bot.gestures import Clicked
 from twokey.bot.modals.message import notice
+from twokey.bot.objects import Block
 from twokey.bot.reviewers import Reviewers
 from twokey.bot.tasks import Tasks
 from twokey.bot.text import escape_mrkdwn
 from twokey.bot.web import Slack, SlackError
+from twokey.bot.wording import Label, Template, label
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.tiers import Tier

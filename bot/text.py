@@ -16,21 +16,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from twokey.bot.mixed_scripts import MixedScript, mixed_script_warnings
 from twokey.gateway.approvals.hidden import has_hidden, is_hidden, mark
-
-__all__ = [
-    "ELLIPSIS",
-    "EMPTY",
-    "Excerpt",
-    "MixedScript",
-    "escape_mrkdwn",
-    "excerpt",
-    "fit",
-    "has_hidden",
-    "mixed_script_warnings",
-    "reveal",
-]
 
 ELLIPSIS = "…"
 EMPTY = "⟦empty⟧"

@@ -8,22 +8,7 @@ change. Text that others wrote is only ever in preformatted or plain text.
 
 from __future__ import annotations
 
-from twokey.bot.blocks import (
-    Block,
-    Plain,
-    Template,
-    actions,
-    bold,
-    code,
-    context,
-    divider,
-    header,
-    joined,
-    label,
-    section,
-    template,
-    untrusted,
-)
+from twokey.bot.blocks import actions, bold, context, divider, header, section
 from twokey.bot.cards import buttons
 from twokey.bot.cards.asking import asked
 from twokey.bot.cards.batch import row, tail
@@ -34,7 +19,9 @@ from twokey.bot.cards.refs import hash_ref, places, when, who
 from twokey.bot.cards.rich import box, line, stacked
 from twokey.bot.cards.states import headline, on_it
 from twokey.bot.ids import CARD_EVENT
+from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit
+from twokey.bot.wording import Plain, Template, code, joined, label, template, untrusted
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval
 

@@ -4,22 +4,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import (
-    Block,
-    Label,
-    Plain,
-    Template,
-    actions,
-    bold,
-    context,
-    joined,
-    label,
-    mention,
-    section,
-    template,
-    untrusted,
-    words,
-)
+from twokey.bot.blocks import actions, bold, context, mention, section, words
 from twokey.bot.cards import buttons
 from twokey.bot.cards.diff import diff, is_in_another_state, state_text
 from twokey.bot.cards.frame import LEAST, Frame, Room, room, rows_of
@@ -36,7 +21,18 @@ from twokey.bot.cards.states import (
     sentence,
 )
 from twokey.bot.cards.votes import counted_votes
-from twokey.bot.text import Excerpt, excerpt, fit, mixed_script_warnings
+from twokey.bot.mixed_scripts import mixed_script_warnings
+from twokey.bot.objects import Block
+from twokey.bot.text import Excerpt, excerpt, fit
+from twokey.bot.wording import (
+    Label,
+    Plain,
+    Template,
+    joined,
+    label,
+    template,
+    untrusted,
+)
 from twokey.gateway.approvals.evidence import spelling
 from twokey.gateway.approvals.hidden import has_hidden
 from twokey.gateway.approvals.quorum import asks_more, tally

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import Block, Untrusted, button, confirm, label, untrusted
+from twokey.bot.blocks import button
 from twokey.bot.cards.frame import Frame
 from twokey.bot.ids import Action
+from twokey.bot.objects import Block, confirm
 from twokey.bot.text import fit
+from twokey.bot.wording import Untrusted, label, untrusted
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.approvals.timing import is_extendable, is_pressing

@@ -8,23 +8,15 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import LiteralString
 
-from twokey.bot.blocks import (
-    Block,
-    channel,
-    code,
-    context,
-    joined,
-    label,
-    section,
-    template,
-    untrusted,
-)
+from twokey.bot.blocks import context, section
 from twokey.bot.cards.asking import Asked, asked, called
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import places, when
 from twokey.bot.cards.undelivered import reason
+from twokey.bot.objects import Block
 from twokey.bot.text import fit
+from twokey.bot.wording import channel, code, joined, label, template, untrusted
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.states import ItemState
 

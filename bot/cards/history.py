@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import Block, Template, context, joined, label, section, template
+from twokey.bot.blocks import context, section
 from twokey.bot.cards.diff import diff
 from twokey.bot.cards.fallbacks import of_news
 from twokey.bot.cards.message import Message
@@ -16,7 +16,9 @@ from twokey.bot.cards.refs import utc, when, who
 from twokey.bot.cards.rich import box, stacked
 from twokey.bot.cards.states import approvers, by_whom
 from twokey.bot.cards.votes import counted_votes, so_far, still_needed
+from twokey.bot.objects import Block
 from twokey.bot.text import excerpt
+from twokey.bot.wording import Template, joined, label, template
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person

@@ -5,27 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import LiteralString
 
-from twokey.bot.blocks import (
-    Block,
-    Template,
-    button,
-    code,
-    context,
-    divider,
-    header,
-    joined,
-    label,
-    section,
-    template,
-    untrusted,
-)
+from twokey.bot.blocks import button, context, divider, header, section
 from twokey.bot.blocks import home as home_view
 from twokey.bot.cards.listing import summary
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.undelivered import reason
 from twokey.bot.cards.votes import approvals, counted_votes, still_needed
 from twokey.bot.ids import Action, View, block_id, seal
+from twokey.bot.objects import Block
 from twokey.bot.text import fit
+from twokey.bot.wording import Template, code, joined, label, template, untrusted
 from twokey.gateway.approvals.record import Approval, Item
 
 MAX_ROWS = 20

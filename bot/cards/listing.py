@@ -14,9 +14,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from twokey.bot.text import excerpt, has_hidden, mixed_script_warnings, reveal
+from twokey.bot.mixed_scripts import mixed_script_warnings
+from twokey.bot.text import excerpt, reveal
 from twokey.gateway.approvals.evidence import Argument, arguments, as_text, redacted
-from twokey.gateway.approvals.hidden import mark
+from twokey.gateway.approvals.hidden import has_hidden, mark
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.strict_json import JsonObject
 

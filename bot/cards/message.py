@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.bot.blocks import Block
+from twokey.bot.objects import Block
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,20 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.blocks import (
-    Block,
-    Template,
-    actions,
-    button,
-    code,
-    confirm,
-    context,
-    joined,
-    label,
-    section,
-    template,
-    untrusted,
-)
+from twokey.bot.blocks import actions, button, context, section
 from twokey.bot.cards import buttons
 from twokey.bot.cards.approval import asked_by, metadata, reviewers
 from twokey.bot.cards.batch import call_box, call_room, title
@@ -36,7 +23,9 @@ from twokey.bot.cards.rich import box, stacked
 from twokey.bot.cards.states import BECAUSE, counted
 from twokey.bot.cards.stops import actor_ref
 from twokey.bot.ids import COMMAND, Action
+from twokey.bot.objects import Block, confirm
 from twokey.bot.text import excerpt, fit
+from twokey.bot.wording import Template, code, joined, label, template, untrusted
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Approval, Item, Remark
 from twokey.gateway.protocol.states import ItemState

@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from typing import LiteralString, assert_never
 
-from twokey.bot.blocks import (
-    Label,
-    Template,
-    code,
-    joined,
-    label,
-    section,
-    template,
-    untrusted,
-)
+from twokey.bot.blocks import section
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import when, who
 from twokey.bot.cards.votes import so_far, still_needed
 from twokey.bot.text import excerpt
+from twokey.bot.wording import Label, Template, code, joined, label, template, untrusted
 from twokey.gateway.approvals.decisions import (
     Changed,
     Expired,

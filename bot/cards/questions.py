@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import context, joined, section, template, untrusted
+from twokey.bot.blocks import context, section
 from twokey.bot.cards.chunks import chunks
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import when
 from twokey.bot.text import excerpt
+from twokey.bot.wording import joined, template, untrusted
 from twokey.gateway.approvals.events import Event, EventName
 
 _WORDS = 3_000

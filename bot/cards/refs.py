@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from twokey.bot.blocks import (
+from twokey.bot.text import fit
+from twokey.bot.wording import (
     Label,
     Ref,
     Template,
@@ -17,7 +18,6 @@ from twokey.bot.blocks import (
     template,
     user,
 )
-from twokey.bot.text import fit
 from twokey.gateway.protocol.digest import short
 from twokey.gateway.protocol.records import Person
 

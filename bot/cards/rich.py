@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import Block, Untrusted, preformatted, rich_text, untrusted
+from twokey.bot.blocks import preformatted, rich_text
+from twokey.bot.objects import Block
+from twokey.bot.wording import Untrusted, untrusted
 from twokey.sandbox.blockkit import JSON
 
 

@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import (
-    Block,
-    Template,
-    actions,
-    button,
-    context,
-    joined,
-    label,
-    section,
-    template,
-    untrusted,
-)
+from twokey.bot.blocks import actions, button, context, section
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import when
 from twokey.bot.cards.stops import actor_ref
 from twokey.bot.ids import Action, seal_outage
+from twokey.bot.objects import Block
 from twokey.bot.text import fit
+from twokey.bot.wording import Template, joined, label, template, untrusted
 from twokey.gateway.approvals.events import Event, EventName
 
 _REASON = 600

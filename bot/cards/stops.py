@@ -5,20 +5,13 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import LiteralString
 
-from twokey.bot.blocks import (
-    Block,
-    Ref,
-    code,
-    context,
-    section,
-    template,
-    untrusted,
-    user,
-)
+from twokey.bot.blocks import context, section
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.rich import box, stacked
 from twokey.bot.ids import COMMAND
+from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit
+from twokey.bot.wording import Ref, code, template, untrusted, user
 from twokey.gateway.approvals.events import Event, EventName
 
 STOPS = frozenset(

@@ -4,20 +4,12 @@ from __future__ import annotations
 
 import re
 
-from twokey.bot.blocks import (
-    Block,
-    Ref,
-    Template,
-    code,
-    context,
-    joined,
-    label,
-    section,
-    template,
-)
+from twokey.bot.blocks import context, section
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import places, when
+from twokey.bot.objects import Block
+from twokey.bot.wording import Ref, Template, code, joined, label, template
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState
 

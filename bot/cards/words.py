@@ -4,21 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from twokey.bot.blocks import (
-    Block,
-    actions,
-    button,
-    context,
-    label,
-    section,
-    template,
-    untrusted,
-)
+from twokey.bot.blocks import actions, button, context, section
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.rich import box, stacked
 from twokey.bot.ids import Action
+from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit
+from twokey.bot.wording import label, template, untrusted
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.verbs import Verb
 

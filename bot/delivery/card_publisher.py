@@ -13,15 +13,11 @@ from pydantic import JsonValue
 
 from twokey.bot.blocks import (
     BadBlocks,
-    Block,
     actions,
     button,
-    code,
     ensure_valid_message,
     header,
-    label,
     section,
-    template,
 )
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.fallbacks import of_card
@@ -29,7 +25,9 @@ from twokey.bot.cards.message import Message
 from twokey.bot.cards.notification import notification, plain_notification
 from twokey.bot.ids import COMMAND, Action, block_id, key_id, seal
 from twokey.bot.limits import POST, UPDATE, Limits
+from twokey.bot.objects import Block
 from twokey.bot.web import RateLimited, Reply, Slack, SlackError, SlackSilent, text_at
+from twokey.bot.wording import code, label, template
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.verbs import Verb

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from twokey.bot.blocks import section, template
+from twokey.bot.blocks import section
 from twokey.bot.cards.asking import asked
 from twokey.bot.cards.calling import (
     asked_again,
@@ -23,6 +23,7 @@ from twokey.bot.cards.questions import said_of_a_question
 from twokey.bot.cards.stops import STOPS, stop_message
 from twokey.bot.delivery.outbox_queue import Line, Topic, Urgency
 from twokey.bot.delivery.run_messages import is_about_outage
+from twokey.bot.wording import template
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.approvals.record import Approval, Item

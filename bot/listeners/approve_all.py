@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import Template, joined, template
 from twokey.bot.cards.batch import needs_own_click
 from twokey.bot.cards.outcome import explained
 from twokey.bot.gestures import Clicked
@@ -10,6 +9,7 @@ from twokey.bot.ids import Action
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import answered, log_outcome, verify_click
+from twokey.bot.wording import Template, joined, template
 from twokey.gateway.approvals.decisions import Approve, Outcome, Settled, Voted
 from twokey.gateway.store.changing import Loaded
 

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, LiteralString
 
-from twokey.bot.blocks import Label, Template, joined, section, slash_command, template
+from twokey.bot.blocks import section
 from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.listeners.delegate import delegated
@@ -14,6 +14,7 @@ from twokey.bot.listeners.readable import Reader, access_to, member_reading
 from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.stopping import frozen_now, lifted_now, listed_now
 from twokey.bot.payload import Command
+from twokey.bot.wording import Label, Template, joined, slash_command, template
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.service.queue import MAX_QUEUE

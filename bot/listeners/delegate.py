@@ -6,10 +6,10 @@ import logging
 import re
 from typing import LiteralString
 
-from twokey.bot.blocks import label, slash_command, template, user
 from twokey.bot.cards.refs import when
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.payload import Command
+from twokey.bot.wording import label, slash_command, template, user
 from twokey.gateway.approvals.decisions import AccountKind, Gesture
 from twokey.gateway.policy.fields import parse_duration
 from twokey.gateway.protocol.records import Person

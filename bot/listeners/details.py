@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import Block
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import PAGE, Action, View
 from twokey.bot.listener_context import ListenerContext, Said
@@ -26,6 +25,7 @@ from twokey.bot.listeners.views import (
     verify_submission,
 )
 from twokey.bot.modals import approve, details
+from twokey.bot.objects import Block
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.protocol.verbs import Verb
 

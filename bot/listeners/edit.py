@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from functools import partial
 
-from twokey.bot.blocks import template
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
 from twokey.bot.listener_context import ListenerContext, UserFacingError
@@ -20,6 +19,7 @@ from twokey.bot.listeners.views import (
 )
 from twokey.bot.modals import edit
 from twokey.bot.modals.form import errors_by_block
+from twokey.bot.wording import template
 from twokey.gateway.approvals.changes import edit_asks_more, first_of, raised_item
 from twokey.gateway.approvals.decisions import Edit, Invalid
 from twokey.gateway.approvals.permission import objection

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.bot.blocks import label, template
 from twokey.bot.listener_context import ListenerContext, UserFacingError
+from twokey.bot.wording import label, template
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.membership import click_again, open_roles
 from twokey.gateway.approvals.permission import objection

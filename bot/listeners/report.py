@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 
-from twokey.bot.blocks import template
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
 from twokey.bot.listener_context import ListenerContext, UserFacingError
@@ -12,6 +11,7 @@ from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.listeners.verify_click import Who, verify_click
 from twokey.bot.listeners.views import open_form, verify_submission
 from twokey.bot.modals import report
+from twokey.bot.wording import template
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 
 logger = logging.getLogger(__name__)

@@ -18,12 +18,12 @@ from slack_bolt.app.async_app import AsyncApp
 from slack_bolt.response import BoltResponse
 
 from twokey.bot import payload
-from twokey.bot.blocks import label
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, View
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.modals.message import notice
 from twokey.bot.payload import BadPayload, Command, Json
+from twokey.bot.wording import label
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from twokey.gateway.failures import log_failure
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import logging
 from typing import LiteralString
 
-from twokey.bot.blocks import label, template
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import Action, Sealed, verify_outage
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.listeners.router import Router
 from twokey.bot.listeners.verify_click import read_seal
+from twokey.bot.wording import label, template
 from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.stalled import RunState, StalledRun
 

@@ -11,7 +11,6 @@ import html
 import logging
 from functools import partial
 
-from twokey.bot.blocks import template
 from twokey.bot.cards import words as card_words
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.message import Message
@@ -29,7 +28,7 @@ from twokey.bot.listeners.verify_click import (
 from twokey.bot.listeners.views import open_form
 from twokey.bot.message_events import Mention, without_bot
 from twokey.bot.modals import edit, reject, respond
-from twokey.bot.wording import Label
+from twokey.bot.wording import Label, template
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.verbs import Verb

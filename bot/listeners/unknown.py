@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import re
 
-from twokey.bot.blocks import template
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.listeners.router import Reply, Router
 from twokey.bot.payload import Json
+from twokey.bot.wording import template
 
 logger = logging.getLogger(__name__)
 

@@ -6,11 +6,11 @@ import logging
 from dataclasses import dataclass
 from typing import LiteralString
 
-from twokey.bot.blocks import label, template
 from twokey.bot.cards.outcome import explained
 from twokey.bot.gestures import Clicked, Submitted
 from twokey.bot.ids import Action, BadSeal, Sealed, unseal, verify
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
+from twokey.bot.wording import label, template
 from twokey.gateway.approvals import quorum
 from twokey.gateway.approvals.deciding import REASON_POINTER
 from twokey.gateway.approvals.decisions import (

@@ -7,24 +7,22 @@ from typing import assert_never, cast
 
 from pydantic import JsonValue
 
-from twokey.bot.blocks import (
-    Block,
+from twokey.bot.ids import VALUE
+from twokey.bot.inputs import (
     date_input,
     input_block,
-    label,
     multi_select,
     number_input,
-    option,
     radio_buttons,
     select,
     text_input,
-    untrusted,
 )
-from twokey.bot.ids import VALUE
 from twokey.bot.modals.fields import Field
 from twokey.bot.modals.schema import ABSENT, Kind, is_same
 from twokey.bot.modals.texts import json_text, number_text, option_labels, path_label
+from twokey.bot.objects import Block, option
 from twokey.bot.text import fit
+from twokey.bot.wording import label, untrusted
 from twokey.sandbox.blockkit.limits import TYPED
 
 UNSET = "unset"

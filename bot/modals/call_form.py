@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import LiteralString
 
-from twokey.bot.blocks import Block, input_block, label, modal, text_input
+from twokey.bot.blocks import modal
 from twokey.bot.ids import Input, View, seal
+from twokey.bot.inputs import input_block, text_input
 from twokey.bot.modals.heading import heading
+from twokey.bot.objects import Block
+from twokey.bot.wording import label
 from twokey.gateway.approvals.record import Approval
 
 

@@ -8,21 +8,7 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import (
-    Block,
-    actions,
-    alert,
-    bold,
-    button,
-    checkboxes,
-    code,
-    context,
-    input_block,
-    label,
-    modal,
-    option,
-    template,
-)
+from twokey.bot.blocks import actions, alert, bold, button, context, modal
 from twokey.bot.cards.buttons import of_time, words
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import is_misleading
@@ -30,9 +16,12 @@ from twokey.bot.cards.refs import when
 from twokey.bot.cards.rich import box, line, stacked
 from twokey.bot.cards.states import on_it
 from twokey.bot.ids import PAGE, Action, Input, View
+from twokey.bot.inputs import checkboxes, input_block
 from twokey.bot.modals.form import State
 from twokey.bot.modals.heading import heading
 from twokey.bot.modals.pages import Part, pages
+from twokey.bot.objects import Block, option
+from twokey.bot.wording import code, label, template
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb

@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.bot.blocks import (
-    Block,
-    Template,
-    alert,
-    input_block,
-    joined,
-    label,
-    modal,
-    template,
-    text_input,
-)
+from twokey.bot.blocks import alert, modal
 from twokey.bot.cards.diff import changes
 from twokey.bot.cards.rich import box, stacked
 from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
 from twokey.bot.ids import Input, View, block_id, seal
+from twokey.bot.inputs import input_block, text_input
 from twokey.bot.modals.form import Read, State, form, read
 from twokey.bot.modals.heading import heading
+from twokey.bot.objects import Block
+from twokey.bot.wording import Template, joined, label, template
 from twokey.gateway.approvals.deciding import MAX_TEXT
 from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Approval, Item

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from twokey.bot.blocks import Block, context, label, section, untrusted
+from twokey.bot.blocks import context, section
 from twokey.bot.ids import VALUE, Input
 from twokey.bot.modals.asking import question
 from twokey.bot.modals.fields import (
@@ -20,7 +20,9 @@ from twokey.bot.modals.fields import (
 from twokey.bot.modals.reading import Unreadable, seen, value
 from twokey.bot.modals.schema import ABSENT, Value
 from twokey.bot.modals.texts import path_label
+from twokey.bot.objects import Block
 from twokey.bot.text import fit
+from twokey.bot.wording import label, untrusted
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.pointers import tokens_of

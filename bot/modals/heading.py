@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import Block, context, joined, section, template, untrusted
+from twokey.bot.blocks import context, section
 from twokey.bot.cards.listing import listing, summary
 from twokey.bot.cards.rich import box, stacked
 from twokey.bot.cards.states import BECAUSE, TIERS, reasons_line
 from twokey.bot.ids import block_id
+from twokey.bot.objects import Block
 from twokey.bot.text import fit
+from twokey.bot.wording import joined, template, untrusted
 from twokey.gateway.approvals.record import Approval, Item
 
 _TITLE = 300

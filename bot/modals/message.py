@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import Block, Plain, Template, label, modal, section
+from twokey.bot.blocks import modal, section
 from twokey.bot.ids import View
+from twokey.bot.objects import Block
+from twokey.bot.wording import Plain, Template, label
 
 
 def notice(title: Plain, text: Template | Plain) -> Block:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.bot.blocks import Block, input_block, label, option, select
 from twokey.bot.cards.buttons import FINDINGS, FINDINGS_OF_A_FAILURE, if_repeated
 from twokey.bot.ids import Input, View
+from twokey.bot.inputs import input_block, select
 from twokey.bot.modals.call_form import call_form, text_field
 from twokey.bot.modals.edit import text_of
 from twokey.bot.modals.form import State
 from twokey.bot.modals.reading import Unreadable, seen
 from twokey.bot.modals.schema import Kind
+from twokey.bot.objects import Block, option
+from twokey.bot.wording import label
 from twokey.gateway.approvals.reconciling import MAX_NOTE
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.verbs import Finding

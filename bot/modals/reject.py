@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from twokey.bot.blocks import Block, input_block, label, option, select
 from twokey.bot.ids import Input, View
+from twokey.bot.inputs import input_block, select
 from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
 from twokey.bot.modals.edit import text_of
 from twokey.bot.modals.form import State
 from twokey.bot.modals.heading import tell
 from twokey.bot.modals.reading import Unreadable, seen
 from twokey.bot.modals.schema import Kind
+from twokey.bot.objects import Block, option
+from twokey.bot.wording import label
 from twokey.gateway.approvals.deciding import MAX_TEXT
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.verbs import Verb

@@ -10,7 +10,33 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twokey.bot import blocks as b
-from twokey.bot.text import EMPTY, excerpt, has_hidden, reveal
+from twokey.bot.inputs import (
+    checkboxes,
+    date_input,
+    input_block,
+    multi_select,
+    number_input,
+    radio_buttons,
+    select,
+    text_input,
+)
+from twokey.bot.objects import Block, confirm, option
+from twokey.bot.text import EMPTY, excerpt, reveal
+from twokey.bot.wording import (
+    Ref,
+    Template,
+    Untrusted,
+    channel,
+    code,
+    joined,
+    label,
+    moment,
+    template,
+    untrusted,
+    user,
+    usergroup,
+)
+from twokey.gateway.approvals.hidden import has_hidden
 from twokey.sandbox.blockkit import JSON
 
 CANARY = "zqCANARYzq"
@@ -31,24 +57,24 @@ NASTY = [
 hostile = st.sampled_from(NASTY) | st.text(max_size=300)
 
 
-def every_block(text: str) -> list[b.Block]:
+def every_block(text: str) -> list[Block]:
     """Build one of everything a message takes, all of it from one stranger's text."""
-    stranger = b.untrusted(text)
-    short = b.untrusted(excerpt(text, 400).text)
-    cut = b.untrusted(excerpt(text, 100).text)
-    sure = b.confirm(stranger, cut, yes=stranger, no=stranger, style="danger")
+    stranger = untrusted(text)
+    short = untrusted(excerpt(text, 400).text)
+    cut = untrusted(excerpt(text, 100).text)
+    sure = confirm(stranger, cut, yes=stranger, no=stranger, style="danger")
     choices = [
-        b.option(stranger, str(number), description=stranger) for number in range(3)
+        option(stranger, str(number), description=stranger) for number in range(3)
     ]
     return [
         b.header(stranger, block_id="h"),
         b.section(short, accessory=b.button("s", stranger)),
-        b.section(b.template("by {who}", who=b.user("U1"))),
-        b.context(short, b.label("ours"), b.template("*{n}* items", n=3)),
+        b.section(template("by {who}", who=user("U1"))),
+        b.context(short, label("ours"), template("*{n}* items", n=3)),
         b.divider(block_id="d"),
         b.preformatted(short, block_id="p"),
-        b.rich_text(b.words(b.label("by ")), b.bold(b.label("us ")), b.mention("U1")),
-        b.table([[b.label("field"), b.label("value")], [cut, cut]], wrapped=[True]),
+        b.rich_text(b.words(label("by ")), b.bold(label("us ")), b.mention("U1")),
+        b.table([[label("field"), label("value")], [cut, cut]], wrapped=[True]),
         b.actions(
             b.button(
                 "a",
@@ -58,20 +84,20 @@ def every_block(text: str) -> list[b.Block]:
                 accessibility_label=stranger,
                 confirm=sure,
             ),
-            b.select("c", choices),
+            select("c", choices),
             block_id="row",
         ),
     ]
 
 
-def every_input(text: str) -> list[b.Block]:
+def every_input(text: str) -> list[Block]:
     """Build one of every input from one stranger's text."""
-    stranger = b.untrusted(text)
-    choices = [b.option(stranger, str(n), description=stranger) for n in range(10)]
+    stranger = untrusted(text)
+    choices = [option(stranger, str(n), description=stranger) for n in range(10)]
     elements = [
-        b.text_input("a", placeholder=stranger, focus=True),
-        b.text_input("a", initial=reveal(text)[:3_000], multiline=True, min_length=1),
-        b.number_input(
+        text_input("a", placeholder=stranger, focus=True),
+        text_input("a", initial=reveal(text)[:3_000], multiline=True, min_length=1),
+        number_input(
             "a",
             decimal=True,
             initial="1.5",
@@ -79,23 +105,23 @@ def every_input(text: str) -> list[b.Block]:
             maximum="2",
             placeholder=stranger,
         ),
-        b.date_input("a", initial=date(2026, 2, 28)),
-        b.date_input("a"),
-        b.select("a", choices, initial="3", placeholder=stranger),
-        b.multi_select("a", choices, initial=["1", "2"], most=2, placeholder=stranger),
-        b.checkboxes("a", choices, initial=["9"]),
-        b.radio_buttons("a", choices, initial="0"),
-        b.radio_buttons("a", choices),
+        date_input("a", initial=date(2026, 2, 28)),
+        date_input("a"),
+        select("a", choices, initial="3", placeholder=stranger),
+        multi_select("a", choices, initial=["1", "2"], most=2, placeholder=stranger),
+        checkboxes("a", choices, initial=["9"]),
+        radio_buttons("a", choices, initial="0"),
+        radio_buttons("a", choices),
     ]
     return [
-        b.input_block(
+        input_block(
             stranger, element, block_id=f"b{place}", hint=stranger, optional=True
         )
         for place, element in enumerate(elements)
     ]
 
 
-def objects(value: JSON) -> Iterator[b.Block]:
+def objects(value: JSON) -> Iterator[Block]:
     """Yield every object of a payload."""
     if isinstance(value, dict):
         yield value
@@ -121,7 +147,7 @@ def test_a_message_of_hostile_text_is_one_slack_takes(text: str) -> None:
 @settings(deadline=None)  # the machine may be busy
 @given(hostile)
 def test_a_view_of_hostile_text_is_one_slack_takes(text: str) -> None:
-    stranger = b.untrusted(text)
+    stranger = untrusted(text)
 
     b.ensure_valid_view(
         b.modal(
@@ -184,11 +210,11 @@ def refused_by_the_type_checkers() -> None:
     """Stay uncalled: mypy and pyright complain when one of these is not an error."""
     b.section("text")  # type: ignore[arg-type] # a str is no trusted markup
     b.header("text")  # type: ignore[arg-type] # nor a label
-    b.header(b.template("text"))  # type: ignore[arg-type] # headers take no markup
+    b.header(template("text"))  # type: ignore[arg-type] # headers take no markup
     b.preformatted("text")  # type: ignore[arg-type] # a str is not revealed yet
-    b.words(b.untrusted("text"))  # type: ignore[arg-type] # no strangers in rich text
-    b.template("{x}", x="text")  # type: ignore[arg-type] # a str is no reference
-    b.modal("title", [], callback_id="x", close=b.label("x"))  # type: ignore[arg-type] # nor a title
+    b.words(untrusted("text"))  # type: ignore[arg-type] # no strangers in rich text
+    template("{x}", x="text")  # type: ignore[arg-type] # a str is no reference
+    b.modal("title", [], callback_id="x", close=label("x"))  # type: ignore[arg-type] # nor a title
 
 
 @pytest.mark.parametrize(
@@ -196,32 +222,32 @@ def refused_by_the_type_checkers() -> None:
     [b.section, b.header, b.preformatted, b.words, b.context, b.alert],
 )
 def test_a_plain_str_is_refused_when_it_runs_as_well(
-    build: Callable[[Any], b.Block],
+    build: Callable[[Any], Block],
 ) -> None:
     with pytest.raises(AttributeError):
         build("<!channel>")
 
 
 def test_text_of_strangers_is_revealed_however_it_is_made() -> None:
-    assert b.untrusted("a\u202eb").text == "a⟦U+202E⟧b"
-    assert b.Untrusted("a\u202eb") == b.untrusted("a\u202eb")
+    assert untrusted("a\u202eb").text == "a⟦U+202E⟧b"
+    assert Untrusted("a\u202eb") == untrusted("a\u202eb")
 
 
 def test_an_empty_text_is_said_to_be_empty() -> None:
-    nothing = b.untrusted("")
+    nothing = untrusted("")
 
     assert texts([b.preformatted(nothing)]) == [EMPTY]
     assert texts([b.header(nothing)]) == [EMPTY]
     assert texts([b.section(nothing)]) == [EMPTY]
     assert texts([b.table([[nothing]])]) == [EMPTY]
-    assert texts([b.rich_text(b.words(b.label("")), b.bold(b.label("")))]) == [
+    assert texts([b.rich_text(b.words(label("")), b.bold(label("")))]) == [
         EMPTY,
         EMPTY,
     ]
 
 
 def test_preformatted_text_is_never_cut_by_the_builder() -> None:
-    block = b.preformatted(b.untrusted("x" * 9_500))
+    block = b.preformatted(untrusted("x" * 9_500))
 
     with pytest.raises(b.BadBlocks, match="9000 characters, has 9500") as caught:
         b.ensure_valid_message([block], "text")
@@ -230,7 +256,7 @@ def test_preformatted_text_is_never_cut_by_the_builder() -> None:
 
 
 def test_a_section_keeps_the_lines_of_a_text_and_shows_it_unfolded() -> None:
-    block = b.section(b.untrusted("one\ntwo"), block_id="s")
+    block = b.section(untrusted("one\ntwo"), block_id="s")
 
     assert block == {
         "type": "section",
@@ -243,15 +269,15 @@ def test_a_section_keeps_the_lines_of_a_text_and_shows_it_unfolded() -> None:
 def test_a_template_is_markup_with_references() -> None:
     at = datetime(2026, 11, 21, 2, 30, tzinfo=timezone(timedelta(hours=1)))
 
-    sentence = b.template(
+    sentence = template(
         "*{who}* of {group} in {where} approved {what}, {n} of {m}, {at}",
-        who=b.user("U0LEAD"),
-        group=b.usergroup("S0SUPPORT"),
-        where=b.channel("C1"),
-        what=b.code("ap_7"),
+        who=user("U0LEAD"),
+        group=usergroup("S0SUPPORT"),
+        where=channel("C1"),
+        what=code("ap_7"),
         n=1,
         m=2,
-        at=b.moment(at),
+        at=moment(at),
     )
 
     assert sentence.text == (
@@ -266,34 +292,32 @@ def test_a_template_is_markup_with_references() -> None:
 
 
 def test_templates_are_joined_into_one() -> None:
-    parts = [b.template("by {who}", who=b.user("U1")), b.template("_now_")]
+    parts = [template("by {who}", who=user("U1")), template("_now_")]
 
-    assert b.joined(" · ", parts).text == "by <@U1> · _now_"
+    assert joined(" · ", parts).text == "by <@U1> · _now_"
 
 
 @pytest.mark.parametrize(
     ("make", "value"),
     [
-        (b.user, "U1> <!channel"),
-        (b.user, "u1"),
-        (b.user, ""),
-        (b.usergroup, "U1"),
-        (b.channel, "C1|x"),
-        (b.code, "a`*b*`"),
-        (b.code, ""),
-        (b.code, "two words"),
-        (b.code, "a\nb"),
-        (b.code, "x" * 129),
-        (b.Ref, "plain"),
-        (b.Ref, "<!channel>"),
-        (b.Ref, "<https://evil.example|x>"),
-        (b.Ref, "<!date^1^{date}^https://evil.example|x>"),
-        (b.Ref, "<@U1>\n"),
+        (user, "U1> <!channel"),
+        (user, "u1"),
+        (user, ""),
+        (usergroup, "U1"),
+        (channel, "C1|x"),
+        (code, "a`*b*`"),
+        (code, ""),
+        (code, "two words"),
+        (code, "a\nb"),
+        (code, "x" * 129),
+        (Ref, "plain"),
+        (Ref, "<!channel>"),
+        (Ref, "<https://evil.example|x>"),
+        (Ref, "<!date^1^{date}^https://evil.example|x>"),
+        (Ref, "<@U1>\n"),
     ],
 )
-def test_what_is_no_id_is_no_reference(
-    make: Callable[[str], b.Ref], value: str
-) -> None:
+def test_what_is_no_id_is_no_reference(make: Callable[[str], Ref], value: str) -> None:
     with pytest.raises(ValueError, match="is no reference; make one with"):
         make(value)
 
@@ -301,7 +325,7 @@ def test_what_is_no_id_is_no_reference(
 @settings(deadline=None)  # the machine may be busy
 @given(st.text())
 def test_no_text_of_a_stranger_gets_markup_through_a_reference(text: str) -> None:
-    for make in (b.user, b.usergroup, b.channel, b.code):
+    for make in (user, usergroup, channel, code):
         try:
             made = make(text).text
         except ValueError:
@@ -314,33 +338,33 @@ def test_a_moment_without_a_time_zone_is_refused() -> None:
     naive = datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None)
 
     with pytest.raises(ValueError, match="has no time zone"):
-        b.moment(naive)
+        moment(naive)
 
 
 @pytest.mark.parametrize(
     ("make", "why"),
     [
-        (lambda: b.template("{who}"), r"wants \['who'\] and was given \[\]"),
-        (lambda: b.template("x", who=b.user("U1")), r"given \['who'\]"),
-        (lambda: b.template("{n:>9}", n=1), "without a format"),
-        (lambda: b.template("{n!r}", n=1), "without a format"),
-        (lambda: b.template("{}"), "name each reference"),
-        (lambda: b.template("{who.text}", who=b.user("U1")), "name each reference"),
+        (lambda: template("{who}"), r"wants \['who'\] and was given \[\]"),
+        (lambda: template("x", who=user("U1")), r"given \['who'\]"),
+        (lambda: template("{n:>9}", n=1), "without a format"),
+        (lambda: template("{n!r}", n=1), "without a format"),
+        (lambda: template("{}"), "name each reference"),
+        (lambda: template("{who.text}", who=user("U1")), "name each reference"),
     ],
 )
 def test_a_template_takes_exactly_the_references_it_names(
-    make: Callable[[], b.Template], why: str
+    make: Callable[[], Template], why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):
         make()
 
 
 def test_a_button_is_read_aloud_by_its_own_text_when_nothing_else_is_said() -> None:
-    plain = b.button("approve", b.label("Approve"))
+    plain = b.button("approve", label("Approve"))
     spoken = b.button(
         "approve",
-        b.label("Approve"),
-        accessibility_label=b.label("Approve the refund"),
+        label("Approve"),
+        accessibility_label=label("Approve the refund"),
     )
 
     assert plain["accessibility_label"] == "Approve"
@@ -348,21 +372,21 @@ def test_a_button_is_read_aloud_by_its_own_text_when_nothing_else_is_said() -> N
 
 
 def test_options_that_would_look_alike_are_numbered() -> None:
-    long = [b.option(b.untrusted("x" * 90 + end), end) for end in "abc"]
-    short = [b.option(b.label(text), text) for text in "abc"]
+    long = [option(untrusted("x" * 90 + end), end) for end in "abc"]
+    short = [option(label(text), text) for text in "abc"]
 
-    shown = texts(b.select("a", long))
+    shown = texts(select("a", long))
 
     assert len(set(shown)) == 3
     assert shown[0].startswith("1. x")
     assert max(map(len, shown)) == 75
-    assert texts(b.select("a", short)) == ["a", "b", "c"]
+    assert texts(select("a", short)) == ["a", "b", "c"]
 
 
 def test_the_chosen_option_is_the_offered_one_with_its_number() -> None:
-    alike = [b.option(b.label("same"), value) for value in "ab"]
+    alike = [option(label("same"), value) for value in "ab"]
 
-    element = b.select("a", alike, initial="b")
+    element = select("a", alike, initial="b")
 
     assert element["initial_option"] == {
         "text": {"type": "plain_text", "text": "2. same", "emoji": False},
@@ -371,28 +395,28 @@ def test_the_chosen_option_is_the_offered_one_with_its_number() -> None:
 
 
 def test_a_choice_that_is_not_offered_is_refused() -> None:
-    offered = [b.option(b.label(value), value) for value in "ab"]
+    offered = [option(label(value), value) for value in "ab"]
 
     with pytest.raises(ValueError, match="is not among the 2 options"):
-        b.select("a", offered, initial="c")
+        select("a", offered, initial="c")
     with pytest.raises(ValueError, match="is not among the 2 options"):
-        b.radio_buttons("a", offered, initial="c")
+        radio_buttons("a", offered, initial="c")
     with pytest.raises(ValueError, match="is not among the 2 options"):
-        b.checkboxes("a", offered, initial=["a", "c"])
+        checkboxes("a", offered, initial=["a", "c"])
     with pytest.raises(ValueError, match="is not among the 2 options"):
-        b.multi_select("a", offered, initial=["c"])
+        multi_select("a", offered, initial=["c"])
 
 
 def test_a_value_that_does_not_fit_its_input_is_refused_and_never_cut() -> None:
-    exact = b.text_input("a", initial="x\u202e" * 1_500)
+    exact = text_input("a", initial="x\u202e" * 1_500)
 
     assert exact["initial_value"] == "x\u202e" * 1_500
     with pytest.raises(ValueError, match="holds 3000 characters, its value has 3001"):
-        b.text_input("a", initial="x" * 3_001)
+        text_input("a", initial="x" * 3_001)
 
 
 def test_an_empty_value_leaves_the_input_empty() -> None:
-    assert "initial_value" not in b.text_input("a", initial="")
+    assert "initial_value" not in text_input("a", initial="")
 
 
 def test_a_message_without_text_for_screen_readers_is_refused() -> None:
@@ -401,7 +425,7 @@ def test_a_message_without_text_for_screen_readers_is_refused() -> None:
 
 
 def test_a_refused_payload_names_five_problems_and_counts_the_rest() -> None:
-    wrong: list[b.Block] = [{"type": f"nothing{number}"} for number in range(7)]
+    wrong: list[Block] = [{"type": f"nothing{number}"} for number in range(7)]
 
     with pytest.raises(b.BadBlocks) as caught:
         b.ensure_valid_message(wrong, "text")
@@ -413,7 +437,7 @@ def test_a_refused_payload_names_five_problems_and_counts_the_rest() -> None:
 
 
 def test_a_refused_view_says_why() -> None:
-    blank = b.modal(b.label("x"), [], callback_id="x", close=b.label("x"))
+    blank = b.modal(label("x"), [], callback_id="x", close=label("x"))
 
     with pytest.raises(b.BadBlocks, match="/blocks: must have at least 1 items"):
         b.ensure_valid_view(blank)

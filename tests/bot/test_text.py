@@ -11,16 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from twokey.bot import text as text_module
-from twokey.bot.text import (
-    EMPTY,
-    escape_mrkdwn,
-    excerpt,
-    fit,
-    has_hidden,
-    mixed_script_warnings,
-    reveal,
-)
-from twokey.gateway.approvals.hidden import DEFAULT_IGNORABLE
+from twokey.bot.mixed_scripts import mixed_script_warnings
+from twokey.bot.text import EMPTY, escape_mrkdwn, excerpt, fit, reveal
+from twokey.gateway.approvals.hidden import DEFAULT_IGNORABLE, has_hidden
 
 EVERY = [chr(point) for point in range(0x110000)]
 IGNORABLE = {

@@ -16,9 +16,9 @@ from tests.bot.samples import (
     an_approval,
 )
 from tests.bot.strategies import CANARY, hostile
-from twokey.bot.blocks import Label
 from twokey.bot.cards.outcome import agent_words, explained, run_failed
 from twokey.bot.listener_context import spoken
+from twokey.bot.wording import Label
 from twokey.gateway.approvals.decisions import (
     Changed,
     Expired,

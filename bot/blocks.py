@@ -8,11 +8,11 @@ these functions return is what Slack is sent; `ensure_valid_message` and
 """
 
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Literal
 
 from twokey.bot.objects import Block, any_text, made, plain_text
 from twokey.bot.text import EMPTY, fit
-from twokey.bot.wording import Label, Plain, Template, Untrusted
+from twokey.bot.wording import Label, Plain, Template, untrusted
 from twokey.sandbox.blockkit import (
     JSON,
     Problem,
@@ -21,8 +21,6 @@ from twokey.sandbox.blockkit import (
     validate_message,
     validate_modal,
 )
-
-Level: TypeAlias = Literal["default", "info", "warning", "error", "success"]
 
 _SHOWN_PROBLEMS = 5
 
@@ -102,13 +100,9 @@ def divider(*, block_id: str | None = None) -> Block:
     return made("divider", block_id=block_id)
 
 
-def alert(
-    text: Template | Plain, *, level: Level = "default", block_id: str | None = None
-) -> Block:
+def warning(text: Template | Plain) -> Block:
     """Make a coloured notice; only modals take one."""
-    return made(
-        "alert", text=any_text(text, limits.ALERT), level=level, block_id=block_id
-    )
+    return made("alert", text=any_text(text, limits.ALERT), level="warning")
 
 
 def actions(*elements: Block, block_id: str | None = None) -> Block:
@@ -141,20 +135,23 @@ def button(
     )
 
 
-def preformatted(text: Untrusted, *, block_id: str | None = None) -> Block:
+def box(text: str) -> Block:
     """Show text of strangers in fixed width, whole and uninterpreted.
 
     Nothing is cut here: take `twokey.bot.text.excerpt` first where a text may be long.
     """
-    part: Block = {"type": "text", "text": text.text or EMPTY}
-    inner = made("rich_text_preformatted", elements=[part])
-    return made("rich_text", elements=[inner], block_id=block_id)
+    part: Block = {"type": "text", "text": untrusted(text).text or EMPTY}
+    return made("rich_text_preformatted", elements=[part])
 
 
-def rich_text(*parts: Block, block_id: str | None = None) -> Block:
-    """Make one paragraph of rich text from `words`, `bold` and `mention` parts."""
-    inner = made("rich_text_section", elements=[*parts])
-    return made("rich_text", elements=[inner], block_id=block_id)
+def line(*parts: Block) -> Block:
+    """Make a line of ours from `words`, `bold` and `mention` parts."""
+    return made("rich_text_section", elements=[*parts])
+
+
+def stacked(*parts: Block, block_id: str) -> Block:
+    """Make one block of boxes and lines, from top to bottom."""
+    return made("rich_text", block_id=block_id, elements=[*parts])
 
 
 def words(text: Label) -> Block:
@@ -172,22 +169,6 @@ def mention(user_id: str) -> Block:
     return made("user", user_id=user_id)
 
 
-def table(
-    rows: Sequence[Sequence[Plain]],
-    *,
-    wrapped: Sequence[bool] | None = None,
-    block_id: str | None = None,
-) -> Block:
-    """Make a table of uninterpreted cells, 100 rows of 20 at most; the first is head.
-
-    `wrapped` says column by column whether long cells break into lines. A message
-    takes one table, a view none.
-    """
-    cells: list[JSON] = [[_cell(text) for text in row] for row in rows]
-    columns: list[JSON] = [{"is_wrapped": wrap} for wrap in wrapped or ()]
-    return made("table", rows=cells, column_settings=columns or None, block_id=block_id)
-
-
 def modal(
     title: Plain,
     blocks: Sequence[Block],
@@ -196,8 +177,6 @@ def modal(
     close: Plain,
     submit: Plain | None = None,
     private_metadata: str = "",
-    external_id: str | None = None,
-    notify_on_close: bool = False,
 ) -> Block:
     """Make a modal; one with inputs needs `submit`."""
     return made(
@@ -208,22 +187,9 @@ def modal(
         close=plain_text(close, limits.VIEW_LABEL),
         submit=plain_text(submit, limits.VIEW_LABEL) if submit else None,
         private_metadata=private_metadata,
-        external_id=external_id,
-        notify_on_close=notify_on_close,
     )
 
 
-def home(
-    blocks: Sequence[Block], *, callback_id: str, private_metadata: str = ""
-) -> Block:
+def home(blocks: Sequence[Block], *, callback_id: str) -> Block:
     """Make an App Home tab."""
-    return made(
-        "home",
-        blocks=[*blocks],
-        callback_id=callback_id,
-        private_metadata=private_metadata,
-    )
-
-
-def _cell(text: Plain) -> Block:
-    return made("raw_text", text=text.text or EMPTY)
+    return made("home", blocks=[*blocks], callback_id=callback_id)

@@ -11,7 +11,7 @@ from typing import cast
 from twokey.bot.objects import Block, made, plain_text
 from twokey.bot.text import fit
 from twokey.bot.wording import Plain
-from twokey.sandbox.blockkit import JSON, limits
+from twokey.sandbox.blockkit import limits
 
 
 def input_block(
@@ -21,7 +21,6 @@ def input_block(
     block_id: str,
     hint: Plain | None = None,
     optional: bool = False,
-    dispatch_action: bool = False,
 ) -> Block:
     """Make an input with its label; errors are shown under it by `block_id`."""
     return made(
@@ -31,7 +30,6 @@ def input_block(
         block_id=block_id,
         hint=plain_text(hint, limits.INPUT_HINT) if hint else None,
         optional=optional,
-        dispatch_action=dispatch_action,
     )
 
 
@@ -40,7 +38,6 @@ def text_input(
     *,
     initial: str | None = None,
     multiline: bool = False,
-    min_length: int | None = None,
     max_length: int = limits.TYPED,
     placeholder: Plain | None = None,
     focus: bool = False,
@@ -60,33 +57,19 @@ def text_input(
         action_id=action_id,
         initial_value=initial or None,
         multiline=multiline,
-        min_length=min_length,
         max_length=max_length,
         placeholder=_placeholder(placeholder),
         focus_on_load=focus or None,
     )
 
 
-def number_input(
-    action_id: str,
-    *,
-    decimal: bool,
-    initial: str | None = None,
-    minimum: str | None = None,
-    maximum: str | None = None,
-    placeholder: Plain | None = None,
-    focus: bool = False,
-) -> Block:
+def number_input(action_id: str, *, decimal: bool, initial: str | None = None) -> Block:
     """Make a box for a number; numbers are decimal strings, as Slack returns them."""
     return made(
         "number_input",
         action_id=action_id,
         is_decimal_allowed=decimal,
         initial_value=initial,
-        min_value=minimum,
-        max_value=maximum,
-        placeholder=_placeholder(placeholder),
-        focus_on_load=focus or None,
     )
 
 
@@ -122,8 +105,6 @@ def multi_select(
     options: Sequence[Block],
     *,
     initial: Sequence[str] = (),
-    most: int | None = None,
-    placeholder: Plain | None = None,
 ) -> Block:
     """Make a menu of up to 100 options, of which several are chosen."""
     offered = _distinct(options)
@@ -131,23 +112,13 @@ def multi_select(
         "multi_static_select",
         action_id=action_id,
         options=[*offered],
-        initial_options=_several(offered, initial),
-        max_selected_items=most,
-        placeholder=_placeholder(placeholder),
+        initial_options=[_one(offered, value) for value in initial] or None,
     )
 
 
-def checkboxes(
-    action_id: str, options: Sequence[Block], *, initial: Sequence[str] = ()
-) -> Block:
-    """Make up to ten boxes, any of which are ticked."""
-    offered = _distinct(options)
-    return made(
-        "checkboxes",
-        action_id=action_id,
-        options=[*offered],
-        initial_options=_several(offered, initial),
-    )
+def checkboxes(action_id: str, options: Sequence[Block]) -> Block:
+    """Make up to ten boxes, any of which can be ticked."""
+    return made("checkboxes", action_id=action_id, options=[*_distinct(options)])
 
 
 def radio_buttons(
@@ -193,10 +164,6 @@ def _one(options: Sequence[Block], value: str | None) -> Block | None:
         f"The chosen value is not among the {len(options)} options; "
         "pass the value of one of them, or none."
     )
-
-
-def _several(options: Sequence[Block], values: Sequence[str]) -> list[JSON] | None:
-    return [_one(options, value) for value in values] or None
 
 
 def _placeholder(text: Plain | None) -> Block | None:

@@ -1,6 +1,6 @@
 """Build the small objects that blocks and inputs are composed of."""
 
-from typing import Literal, TypeAlias
+from typing import TypeAlias
 
 from twokey.bot.text import EMPTY, excerpt, fit
 from twokey.bot.wording import Plain, Template
@@ -35,30 +35,19 @@ def any_text(text: Template | Plain, limit: int) -> Block:
     return plain_text(text, limit, lines=True)
 
 
-def confirm(
-    title: Plain,
-    text: Template | Plain,
-    *,
-    yes: Plain,
-    no: Plain,
-    style: Literal["primary", "danger"] | None = None,
-) -> Block:
+def confirm(title: Plain, text: Template | Plain, *, yes: Plain, no: Plain) -> Block:
     """Make the question a button asks before it acts."""
-    asked: Block = {
+    return {
         "title": plain_text(title, limits.CONFIRM_TITLE),
         "text": any_text(text, limits.CONFIRM_TEXT),
         "confirm": plain_text(yes, limits.CONFIRM_BUTTON),
         "deny": plain_text(no, limits.CONFIRM_BUTTON),
     }
-    return asked | {"style": style} if style else asked
 
 
-def option(text: Plain, value: str, *, description: Plain | None = None) -> Block:
+def option(text: Plain, value: str) -> Block:
     """Make one choice; `value` comes back when it is chosen."""
-    choice: Block = {"text": plain_text(text, limits.OPTION), "value": value}
-    if description:
-        choice["description"] = plain_text(description, limits.OPTION)
-    return choice
+    return {"text": plain_text(text, limits.OPTION), "value": value}
 
 
 def _cut(text: str, limit: int) -> str:

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import actions, bold, context, mention, section, words
+from twokey.bot.blocks import (
+    actions,
+    bold,
+    box,
+    context,
+    line,
+    mention,
+    section,
+    stacked,
+    words,
+)
 from twokey.bot.cards import buttons
 from twokey.bot.cards.diff import diff, is_in_another_state, state_text
 from twokey.bot.cards.frame import LEAST, Frame, Room, room, rows_of
 from twokey.bot.cards.listing import Listing, all_text, fits, listing, summary
 from twokey.bot.cards.refs import hash_ref, when, who
-from twokey.bot.cards.rich import box, line, stacked
 from twokey.bot.cards.states import (
     BECAUSE,
     STATES,
@@ -41,7 +50,6 @@ from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Finding, Verb
-from twokey.sandbox.blockkit import JSON
 
 _MAX_MIXED = 2
 _OTHERS = 300
@@ -169,7 +177,7 @@ def title(frame: Frame, item: Item) -> list[Block]:
 
 def call_box(frame: Frame, item: Item, shown: Listing) -> Block:
     """Return the call itself, and the words of people and tools about it."""
-    parts: list[list[JSON]] = [box(text) for text in shown.boxes]
+    parts = [box(text) for text in shown.boxes]
     if item.is_pending and state_text(item):
         parts += [line(bold(label(STATES[is_in_another_state(item)])))]
         parts += [box(_state(item, frame.room).text)]
@@ -204,7 +212,7 @@ def _state(item: Item, free: Room) -> Excerpt:
     return excerpt(state_text(item), free.text)
 
 
-def _quoted(title: str, text: str, frame: Frame) -> list[list[JSON]]:
+def _quoted(title: str, text: str, frame: Frame) -> list[Block]:
     if not text:
         return []
     cut = excerpt(text, frame.room.text).text

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import LiteralString
 
-from twokey.bot.blocks import actions, button, context, section
+from twokey.bot.blocks import actions, box, button, context, section, stacked
 from twokey.bot.cards import buttons
 from twokey.bot.cards.approval import asked_by, metadata, reviewers
 from twokey.bot.cards.batch import call_box, call_room, title
@@ -19,7 +19,6 @@ from twokey.bot.cards.frame import Frame, rows_of
 from twokey.bot.cards.listing import is_misleading, listing
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import when, who
-from twokey.bot.cards.rich import box, stacked
 from twokey.bot.cards.states import BECAUSE, counted
 from twokey.bot.cards.stops import actor_ref
 from twokey.bot.ids import COMMAND, Action

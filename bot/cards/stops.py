@@ -5,9 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import LiteralString
 
-from twokey.bot.blocks import context, section
+from twokey.bot.blocks import box, context, section, stacked
 from twokey.bot.cards.message import Message
-from twokey.bot.cards.rich import box, stacked
 from twokey.bot.ids import COMMAND
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from twokey.bot.blocks import actions, button, context, section
+from twokey.bot.blocks import actions, box, button, context, section, stacked
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.message import Message
-from twokey.bot.cards.rich import box, stacked
 from twokey.bot.ids import Action
 from twokey.bot.objects import Block
 from twokey.bot.text import excerpt, fit

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import actions, alert, bold, button, context, modal
+from twokey.bot.blocks import (
+    actions,
+    bold,
+    box,
+    button,
+    context,
+    line,
+    modal,
+    stacked,
+    warning,
+)
 from twokey.bot.cards.buttons import of_time, words
 from twokey.bot.cards.frame import Frame
 from twokey.bot.cards.listing import is_misleading
 from twokey.bot.cards.refs import when
-from twokey.bot.cards.rich import box, line, stacked
 from twokey.bot.cards.states import on_it
 from twokey.bot.ids import PAGE, Action, Input, View
 from twokey.bot.inputs import checkboxes, input_block
@@ -105,7 +114,7 @@ def _odd(item: Item) -> list[Block]:
         "Hidden or look-alike characters are in this call. Hidden ones are shown as "
         "⟦U+…⟧."
     )
-    return [alert(said, level="warning")]
+    return [warning(said)]
 
 
 def _shown(

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from twokey.bot.blocks import alert, modal
+from twokey.bot.blocks import box, modal, stacked, warning
 from twokey.bot.cards.diff import changes
-from twokey.bot.cards.rich import box, stacked
 from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
 from twokey.bot.ids import Input, View, block_id, seal
 from twokey.bot.inputs import input_block, text_input
@@ -160,7 +159,7 @@ def _raised(approval: Approval, item: Item, raised: Raised) -> list[Block]:
         )
     change = changes(item.args, raised.args, item.redact, room=_CHANGE)
     return [
-        alert(said, level="warning"),
+        warning(said),
         stacked(box(change), block_id=block_id(approval, "raised")),
     ]
 

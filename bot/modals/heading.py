@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import LiteralString
 
-from twokey.bot.blocks import context, section
+from twokey.bot.blocks import box, context, section, stacked
 from twokey.bot.cards.listing import listing, summary
-from twokey.bot.cards.rich import box, stacked
 from twokey.bot.cards.states import BECAUSE, TIERS, reasons_line
 from twokey.bot.ids import block_id
 from twokey.bot.objects import Block

@@ -23,52 +23,37 @@ _TOMBSTONE = "tombstone"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mention:
-    """A message for the bot: a mention in a channel, or a line in its own chat.
+class Message:
+    """A person's message that an event is about.
 
     ``thread_ts`` is the thread to answer in: the message's own thread, else itself.
-    ``event_id`` is the same when Slack delivers the event again. ``edited_ts`` is when
-    the text was last edited, "" for a message as it was first written.
+    ``event_id`` is the same when Slack delivers the event again.
     """
 
     team: str
-    enterprise: str = ""
     user: str
-    user_team: str
     channel: str
     ts: str
     thread_ts: str
-    text: str
     event_id: str
-    edited_ts: str = ""
-    is_direct: bool = False
 
     @property
     def once(self) -> str:
         """Return the name of the message, whatever Slack repeats and people edit."""
-        return name_of(self.team, self.channel, self.ts)
+        return f"message:{self.team}:{self.channel}:{self.ts}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Deleted:
-    """A person's message in the bot's own chat is gone."""
+class Mention(Message):
+    """A message for the bot: a mention in a channel, or a line in its own chat.
 
-    team: str
-    user: str
-    channel: str
-    ts: str
-    thread_ts: str
-    event_id: str
+    ``edited_ts`` is when the text was last edited, "" for a message as it was first
+    written.
+    """
 
-    @property
-    def once(self) -> str:
-        """Return the name that the message had."""
-        return name_of(self.team, self.channel, self.ts)
-
-
-def name_of(team: str, channel: str, ts: str) -> str:
-    """Return the name of one message."""
-    return f"message:{team}:{channel}:{ts}"
+    user_team: str
+    text: str
+    edited_ts: str
 
 
 def without_bot(text: str, bot_user: str) -> str:
@@ -102,7 +87,6 @@ def mention(body: Json) -> Mention | None:
     ts = said.text("ts")
     return Mention(
         team=root.text("team_id"),
-        enterprise=root.optional("enterprise_id"),
         user=said.text("user"),
         user_team=said.optional("user_team")
         or said.optional("team")
@@ -113,12 +97,11 @@ def mention(body: Json) -> Mention | None:
         text=said.optional("text"),
         event_id=root.text("event_id"),
         edited_ts=said.maybe("edited").optional("ts"),
-        is_direct=is_direct,
     )
 
 
-def deleted(body: Json) -> Deleted | None:
-    """Read that a person's message was deleted; None for anything else.
+def deleted(body: Json) -> Message | None:
+    """Return the deleted message of the bot's own chat; None for anything else.
 
     A message that had replies leaves a tombstone: Slack calls that a change.
 
@@ -136,7 +119,7 @@ def deleted(body: Json) -> Deleted | None:
     if before.has("bot_id") or not before.has("user"):
         return None
     ts = before.text("ts")
-    return Deleted(
+    return Message(
         team=root.text("team_id"),
         user=before.text("user"),
         channel=event.text("channel"),

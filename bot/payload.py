@@ -5,11 +5,10 @@ from a kind of installation, that nobody thought of. Every reader here either re
 a record or raises `BadPayload` with the place that is missing; none ever raises
 anything else.
 
-Three ids say where a person comes from. ``team`` is the workspace in which they acted,
-``enterprise`` the organization above it ("" for none), ``user_team`` the home of their
-account: with Slack Connect it is another company's. An app that is installed on a
-whole organization gets ``team: null`` in some payloads; then the view's
-``app_installed_team_id`` or the user's own team stands in.
+Two ids say where a person comes from. ``team`` is the workspace in which they acted,
+``user_team`` the home of their account: with Slack Connect it is another company's. An
+app that is installed on a whole organization gets ``team: null`` in some payloads; then
+the view's ``app_installed_team_id`` or the user's own team stands in.
 """
 
 from __future__ import annotations
@@ -39,30 +38,24 @@ class BadPayload(TwokeyError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockAction:
-    """A click on a button, or a choice in a menu.
+    """A click on a button.
 
     ``channel`` and ``message_ts`` are those of the card, "" inside a modal or the Home
-    tab; ``view_id`` and ``view_hash`` the other way round. ``chosen`` holds what a
-    menu, date or checkbox picked.
+    tab; ``view_id`` and ``view_hash`` the other way round.
     """
 
     team: str
-    enterprise: str = ""
     user: str
     user_team: str
     channel: str = ""
     message_ts: str = ""
-    is_ephemeral: bool = False
     action_id: str
     block_id: str
     value: str = ""
-    chosen: tuple[str, ...] = ()
-    action_ts: str
     trigger_id: str
     response_url: str = ""
     view_id: str = ""
     view_hash: str = ""
-    private_metadata: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +63,12 @@ class ViewSubmission:
     """A submitted modal; ``values`` is block id, action id, the input's state."""
 
     team: str
-    enterprise: str = ""
     user: str
     user_team: str
     callback_id: str
     view_id: str
-    root_view_id: str
-    view_hash: str = ""
     private_metadata: str
     values: Mapping[str, Mapping[str, Json]]
-    trigger_id: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,14 +76,10 @@ class Command:
     """A slash command; Slack says no home team, so ``user_team`` is ``team``."""
 
     team: str
-    enterprise: str = ""
     user: str
     user_team: str
     channel: str
-    command: str
     text: str
-    trigger_id: str
-    response_url: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +87,9 @@ class HomeOpened:
     """A person opened the app's Home tab."""
 
     team: str
-    enterprise: str = ""
     user: str
     tab: str
-    view_hash: str = ""
-    event_id: str
+    view_hash: str
 
 
 def block_action(payload: Json) -> BlockAction:
@@ -121,25 +104,21 @@ def block_action(payload: Json) -> BlockAction:
         raise BadPayload("actions", f"holds {len(actions)} actions instead of one")
     action = actions[0]
     container, view = root.maybe("container"), root.maybe("view")
+    team, user, user_team = _person(root)
     return BlockAction(
-        team=_team(root),
-        enterprise=_enterprise(root),
-        user=root.child("user").text("id"),
-        user_team=_user_team(root),
+        team=team,
+        user=user,
+        user_team=user_team,
         channel=root.maybe("channel").optional("id")
         or container.optional("channel_id"),
         message_ts=container.optional("message_ts"),
-        is_ephemeral=container.flag("is_ephemeral"),
         action_id=action.text("action_id"),
         block_id=action.text("block_id"),
         value=action.optional("value"),
-        chosen=_chosen(action),
-        action_ts=action.text("action_ts"),
         trigger_id=root.text("trigger_id"),
         response_url=root.optional("response_url"),
         view_id=view.optional("id"),
         view_hash=view.optional("hash"),
-        private_metadata=view.optional("private_metadata"),
     )
 
 
@@ -150,20 +129,15 @@ def view_submission(payload: Json) -> ViewSubmission:
         BadPayload: names what is missing.
     """
     root = root_of(payload, "view_submission")
-    view = root.child("view")
-    view_id = view.text("id")
+    view, (team, user, user_team) = root.child("view"), _person(root)
     return ViewSubmission(
-        team=_team(root),
-        enterprise=_enterprise(root),
-        user=root.child("user").text("id"),
-        user_team=_user_team(root),
+        team=team,
+        user=user,
+        user_team=user_team,
         callback_id=view.text("callback_id"),
-        view_id=view_id,
-        root_view_id=view.optional("root_view_id") or view_id,
-        view_hash=view.optional("hash"),
+        view_id=view.text("id"),
         private_metadata=view.optional("private_metadata"),
         values=_values(view.child("state").child("values")),
-        trigger_id=root.optional("trigger_id"),
     )
 
 
@@ -177,14 +151,10 @@ def command(form: Json) -> Command:
     team = root.text("team_id")
     return Command(
         team=team,
-        enterprise=root.optional("enterprise_id"),
         user=root.text("user_id"),
         user_team=team,
         channel=root.text("channel_id"),
-        command=root.text("command"),
         text=root.optional("text"),
-        trigger_id=root.text("trigger_id"),
-        response_url=root.text("response_url"),
     )
 
 
@@ -201,11 +171,9 @@ def home_opened(body: Json) -> HomeOpened:
         raise BadPayload("event.type", f"is {kind!r}, not 'app_home_opened'")
     return HomeOpened(
         team=root.text("team_id"),
-        enterprise=root.optional("enterprise_id"),
         user=event.text("user"),
         tab=event.optional("tab") or "home",
         view_hash=event.maybe("view").optional("hash"),
-        event_id=root.text("event_id"),
     )
 
 
@@ -237,10 +205,6 @@ class Node:
     def has(self, key: str) -> bool:
         """Say whether there is a value that is not null."""
         return self._members.get(key) is not None
-
-    def flag(self, key: str) -> bool:
-        """Say whether the value is true."""
-        return self._members.get(key) is True
 
     def child(self, key: str) -> Node:
         """Return an object that has to be there."""
@@ -285,21 +249,16 @@ def root_of(payload: Json, kind: str) -> Node:
     return root
 
 
-def _team(root: Node) -> str:
+def _person(root: Node) -> tuple[str, str, str]:
+    """Return the workspace in which somebody acted, who, and their home team."""
+    user = root.child("user")
+    home = user.optional("team_id")
     here = root.maybe("team").optional("id")
     installed = root.maybe("view").optional("app_installed_team_id")
-    team = here or installed or root.child("user").optional("team_id")
+    team = here or installed or home
     if not team:
         raise BadPayload("team.id")
-    return team
-
-
-def _user_team(root: Node) -> str:
-    return root.child("user").optional("team_id") or _team(root)
-
-
-def _enterprise(root: Node) -> str:
-    return root.maybe("enterprise").optional("id")
+    return team, user.text("id"), home or team
 
 
 def _values(node: Node) -> Mapping[str, Mapping[str, Json]]:
@@ -307,12 +266,3 @@ def _values(node: Node) -> Mapping[str, Mapping[str, Json]]:
         block: {action: state.as_json() for action, state in inputs.children()}
         for block, inputs in node.children()
     }
-
-
-def _chosen(action: Node) -> tuple[str, ...]:
-    if action.has("selected_options"):
-        return tuple(each.text("value") for each in action.nodes("selected_options"))
-    if action.has("selected_option"):
-        return (action.child("selected_option").text("value"),)
-    picked = ("selected_date", "selected_time", "selected_user")
-    return tuple(action.optional(key) for key in picked if action.optional(key))

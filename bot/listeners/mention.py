@@ -11,7 +11,7 @@ from twokey.bot import message_events
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError, spoken
 from twokey.bot.listeners.router import NOT_RECORDED, Router
 from twokey.bot.listeners.under_card import answered_under_card
-from twokey.bot.message_events import Deleted, Mention
+from twokey.bot.message_events import Mention, Message
 from twokey.bot.payload import BadPayload, Json
 from twokey.bot.wording import template
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
@@ -160,14 +160,14 @@ async def _refused_edit(ctx: ListenerContext, said: Mention) -> bool:
     return True
 
 
-async def _deleted(ctx: ListenerContext, gone: Deleted) -> None:
+async def _deleted(ctx: ListenerContext, gone: Message) -> None:
     if gone.team != ctx.team or not await _was_asked(ctx, gone.once):
         return
     if await ctx.is_first(gone.event_id):
         ctx.tasks.later(_say_deleted(ctx, gone), name="tell")
 
 
-async def _say_deleted(ctx: ListenerContext, gone: Deleted) -> None:
+async def _say_deleted(ctx: ListenerContext, gone: Message) -> None:
     await ctx.send(
         "chat.postMessage",
         to=gone.user,

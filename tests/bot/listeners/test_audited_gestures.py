@@ -17,7 +17,6 @@ CLICK = BlockAction(
     user_team="T0",
     action_id=Action.APPROVE,
     block_id="b",
-    action_ts="1.0",
     trigger_id="t",
 )
 

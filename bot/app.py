@@ -196,7 +196,7 @@ class SlackBot:
         ingress = Ingress(
             signing_secret=config.signing_secret if is_http else "",
             nonces=nonces,
-            handle=dispatch.signed,
+            handle=dispatch,
             ready=self._problems,
             facts=self._beside,
         )
@@ -226,9 +226,7 @@ class SlackBot:
         dispatch: Dispatch,
         nonces: StoreNonces,
     ) -> None:
-        sockets = Sockets(
-            slack, self._config.app_token, nonces=nonces, handle=dispatch.enveloped
-        )
+        sockets = Sockets(slack, self._config.app_token, nonces=nonces, handle=dispatch)
         opening.push_async_callback(sockets.close)
         try:
             await answered(lambda: sockets.open(self._config.sockets), self._config)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -17,9 +16,8 @@ from slack_sdk.web.async_client import AsyncWebClient
 
 from twokey.bot.config import BotConfig
 from twokey.bot.identity import Identity
-from twokey.bot.ingress import Answer, SignedRequest
+from twokey.bot.ingress import Answer, Delivery
 from twokey.bot.listeners.router import DIGEST, RECORDED
-from twokey.bot.sockets import Envelope
 from twokey.gateway.config import SlackMode
 from twokey.gateway.failures import log_failure
 
@@ -77,28 +75,15 @@ class Dispatch:
     def __init__(self, app: AsyncApp) -> None:
         self._bolt = cast("_Bolt", app)
 
-    async def signed(self, request: SignedRequest) -> Answer:
-        """Hand over a signed HTTP request."""
-        context = _context(request.digest, is_recorded=request.is_recorded)
-        headers = dict(request.headers)
-        return await self._dispatch(request.body, headers, context, "http")
-
-    async def enveloped(self, envelope: Envelope) -> Answer:
-        """Hand over a delivery of Socket Mode."""
-        context = _context(envelope.digest, is_recorded=envelope.is_recorded)
-        headers = dict(envelope.headers)
-        return await self._dispatch(envelope.payload, headers, context, "socket_mode")
-
-    async def _dispatch(
-        self,
-        body: str | dict[str, object],
-        headers: Mapping[str, str],
-        context: dict[str, object],
-        mode: str,
-    ) -> Answer:
+    async def __call__(self, delivery: Delivery) -> Answer:
+        """Hand over one delivery."""
+        is_http = isinstance(delivery.body, str)
         try:
             request = AsyncBoltRequest(
-                body=body, headers={**headers}, context=context, mode=mode
+                body=delivery.body,
+                headers={**delivery.headers},
+                context={DIGEST: delivery.digest, RECORDED: delivery.is_recorded},
+                mode="http" if is_http else "socket_mode",
             )
             response = await self._bolt.async_dispatch(request)
         except Exception as error:  # noqa: BLE001 - Slack needs an answer
@@ -110,10 +95,6 @@ class Dispatch:
             return Answer(HTTPStatus.BAD_REQUEST)
         kind = "application/json" if response.body.startswith("{") else "text/plain"
         return Answer(response.status, response.body, kind)
-
-
-def _context(digest: str, *, is_recorded: bool) -> dict[str, object]:
-    return {DIGEST: digest, RECORDED: is_recorded}
 
 
 def hush_slack_loggers() -> None:

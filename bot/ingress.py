@@ -45,18 +45,19 @@ Headers = Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class SignedRequest:
-    """A request that Slack signed just now.
+class Delivery:
+    """What Slack sent: a request that it signed just now, or an envelope of a socket.
 
     Attributes:
-        body: exactly as it was signed, as text.
-        headers: as they came.
-        digest: of timestamp and signature, ``sha256:<hex>``: names this one request.
+        body: exactly as it was signed, as text; of an envelope the payload.
+        headers: as they came; of an envelope what Slack says about a retry.
+        digest: of timestamp and signature, or of the envelope's id, ``sha256:<hex>``:
+            names this one delivery.
         is_recorded: False when the store could not say whether it is a replay; then
             nothing may be decided by it.
     """
 
-    body: str
+    body: str | dict[str, object]
     headers: Headers
     digest: str
     is_recorded: bool
@@ -83,7 +84,7 @@ class Nonces(Protocol):
         ...
 
 
-Handle = Callable[[SignedRequest], Awaitable[Answer]]
+Handle = Callable[[Delivery], Awaitable[Answer]]
 Readiness = Callable[[], Awaitable[list[str]]]
 Facts = Callable[[], Awaitable[Mapping[str, object]]]
 
@@ -200,9 +201,7 @@ class Ingress:
             is_recorded = False
         try:
             text = body.decode("utf-8")
-            answer = await self._handle(
-                SignedRequest(text, headers, digest, is_recorded)
-            )
+            answer = await self._handle(Delivery(text, headers, digest, is_recorded))
         except (UnicodeDecodeError, json.JSONDecodeError):
             logger.warning("ingress.refused why=unreadable request=%s", digest)
             return Answer(HTTPStatus.BAD_REQUEST, "This request cannot be read.\n")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Protocol, cast
 
@@ -17,7 +15,7 @@ from slack_sdk.socket_mode.async_client import AsyncBaseSocketModeClient
 from slack_sdk.socket_mode.request import SocketModeRequest
 from slack_sdk.socket_mode.response import SocketModeResponse
 
-from twokey.bot.ingress import Answer, Nonces
+from twokey.bot.ingress import Answer, Delivery, Handle, Nonces
 from twokey.bot.web import Slack, SlackSilent
 from twokey.gateway.errors import StoreUnavailable
 
@@ -45,26 +43,6 @@ class _Request(Protocol):
     payload: dict[str, object]
     retry_attempt: int | None
     retry_reason: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Envelope:
-    """One delivery over a socket.
-
-    Attributes:
-        payload: the same as a signed request's.
-        headers: what Slack says about a retry, as HTTP has it.
-        digest: of the envelope's id, ``sha256:<hex>``.
-        is_recorded: False when the store could not say whether it was seen.
-    """
-
-    payload: dict[str, object]
-    headers: Mapping[str, str]
-    digest: str
-    is_recorded: bool
-
-
-Handle = Callable[[Envelope], Awaitable[Answer]]
 
 
 class Sockets:
@@ -149,7 +127,7 @@ class Sockets:
             is_recorded = False
         headers = _retry_headers(request)
         answer = await self._handle(
-            Envelope(request.payload, headers, digest, is_recorded)
+            Delivery(request.payload, headers, digest, is_recorded)
         )
         if answer.status == HTTPStatus.OK:
             await _send(client, envelope_id, answer)

@@ -20,11 +20,11 @@ from twokey.bot.cards.message import Message
 from twokey.bot.delivery import publisher
 from twokey.bot.delivery.card_publisher import CardPublisher
 from twokey.bot.ids import Action
-from twokey.bot.ingress import Answer
+from twokey.bot.ingress import Answer, Delivery
 from twokey.bot.limits import Limits
 from twokey.bot.membership import Membership
 from twokey.bot.reviewers import Reviewers
-from twokey.bot.sockets import Envelope, Sockets
+from twokey.bot.sockets import Sockets
 from twokey.bot.web import Slack
 from twokey.gateway.approvals.decisions import AccountKind
 from twokey.gateway.approvals.record import Origin
@@ -190,9 +190,9 @@ class Nonces:
 async def test_an_envelope_is_handled_until_it_is_kept_and_then_acknowledged(
     answer: Answer, times: int, answered: int
 ) -> None:
-    handled: list[Envelope] = []
+    handled: list[Delivery] = []
 
-    async def handle(envelope: Envelope) -> Answer:
+    async def handle(envelope: Delivery) -> Answer:
         handled.append(envelope)
         return answer
 

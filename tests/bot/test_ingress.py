@@ -23,8 +23,8 @@ from twokey.bot.ids import Action
 from twokey.bot.ingress import (
     RETRY_NUM,
     Answer,
+    Delivery,
     Ingress,
-    SignedRequest,
     signature_problem,
 )
 from twokey.gateway.errors import StoreUnavailable
@@ -40,7 +40,7 @@ class Door:
     """An ingress without a bot behind it: it counts what comes through."""
 
     url: str = ""
-    seen: list[SignedRequest] = field(default_factory=list[SignedRequest])
+    seen: list[Delivery] = field(default_factory=list[Delivery])
     nonces: set[str] = field(default_factory=set[str])
     problems: list[str] = field(default_factory=list[str])
     is_store_down: bool = False
@@ -57,7 +57,7 @@ class Door:
             raise StoreUnavailable("The store does not answer.")
         self.nonces.discard(digest)
 
-    async def handle(self, request: SignedRequest) -> Answer:
+    async def handle(self, request: Delivery) -> Answer:
         self.seen.append(request)
         if request.body == "later":
             return Answer(503)

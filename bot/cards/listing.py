@@ -12,7 +12,6 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Protocol
 
 from twokey.bot.mixed_scripts import mixed_script_warnings
 from twokey.bot.text import excerpt, reveal
@@ -86,34 +85,15 @@ def fits(tool: str, args: JsonObject, redact: Iterable[str], *, room: int) -> bo
     return sum(map(len, boxes(tool, args, redact))) <= room
 
 
-class Call(Protocol):
-    """What is shown of a call, on a card."""
-
-    @property
-    def tool(self) -> str:
-        """Return the tool's name."""
-        ...
-
-    @property
-    def args(self) -> JsonObject:
-        """Return the arguments."""
-        ...
-
-    @property
-    def redact(self) -> tuple[str, ...]:
-        """Return the paths that are hidden."""
-        ...
-
-
-def all_text(call: Call) -> str:
+def all_text(item: Item) -> str:
     """Return every text of a call that is shown, as it came."""
-    shown = redacted(call.args, call.redact)
-    return "\n".join([call.tool, *shown, *map(as_text, shown.values())])
+    shown = redacted(item.args, item.redact)
+    return "\n".join([item.tool, *shown, *map(as_text, shown.values())])
 
 
-def is_misleading(call: Call) -> bool:
+def is_misleading(item: Item) -> bool:
     """Say whether a call holds characters that hide, or look like others."""
-    text = all_text(call)
+    text = all_text(item)
     return has_hidden(text) or bool(mixed_script_warnings(text))
 
 

@@ -68,11 +68,7 @@ TIERS: dict[Tier, LiteralString] = {
 """How a tier is named in a line of ours."""
 
 BECAUSE: dict[Tier, LiteralString] = {
-    Tier.AUTO: "Tier *auto*, because:",
-    Tier.NOTIFY: "Tier *notify*, because:",
-    Tier.APPROVE: "Tier *approve*, because:",
-    Tier.ESCALATE: "Tier *escalate*, because:",
-    Tier.DENY: "Tier *deny*, because:",
+    tier: said + ", because:" for tier, said in TIERS.items()
 }
 """The same, when the policy's reasons stand behind it."""
 

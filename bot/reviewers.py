@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 
 from twokey.bot.membership import Account, Membership, NoAnswer, Snapshot
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
-from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.record import Approval
 
 
@@ -67,11 +66,9 @@ class Reviewers:
 
     async def warm(self, approval: Approval) -> None:
         """Ask about the people who may decide this, so that a click need not."""
-        requirements = [item.requirement for item in approval.items]
-        users = {user for requirement in requirements for user in users_of(requirement)}
-        groups = {
-            group for requirement in requirements for group in groups_of(requirement)
-        }
+        roles = [role for item in approval.items for role in item.requirement.roles]
+        users = {user for role in roles for user in role.users}
+        groups = {group for role in roles for group in role.usergroups}
         await asyncio.gather(
             *(self._membership.account(user) for user in sorted(users)),
             *(self._membership.group(group) for group in sorted(groups)),
@@ -121,13 +118,3 @@ class Reviewers:
         if known.kind is AccountKind.MEMBER and is_elsewhere:
             return AccountKind.STRANGER
         return known.kind
-
-
-def groups_of(requirement: Requirement) -> frozenset[str]:
-    """Return the user groups that matter for a requirement."""
-    return frozenset(group for role in requirement.roles for group in role.usergroups)
-
-
-def users_of(requirement: Requirement) -> frozenset[str]:
-    """Return the people a requirement lists by id."""
-    return frozenset(user for role in requirement.roles for user in role.users)

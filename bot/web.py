@@ -138,11 +138,11 @@ class Slack:
             RateLimited, SlackRefused, SlackSilent: see there.
         """
         given = {key: value for key, value in arguments.items() if value is not None}
-        return await self._answer(method, json=given)
+        return _body(await self._response(method, json=given))
 
     async def ask(self, method: str, **arguments: str) -> Reply:
         """Call a method that only reads and takes a query; raises as `call` does."""
-        return await self._answer(method, params=arguments)
+        return _body(await self._response(method, params=arguments))
 
     async def test(self) -> tuple[Reply, frozenset[str]]:
         """Return what ``auth.test`` says, and the scopes that were granted.
@@ -158,8 +158,8 @@ class Slack:
     async def open_socket(self, app_token: str) -> str:
         """Return an address for one Socket Mode connection; raises as `call` does."""
         headers = {"Authorization": f"Bearer {app_token}"}
-        reply = await self._answer("apps.connections.open", headers=headers)
-        return str(reply.get("url", ""))
+        response = await self._response("apps.connections.open", headers=headers)
+        return str(_body(response).get("url", ""))
 
     async def respond(self, url: str, body: Mapping[str, object]) -> None:
         """Post to the ``response_url`` of a payload; raises as `call` does."""
@@ -174,18 +174,6 @@ class Slack:
             raise RateLimited("response_url", _WAIT_S)
         if status >= _CLIENT_ERROR:
             raise SlackRefused("response_url", f"http_{status}")
-
-    async def _answer(
-        self,
-        method: str,
-        *,
-        json: dict[str, object] | None = None,
-        params: dict[str, str] | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> Reply:
-        return _body(
-            await self._response(method, json=json, params=params, headers=headers)
-        )
 
     async def _response(
         self,

@@ -165,14 +165,23 @@ class ListenerContext:
         return await self.service.store.cards.is_first(self.keys, f"sha256:{digest}")
 
     async def require_member(
-        self, user: str, user_team: str, refusal: Template
+        self,
+        user: str,
+        user_team: str,
+        refusal: Template,
+        *,
+        unknown: Template | None = None,
+        fresh: bool = False,
     ) -> Reviewer:
         """Return a member of the workspace.
 
         Raises:
-            UserFacingError: with this refusal for everybody else.
+            UserFacingError: with this refusal for everybody else, and with ``unknown``,
+                if it is given, when Slack did not say who it is.
         """
-        found = await self.reviewers.resolve(user, user_team=user_team)
+        found = await self.reviewers.resolve(user, user_team=user_team, fresh=fresh)
+        if unknown is not None and found.account is AccountKind.UNKNOWN:
+            raise UserFacingError(unknown)
         if found.account is not AccountKind.MEMBER:
             raise UserFacingError(refusal)
         return found

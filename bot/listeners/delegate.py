@@ -10,7 +10,7 @@ from twokey.bot.cards.refs import when
 from twokey.bot.listener_context import ListenerContext, Said, UserFacingError
 from twokey.bot.payload import Command
 from twokey.bot.wording import label, slash_command, template, user
-from twokey.gateway.approvals.decisions import AccountKind, Gesture
+from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.policy.fields import parse_duration
 from twokey.gateway.protocol.records import Person
 
@@ -53,15 +53,9 @@ async def _taken_back(ctx: ListenerContext, owner: Person) -> Said:
 
 
 async def _handed_over(ctx: ListenerContext, owner: Person, to: str, time: str) -> Said:
-    colleague = await ctx.reviewers.resolve(to, user_team=ctx.team, fresh=True)
-    if colleague.account is AccountKind.UNKNOWN:
-        raise UserFacingError(
-            template("Slack did not say who that is. Please try again.")
-        )
-    if colleague.account is not AccountKind.MEMBER:
-        raise UserFacingError(
-            template("Only members of this workspace can decide for you.")
-        )
+    refusal = template("Only members of this workspace can decide for you.")
+    unknown = template("Slack did not say who that is. Please try again.")
+    await ctx.require_member(to, ctx.team, refusal, unknown=unknown, fresh=True)
     try:
         until_ms = await ctx.service.delegations.delegate(
             owner, to, parse_duration(time), gesture=Gesture.SLASH_COMMAND

@@ -12,7 +12,7 @@ from twokey.bot.listeners.verify_click import Who, verify_click
 from twokey.bot.listeners.views import open_form, verify_submission
 from twokey.bot.modals import report
 from twokey.bot.wording import template
-from twokey.gateway.approvals.decisions import AccountKind, Reviewer
+from twokey.gateway.approvals.decisions import Reviewer
 
 logger = logging.getLogger(__name__)
 
@@ -47,19 +47,7 @@ async def _submit(ctx: ListenerContext, submitted: Submitted) -> Reply:
 
 
 async def _member(ctx: ListenerContext, who: Who) -> Reviewer:
-    """Return a member of the workspace, who may report.
-
-    Raises:
-        UserFacingError: they are no member, or Slack did not say.
-    """
-    user, user_team = who
-    found = await ctx.reviewers.resolve(user, user_team=user_team)
-    if found.account is AccountKind.UNKNOWN:
-        raise UserFacingError(
-            template("Slack did not say who you are. Please try again.")
-        )
-    if found.account is not AccountKind.MEMBER:
-        raise UserFacingError(
-            template("Only members of this workspace can report this.")
-        )
-    return found
+    """Return a member of the workspace, who may report; raises `UserFacingError`."""
+    refusal = template("Only members of this workspace can report this.")
+    unknown = template("Slack did not say who you are. Please try again.")
+    return await ctx.require_member(*who, refusal, unknown=unknown)

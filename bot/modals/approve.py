@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from twokey.bot.ids import Input, View
 from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
-from twokey.bot.modals.edit import text_of
-from twokey.bot.modals.form import State
+from twokey.bot.modals.form import State, text_of
 from twokey.bot.modals.heading import tell
 from twokey.bot.objects import Block
 from twokey.gateway.approvals.deciding import MAX_TEXT

@@ -49,17 +49,13 @@ def question(field: Field) -> Block:
 
 
 def can_be_empty(field: Field) -> bool:
-    """Say whether the input may be left empty.
+    """Say whether the input may be left empty; a menu then offers "not set".
 
-    An empty text or list that stands there now has to be able to stay.
+    Slack cannot clear a single choice. An empty text or list that stands there now has
+    to be able to stay.
     """
     is_optional = field.plan.is_nullable or not field.is_required
     return is_optional or field.original in ("", [])
-
-
-def has_unset(field: Field) -> bool:
-    """Say whether a menu offers "not set": Slack cannot clear a single choice."""
-    return can_be_empty(field)
 
 
 def prefilled(field: Field) -> Seen:
@@ -67,7 +63,7 @@ def prefilled(field: Field) -> Seen:
     value, kind = field.original, field.plan.kind
     if value is ABSENT or is_nothing(field):
         is_menu = kind in {Kind.FLAG, Kind.CHOICE}
-        return UNSET if is_menu and has_unset(field) else None
+        return UNSET if is_menu and can_be_empty(field) else None
     match kind:
         case Kind.INTEGER | Kind.NUMBER:
             return number_text(cast("float", value))
@@ -135,7 +131,7 @@ def _element(field: Field) -> Block:  # noqa: PLR0911 - one return a kind
 
 def _flag(field: Field, one: str | None) -> Block:
     choices = [option(label("Yes (true)"), TRUE), option(label("No (false)"), FALSE)]
-    if has_unset(field):
+    if can_be_empty(field):
         return select(VALUE, [*choices, _unset()], initial=one)
     return radio_buttons(VALUE, choices, initial=one)
 
@@ -146,7 +142,7 @@ def _options(field: Field) -> list[Block]:
         for place, words in enumerate(option_labels(field.plan.options))
     ]
     is_menu_of_one = field.plan.kind is Kind.CHOICE
-    return [*choices, _unset()] if is_menu_of_one and has_unset(field) else choices
+    return [*choices, _unset()] if is_menu_of_one and can_be_empty(field) else choices
 
 
 def _unset() -> Block:

@@ -26,7 +26,7 @@ from twokey.bot.cards.refs import when
 from twokey.bot.cards.states import on_it
 from twokey.bot.ids import PAGE, Action, Input, View
 from twokey.bot.inputs import checkboxes, input_block
-from twokey.bot.modals.form import State
+from twokey.bot.modals.form import State, held
 from twokey.bot.modals.heading import heading
 from twokey.bot.modals.pages import Part, pages
 from twokey.bot.objects import Block, option
@@ -98,9 +98,8 @@ def submitted(item: Item, state: State) -> dict[str, str]:
     """Return why the last page cannot be submitted yet: block id to a sentence."""
     if item.tier is not Tier.ESCALATE:
         return {}
-    name = Input.READ_ALL.value
-    ticked = state.get(name, {}).get(name, {}).get("selected_options")
-    return {} if ticked else {name: _NOT_TICKED}
+    ticked = held(state, Input.READ_ALL).get("selected_options")
+    return {} if ticked else {Input.READ_ALL.value: _NOT_TICKED}
 
 
 def _is_approvable(frame: Frame, item: Item) -> bool:

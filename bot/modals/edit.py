@@ -9,7 +9,7 @@ from twokey.bot.cards.diff import changes
 from twokey.bot.cards.votes import counted_votes, roles_of, still_needed
 from twokey.bot.ids import Input, View, block_id, seal
 from twokey.bot.inputs import input_block, text_input
-from twokey.bot.modals.form import Read, State, form, read
+from twokey.bot.modals.form import Read, State, form, read, text_of
 from twokey.bot.modals.heading import heading
 from twokey.bot.objects import Block
 from twokey.bot.wording import Template, joined, label, template
@@ -114,12 +114,6 @@ def submitted(item: Item, state: State) -> Submitted:
     return Submitted(
         args=found.args, reason=reason, errors=errors, changed=found.changed
     )
-
-
-def text_of(state: State, block: Input) -> str:
-    """Return the text of one of our own inputs, without blanks at its ends."""
-    found = state.get(block.value, {}).get(block.value, {}).get("value")
-    return found.strip() if isinstance(found, str) else ""
 
 
 def _needs_reason(item: Item) -> bool:

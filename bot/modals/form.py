@@ -18,7 +18,7 @@ from twokey.bot.modals.fields import (
     redacted_paths,
 )
 from twokey.bot.modals.reading import Unreadable, seen, value
-from twokey.bot.modals.schema import ABSENT, Value
+from twokey.bot.modals.schema import ABSENT, Kind, Value
 from twokey.bot.modals.texts import path_label
 from twokey.bot.objects import Block
 from twokey.bot.text import fit
@@ -45,11 +45,6 @@ class Form:
 
     blocks: tuple[Block, ...]
     fields: tuple[Field, ...]
-
-    @property
-    def is_editable(self) -> bool:
-        """Say whether there is anything to edit."""
-        return any(field.is_editable for field in self.fields)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +134,22 @@ def errors_by_block(item: Item, errors: Mapping[str, str]) -> dict[str, str]:
         text = fit(f"{place}: {said}" if place else said, _SENTENCE)
         found[block_id] = f"{found[block_id]} {text}" if block_id in found else text
     return found
+
+
+def held(state: State, block: Input) -> Mapping[str, object]:
+    """Return what one of our own inputs holds; its block and action have one id."""
+    return state.get(block.value, {}).get(block.value, {})
+
+
+def text_of(state: State, block: Input) -> str:
+    """Return the text of one of our own inputs, without blanks at its ends."""
+    found = held(state, block).get("value")
+    return found.strip() if isinstance(found, str) else ""
+
+
+def choice_of(state: State, block: Input) -> str:
+    """Return what is chosen in a menu of ours, "" for nothing; raises `Unreadable`."""
+    return str(seen(held(state, block), Kind.CHOICE) or "")
 
 
 def _found(state: State, field: Field) -> str | tuple[str, ...] | None:

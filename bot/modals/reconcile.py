@@ -8,10 +8,8 @@ from twokey.bot.cards.buttons import FINDINGS, FINDINGS_OF_A_FAILURE, if_repeate
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, select
 from twokey.bot.modals.call_form import call_form, text_field
-from twokey.bot.modals.edit import text_of
-from twokey.bot.modals.form import State
-from twokey.bot.modals.reading import Unreadable, seen
-from twokey.bot.modals.schema import Kind
+from twokey.bot.modals.form import State, choice_of, text_of
+from twokey.bot.modals.reading import Unreadable
 from twokey.bot.objects import Block, option
 from twokey.bot.wording import label
 from twokey.gateway.approvals.reconciling import MAX_NOTE
@@ -75,9 +73,8 @@ def view(approval: Approval, index: int, *, key: bytes, team: str) -> Block:
 def submitted(state: State) -> Submitted:
     """Read the modal; a note alone, without a choice, settles nothing."""
     note = text_of(state, Input.NOTE)
-    held = state.get(Input.FINDING.value, {}).get(Input.FINDING.value, {})
     try:
-        finding = Finding(str(seen(held, Kind.CHOICE)))
+        finding = Finding(choice_of(state, Input.FINDING))
     except Unreadable as error:
         return Submitted(None, note, {Input.FINDING.value: str(error)})
     except ValueError:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from twokey.bot.ids import Input, View
 from twokey.bot.inputs import input_block, select
 from twokey.bot.modals.call_form import SubmittedText, call_form, text_field
-from twokey.bot.modals.edit import text_of
-from twokey.bot.modals.form import State
+from twokey.bot.modals.form import State, choice_of, text_of
 from twokey.bot.modals.heading import tell
-from twokey.bot.modals.reading import Unreadable, seen
-from twokey.bot.modals.schema import Kind
+from twokey.bot.modals.reading import Unreadable
 from twokey.bot.objects import Block, option
 from twokey.bot.wording import label
 from twokey.gateway.approvals.deciding import MAX_TEXT
@@ -74,11 +72,9 @@ def submitted(item: Item, state: State) -> SubmittedText:
     """Read the modal; a tool that requires a reason needs a choice or words."""
     text = text_of(state, Input.REASON)
     try:
-        held = state.get(Input.PRESET.value, {}).get(Input.PRESET.value, {})
-        chosen = seen(held, Kind.CHOICE)
+        preset = PRESETS.get(choice_of(state, Input.PRESET), "")
     except Unreadable as error:
         return SubmittedText("", {Input.PRESET.value: str(error)})
-    preset = PRESETS.get(chosen, "") if isinstance(chosen, str) else ""
     reason = _SEPARATOR.join(part for part in (preset, text) if part)
     if Verb.REJECT in item.requires_reason and not reason:
         return SubmittedText("", {Input.REASON.value: _NEEDED})

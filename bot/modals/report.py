@@ -5,8 +5,7 @@ from __future__ import annotations
 from twokey.bot.blocks import modal, section
 from twokey.bot.ids import Input, View, seal
 from twokey.bot.modals.call_form import text_field
-from twokey.bot.modals.edit import text_of
-from twokey.bot.modals.form import State
+from twokey.bot.modals.form import State, text_of
 from twokey.bot.objects import Block
 from twokey.bot.wording import label, template
 from twokey.gateway.approvals.record import Approval

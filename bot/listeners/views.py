@@ -54,11 +54,21 @@ async def open_view(
 ) -> None:
     """Open a modal for whoever clicked, bound to what they look at.
 
+    From inside a modal it opens on top of that one.
+
     Raises:
-        UserFacingError: says why not.
+        UserFacingError: Slack did not open it.
     """
-    view_id = await opened_view(ctx, clicked, view)
-    await bind(ctx, view_id, clicked.action.user, target, view)
+    ensure_valid_view(view)
+    action = clicked.action
+    is_in_modal = bool(action.view_id) and not clicked.is_home
+    method = "views.push" if is_in_modal else "views.open"
+    try:
+        reply = await ctx.slack.call(method, trigger_id=action.trigger_id, view=view)
+    except SlackError as error:
+        logger.warning("view.not_opened why=%s", error)
+        raise UserFacingError(template(_NOT_OPENED)) from None
+    await bind(ctx, text_at(reply, "view", "id"), action.user, target, view)
 
 
 class Form(Protocol):
@@ -90,26 +100,6 @@ async def replace_form(
 def _filled(ctx: ListenerContext, target: Target, form: Form) -> Block:
     key, team = ctx.config.seal_key, ctx.team
     return form(target.approval, target.item.index, key=key, team=team)
-
-
-async def opened_view(ctx: ListenerContext, clicked: Clicked, view: Block) -> str:
-    """Open a modal for whoever clicked; return its id, which is bound to nothing yet.
-
-    From inside a modal it opens on top of that one.
-
-    Raises:
-        UserFacingError: Slack did not open it.
-    """
-    ensure_valid_view(view)
-    action = clicked.action
-    is_in_modal = bool(action.view_id) and not clicked.is_home
-    method = "views.push" if is_in_modal else "views.open"
-    try:
-        reply = await ctx.slack.call(method, trigger_id=action.trigger_id, view=view)
-    except SlackError as error:
-        logger.warning("view.not_opened why=%s", error)
-        raise UserFacingError(template(_NOT_OPENED)) from None
-    return text_at(reply, "view", "id")
 
 
 async def turn_view(

@@ -42,20 +42,14 @@ class Raised:
 
 
 @dataclass(frozen=True, slots=True)
-class Submitted:
-    """What a reviewer submitted.
+class Submitted(Read):
+    """What a reviewer submitted; nothing may be decided while there are errors.
 
     Attributes:
-        args: the arguments that should run.
-        reason: why they were changed, "" for no reason.
-        errors: block id to a sentence; nothing may be decided while there is one.
-        changed: whether the arguments differ from what stood there.
+        reason: why the arguments were changed, "" for no reason.
     """
 
-    args: JsonObject
     reason: str
-    errors: dict[str, str]
-    changed: bool
 
 
 def view(
@@ -111,9 +105,7 @@ def submitted(item: Item, state: State) -> Submitted:
     errors = dict(found.errors)
     if found.changed and _needs_reason(item) and not reason:
         errors[Input.REASON.value] = _NO_REASON
-    return Submitted(
-        args=found.args, reason=reason, errors=errors, changed=found.changed
-    )
+    return Submitted(found.args, errors, changed=found.changed, reason=reason)
 
 
 def _needs_reason(item: Item) -> bool:

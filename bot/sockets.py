@@ -53,7 +53,6 @@ class Sockets:
         app_token: ``xapp-…``.
         nonces: where envelopes are remembered.
         handle: gets each envelope, at most once each.
-        ping_s: how often a connection is tried.
     """
 
     def __init__(
@@ -63,13 +62,11 @@ class Sockets:
         *,
         nonces: Nonces,
         handle: Handle,
-        ping_s: float = PING_S,
     ) -> None:
         self._slack = slack
         self._app_token = app_token
         self._nonces = nonces
         self._handle = handle
-        self._ping_s = ping_s
         self._clients: list[_Socket] = []
 
     async def open(self, count: int) -> None:
@@ -96,7 +93,7 @@ class Sockets:
             app_token=self._app_token,
             web_client=self._slack.client,
             logger=logging.getLogger("slack_sdk.socket_mode.aiohttp"),
-            ping_interval=self._ping_s,
+            ping_interval=PING_S,
         )
 
     async def close(self) -> None:

@@ -156,11 +156,7 @@ def told_elsewhere(approval: Approval, place: str) -> Message:
     )
     waits = template("📣 {id} is not decided yet.", id=code(approval.id))
     said = joined(" ", [waits, card])
-    tools = dict.fromkeys(item.tool for item in _waiting(approval))
+    tools = dict.fromkeys(item.tool for item in approval.items if item.is_pending)
     named = untrusted(fit(f"{', '.join(tools)} ({approval.agent})", _NAMES))
     text = f"This is not decided yet, so others are asked too. {of_card(approval)}"
     return Message((section(said), section(named)), text)
-
-
-def _waiting(approval: Approval) -> list[Item]:
-    return [item for item in approval.items if item.is_pending]

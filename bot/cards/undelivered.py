@@ -9,7 +9,7 @@ from twokey.bot.cards.fallbacks import of_card
 from twokey.bot.cards.message import Message
 from twokey.bot.cards.refs import places, when
 from twokey.bot.objects import Block
-from twokey.bot.wording import Ref, Template, code, joined, label, template
+from twokey.bot.wording import Template, code, joined, label, template
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState
 
@@ -53,9 +53,11 @@ def undelivered(
         is_posted: whether there is a card, which cannot be brought up to date.
     """
     cannot = (
-        template("⚠️ The card of {id} cannot be brought up to date:", id=_id(approval))
+        template(
+            "⚠️ The card of {id} cannot be brought up to date:", id=code(approval.id)
+        )
         if is_posted
-        else template("⚠️ The card of {id} cannot be posted:", id=_id(approval))
+        else template("⚠️ The card of {id} cannot be posted:", id=code(approval.id))
     )
     because = joined("", [reason(why), template(".")])
     blocks: list[Block] = [section(joined(" ", [cannot, because, *_next(approval)]))]
@@ -82,7 +84,3 @@ def _next(approval: Approval) -> list[Template]:
         at=when(approval.expires_at_ms),
     )
     return [waits, trying]
-
-
-def _id(approval: Approval) -> Ref:
-    return code(approval.id)

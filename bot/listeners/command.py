@@ -76,7 +76,7 @@ _ASKED: Final[
 
 def register(router: Router) -> None:
     """Answer the slash command."""
-    router.on_command(router.command, _command)
+    router.on_command(_command)
 
 
 async def _command(ctx: ListenerContext, command: Command) -> Reply:

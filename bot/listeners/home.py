@@ -79,7 +79,7 @@ async def _view(ctx: ListenerContext, opened: HomeOpened) -> Block:
         own=own,
         troubles=await _troubles(ctx, first),
     )
-    return {**view, "blocks": [*as_blocks(view["blocks"]), *_manual(ctx)]}
+    return {**view, "blocks": [*cast("list[Block]", view["blocks"]), *_manual(ctx)]}
 
 
 async def _troubles(ctx: ListenerContext, listed: Sequence[Approval]) -> dict[str, str]:
@@ -153,11 +153,6 @@ def _manual(ctx: ListenerContext) -> list[Block]:
             )
         ),
     ]
-
-
-def as_blocks(value: object) -> list[Block]:
-    """Return the blocks of a view that was built here."""
-    return cast("list[Block]", value)
 
 
 def _where(place: str) -> Template | Label:

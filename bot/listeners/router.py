@@ -105,11 +105,6 @@ class Router:
         self._bolt = cast("_Bolt", app)
         self._desk = ctx
 
-    @property
-    def command(self) -> str:
-        """Return the slash command that the app has."""
-        return self._desk.config.command
-
     def on_action(self, action: Action | re.Pattern[str], handle: OnClick) -> None:
         """Call this for clicks on the buttons with this ``action_id``."""
 
@@ -149,8 +144,8 @@ class Router:
 
         self._bolt.view_submission(view)(listener)
 
-    def on_command(self, command: str, handle: OnCommand) -> None:
-        """Call this for a slash command; its answer is shown to the person alone."""
+    def on_command(self, handle: OnCommand) -> None:
+        """Call this for the slash command; its answer is shown to the person alone."""
 
         async def listener(body: dict[str, object], context: Context) -> BoltResponse:
             """Answer one command."""
@@ -164,7 +159,7 @@ class Router:
                 reply = {"text": spoken(error.said)}
             return _answer({"response_type": "ephemeral", **reply})
 
-        self._bolt.command(command)(listener)
+        self._bolt.command(self._desk.config.command)(listener)
 
     def on_event(self, event: str | re.Pattern[str], handle: OnEvent) -> None:
         """Call this for events of this type; Slack repeats what was not kept."""

@@ -19,19 +19,9 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.evaluate import listed_tier
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
-from twokey.gateway.protocol.records import EditRecord, Result, RunRef, is_inside
+from twokey.gateway.protocol.records import EditRecord, RunRef, is_inside
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import (
-    AgentNote,
-    CallBegun,
-    CallEnd,
-    CallMark,
-    ClaimReply,
-    ClaimRequest,
-    Turn,
-    TurnRef,
-    Verdict,
-)
+from twokey.gateway.protocol.wire import AgentNote, Turn, TurnRef, Verdict
 from twokey.gateway.service.claiming import ClaimService, late_report, outcome_of
 from twokey.gateway.service.edits_known import edits_known, is_of_run
 from twokey.gateway.service.submitting import Submitter
@@ -46,14 +36,10 @@ logger = logging.getLogger(__name__)
 MAX_HISTORY = 64
 """How many approvals of a run one look back reads at most, the newest."""
 
-_ATTEMPTS = 16
 _RAN = {ItemState.EXECUTED, ItemState.FAILED}
-_WAITING = {ItemState.PENDING, ItemState.AUTHORIZED}
-_NOT_AUTHORIZED = "Nobody authorized this call, so it must not run."
-_NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
 
 
-class AgentService:
+class AgentService(ClaimService, UnaskedService):
     """What agents may ask. Nothing here can approve anything.
 
     Args:
@@ -71,12 +57,7 @@ class AgentService:
         tenant: str = "default",
         triage: Triage | None = None,
     ) -> None:
-        self._store = store
-        self._policy = policy
-        self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
-        self._unasked = UnaskedService(store, tenant=tenant, policy=policy)
-        self._claims = ClaimService(store, policy, tenant=tenant)
+        super().__init__(store, policy, tenant=tenant)
         self._submitter = Submitter(store, policy, tenant=tenant, triage=triage)
 
     async def submit(self, turn: Turn) -> tuple[Verdict, ...]:
@@ -85,31 +66,6 @@ class AgentService:
         ended = [one.id for one in older if _is_at(one, turn.ref)]
         await self.supersede_approvals(ended)
         return verdicts
-
-    async def claim(self, request: ClaimRequest) -> ClaimReply:
-        """Grant one execution of an authorized call, checked against our record."""
-        return await self._claims.claim(request)
-
-    async def heartbeat(self, item_id: str, fence: int) -> bool:
-        """Keep a claim; False when it is no longer this fence's."""
-        approval_id, index = approval_of(item_id)
-        return await self._store.approvals.heartbeat(approval_id, index, fence)
-
-    async def finish(self, item_id: str, fence: int, result: Result) -> bool:
-        """Record what an execution came to; False when the claim is another's."""
-        return await self._claims.end(item_id, fence, result)
-
-    async def release(self, item_id: str, fence: int) -> None:
-        """Give a claim back unused: the tool paused before it had an effect."""
-        await self._claims.end(item_id, fence, None)
-
-    async def mark(self, mark: CallMark) -> CallBegun:
-        """Let a call without a record run once; see `Gateway.mark`."""
-        return await self._unasked.mark(mark)
-
-    async def ended(self, end: CallEnd) -> None:
-        """Keep how a call without a record ended."""
-        await self._unasked.ended(end)
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         """Return what became of the held calls of one message, in the whole run."""

@@ -14,7 +14,6 @@ from twokey.gateway.approvals.record import Item, approval_of
 from twokey.gateway.approvals.revoking import in_another_state, revoked
 from twokey.gateway.errors import BadJson, UnreadableRecord
 from twokey.gateway.failures import log_failure
-from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import state_in, stateless_hash
 from twokey.gateway.protocol.outcomes import CallOutcome, LateReport
@@ -37,9 +36,9 @@ from twokey.gateway.protocol.wire import (
 )
 from twokey.gateway.service.judging import JudgedNow, judge_now
 from twokey.gateway.service.refusing import stopped
+from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.changing import Loaded, Write
 from twokey.gateway.store.freezes import names_of
-from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
@@ -53,25 +52,13 @@ _NOT_AUTHORIZED = "Nobody authorized this call, so it must not run."
 _NOT_OURS = "The gateway knows no such call in this thread, so it must not run."
 
 
-class ClaimService:
+class ClaimService(PolicyService):
     """Grant executions of authorized calls, and record what they came to.
 
     Between a decision and the execution, time passes. A claim asks the policy of now,
     which may only be stricter, and compares the business state. An authorization that
     does not hold any more is taken back in the same step that refuses the claim.
-
-    Args:
-        store: where everything is kept.
-        policy: returns the policy in force now.
-        tenant: whose calls these are.
     """
-
-    def __init__(
-        self, store: Store, policy: Callable[[], Policy], *, tenant: str
-    ) -> None:
-        self._store = store
-        self._policy = policy
-        self._tenant = tenant
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Grant one execution of an authorized call, checked against our record.
@@ -92,7 +79,16 @@ class ClaimService:
             return found
         return self._reply(_item(found, request.item_id), request.owner)
 
-    async def end(self, item_id: str, fence: int, result: Result | None) -> bool:
+    async def heartbeat(self, item_id: str, fence: int) -> bool:
+        """Keep a claim; False when it is no longer this fence's."""
+        approval_id, index = approval_of(item_id)
+        return await self._store.approvals.heartbeat(approval_id, index, fence)
+
+    async def release(self, item_id: str, fence: int) -> None:
+        """Give a claim back unused: the tool paused before it had an effect."""
+        await self.finish(item_id, fence, None)
+
+    async def finish(self, item_id: str, fence: int, result: Result | None) -> bool:
         """Record what an execution came to; without a result, give its claim back.
 
         Returns:

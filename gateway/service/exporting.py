@@ -8,13 +8,14 @@ from twokey.gateway.approvals.events import Event
 from twokey.gateway.approvals.evidence import redacted
 from twokey.gateway.approvals.record import Approval, approval_of
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.outbox import audit_log
 from twokey.gateway.store.store import Store
 
 _KEPT = 500
 
 
-class Exporter:
+class Exporter(TenantService):
     """Read the audit log of a tenant.
 
     Args:
@@ -27,8 +28,7 @@ class Exporter:
     def __init__(
         self, store: Store, *, tenant: str = "default", has_arguments: bool = True
     ) -> None:
-        self._store = store
-        self._tenant = tenant
+        super().__init__(store, tenant=tenant)
         self._has_arguments = has_arguments
         self._approvals: dict[str, Approval | None] = {}
 
@@ -44,8 +44,8 @@ class Exporter:
         Raises:
             StoreUnavailable: when there is no store.
         """
-        keys = self._store.keys_of_tenant(self._tenant)
-        log = audit_log(self._store.conn, keys, since_ms=since_ms, until_ms=until_ms)
+        conn = self._store.conn
+        log = audit_log(conn, self._keys, since_ms=since_ms, until_ms=until_ms)
         async for event in log:
             if event.tenant == self._tenant:
                 yield await self._row(event)

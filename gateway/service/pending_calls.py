@@ -11,6 +11,7 @@ from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.store import Store
 
@@ -41,20 +42,12 @@ class PendingCall(Record):
     expires_at: datetime
 
 
-class PendingCalls:
-    """What waits in the runs of a tenant.
-
-    Args:
-        store: where approvals are kept.
-        agents: ends calls that are withdrawn.
-        tenant: whose runs these are.
-    """
+class PendingCalls(TenantService):
+    """What waits in the runs of a tenant; ``agents`` ends calls that are withdrawn."""
 
     def __init__(self, store: Store, agents: AgentService, *, tenant: str) -> None:
-        self._store = store
+        super().__init__(store, tenant=tenant)
         self._agents = agents
-        self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
 
     async def of(self, run_ref: RunRef) -> tuple[PendingCall, ...]:
         """Return the calls of a run that wait for people, oldest first."""

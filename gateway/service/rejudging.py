@@ -7,10 +7,12 @@ by a process that takes the turn over; then a freeze or another policy counts.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import cast
 
+from pydantic import ConfigDict
+
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Verdict, VerdictKind
 from twokey.gateway.service import refusing
@@ -30,36 +32,36 @@ FORBIDDEN = (
 )
 
 
-class KeptVerdicts:
-    """The verdicts on a turn and the policy that gave them, as the store keeps them."""
+class KeptVerdicts(Record):
+    """The verdicts on a turn and the digest of the policy that gave them, as stored."""
 
-    def __init__(self, verdicts: Sequence[Verdict], policy_digest: str) -> None:
-        self.verdicts = tuple(verdicts)
-        self.policy_digest = policy_digest
+    # Newer versions may keep more beside them.
+    model_config = ConfigDict(extra="ignore")
+
+    policy: str
+    verdicts: tuple[Verdict, ...]
 
     @classmethod
     def read(cls, body: str) -> KeptVerdicts:
         """Read what `dumped` wrote, or the plain list that was written before it."""
         kept = cast("object", json.loads(body))
-        if isinstance(kept, list):
-            kept = {"policy": "", "verdicts": cast("list[object]", kept)}
-        found = cast("Mapping[str, object]", kept)
-        rows = cast("list[Mapping[str, object]]", found["verdicts"])
-        return cls([Verdict.model_validate(row) for row in rows], str(found["policy"]))
+        is_plain = isinstance(kept, list)
+        return cls.model_validate(
+            {"policy": "", "verdicts": kept} if is_plain else kept
+        )
 
     def dumped(self) -> str:
         """Return the JSON to store."""
-        rows = [verdict.model_dump(mode="json") for verdict in self.verdicts]
-        return json.dumps({"policy": self.policy_digest, "verdicts": rows})
+        return json.dumps(self.model_dump(mode="json"))
 
     def is_of(self, policy: Policy) -> bool:
         """Say whether this very policy gave these verdicts."""
-        return self.policy_digest == policy.digest
+        return self.policy == policy.digest
 
     def halted(self, load: AgentLoad, agent: str) -> KeptVerdicts:
         """Return the verdicts with those taken back that a freeze stops by now."""
-        halted = [_halted(verdict, load, agent) for verdict in self.verdicts]
-        return KeptVerdicts(halted, self.policy_digest)
+        halted = tuple(_halted(verdict, load, agent) for verdict in self.verdicts)
+        return self.with_(verdicts=halted)
 
 
 def judged_again(verdict: Verdict, tier: Tier) -> Verdict:

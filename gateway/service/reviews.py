@@ -41,6 +41,7 @@ from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.sweep import Sweeper
+from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.timing import TimeService
 from twokey.gateway.store.attention import RejectionEffects
 from twokey.gateway.store.changing import Loaded, Write
@@ -55,23 +56,15 @@ Voters = Callable[[Item], Awaitable[Sequence[Reviewer]]]
 """Resolves, now, those who voted for an item before."""
 
 
-class ReviewService:
-    """What a chat front end may ask on behalf of a person it verified.
-
-    Args:
-        store: where everything is kept.
-        policy: returns the policy in force now.
-        tenant: whose approvals these are.
-    """
+class ReviewService(PolicyService):
+    """What a chat front end may ask on behalf of a person it verified."""
 
     def __init__(
         self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
     ) -> None:
+        super().__init__(store, policy, tenant=tenant)
         self.store = store
-        self._policy = policy
-        self._tenant = tenant
         self._sweeper = Sweeper(store)
-        self._keys = store.keys_of_tenant(tenant)
         self.queue = ReviewQueue(store, tenant=tenant)
         self._shown_by = ""
         self.freezes = FreezeService(store, tenant=tenant)

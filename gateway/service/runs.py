@@ -11,6 +11,7 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.stopping import StopService
+from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.jobs import DeadLetter, Job, JobKind
 from twokey.gateway.store.keys import Keys
@@ -69,21 +70,13 @@ async def _where_to_tell(store: Store, keys: Keys, run: StalledRun) -> tuple[str
     return "", ""
 
 
-class RunService:
-    """The failed runs of a tenant.
-
-    Args:
-        store: where they are kept.
-        policy: returns the policy in force now.
-        tenant: whose runs these are.
-    """
+class RunService(PolicyService):
+    """The failed runs of a tenant."""
 
     def __init__(
         self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
     ) -> None:
-        self._store = store
-        self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
+        super().__init__(store, policy, tenant=tenant)
         self._agents = AgentService(store, policy, tenant=tenant)
         self._stops = StopService(store, policy, tenant=tenant)
 

@@ -11,6 +11,7 @@ from twokey.gateway.approvals.quorum import objection, standing_in
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.stopping import lifters, stoppers
 from twokey.gateway.service.freezing import FreezeService
+from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
 from twokey.gateway.store.store import Store
 
@@ -27,19 +28,13 @@ _NOBODY_LIFTS = (
 )
 
 
-class StopService:
-    """What reviewers may stop: whatever they may review, by the policy of this moment.
-
-    Args:
-        store: where everything is kept.
-        policy: returns the policy in force now.
-        tenant: whose agents and tools these are.
-    """
+class StopService(PolicyService):
+    """What reviewers may stop: whatever they may review, by the policy in force now."""
 
     def __init__(
         self, store: Store, policy: Callable[[], Policy], *, tenant: str = "default"
     ) -> None:
-        self._policy = policy
+        super().__init__(store, policy, tenant=tenant)
         self._freezes = FreezeService(store, tenant=tenant)
 
     def usergroups(self, scope: Scope) -> frozenset[str]:

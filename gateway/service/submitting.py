@@ -27,6 +27,7 @@ from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.measuring import Measured, facts_of, measure
 from twokey.gateway.service.proposals import EvaluatedCall, Proposal, Source, propose
 from twokey.gateway.service.rejudging import KeptVerdicts, judged_again, totals_with
+from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.well_formed import check_texts
 from twokey.gateway.store import keys as store_keys
 from twokey.gateway.store.attention import AgentLoad
@@ -39,7 +40,7 @@ from twokey.gateway.triage.port import Triage
 _ATTEMPTS = 64
 
 
-class Submitter:
+class Submitter(PolicyService):
     """Judge the turns of a tenant's agents.
 
     Args:
@@ -57,11 +58,8 @@ class Submitter:
         tenant: str,
         triage: Triage | None = None,
     ) -> None:
-        self._store = store
+        super().__init__(store, policy, tenant=tenant)
         self._triage = triage
-        self._policy = policy
-        self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
 
     async def submit(self, turn: Turn) -> tuple[tuple[Verdict, ...], Sequence[Listed]]:
         """Return a turn's verdicts, and the earlier approvals that it may supersede.
@@ -207,7 +205,9 @@ class Submitter:
             self._keys,
             turn_key,
             proposal.approvals,
-            verdicts=KeptVerdicts(proposal.verdicts, judged.policy.digest).dumped(),
+            verdicts=KeptVerdicts(
+                policy=judged.policy.digest, verdicts=proposal.verdicts
+            ).dumped(),
             events=proposal.events,
             thread=(turn.ref.agent, turn.ref.thread),
             preconditions=judged.preconditions(self._tenant, turn),

@@ -6,40 +6,20 @@ These are the calls of tier ``auto``. All others are items of an approval.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.policy.evaluate import is_idempotent
-from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.wire import CallBegun, CallEnd, CallMark, TurnRef
 from twokey.gateway.service.rejudging import KeptVerdicts
+from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.failures import count_failure
-from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
 
 
-class UnaskedService:
-    """Calls without a record.
-
-    Args:
-        store: where everything is kept.
-        tenant: whose calls these are.
-        policy: returns the policy in force now.
-    """
-
-    def __init__(
-        self,
-        store: Store,
-        *,
-        tenant: str = "default",
-        policy: Callable[[], Policy],
-    ) -> None:
-        self._store = store
-        self._policy = policy
-        self._tenant = tenant
-        self._keys = store.keys_of_tenant(tenant)
+class UnaskedService(PolicyService):
+    """Calls without a record."""
 
     async def mark(self, mark: CallMark) -> CallBegun:
         """Say whether a call may run unasked, or note what happens to it.

@@ -18,15 +18,16 @@ from twokey.gateway.errors import NewerRecord, UnreadableRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.evaluate import listed_tier
 from twokey.gateway.policy.rules import Policy
+from twokey.gateway.protocol.edits import edit_hash
 from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
 from twokey.gateway.protocol.records import EditRecord, RunRef, is_inside
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import AgentNote, Turn, TurnRef, Verdict
 from twokey.gateway.service.claiming import ClaimService, late_report, outcome_of
-from twokey.gateway.service.edits_known import edits_known, is_of_run
 from twokey.gateway.service.submitting import Submitter
 from twokey.gateway.service.unasked import UnaskedService
 from twokey.gateway.store.changing import Loaded, Write
+from twokey.gateway.store.keys import shard_of_approval
 from twokey.gateway.store.opening import Listed
 from twokey.gateway.store.store import Store
 from twokey.gateway.triage.port import Triage
@@ -117,15 +118,29 @@ class AgentService(ClaimService, UnaskedService):
             )
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
-        """Compare edits with our record; see `twokey.gateway.protocol.port.Gateway`."""
-        return await edits_known(self._found, ref, edits)
+        """Return which edits were made in a run, and of which nothing is known.
+
+        An edit was made when our record has it: hash, item and run alike. Of an item
+        that we have no record of, or no longer, we can say neither.
+        """
+        made, unknown = set[str](), set[str]()
+        for each, item_id in edits.items():
+            found = await self._found(item_id)
+            if found is None:
+                if shard_of_approval(item_id.rpartition(".")[0]) is not None:
+                    unknown.add(each)
+            elif _is_of_run(found[0], ref):
+                record = found[1].edit
+                if record is not None and edit_hash(record) == each:
+                    made.add(each)
+        return EditsKnown(made=frozenset(made), unknown=frozenset(unknown))
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]
     ) -> tuple[LateReport, ...]:
         """Return late reports; see `Gateway.late_reports`."""
         found = [await self._found(item_id) for item_id in item_ids]
-        mine = [one[1] for one in found if one and is_of_run(one[0], ref)]
+        mine = [one[1] for one in found if one and _is_of_run(one[0], ref)]
         reports = map(late_report, mine)
         return tuple(report for report in reports if report is not None)
 
@@ -201,6 +216,17 @@ class AgentService(ClaimService, UnaskedService):
             logger.warning("record.newer %s", error)
         except UnreadableRecord as error:
             log_failure(logger, error, "record.unreadable")
+
+
+def _is_of_run(approval: Approval, ref: TurnRef) -> bool:
+    """Say whether an approval belongs to the run that a turn is part of.
+
+    One agent may be run by itself now, and then by what brings back the graph around
+    it: then one of the two names no run outside.
+    """
+    is_one_agent = (approval.agent, approval.thread) == (ref.agent, ref.thread)
+    is_outermost = approval.outer is None or ref.outer is None
+    return approval.run_ref == ref.run_ref or (is_one_agent and is_outermost)
 
 
 def _is_within(ns: str, outer: str) -> bool:

@@ -100,14 +100,14 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an edit of another thread is not confirmed",
-        "gateway/service/edits_known.py",
-        "elif is_of_run(found[0], ref):",
+        "gateway/service/agents.py",
+        "elif _is_of_run(found[0], ref):",
         "else:",
         "tests/service/test_edits_made.py",
     ),
     Mutant(
         "an edit inside one agent is not confirmed inside another",
-        "gateway/service/edits_known.py",
+        "gateway/service/agents.py",
         "(is_one_agent and is_outermost)",
         "is_one_agent",
         "tests/attacks/test_runs.py",
@@ -287,7 +287,7 @@ TRUST_TABLE = (
     ),
     Mutant(
         "an edit is compared as a whole",
-        "gateway/service/edits_known.py",
+        "gateway/service/agents.py",
         "record is not None and edit_hash(record) == each",
         "record is not None",
         "tests/service/test_edits_made.py",

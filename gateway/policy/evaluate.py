@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from twokey.gateway.approvals.evidence import redacted
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.fields import fill, placeholders
-from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.raising import FiredRule, Raise, fired, is_strict, text_at
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.schemas import unusable
@@ -56,7 +55,7 @@ def evaluate(
     args: JsonObject,
     declared_schema: JsonObject | None = None,
     facts: Facts | None = None,
-    overrides: Mapping[str, Override] | None = None,
+    wish: Tier | None = None,
     also: Sequence[Raise] = (),
 ) -> Evaluation:
     """Judge one call.
@@ -74,10 +73,12 @@ def evaluate(
             policy's own wins.
         facts: what is known of the moment; a rule that needs them and has none asks
             for ``escalate``.
-        overrides: tool to what this run of the agent asks for.
+        wish: the tier that this run of the agent asks for. It may always ask for more,
+            and gets less only for a tool that the policy marks ``overridable``, never
+            less than a rule of ``raise`` demands.
         also: what others ask for beside the policy; it can only raise.
     """
-    rules = Selection(policy, agent, tool, (overrides or {}).get(tool))
+    rules = Selection(policy, agent, tool, wish)
     schema, schema_reasons = _schema(rules, args, declared_schema)
     tier, tier_reasons = rules.tier()
     redact = rules.redact()

@@ -8,7 +8,6 @@ from typing import TypeVar
 from twokey.gateway.approvals.people import Notify, Requirement, Role
 from twokey.gateway.approvals.timing import AUTHORIZATION_LIFETIME
 from twokey.gateway.policy.fields import is_channel
-from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.requirements import joined, required
 from twokey.gateway.policy.rules import AgentRule, Policy, RaiseRule, ToolRule
 from twokey.gateway.policy.tier_rules import WaitingRule
@@ -28,14 +27,14 @@ class Selection:
         policy: the loaded policy.
         agent: name of the agent.
         tool: name of the tool.
-        override: what this run of the agent asks for.
+        wish: the tier that this run of the agent asks for.
 
     Attributes:
         first: the tool's rule, with what is set for this agent over it.
     """
 
     def __init__(
-        self, policy: Policy, agent: str, tool: str, override: Override | None = None
+        self, policy: Policy, agent: str, tool: str, wish: Tier | None = None
     ) -> None:
         self._policy = policy
         self._agent = policy.agents.get(agent, _SILENT_AGENT)
@@ -44,7 +43,7 @@ class Selection:
         self._is_listed = tool in policy.tools or any(
             tool in rule.tools for rule in policy.agents.values()
         )
-        self._override = override or Override()
+        self._wish = wish
         set_here = {
             name: getattr(self._narrow, name) for name in self._narrow.model_fields_set
         }
@@ -55,7 +54,7 @@ class Selection:
     def tier(self) -> tuple[Tier, tuple[str, ...]]:
         """Return the tier before any rule of ``raise``, and where it comes from."""
         tier, reasons = self._floor()
-        asked = self._override.tier
+        asked = self._wish
         if asked is None:
             return tier, reasons
         if join(tier, asked) is asked:
@@ -85,21 +84,16 @@ class Selection:
         """Return what a reviewer may say; for one agent never more than otherwise."""
         sources = (self._listed.allow, self._narrow.allow)
         listed = tuple(Verb) if self.first.allow is None else self.first.allow
-        listed = tuple(
+        kept = tuple(
             verb
             for verb in listed
             if all(allow is None or verb in allow for allow in sources)
         )
-        asked = self._override.allow
-        if asked is None:
-            return tuple(dict.fromkeys(listed)) or (Verb.REJECT,)
-        may_widen = self.overridable
-        kept = (verb for verb in asked if may_widen or verb in listed)
         return tuple(dict.fromkeys(kept)) or (Verb.REJECT,)
 
     def requires_reason(self) -> tuple[Verb, ...]:
         """Return the decisions that need a reason."""
-        sources = (self._listed, self._narrow, self._override)
+        sources = (self._listed, self._narrow)
         needed = {verb for one in sources for verb in one.requires_reason or ()}
         return tuple(verb for verb in Verb if verb in needed)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twokey.gateway.policy.evaluate import Evaluation
-from twokey.gateway.policy.overrides import Override
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
 from twokey.gateway.protocol.wire import CallHint
@@ -13,8 +12,8 @@ from twokey.gateway.protocol.wire import CallHint
 MAX_DESCRIPTION = 200
 """Longest description of an agent's that stands on a card; a longer one is cut."""
 
-Judge = Callable[[Override | None], Evaluation]
-"""What policy says of one call, given what is asked for beside it."""
+Judge = Callable[[Tier | None], Evaluation]
+"""What policy says of one call, given the tier that its agent asks for."""
 
 
 def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
@@ -36,7 +35,7 @@ def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
     tier = _wished(evaluation, hint)
     if tier is not None:
         # Time, people and channel depend on the tier, so policy is asked again.
-        evaluation = judge(Override(tier=tier))
+        evaluation = judge(tier)
     return evaluation.with_(
         allow=_narrowed(evaluation.allow, hint.allow),
         description=_described(evaluation, hint.description),

@@ -14,7 +14,6 @@ from twokey.gateway.approvals.record import Context
 from twokey.gateway.errors import BadJson, StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.facts import Facts
-from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.raising import Raise
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol import digest
@@ -329,7 +328,7 @@ def _judged(
     facts: Facts,
     also: Sequence[Raise] = (),
 ) -> Evaluation:
-    def judge(override: Override | None) -> Evaluation:
+    def judge(wish: Tier | None) -> Evaluation:
         return evaluate(
             policy,
             agent=turn.ref.agent,
@@ -337,7 +336,7 @@ def _judged(
             args=call.args,
             declared_schema=turn.schemas.get(call.tool),
             facts=facts,
-            overrides=None if override is None else {call.tool: override},
+            wish=wish,
             also=also,
         )
 

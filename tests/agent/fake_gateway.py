@@ -18,7 +18,6 @@ from twokey.gateway.approvals.people import Observation, Requirement, Vote
 from twokey.gateway.approvals.record import Context, Item, Revocation, Settlement
 from twokey.gateway.errors import NotAllowed, StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation
-from twokey.gateway.policy.overrides import Override
 from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.business_state import state_in, stateless_hash, with_state
 from twokey.gateway.protocol.edits import edit_hash
@@ -359,8 +358,8 @@ class FakeGateway:
         listed = self.tiers.get(call.tool, self.default)
         is_overridable = call.tool in self.overridable
 
-        def judge(override: Override | None) -> Evaluation:
-            asked = override.tier if override and override.tier else listed
+        def judge(wish: Tier | None) -> Evaluation:
+            asked = wish or listed
             return Evaluation(
                 tier=asked if is_overridable else join(listed, asked),
                 reasons=(),

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.rules import Defaults, Policy, RaiseRule, ToolRule
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.protocol.verbs import Verb
@@ -73,13 +72,13 @@ POLICIES = st.builds(
 def judged(
     policy: Policy, hint: CallHint | None, tool: str = "pay", amount: int = 10
 ) -> Evaluation:
-    def judge(override: Override | None) -> Evaluation:
+    def judge(wish: Tier | None) -> Evaluation:
         return evaluate(
             policy,
             agent="support",
             tool=tool,
             args={"amount": amount},
-            overrides={tool: override} if override else None,
+            wish=wish,
         )
 
     return apply_hint(judge, hint)

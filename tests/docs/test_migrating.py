@@ -17,7 +17,6 @@ from twokey.agent import ApprovalMiddleware, connected, guarded
 from twokey.agent.scripted_model import calling, scripted
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
@@ -44,13 +43,13 @@ class PolicyGateway(FakeGateway):
         self.policy = policy
 
     def _evaluation(self, call: ProposedCall) -> Evaluation:
-        def judge(override: Override | None) -> Evaluation:
+        def judge(wish: Tier | None) -> Evaluation:
             return evaluate(
                 self.policy,
                 agent="mailer",
                 tool=call.tool,
                 args=call.args,
-                overrides={call.tool: override} if override else None,
+                wish=wish,
             )
 
         return apply_hint(judge, call.hint)

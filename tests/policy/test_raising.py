@@ -10,11 +10,9 @@ from pydantic import JsonValue
 from twokey.gateway.policy.evaluate import Evaluation, evaluate, listed_tier
 from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Verb
 
 NOW = 1_782_900_000_000  # 2026-07-01 10:00 UTC, a Wednesday
 POLICY = load_policy(
@@ -178,35 +176,28 @@ def test_those_who_are_called_later_may_vote_from_the_start() -> None:
     assert [role.name for role in evaluation.requirement.of] == ["support", "senior"]
 
 
-def override(tool: str, **asked: object) -> Evaluation:
+def wished(tool: str, wish: Tier) -> Evaluation:
     return evaluate(
         POLICY,
         agent="a",
         tool=tool,
         args={"amount": 1, "id": 1},
         facts=FACTS,
-        overrides={tool: Override.model_validate(asked)},
+        wish=wish,
     )
 
 
 def test_a_run_may_ask_for_more_of_any_tool() -> None:
-    assert override("look_up", tier="escalate").tier is Tier.ESCALATE
-    assert override("tag", allow=["reject"]).allow == (Verb.REJECT,)
-    assert override("refund", requires_reason=True).requires_reason
+    assert wished("look_up", Tier.ESCALATE).tier is Tier.ESCALATE
 
 
 def test_a_run_may_ask_for_less_only_where_the_policy_lets_it() -> None:
-    loose, firm = override("tag", tier="auto"), override("refund", tier="auto")
+    loose, firm = wished("tag", Tier.AUTO), wished("refund", Tier.AUTO)
 
     assert (loose.tier, firm.tier) == (Tier.AUTO, Tier.APPROVE)
     assert firm.reasons[1] == (
         "This run of the agent asked for auto; the policy does not let it."
     )
-    assert override("tag", allow=["approve", "edit"]).allow == (
-        Verb.APPROVE,
-        Verb.EDIT,
-    )
-    assert override("refund", allow=[]).allow == (Verb.REJECT,)
 
 
 @pytest.mark.parametrize(
@@ -235,7 +226,7 @@ def test_the_default_is_loosened_only_for_a_tool_that_is_not_listed(
             agent="a",
             tool="t",
             args={},
-            overrides={"t": Override(tier=Tier.AUTO)},
+            wish=Tier.AUTO,
         )
         for policy in (by_tool, by_agent, closed, by_another)
     ]
@@ -243,18 +234,6 @@ def test_the_default_is_loosened_only_for_a_tool_that_is_not_listed(
     wanted = [runs, runs, False, "t" not in tools]
     assert [evaluation.overridable for evaluation in asked] == wanted
     assert [evaluation.tier is Tier.AUTO for evaluation in asked] == wanted
-
-
-def test_an_override_of_another_tool_says_nothing() -> None:
-    evaluation = evaluate(
-        POLICY,
-        agent="a",
-        tool="tag",
-        args={},
-        overrides={"refund": Override(tier=Tier.DENY)},
-    )
-
-    assert evaluation.tier is Tier.APPROVE
 
 
 TIERS = st.sampled_from(Tier)
@@ -284,9 +263,6 @@ ANY_FACTS = st.none() | st.builds(
 ARGS = st.dictionaries(
     st.just("x"), st.none() | st.booleans() | st.integers(-5, 5) | st.just("a")
 )
-OVERRIDES = st.none() | st.builds(
-    Override, tier=st.none() | TIERS, allow=st.none() | st.just((Verb.APPROVE,))
-)
 
 
 def policy_of(tier: Tier, rules: list[tuple[Tier, str]], *, loose: bool) -> Policy:
@@ -313,28 +289,25 @@ def policy_of(tier: Tier, rules: list[tuple[Tier, str]], *, loose: bool) -> Poli
     st.lists(st.tuples(TIERS, WHEN), max_size=2),
     ARGS,
     ANY_FACTS,
-    OVERRIDES,
+    st.none() | TIERS,
 )
-def test_no_rule_override_or_fact_ever_lowers_a_tier(
+def test_no_rule_wish_or_fact_ever_lowers_a_tier(
     tier: Tier,
     rules: list[tuple[Tier, str]],
     more: list[tuple[Tier, str]],
     args: JsonObject,
     facts: Facts | None,
-    asked: Override | None,
+    asked: Tier | None,
 ) -> None:
     few = policy_of(tier, rules, loose=False)
     many = policy_of(tier, [*rules, *more], loose=False)
-    overrides = {"t": asked} if asked else None
 
     plain = evaluate(few, agent="a", tool="t", args=args, facts=facts)
-    wished = evaluate(
-        few, agent="a", tool="t", args=args, facts=facts, overrides=overrides
-    )
+    raised = evaluate(few, agent="a", tool="t", args=args, facts=facts, wish=asked)
     longer = evaluate(many, agent="a", tool="t", args=args, facts=facts)
 
     assert listed_tier(few, agent="a", tool="t") is tier
-    assert tier.rank <= plain.tier.rank <= wished.tier.rank
+    assert tier.rank <= plain.tier.rank <= raised.tier.rank
     assert plain.tier.rank <= longer.tier.rank
     assert all(plain.tier.rank >= rule.to.rank for rule in plain.fired)
 
@@ -355,7 +328,7 @@ def test_an_overridable_tool_is_never_below_what_its_rules_demand(
         tool="t",
         args=args,
         facts=facts,
-        overrides={"t": Override(tier=asked)},
+        wish=asked,
     )
 
     assert all(evaluation.tier.rank >= rule.to.rank for rule in evaluation.fired)

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.load import BadPolicy, load_policy
-from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.raising import Raise
 from twokey.gateway.policy.triage_rules import TriageRule
 from twokey.gateway.protocol.tiers import Tier, join
@@ -111,13 +110,10 @@ def test_a_bad_rule_is_refused_with_its_line(rule: str, said: str) -> None:
 def test_what_others_ask_for_is_joined_whatever_the_agent_wishes(
     tool: str, wish: Tier | None, asks: list[Tier]
 ) -> None:
-    overrides = {tool: Override(tier=wish)}
     also = [Raise(to=tier, reason="because") for tier in asks]
 
-    alone = evaluate(POLICY, agent="a", tool=tool, args={}, overrides=overrides)
-    joined = evaluate(
-        POLICY, agent="a", tool=tool, args={}, overrides=overrides, also=also
-    )
+    alone = evaluate(POLICY, agent="a", tool=tool, args={}, wish=wish)
+    joined = evaluate(POLICY, agent="a", tool=tool, args={}, wish=wish, also=also)
 
     assert joined.tier is join(alone.tier, *asks)
     assert joined.reasons == (*alone.reasons, *("because" for _ in asks))

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.load import load_policy
-from twokey.gateway.policy.overrides import Override
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.protocol.wire import CallHint, ProposedCall, Turn, TurnRef
@@ -75,14 +74,13 @@ def judge(
 ) -> Evaluation:
     """Judge a call as submitting does, with the wish of the agent's own code."""
 
-    def one(override: Override | None) -> Evaluation:
-        overrides = None if override is None else {call.tool: override}
+    def one(wish: Tier | None) -> Evaluation:
         return evaluate(
             policy,
             agent="support",
             tool=call.tool,
             args=call.args,
-            overrides=overrides,
+            wish=wish,
             also=also,
         )
 

@@ -11,22 +11,10 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Answer, AnswerKind
 
 _ENDINGS = {
-    ItemState.EXPIRED: (
-        AnswerKind.EXPIRED,
-        "Nobody decided in time",
-    ),
-    ItemState.SUPERSEDED: (
-        AnswerKind.SUPERSEDED,
-        "The conversation moved on",
-    ),
-    ItemState.WITHDRAWN: (
-        AnswerKind.WITHDRAWN,
-        "The request was withdrawn",
-    ),
-    ItemState.LAPSED: (
-        AnswerKind.LAPSED,
-        "The authorization was not used in time",
-    ),
+    ItemState.EXPIRED: "Nobody decided in time",
+    ItemState.SUPERSEDED: "The conversation moved on",
+    ItemState.WITHDRAWN: "The request was withdrawn",
+    ItemState.LAPSED: "The authorization was not used in time",
 }
 
 
@@ -43,7 +31,7 @@ def answer_for(item: Item) -> Answer | None:
     if item.state is ItemState.PENDING:
         return None
     if item.state in _ENDINGS:
-        kind, _ = _ENDINGS[item.state]
+        kind = AnswerKind(item.state.value)  # such an answer is named after the state
         return _answer(item, kind, message=ended(item))
     text = item.settlement.text if item.settlement else ""
     if item.state is ItemState.REJECTED:
@@ -69,7 +57,7 @@ def _why_approved(item: Item) -> str:
 
 def ended(item: Item) -> str:
     """Say why a call that nobody rejected does not run, as a sentence for the model."""
-    _, why = _ENDINGS[item.state]
+    why = _ENDINGS[item.state]
     if item.revoked is not None and item.revoked.is_final:
         why = item.revoked.reason.removesuffix(".")
     if item.is_restored:

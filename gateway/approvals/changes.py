@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from twokey.gateway.approvals import quorum, timing
+from twokey.gateway.approvals import membership, quorum, timing
 from twokey.gateway.approvals.decisions import Click, Reviewer, Voted
 from twokey.gateway.approvals.events import (
     BY_GATEWAY,
@@ -14,9 +14,9 @@ from twokey.gateway.approvals.events import (
     approval_event,
     named_after,
 )
-from twokey.gateway.approvals.people import Requirement
+from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.approvals.record import Approval, Item, Opened
+from twokey.gateway.approvals.record import Approval, Item, Opened, Settlement
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.tiers import join
 from twokey.gateway.protocol.verbs import Verb
@@ -88,6 +88,33 @@ class DecisionContext:
         """Say whether this person asked for the call, so a no takes it back."""
         return quorum.is_among(self.reviewer.person, self.approval.principals)
 
+    @property
+    def on_behalf_of(self) -> tuple[Person, ...]:
+        """Return those for whom this person decides here."""
+        return tuple(other.person for other in self.reviewer.stands_in_for)
+
+    def vote(self, item: Item, roles: Sequence[Role], reason: str = "") -> Vote:
+        """Return this person's word for what would run, with the roles they hold."""
+        return Vote(
+            by=self.reviewer.person,
+            roles=quorum.roles_of(self.reviewer, roles),
+            action_hash=item.action_hash,
+            at_ms=self.now_ms,
+            on_behalf_of=self.on_behalf_of,
+            membership_at_ms=self.now_ms - membership.age_ms(self.reviewer),
+            reason=reason,
+        )
+
+    def settlement(self, verb: Verb, text: str) -> Settlement:
+        """Return this person's word as the one that ends the waiting."""
+        return Settlement(
+            verb=verb,
+            by=self.reviewer.person,
+            at_ms=self.now_ms,
+            text=text,
+            on_behalf_of=self.on_behalf_of,
+        )
+
     def needs_reason(self, *verbs: Verb) -> bool:
         """Say whether one of these decisions has to say why, then or now."""
         now = self.policy_now.requires_reason if self.policy_now else ()
@@ -158,11 +185,6 @@ def keeping_floor(first: Item, raised: Item, policy_now: PolicyDecision | None) 
     return raised.with_(opened=floor)
 
 
-def for_whom(context: DecisionContext) -> tuple[Person, ...]:
-    """Return those for whom this person decides here."""
-    return tuple(other.person for other in context.reviewer.stands_in_for)
-
-
 def following(approval: Approval, *items: Item, **changes: object) -> Approval:
     """Return the next record: with these items, and one revision on."""
     return approval.replacing(*items, rev=approval.rev + 1, **changes)
@@ -188,7 +210,7 @@ def event_of(
 ) -> Event:
     """Return what is announced of a decision: who, what, under which policy."""
     actor: Person = context.reviewer.person
-    policy_now, behalf = context.policy_now, listed(for_whom(context))
+    policy_now, behalf = context.policy_now, listed(context.on_behalf_of)
     text = item.settlement.text if item.settlement else ""
     return approval_event(context.approval, name, item, reason=text).with_(
         version=version,
@@ -203,11 +225,14 @@ def event_of(
     )
 
 
-def by_gateway(after: Approval, item: Item, policy_digest: str = "") -> Change:
+def by_gateway(
+    approval: Approval, item: Item, policy_digest: str = "", **changes: object
+) -> Change:
     """Return a change that no person made: an authorization or a wait was ended.
 
     ``policy_digest`` is of the policy that asked for it; "": that of the record.
     """
+    after = following(approval, item, **changes)
     name = EventName.ITEM_REOPENED if item.is_pending else named_after(item.state)
     reason = item.revoked.reason if item.revoked else ""
     event = approval_event(after, name, item, reason=reason).with_(actor=BY_GATEWAY)

@@ -18,7 +18,6 @@ from twokey.gateway.approvals.changes import (
     event_of,
     first_of,
     following,
-    for_whom,
     raised_item,
     reopened,
     shown_item,
@@ -41,10 +40,10 @@ from twokey.gateway.approvals.decisions import (
     Voted,
 )
 from twokey.gateway.approvals.events import EventName, named_after
-from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.reconciling import reconcile
-from twokey.gateway.approvals.record import Approval, Item, Settlement
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.approvals.voting import (
     is_counted,
     pending_change,
@@ -273,17 +272,11 @@ def _close(
     if problem:
         return Invalid(errors=problem)
     # As its card shows it: who ends a call lowers nothing that it needed until then.
-    item = shown_item(context.item, context.policy_now).with_(
+    item = shown_item(context.item, context.policy_now).moved(
+        move,
+        context.now_ms,
         opened=None,
-        state=advance(context.item.state, move),
-        changed_at_ms=context.now_ms,
-        settlement=Settlement(
-            verb=verb,
-            by=context.reviewer.person,
-            at_ms=context.now_ms,
-            text=text,
-            on_behalf_of=for_whom(context),
-        ),
+        settlement=context.settlement(verb, text),
     )
     approval = following(context.approval, item)
     event = event_of(context, item, named_after(item.state), approval.version)

@@ -34,7 +34,7 @@ def overdue(approval: Approval, now_ms: int) -> Change | None:
         if move is Move.DOUBT:
             after = abandoned(after, item, now_ms=now_ms)
         else:
-            after = after.replacing(_ended(item, move, now_ms))
+            after = after.replacing(item.moved(move, now_ms))
         name = named_after(after.items[item.index].state)
         events.append(approval_event(approval, name, item))
     return Change(after.with_(rev=approval.rev + 1), tuple(events), resumes=True)
@@ -60,7 +60,7 @@ def moved_on(
     waiting = [item for item in approval.items if item.state in moves and ends(item)]
     if not waiting:
         return None
-    ended = [_ended(item, moves[item.state], now_ms) for item in waiting]
+    ended = [item.moved(moves[item.state], now_ms) for item in waiting]
     return Change(
         approval.replacing(*ended, rev=approval.rev + 1),
         tuple(approval_event(approval, named_after(one.state), one) for one in ended),
@@ -86,7 +86,3 @@ def _due(item: Item, approval: Approval, now_ms: int) -> Move | None:
             return None if item.idempotent else Move.DOUBT
         case _:
             return None
-
-
-def _ended(item: Item, move: Move, now_ms: int) -> Item:
-    return item.with_(state=advance(item.state, move), changed_at_ms=now_ms)

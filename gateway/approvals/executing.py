@@ -40,9 +40,9 @@ def claimed(
         lease_ms: how long the claim stands without a heartbeat.
         now_ms: the store's clock.
     """
-    started = item.with_(
-        state=advance(item.state, Move.CLAIM),
-        changed_at_ms=now_ms,
+    started = item.moved(
+        Move.CLAIM,
+        now_ms,
         fence=item.fence + 1,
         owner=owner,
         claimed_until_ms=now_ms + lease_ms,
@@ -57,11 +57,7 @@ def claimed(
 def abandoned(approval: Approval, *items: Item, now_ms: int) -> Approval:
     """Return the record with executions in doubt whose owners fell silent."""
     for item in items:
-        doubtful = item.with_(
-            state=advance(item.state, Move.DOUBT),
-            changed_at_ms=now_ms,
-            claimed_until_ms=0,
-        )
+        doubtful = item.moved(Move.DOUBT, now_ms, claimed_until_ms=0)
         approval = approval.replacing(doubtful)
     return approval
 

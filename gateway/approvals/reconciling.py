@@ -12,7 +12,6 @@ from twokey.gateway.approvals.changes import (
     DecisionContext,
     event_of,
     following,
-    for_whom,
 )
 from twokey.gateway.approvals.decisions import (
     Changed,
@@ -24,8 +23,8 @@ from twokey.gateway.approvals.decisions import (
     Voted,
 )
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.lifecycle import Move, advance
-from twokey.gateway.approvals.people import Observation, Requirement, Vote
+from twokey.gateway.approvals.lifecycle import Move
+from twokey.gateway.approvals.people import Observation, Requirement
 from twokey.gateway.approvals.record import Item
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
@@ -73,18 +72,18 @@ def reconcile(context: DecisionContext, decision: Reconcile) -> Change | Refusal
 
 
 def _settled(context: DecisionContext, item: Item, mine: Observation) -> Change:
-    settled = item.with_(
-        state=advance(item.state, _MOVES[mine.finding]),
-        changed_at_ms=context.now_ms,
+    settled = item.moved(
+        _MOVES[mine.finding],
+        context.now_ms,
         found=mine.finding,
         # Whatever this attempt's owner says from now on comes after people settled it.
         settled_fence=item.fence,
     )
-    if mine.finding is Finding.RERUN:
+    again = mine.finding is Finding.RERUN
+    if again:
         # What the last attempt came to is no result of the next one.
         settled = settled.with_(result=None, lapses_at_ms=context.lapses_at_ms)
     # What was seen of this attempt says nothing of the next one: see `_not_open`.
-    again = mine.finding is Finding.RERUN
     version = context.approval.version + again
     approval = following(context.approval, settled, version=version)
     event = _event(context, settled, mine, EventName.ITEM_RECONCILED)
@@ -102,17 +101,9 @@ def _event(
 def _observation(
     context: DecisionContext, decision: Reconcile, requirement: Requirement
 ) -> Observation:
-    vote = Vote(
-        by=context.reviewer.person,
-        roles=quorum.roles_of(context.reviewer, requirement.roles),
-        action_hash=context.item.action_hash,
-        at_ms=context.now_ms,
-        on_behalf_of=for_whom(context),
-        membership_at_ms=context.now_ms - membership.age_ms(context.reviewer),
-    )
     return Observation(
         finding=decision.finding,
-        vote=vote,
+        vote=context.vote(context.item, requirement.roles),
         note=decision.note.strip(),
         fence=context.item.fence,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from twokey.gateway.approvals import lifecycle
-from twokey.gateway.approvals.lifecycle import ApprovalState
+from twokey.gateway.approvals.lifecycle import ApprovalState, Move
 from twokey.gateway.approvals.people import Observation, Requirement, Role, Vote
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
@@ -217,6 +217,15 @@ class Item(Record):
     def is_unasked(self) -> bool:
         """Say whether the policy decided it: no person was asked, and none is."""
         return self.tier.runs_unasked
+
+    def moved(self, move: Move, now_ms: int, **changes: object) -> Item:
+        """Return the item after a move at this time, with what else it changes.
+
+        Raises:
+            IllegalMove: when the table has no such row.
+        """
+        state = lifecycle.advance(self.state, move)
+        return self.with_(state=state, changed_at_ms=now_ms, **changes)
 
 
 class Waiting(Record):

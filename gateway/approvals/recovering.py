@@ -7,8 +7,8 @@ have run since. Nothing here lets a call run: each change ends it, or asks peopl
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.changes import Change, by_gateway, following
-from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.changes import Change, by_gateway
+from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.approvals.record import Approval, Item, Revocation
 from twokey.gateway.protocol.states import ItemState
 
@@ -31,10 +31,7 @@ def thread_lost(approval: Approval, item: Item, now_ms: int) -> Change | None:
     if move is None or (item.is_pending and now_ms >= approval.expires_at_ms):
         return None
     why = _why(item, THREAD_LOST, now_ms).with_(is_final=True)
-    ended = item.with_(
-        state=advance(item.state, move), changed_at_ms=now_ms, revoked=why
-    )
-    return by_gateway(following(approval, ended), ended)
+    return by_gateway(approval, item.moved(move, now_ms, revoked=why))
 
 
 def restored(approval: Approval, item: Item, now_ms: int) -> Change | None:
@@ -47,18 +44,13 @@ def restored(approval: Approval, item: Item, now_ms: int) -> Change | None:
     """
     why = _why(item, RESTORED, now_ms).with_(is_restored=True)
     if item.state is ItemState.AUTHORIZED:
-        state = advance(item.state, Move.DOUBT)
-        doubtful = item.with_(state=state, changed_at_ms=now_ms, revoked=why)
-        return by_gateway(following(approval, doubtful), doubtful)
+        return by_gateway(approval, item.moved(Move.DOUBT, now_ms, revoked=why))
     if not item.is_pending or item.is_restored:
         return None
     if now_ms >= approval.expires_at_ms:
-        state = advance(item.state, Move.EXPIRE)
-        expired = item.with_(state=state, changed_at_ms=now_ms, revoked=why)
-        return by_gateway(following(approval, expired), expired)
+        return by_gateway(approval, item.moved(Move.EXPIRE, now_ms, revoked=why))
     waiting = item.with_(revoked=why, votes=())
-    version = approval.version + 1
-    return by_gateway(following(approval, waiting, version=version), waiting)
+    return by_gateway(approval, waiting, version=approval.version + 1)
 
 
 def _why(item: Item, reason: str, now_ms: int) -> Revocation:

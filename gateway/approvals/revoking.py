@@ -8,13 +8,8 @@ and so does a call whose business state is another one than people approved.
 from __future__ import annotations
 
 from twokey.gateway.approvals import permission, quorum
-from twokey.gateway.approvals.changes import (
-    Change,
-    by_gateway,
-    following,
-    raised_item,
-)
-from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.changes import Change, by_gateway, raised_item
+from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.approvals.people import Requirement, Role, Vote
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item, Revocation
@@ -136,12 +131,9 @@ def _is_too_old(item: Item, policy_now: PolicyDecision, now_ms: int) -> bool:
 def _ended(
     approval: Approval, item: Item, policy_now: PolicyDecision, reason: str, now_ms: int
 ) -> Change:
-    ended = item.with_(
-        state=advance(item.state, Move.LAPSE),
-        changed_at_ms=now_ms,
-        revoked=_revocation(item, reason, now_ms).with_(is_final=True),
-    )
-    return by_gateway(following(approval, ended), ended, policy_now.policy_digest)
+    why = _revocation(item, reason, now_ms).with_(is_final=True)
+    ended = item.moved(Move.LAPSE, now_ms, revoked=why)
+    return by_gateway(approval, ended, policy_now.policy_digest)
 
 
 def _asked_anew(
@@ -151,9 +143,9 @@ def _asked_anew(
 
     The version makes every click on an older card count for nothing.
     """
-    waiting = raised_item(item, policy_now).with_(
-        state=advance(item.state, Move.REOPEN),
-        changed_at_ms=now_ms,
+    waiting = raised_item(item, policy_now).moved(
+        Move.REOPEN,
+        now_ms,
         settlement=None,
         revoked=_revocation(item, reason, now_ms),
     )
@@ -161,14 +153,14 @@ def _asked_anew(
     # Calls beside it that wait already lose no time by it.
     is_alone = not any(other.is_pending for other in approval.items)
     ends_ms = now_ms + ttl_ms
-    reopened = following(
+    return by_gateway(
         approval,
         waiting,
+        policy_now.policy_digest,
         version=approval.version + 1,
         expires_at_ms=ends_ms if is_alone else max(ends_ms, approval.expires_at_ms),
         latest_at_ms=now_ms + LONGEST * ttl_ms,
     )
-    return by_gateway(reopened, waiting, policy_now.policy_digest)
 
 
 def _revocation(item: Item, reason: str, now_ms: int) -> Revocation:

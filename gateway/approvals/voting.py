@@ -7,16 +7,15 @@ from twokey.gateway.approvals.changes import (
     Change,
     DecisionContext,
     event_of,
-    for_whom,
     keeping_floor,
     listed,
     reopened,
 )
 from twokey.gateway.approvals.decisions import Forbidden, Refusal, Voted
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.approvals.lifecycle import Move, advance
+from twokey.gateway.approvals.lifecycle import Move
 from twokey.gateway.approvals.people import Vote
-from twokey.gateway.approvals.record import Approval, Item, Settlement
+from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.verbs import Verb
 
@@ -72,15 +71,7 @@ def vote(
         return Forbidden(reason=membership.not_told(left_open, [context.resolved]))
     is_edited = item.action != context.item.action
     version = context.approval.version + (1 if is_edited else 0)
-    vote = Vote(
-        by=context.reviewer.person,
-        roles=quorum.roles_of(context.reviewer, roles),
-        action_hash=item.action_hash,
-        at_ms=context.now_ms,
-        on_behalf_of=for_whom(context),
-        membership_at_ms=context.now_ms - membership.age_ms(context.reviewer),
-        reason=text if verb is Verb.APPROVE else "",
-    )
+    vote = context.vote(item, roles, text if verb is Verb.APPROVE else "")
     barred = permission.editors(context.item, item.requirement)
     others = votes_of_others(item, vote.by)
     before = tuple(one for one in others if not quorum.is_among(one.by, barred))
@@ -100,7 +91,13 @@ def vote(
     item = item.with_(votes=(*earlier, vote))
     events = [event_of(context, item, EventName.ITEM_EDITED, version)] * is_edited
     if count.is_met:
-        item = _authorized(context, item, verb, text)
+        word = Verb.EDIT if item.edit else verb
+        item = item.moved(
+            Move.AUTHORIZE,
+            context.now_ms,
+            lapses_at_ms=context.lapses_at_ms,
+            settlement=context.settlement(word, text),
+        )
     elif not is_edited:
         item = keeping_floor(context.item, item, context.policy_now)
     approval = reopened(context, item, version)
@@ -127,21 +124,6 @@ def _has_outlived(context: DecisionContext) -> bool:
     )
     return is_same and context.now_ms >= timing.end_ms(
         approval, ttl_ms=policy_now.ttl_ms
-    )
-
-
-def _authorized(context: DecisionContext, item: Item, verb: Verb, text: str) -> Item:
-    return item.with_(
-        state=advance(item.state, Move.AUTHORIZE),
-        changed_at_ms=context.now_ms,
-        lapses_at_ms=context.lapses_at_ms,
-        settlement=Settlement(
-            verb=Verb.EDIT if item.edit else verb,
-            by=context.reviewer.person,
-            at_ms=context.now_ms,
-            text=text,
-            on_behalf_of=for_whom(context),
-        ),
     )
 
 

@@ -114,28 +114,30 @@ _requirement_name = _checked(
     _ROLE.fullmatch,
     "cannot name a requirement; use lower-case letters, digits, - and _.",
 )
-
-
-def _reviewer(text: str) -> str:
-    if is_user_id(text) or is_usergroup_id(text) or _ROLE.fullmatch(text):
-        return text
-    raise ValueError(
-        f"{text!r} is neither a role of this file nor a Slack user id (U…, W…) "
-        "or user group id (S…); write one of these."
-    )
+_path = _checked(_PATH.fullmatch, "is not a path; write args.name or args.card.number.")
+_window_name = _checked(
+    lambda text: _WINDOW.fullmatch(text) and text not in _RESERVED,
+    "cannot name a window; use lower-case letters, digits and _.",
+)
+_reviewer = _checked(
+    lambda text: is_user_id(text) or is_usergroup_id(text) or _ROLE.fullmatch(text),
+    "is neither a role of this file nor a Slack user id (U…, W…) or user group id "
+    "(S…); write one of these.",
+)
+_called = _checked(
+    lambda text: _CHANNEL.fullmatch(text) or is_user_id(text) or _ROLE.fullmatch(text),
+    "is neither a role of this file nor a channel (#name, C…) nor a Slack user id "
+    "(U…); write one of these.",
+)
+_source = _checked(
+    lambda text: text in _SOURCES or _PATH.fullmatch(text),
+    f"names nothing to count by; write args.x, {', '.join(_SOURCES)}.",
+)
 
 
 def one_or_many(value: object) -> object:
     """Let one text stand for a list of one."""
     return [value] if isinstance(value, str) else value
-
-
-def _path(text: str) -> str:
-    if _PATH.fullmatch(text) is None:
-        raise ValueError(
-            f"{text!r} is not a path; write args.name or args.card.number."
-        )
-    return text
 
 
 def _template(text: str) -> str:
@@ -148,14 +150,6 @@ def _template(text: str) -> str:
     if "{" in left_over or "}" in left_over:
         raise ValueError(
             f"{shortened(text)!r} has a brace without its pair; write {{args.name}}."
-        )
-    return text
-
-
-def _window_name(text: str) -> str:
-    if _WINDOW.fullmatch(text) is None or text in _RESERVED:
-        raise ValueError(
-            f"{text!r} cannot name a window; use lower-case letters, digits and _."
         )
     return text
 
@@ -188,13 +182,6 @@ def _because(text: str) -> str:
     return text.strip()
 
 
-def _source(text: str) -> str:
-    if text not in _SOURCES and _PATH.fullmatch(text) is None:
-        known = ", ".join(_SOURCES)
-        raise ValueError(f"{text!r} names nothing to count by; write args.x, {known}.")
-    return text
-
-
 def _exact(text: str) -> str:
     if "*" in text:
         raise ValueError(
@@ -207,15 +194,6 @@ def _exact(text: str) -> str:
             "spaces around it."
         )
     return text
-
-
-def _called(text: str) -> str:
-    if _CHANNEL.fullmatch(text) or is_user_id(text) or _ROLE.fullmatch(text):
-        return text
-    raise ValueError(
-        f"{text!r} is neither a role of this file nor a channel (#name, C…) nor a "
-        "Slack user id (U…); write one of these."
-    )
 
 
 def _reasons(value: object) -> object:

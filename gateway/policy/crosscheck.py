@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from twokey.gateway.approvals.people import Notify
-from twokey.gateway.documents import Document, Problem
 from twokey.gateway.policy.fields import (
     is_channel,
     is_user_id,
@@ -14,6 +13,7 @@ from twokey.gateway.policy.fields import (
 )
 from twokey.gateway.policy.fitting import AMOUNTS, path_problem, rule_problem
 from twokey.gateway.policy.requirement_checks import (
+    Misplaced,
     requirement_problems,
     requirement_roles,
     too_few,
@@ -25,51 +25,50 @@ from twokey.gateway.protocol.tiers import Tier, join
 from twokey.gateway.sentences import Path, dotted, near
 
 
-def cross_check(policy: Policy, document: Document) -> Iterator[Problem]:
+def cross_check(policy: Policy) -> Iterator[Misplaced]:
     """Yield what leads nowhere, what is looser for one agent, what is idle."""
     if DIRECT in policy.roles:
         text = f"{DIRECT!r} is taken for people listed by id; rename this role."
-        yield document.problem(("roles", DIRECT), text)
+        yield ("roles", DIRECT), text
     for path, names in _reviewers(policy):
         for name in names:
             if not (is_user_id(name) or is_usergroup_id(name) or name in policy.roles):
                 text = f"{dotted(path)!r} names the role {name!r}, which is not in "
                 text += f"'roles'; {near(name, policy.roles)}"
-                yield document.problem(path, text)
-    yield from _quorum_problems(policy, document)
-    yield from _unheard(policy, document)
-    yield from requirement_problems(policy, document)
+                yield path, text
+    yield from _quorum_problems(policy)
+    yield from _unheard(policy)
+    yield from requirement_problems(policy)
     for name, window in policy.windows.items():
-        yield from _window_problems(policy, document, name, window)
+        yield from _window_problems(policy, name, window)
     for tool, rule in policy.tools.items():
-        yield from _tool_problems(policy, document, ("tools", tool), (rule,))
+        yield from _tool_problems(policy, ("tools", tool), (rule,))
     for agent, agent_rule in policy.agents.items():
         for tool, override in agent_rule.tools.items():
             base: Path = ("agents", agent, "tools", tool)
             listed = policy.tools.get(tool)
-            yield from _lowered(policy, listed, override, document, (*base, "tier"))
-            yield from _widened(listed, override, document, (*base, "allow"))
+            yield from _lowered(policy, listed, override, (*base, "tier"))
+            yield from _widened(listed, override, (*base, "allow"))
             both = (listed, override) if listed else (override,)
-            yield from _tool_problems(policy, document, base, both)
+            yield from _tool_problems(policy, base, both)
 
 
-def schema_problems(policy: Policy, document: Document) -> Iterator[Problem]:
+def schema_problems(policy: Policy) -> Iterator[Misplaced]:
     """Yield what is wrong with schemas; nothing can be checked against such a one."""
     for base, schema in _schemas(policy):
         found = mistake(schema)
         if found is not None:
             path = (*base, *found.path)
             text = f"{dotted(path)!r}: this is no usable JSON Schema 2020-12: "
-            yield document.problem(path, text + found.text)
+            yield path, text + found.text
 
 
 def _lowered(
     policy: Policy,
     listed: ToolRule | None,
     override: ToolRule,
-    document: Document,
     path: Path,
-) -> Iterator[Problem]:
+) -> Iterator[Misplaced]:
     own = listed.tier if listed is not None else None
     floor = policy.defaults.tier if own is None else own
     if override.tier is None or join(floor, override.tier) is override.tier:
@@ -80,12 +79,12 @@ def _lowered(
         text += f"list {str(path[-2])!r} under 'tools' with the lower tier."
     else:
         text += f"{floor.value!r} of the tool itself; a tier can only be raised."
-    yield document.problem(path, text)
+    yield path, text
 
 
 def _widened(
-    listed: ToolRule | None, override: ToolRule, document: Document, path: Path
-) -> Iterator[Problem]:
+    listed: ToolRule | None, override: ToolRule, path: Path
+) -> Iterator[Misplaced]:
     if listed is None or listed.allow is None:
         return
     for index, verb in enumerate(override.allow or ()):
@@ -93,30 +92,30 @@ def _widened(
             text = f"{dotted(path)!r} has {verb.value!r}, which the tool itself does "
             text += "not allow; for one agent decisions can only be left out, so "
             text += f"remove it, or allow it under 'tools.{path[-2]}'."
-            yield document.problem((*path, index), text)
+            yield (*path, index), text
 
 
-def _quorum_problems(policy: Policy, document: Document) -> Iterator[Problem]:
+def _quorum_problems(policy: Policy) -> Iterator[Misplaced]:
     escalate = policy.tiers.escalate
     base: Path = ("tiers", "escalate", "at_least")
     for role, count in escalate.at_least.items():
         path = (*base, role)
         if escalate.of is None or role not in escalate.of:
             text = f"{role!r} is not in 'tiers.escalate.of', so it could never vote; "
-            yield document.problem(path, f"{text}add it there.")
+            yield path, f"{text}add it there."
         if not 1 <= count <= escalate.approvals:
             text = f"{dotted(path)!r} is {count}; use 1 to {escalate.approvals}, "
-            yield document.problem(path, f"{text}the number of approvals.")
-        yield from too_few(policy, document, path, (role,), count)
+            yield path, f"{text}the number of approvals."
+        yield from too_few(policy, path, (role,), count)
     called = escalate.escalate_to
     others = () if called is None or is_channel(called) else (called,)
     if escalate.of:
         path = ("tiers", "escalate", "of")
         names = (*escalate.of, *others)
-        yield from too_few(policy, document, path, names, escalate.approvals)
+        yield from too_few(policy, path, names, escalate.approvals)
 
 
-def _unheard(policy: Policy, document: Document) -> Iterator[Problem]:
+def _unheard(policy: Policy) -> Iterator[Misplaced]:
     for tier in (Tier.APPROVE, Tier.ESCALATE):
         called = policy.tiers.waiting(tier).escalate_to
         rule = policy.roles.get(called or "")
@@ -124,7 +123,7 @@ def _unheard(policy: Policy, document: Document) -> Iterator[Problem]:
             path: Path = ("tiers", tier.value, "escalate_to")
             text = f"{dotted(path)!r} calls {called!r}, which 'notify: none' keeps "
             text += "from being mentioned; remove one of the two."
-            yield document.problem(path, text)
+            yield path, text
 
 
 def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
@@ -145,22 +144,22 @@ def _reviewers(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
 
 
 def _window_problems(
-    policy: Policy, document: Document, name: str, window: WindowRule
-) -> Iterator[Problem]:
+    policy: Policy, name: str, window: WindowRule
+) -> Iterator[Misplaced]:
     known = {*policy.tools, *(t for a in policy.agents.values() for t in a.tools)}
     path: Path
     for index, tool in enumerate(window.tools):
         if tool != EVERY_TOOL and tool not in known:
             path = ("windows", name, "tools", index)
             text = f"{dotted(path)!r} is {tool!r}, which is not in 'tools'; "
-            yield document.problem(path, text + near(tool, known))
+            yield path, text + near(tool, known)
     for key, source in (("by", window.by), ("sum", window.sum)):
         if source is None or not source.startswith("args."):
             continue
         path = ("windows", name, key)
         if EVERY_TOOL in window.tools:
             text = f"{dotted(path)!r} is for every tool, but not every tool has "
-            yield document.problem(path, f"{text}{source!r}; list the tools that do.")
+            yield path, f"{text}{source!r}; list the tools that do."
         for place, schema in _schemas(policy):
             tool = str(place[-2])
             if not window.covers(tool):
@@ -170,23 +169,19 @@ def _window_problems(
             )
             if problem is not None:
                 text = f"{dotted(path)!r} reads {source!r}, but {tool!r} {problem}"
-                yield document.problem(path, text)
+                yield path, text
 
 
 def _schemas(policy: Policy) -> Iterator[tuple[Path, JsonObject]]:
     """Yield every schema of arguments that the file has, with its place."""
-    places: list[tuple[Path, Mapping[str, ToolRule]]] = [(("tools",), policy.tools)]
-    for name, agent in policy.agents.items():
-        places.append((("agents", name, "tools"), agent.tools))
-    for base, tools in places:
-        for tool, rule in tools.items():
-            if rule.args_schema is not None:
-                yield (*base, tool, "args_schema"), rule.args_schema
+    for base, rule in policy.tool_rules():
+        if rule.args_schema is not None:
+            yield (*base, "args_schema"), rule.args_schema
 
 
 def _path_problems(
-    own: ToolRule, schema: JsonObject, document: Document, base: Path
-) -> Iterator[Problem]:
+    own: ToolRule, schema: JsonObject, base: Path
+) -> Iterator[Misplaced]:
     """Yield paths that lead nowhere: one to hide would be shown in full."""
     named: list[tuple[Path, str]] = [
         ((*base, "redact", index), path) for index, path in enumerate(own.redact)
@@ -199,12 +194,12 @@ def _path_problems(
         problem = path_problem(schema, path)
         if problem is not None:
             text = f"{dotted(place)!r} names {path!r}, but the tool {problem}"
-            yield document.problem(place, text)
+            yield place, text
 
 
 def _tool_problems(
-    policy: Policy, document: Document, base: Path, rules: tuple[ToolRule, ...]
-) -> Iterator[Problem]:
+    policy: Policy, base: Path, rules: tuple[ToolRule, ...]
+) -> Iterator[Misplaced]:
     """Check one place of the file; ``rules`` are the wider and then the narrower."""
     own, tool = rules[-1], str(base[-1])
     listed = policy.tools.get(tool)
@@ -213,18 +208,18 @@ def _tool_problems(
     floor = join(policy.defaults.tier if base_tier is None else base_tier, *given)
     schemas = [rule.args_schema for rule in rules if rule.args_schema is not None]
     if schemas:
-        yield from _path_problems(own, schemas[-1], document, base)
+        yield from _path_problems(own, schemas[-1], base)
     overridable = [rule.overridable for rule in rules if rule.overridable is not None]
     if overridable[-1:] == [True] and floor is Tier.DENY:
         text = f"{dotted(base)!r} is denied and 'overridable'; nothing overrides a "
-        yield document.problem((*base, "overridable"), f"{text}denial, so remove it.")
+        yield (*base, "overridable"), f"{text}denial, so remove it."
     tiers = own.triage.tiers if own.triage else ()
     if tiers and overridable[-1:] != [True] and join(floor, *tiers) not in tiers:
         path = (*base, "triage", "tiers")
         text = f"{dotted(path)!r} names no tier that the tool can have, since it is "
         text += f"{floor.value!r} at least, so triage would never be asked; "
         text += "name a higher one, or remove 'triage'."
-        yield document.problem(path, text)
+        yield path, text
     for index, rule in enumerate(own.raise_):
         path = (*base, "raise", index)
         is_idle = rule.needs is None and join(floor, rule.tier) is floor
@@ -232,10 +227,10 @@ def _tool_problems(
             text = f"{dotted((*path, 'to'))!r} is {rule.tier.value!r}, not above "
             text += f"{floor.value!r} of the tool itself, so it could never raise it; "
             text += "write a higher one, or remove the rule."
-            yield document.problem((*path, "to"), text)
+            yield (*path, "to"), text
         problem = rule_problem(
             policy, tool, rule.when, schemas[-1] if schemas else None
         )
         if problem is not None:
             path = (*path, "when")
-            yield document.problem(path, f"{dotted(path)!r}: {problem}")
+            yield path, f"{dotted(path)!r}: {problem}"

@@ -71,8 +71,8 @@ def load_with_lines(text: str, source: str, *, under: str = "") -> LoadedPolicy:
     except BadDocument as error:
         raise BadPolicy(error.problems) from error
     for check in (schema_problems, cross_check):
-        found = islice(check(policy, document), MAX_PROBLEMS)
-        problems = tuple(dict.fromkeys(found))
+        found = islice(check(policy), MAX_PROBLEMS)
+        problems = tuple(dict.fromkeys(document.problem(*one) for one in found))
         if problems:
             raise BadPolicy(problems)
     return LoadedPolicy(policy, document)

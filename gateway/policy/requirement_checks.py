@@ -5,29 +5,31 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from twokey.gateway.approvals.quorum import clauses
-from twokey.gateway.documents import Document, Problem
 from twokey.gateway.policy.requirement_rules import RequirementRule
 from twokey.gateway.policy.requirements import required
 from twokey.gateway.policy.rules import Policy, ToolRule
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.sentences import Path, dotted, near
 
+Misplaced = tuple[Path, str]
+"""What is wrong at a place of the file, as a sentence."""
 
-def requirement_problems(policy: Policy, document: Document) -> Iterator[Problem]:
+
+def requirement_problems(policy: Policy) -> Iterator[Misplaced]:
     """Yield what is wrong with requirements, and with the keys that name one."""
     for path, name in _named(policy):
         if name not in policy.requirements:
             text = f"{dotted(path)!r} names the requirement {name!r}, which is not in "
             text += f"'requirements'; {near(name, policy.requirements)}"
-            yield document.problem(path, text)
+            yield path, text
     for name, rule in policy.requirements.items():
         path = ("requirements", name)
-        yield from _at_least(rule, document, path)
+        yield from _at_least(rule, path)
         if all(role in policy.roles for _, roles in _of(rule) for role in roles):
             for names, count in clauses(required(policy, name)).items():
                 people = tuple(sorted(names))
-                yield from too_few(policy, document, path, people, count)
-    yield from _said_twice(policy, document)
+                yield from too_few(policy, path, people, count)
+    yield from _said_twice(policy)
 
 
 def requirement_roles(policy: Policy) -> Iterator[tuple[Path, tuple[str, ...]]]:
@@ -44,8 +46,8 @@ def unused(policy: Policy) -> list[str]:
 
 
 def too_few(
-    policy: Policy, document: Document, path: Path, names: tuple[str, ...], needed: int
-) -> Iterator[Problem]:
+    policy: Policy, path: Path, names: tuple[str, ...], needed: int
+) -> Iterator[Misplaced]:
     """Yield that fewer people are listed than have to agree; a group may be large."""
     roles = policy.roles_named(names)
     people = {user for role in roles for user in role.users}
@@ -53,7 +55,7 @@ def too_few(
     if is_bounded and len(people) < needed:
         of = f" of {' or '.join(names)}" if path[0] == "requirements" else ""
         text = f"{dotted(path)!r} needs {needed} people{of}, and {len(people)} can be "
-        yield document.problem(path, f"{text}asked; add users or a user group.")
+        yield path, f"{text}asked; add users or a user group."
 
 
 def _of(rule: RequirementRule) -> Iterator[tuple[Path, tuple[str, ...]]]:
@@ -63,18 +65,16 @@ def _of(rule: RequirementRule) -> Iterator[tuple[Path, tuple[str, ...]]]:
         yield ("all", index, "of"), part.of
 
 
-def _at_least(
-    rule: RequirementRule, document: Document, base: Path
-) -> Iterator[Problem]:
+def _at_least(rule: RequirementRule, base: Path) -> Iterator[Misplaced]:
     most = rule.approvals or 1
     for role, count in rule.at_least.items():
         path = (*base, "at_least", role)
         if role not in (rule.of or ()):
             text = f"{role!r} is not in {dotted((*base, 'of'))!r}, so it could never "
-            yield document.problem(path, f"{text}vote; add it there.")
+            yield path, f"{text}vote; add it there."
         if count > most:
             text = f"{dotted(path)!r} is {count}; use 1 to {most}, the number of "
-            yield document.problem(path, f"{text}approvals.")
+            yield path, f"{text}approvals."
 
 
 def _named(policy: Policy) -> Iterator[tuple[Path, str]]:
@@ -83,7 +83,7 @@ def _named(policy: Policy) -> Iterator[tuple[Path, str]]:
         needs = policy.tiers.waiting(tier).needs
         if needs is not None:
             yield ("tiers", tier.value, "needs"), needs
-    for base, rule in _tools(policy):
+    for base, rule in policy.tool_rules():
         if rule.needs is not None:
             yield (*base, "needs"), rule.needs
         for index, raising in enumerate(rule.raise_):
@@ -91,17 +91,9 @@ def _named(policy: Policy) -> Iterator[tuple[Path, str]]:
                 yield (*base, "raise", index, "needs"), raising.needs
 
 
-def _tools(policy: Policy) -> Iterator[tuple[Path, ToolRule]]:
-    for tool, rule in policy.tools.items():
-        yield ("tools", tool), rule
-    for agent, agent_rule in policy.agents.items():
-        for tool, rule in agent_rule.tools.items():
-            yield ("agents", agent, "tools", tool), rule
-
-
-def _said_twice(policy: Policy, document: Document) -> Iterator[Problem]:
+def _said_twice(policy: Policy) -> Iterator[Misplaced]:
     """Yield reviewers beside a requirement: only one of them could be asked."""
-    for base, rule in _tools(policy):
+    for base, rule in policy.tool_rules():
         listed = policy.tools.get(str(base[-1]), ToolRule())
         both = (rule, listed)
         if rule.reviewers is None and rule.needs is None:
@@ -112,4 +104,4 @@ def _said_twice(policy: Policy, document: Document) -> Iterator[Problem]:
             path = (*base, "needs" if rule.needs else "reviewers")
             text = f"{dotted(path)!r}: 'needs' says who decides on this tool, and so "
             text += "does 'reviewers'; keep 'needs'."
-            yield document.problem(path, text)
+            yield path, text

@@ -6,7 +6,7 @@ the next wider place: tool of an agent, tool, agent, defaults.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from functools import cached_property
 from typing import Annotated, Literal, cast
@@ -48,7 +48,7 @@ from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
-from twokey.gateway.sentences import shown
+from twokey.gateway.sentences import Path, shown
 
 EVERY_TOOL = "*"
 """Stands for all tools in the list of a window."""
@@ -291,11 +291,16 @@ class Policy(Record):
     @property
     def asks_triage(self) -> bool:
         """Say whether any call is put to triage."""
-        tools = [*self.tools.values()]
-        for agent in self.agents.values():
-            tools += agent.tools.values()
-        rules = (self.defaults.triage, *(tool.triage for tool in tools))
+        rules = (self.defaults.triage, *(rule.triage for _, rule in self.tool_rules()))
         return any(rule is not None and rule.tiers for rule in rules)
+
+    def tool_rules(self) -> Iterator[tuple[Path, ToolRule]]:
+        """Yield what the file says of each tool, with its place; single agents last."""
+        for tool, rule in self.tools.items():
+            yield ("tools", tool), rule
+        for agent, agent_rule in self.agents.items():
+            for tool, rule in agent_rule.tools.items():
+                yield ("agents", agent, "tools", tool), rule
 
     def roles_named(self, names: tuple[str, ...]) -> tuple[Role, ...]:
         """Return the roles behind names and Slack ids, as they are now.

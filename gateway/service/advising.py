@@ -100,7 +100,7 @@ class Advising:
 
 
 def triage_events(
-    turn: Turn, advised: Mapping[int, Advised], proposal: Proposal, source: Source
+    advised: Mapping[int, Advised], proposal: Proposal, source: Source
 ) -> Iterator[Event]:
     """Yield what triage raised and where it was silent, without a word of its own.
 
@@ -114,8 +114,8 @@ def triage_events(
         yield Event(
             name=EventName.TRIAGE_RAISED if raised_to else EventName.TRIAGE_SILENT,
             tenant=source.tenant,
-            agent=turn.ref.agent,
-            thread=turn.ref.thread,
+            agent=source.turn.ref.agent,
+            thread=source.turn.ref.thread,
             approval=approval_of(verdict.item_id)[0] if verdict.item_id else "",
             item=verdict.item_id,
             tool=verdict.tool,

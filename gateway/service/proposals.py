@@ -34,6 +34,7 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import (
     ProposedCall,
     Turn,
+    TurnRef,
     Verdict,
     VerdictKind,
     args_hash,
@@ -84,11 +85,12 @@ class Proposal:
 
 @dataclass(frozen=True)
 class Source:
-    """Where a turn comes from, and where its ids and salts come from.
+    """A turn, whose it is, and where its ids and salts come from.
 
     ``asked`` counts what the agent asked people for in the ten minutes before.
     """
 
+    turn: Turn
     tenant: str
     shard_approval_id: Callable[[], str]
     salt: Callable[[], str]
@@ -97,7 +99,12 @@ class Source:
     asked: int = 0
 
 
-def propose(turn: Turn, evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
+def context_of(tenant: str, ref: TurnRef, call: ProposedCall) -> Context:
+    """Return where a call of a turn comes from."""
+    return Context(tenant=tenant, tool_call_id=call.tool_call_id, **ref.names)
+
+
+def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
     """Give every call its verdict, and put on cards what people decide or are told of.
 
     Calls that wait are grouped by channel, `MAX_ITEMS` a card, in the order of the
@@ -115,14 +122,14 @@ def propose(turn: Turn, evaluated: Sequence[EvaluatedCall], source: Source) -> P
     cleared: dict[str, _Rows] = {}
     for place, one in enumerate(evaluated):
         refusal = _refusal(one, seen)
-        document = "" if refusal else _document(turn, one, source)
+        document = "" if refusal else _document(one, source)
         if refusal or not document:
             reason = refusal or "The call is too large or no strict JSON."
             verdicts[place] = _verdict(one, VerdictKind.DENY, reason=reason)
-            events.append(_refused(turn, one, source, reason))
+            events.append(_refused(one, source, reason))
         elif one.evaluation.tier is Tier.AUTO:
             verdicts[place] = _verdict(one, VerdictKind.RUN)
-            events.append(_event(turn, one, source, EventName.CALL_RAN, ""))
+            events.append(_event(one, source, EventName.CALL_RAN))
         elif one.evaluation.tier is Tier.NOTIFY:
             cleared.setdefault(one.evaluation.channel, []).append(
                 (place, one, document)
@@ -137,12 +144,11 @@ def propose(turn: Turn, evaluated: Sequence[EvaluatedCall], source: Source) -> P
     for (channel, _), rows in waiting.items():
         for start in range(0, len(rows), MAX_ITEMS):
             chosen = rows[start : start + MAX_ITEMS]
-            approval = _approval(turn, channel, chosen, source)
+            approval = _approval(channel, chosen, source)
             approvals.append(approval.with_(nth_request=nth))
             nth += len(chosen)
     approvals += [
-        _cleared(_approval(turn, channel, rows, source))
-        for channel, rows in cleared.items()
+        _cleared(_approval(channel, rows, source)) for channel, rows in cleared.items()
     ]
     both = (*waiting.values(), *cleared.values())
     places = [row for rows in both for row in rows]
@@ -166,13 +172,11 @@ def _by_two(one: EvaluatedCall) -> EvaluatedCall:
     if not evaluation.tier.needs_people:
         return one
     two = Requirement(approvals=2, of=evaluation.requirement.roles)
-    requirement, reasons = (
-        stricter(evaluation.requirement, two),
-        (*evaluation.reasons, FORGOTTEN),
+    by_two = evaluation.with_(
+        requirement=stricter(evaluation.requirement, two),
+        reasons=(*evaluation.reasons, FORGOTTEN),
     )
-    return replace(
-        one, evaluation=evaluation.with_(requirement=requirement, reasons=reasons)
-    )
+    return replace(one, evaluation=by_two)
 
 
 def _refusal(one: EvaluatedCall, seen: Counter[str]) -> str:
@@ -190,12 +194,12 @@ def _refusal(one: EvaluatedCall, seen: Counter[str]) -> str:
     return ""
 
 
-def _document(turn: Turn, one: EvaluatedCall, source: Source) -> str:
+def _document(one: EvaluatedCall, source: Source) -> str:
     try:
         document = digest.action_document(
             tool=one.call.tool,
             args=accept_object(one.call.args),
-            ctx=_context(turn, one, source).as_dict(),
+            ctx=_context(one, source).as_dict(),
             salt=source.salt(),
         )
         # What nobody is asked about, nobody approves in one state only.
@@ -205,15 +209,10 @@ def _document(turn: Turn, one: EvaluatedCall, source: Source) -> str:
         return ""
 
 
-def _approval(
-    turn: Turn,
-    channel: str,
-    rows: Sequence[tuple[int, EvaluatedCall, str]],
-    source: Source,
-) -> Approval:
-    approval_id = source.shard_approval_id()
+def _approval(channel: str, rows: _Rows, source: Source) -> Approval:
+    turn, approval_id = source.turn, source.shard_approval_id()
     items = tuple(
-        _item(turn, one, document, source, approval_id, index)
+        _item(one, document, source, approval_id, index)
         for index, (_, one, document) in enumerate(rows)
     )
     facts = source.facts
@@ -273,18 +272,13 @@ def _earliest(times_ms: Iterable[int]) -> int:
 
 
 def _item(
-    turn: Turn,
-    one: EvaluatedCall,
-    document: str,
-    source: Source,
-    approval_id: str,
-    index: int,
+    one: EvaluatedCall, document: str, source: Source, approval_id: str, index: int
 ) -> Item:
     evaluation = one.evaluation
     return Item(
         id=item_id(approval_id, index),
         index=index,
-        ctx=_context(turn, one, source),
+        ctx=_context(one, source),
         tool=one.call.tool,
         tier=evaluation.tier,
         reasons=evaluation.reasons,
@@ -305,9 +299,8 @@ def _item(
     )
 
 
-def _context(turn: Turn, one: EvaluatedCall, source: Source) -> Context:
-    names = turn.ref.names
-    return Context(tenant=source.tenant, tool_call_id=one.call.tool_call_id, **names)
+def _context(one: EvaluatedCall, source: Source) -> Context:
+    return context_of(source.tenant, source.turn.ref, one.call)
 
 
 def _recorded(one: EvaluatedCall, item: Item) -> Verdict:
@@ -341,14 +334,15 @@ def _args_hash(call: ProposedCall) -> str:
 
 
 def _event(
-    turn: Turn, one: EvaluatedCall, source: Source, name: EventName, reason: str
+    one: EvaluatedCall, source: Source, name: EventName, reason: str = ""
 ) -> Event:
+    ref = source.turn.ref
     return Event(
         name=name,
         tenant=source.tenant,
-        agent=turn.ref.agent,
-        thread=turn.ref.thread,
-        outer=turn.ref.outer,
+        agent=ref.agent,
+        thread=ref.thread,
+        outer=ref.outer,
         tool=one.call.tool,
         tier=one.evaluation.tier,
         policy_digest=source.policy_digest,
@@ -357,11 +351,11 @@ def _event(
     )
 
 
-def _refused(turn: Turn, one: EvaluatedCall, source: Source, reason: str) -> Event:
+def _refused(one: EvaluatedCall, source: Source, reason: str) -> Event:
     if one.is_returned:
         # The sentence for the model quotes its arguments; an event holds none.
-        return _event(turn, one, source, EventName.CALL_RETURNED, refusing.MISFIT)
-    return _event(turn, one, source, EventName.CALL_DENIED, reason)
+        return _event(one, source, EventName.CALL_RETURNED, refusing.MISFIT)
+    return _event(one, source, EventName.CALL_DENIED, reason)
 
 
 def _opened(approval: Approval) -> list[Event]:

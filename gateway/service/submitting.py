@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from twokey.gateway.approvals.record import Context
 from twokey.gateway.errors import BadJson, StoreUnavailable
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
 from twokey.gateway.policy.facts import Facts
@@ -24,7 +23,13 @@ from twokey.gateway.service import refusing
 from twokey.gateway.service.advising import Advised, Advising, triage_events
 from twokey.gateway.service.hints import apply_hint
 from twokey.gateway.service.measuring import Measured, facts_of, measure
-from twokey.gateway.service.proposals import EvaluatedCall, Proposal, Source, propose
+from twokey.gateway.service.proposals import (
+    EvaluatedCall,
+    Proposal,
+    Source,
+    context_of,
+    propose,
+)
 from twokey.gateway.service.rejudging import KeptVerdicts, judged_again, totals_with
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.service.well_formed import check_texts
@@ -107,24 +112,14 @@ class Submitter(PolicyService):
             return kept.verdicts
         calls = {call.tool_call_id: call for call in turn.calls}
         found: list[Verdict] = []
-        requester = load.thread.requester.user if load.thread.requester else ""
         for verdict in kept.verdicts:
             call = calls.get(verdict.tool_call_id)
             if call is None or not verdict.runs_unclaimed:
                 found.append(verdict)
                 continue
-            ctx, args = self._context(turn, call), call.args
-            one = measure(
-                policy,
-                self._keys,
-                ctx,
-                call.tool,
-                args,
-                requester=requester,
-                declared_schema=turn.schemas.get(call.tool),
-            )
+            one = self._measured(policy, turn, call, load)
             totals = await totals_with(self._store, self._keys.blobs(""), one)
-            moment = _Moment(load, [one], [totals], requester)
+            moment = _Moment(load, [one], [totals])
             evaluation = _judged(turn, policy, call, moment.facts(0, held=0))
             found.append(judged_again(verdict, evaluation.tier))
         return tuple(found)
@@ -155,20 +150,11 @@ class Submitter(PolicyService):
         self, turn: Turn, turn_key: str, load: AgentLoad, advising: Advising
     ) -> _JudgedTurn | None:
         policy = self._policy()
-        requester = load.thread.requester.user if load.thread.requester else ""
         measured = [
             # What goes back to the model is no request, and nobody knows its amounts.
             Measured()
             if _is_returned(policy, call)
-            else measure(
-                policy,
-                self._keys,
-                self._context(turn, call),
-                call.tool,
-                call.args,
-                requester=requester,
-                declared_schema=turn.schemas.get(call.tool),
-            )
+            else self._measured(policy, turn, call, load)
             for call in turn.calls
         ]
         totals: Sequence[Mapping[str, int]] | None = [{} for _ in measured]
@@ -178,12 +164,13 @@ class Submitter(PolicyService):
             )
         if totals is None:
             return None
-        moment = _Moment(load, measured, totals, requester)
+        moment = _Moment(load, measured, totals)
         evaluated = _evaluated(turn, policy, moment, {})
         advised = await advising.advise(evaluated, now_ms=load.now_ms)
         if advised:
             evaluated = _evaluated(turn, policy, moment, advised)
         source = Source(
+            turn=turn,
             tenant=self._tenant,
             shard_approval_id=self._approval_id,
             salt=lambda: secrets.token_hex(16),
@@ -191,8 +178,8 @@ class Submitter(PolicyService):
             policy_digest=policy.digest,
             asked=load.asked,
         )
-        proposal = propose(turn, evaluated, source)
-        told = triage_events(turn, advised, proposal, source)
+        proposal = propose(evaluated, source)
+        told = triage_events(advised, proposal, source)
         proposal = replace(proposal, events=(*proposal.events, *told))
         return _JudgedTurn(policy, measured, proposal)
 
@@ -218,15 +205,17 @@ class Submitter(PolicyService):
     def _approval_id(self) -> str:
         return store_keys.approval_id(self._keys.shard, secrets.token_hex(16))
 
-    def _context(self, turn: Turn, call: ProposedCall) -> Context:
-        ref = turn.ref
-        return Context(
-            tenant=self._tenant,
-            agent=ref.agent,
-            thread=ref.thread,
-            ns=ref.ns,
-            message_id=ref.message_id,
-            tool_call_id=call.tool_call_id,
+    def _measured(
+        self, policy: Policy, turn: Turn, call: ProposedCall, load: AgentLoad
+    ) -> Measured:
+        return measure(
+            policy,
+            self._keys,
+            context_of(self._tenant, turn.ref, call),
+            call.tool,
+            call.args,
+            requester=_requester(load),
+            declared_schema=turn.schemas.get(call.tool),
         )
 
 
@@ -274,14 +263,13 @@ class _Moment:
     load: AgentLoad
     measured: Sequence[Measured]
     totals: Sequence[Mapping[str, int]]
-    requester: str
 
     def facts(self, place: int, *, held: int) -> Facts:
         return facts_of(
             self.load,
             self.measured[place],
             self.totals[place],
-            requester=self.requester,
+            requester=_requester(self.load),
             asked=self.load.asked + held + 1,
         )
 
@@ -310,6 +298,10 @@ def _evaluated(
             EvaluatedCall(call, evaluation, refusal, opinion, before, is_returned)
         )
     return evaluated
+
+
+def _requester(load: AgentLoad) -> str:
+    return load.thread.requester.user if load.thread.requester else ""
 
 
 def _is_returned(policy: Policy, call: ProposedCall) -> bool:

@@ -1,4 +1,4 @@
-"""Say what a reviewer can decide and what can come of it, as tagged unions.
+"""Say what a reviewer can decide and what can come of it, as unions of records.
 
 Losing a race is an outcome, not an error: every door that takes a decision answers
 with one of the outcomes here, and the person is told which in one calm sentence.
@@ -7,9 +7,6 @@ with one of the outcomes here, and the person is told which in one calm sentence
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal
-
-from pydantic import Field
 
 from twokey.gateway.approvals.record import Approval, Item, Settlement
 from twokey.gateway.protocol.records import Person, Record
@@ -74,49 +71,49 @@ class Reviewer(Record):
         return Person(team=self.team, user=self.user, name=self.name)
 
 
-class Approve(Record):
+class _Named(Record):
+    @property
+    def kind(self) -> str:
+        """Return its own name, as texts and logs have it."""
+        return type(self).__name__.lower()
+
+
+class Approve(_Named):
     """Run it as shown; ``reason`` is read by the agent."""
 
-    kind: Literal["approve"] = "approve"
     reason: str = ""
 
 
-class Edit(Record):
+class Edit(_Named):
     """Run it with these arguments instead."""
 
-    kind: Literal["edit"] = "edit"
     args: JsonObject
     reason: str = ""
 
 
-class Reject(Record):
+class Reject(_Named):
     """Do not run it; ``reason`` is read by the agent.
 
     Said by somebody who asked for the call, it is a withdrawal.
     """
 
-    kind: Literal["reject"] = "reject"
     reason: str = ""
 
 
-class Respond(Record):
+class Respond(_Named):
     """Do not run it; the agent reads ``message`` as the tool's answer."""
 
-    kind: Literal["respond"] = "respond"
     message: str
 
 
-class Reconcile(Record):
+class Reconcile(_Named):
     """Settle an execution in doubt: it ran, run it again, or leave it be."""
 
-    kind: Literal["reconcile"] = "reconcile"
     finding: Finding
     note: str = ""
 
 
-Decision = Annotated[
-    Approve | Edit | Reject | Respond | Reconcile, Field(discriminator="kind")
-]
+Decision = Approve | Edit | Reject | Respond | Reconcile
 
 
 class Click(Record):
@@ -134,31 +131,28 @@ class Click(Record):
     is_shared: bool = False
 
 
-class Settled(Record):
+class Settled(_Named):
     """This decision settled the item."""
 
-    kind: Literal["settled"] = "settled"
     approval: Approval
     index: int
 
 
-class Voted(Record):
+class Voted(_Named):
     """This decision counts; more people are needed."""
 
-    kind: Literal["voted"] = "voted"
     approval: Approval
     index: int
     have: int
     need: int
 
 
-class Stale(Record):
+class Stale(_Named):
     """Somebody or something was faster; nothing changed.
 
     ``is_restored`` says that its record is from an older copy: it may have run.
     """
 
-    kind: Literal["stale"] = "stale"
     state: ItemState
     settlement: Settlement | None = None
     at_ms: int = 0
@@ -175,43 +169,37 @@ class Stale(Record):
         )
 
 
-class Changed(Record):
+class Changed(_Named):
     """The item is another one than was seen: an edit made a newer version."""
 
-    kind: Literal["changed"] = "changed"
     seen_version: int
     version: int
 
 
-class Expired(Record):
+class Expired(_Named):
     """The time to decide is over; nothing ran."""
 
-    kind: Literal["expired"] = "expired"
     expires_at_ms: int
 
 
-class Forbidden(Record):
+class Forbidden(_Named):
     """This person may not decide this; ``reason`` is a sentence for them."""
 
-    kind: Literal["forbidden"] = "forbidden"
     reason: str
 
 
-class Invalid(Record):
+class Invalid(_Named):
     """The decision itself is not acceptable.
 
     ``errors`` maps a JSON Pointer into the edited arguments, or "" for the whole, to
     a sentence for the person.
     """
 
-    kind: Literal["invalid"] = "invalid"
     errors: dict[str, str]
 
 
-class Unknown(Record):
+class Unknown(_Named):
     """No such approval: never existed, or kept no longer."""
-
-    kind: Literal["unknown"] = "unknown"
 
 
 Refusal = Stale | Changed | Expired | Forbidden | Invalid | Unknown

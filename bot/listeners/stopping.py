@@ -79,7 +79,7 @@ async def listed_now(ctx: ListenerContext, command: Command) -> Reply:
         command.user_team,
         template("Only members of this workspace can see what is frozen."),
     )
-    found = await ctx.service.stops.frozen()
+    found = await ctx.service.freezes.frozen()
     if not found:
         return {"text": spoken(template("Nothing is frozen, and no agent is paused."))}
     blocks = [block for freeze in found[:_LISTED] for block in _row(freeze)]

@@ -5,7 +5,6 @@ None of these decides anything, and none keeps others from deciding.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import assert_never
 
@@ -35,7 +34,7 @@ _FIRED = {
 }
 
 
-def extend(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Change | Refusal:
+def extend(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusal:
     """Add half of the original time, up to `LONGEST` times of it in total.
 
     Args:
@@ -56,7 +55,7 @@ def extend(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Change | R
     return _change(approval, longer, reviewer, EventName.APPROVAL_EXTENDED)
 
 
-def take(approval: Approval, reviewer: Reviewer, *, now_ms: int) -> Change | Refusal:
+def take(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusal:
     """Say that somebody is on it, for `TAKEN_FOR`; a later one takes it over.
 
     Arguments are those of `extend`.
@@ -100,8 +99,7 @@ def fired(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:
 def _refusal(approval: Approval, reviewer: Reviewer, now_ms: int) -> Refusal | None:
     waiting = [item for item in approval.items if item.is_pending]
     if not waiting:
-        last = approval.items[-1]
-        return Stale.of(last)
+        return Stale.of(approval.items[-1])
     if now_ms >= approval.expires_at_ms:
         return Expired(expires_at_ms=approval.expires_at_ms)
     objections = [
@@ -110,10 +108,8 @@ def _refusal(approval: Approval, reviewer: Reviewer, now_ms: int) -> Refusal | N
         )
         for item in waiting
     ]
-    return None if None in objections else _forbidden(objections)
-
-
-def _forbidden(objections: Sequence[str | None]) -> Forbidden:
+    if None in objections:
+        return None
     return Forbidden(reason=next(each for each in objections if each))
 
 

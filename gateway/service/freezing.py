@@ -65,12 +65,7 @@ class FreezeService(TenantService):
         return await self._store.freezes.all(self._keys, self._tenant)
 
     def _event(
-        self,
-        name: EventName,
-        scope: Scope,
-        by: str,
-        reason: str,
-        data: dict[str, str],
+        self, name: EventName, scope: Scope, by: str, reason: str, data: dict[str, str]
     ) -> Event:
         return Event(
             name=name,

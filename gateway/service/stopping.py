@@ -12,7 +12,7 @@ from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.stopping import lifters, stoppers
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind
+from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.store import Store
 
 MAX_REASON = 500
@@ -63,13 +63,9 @@ class StopService(PolicyService):
         forbidden = self.forbidden(scope, reviewer)
         if forbidden is not None:
             return forbidden
-        behalf = _behalf(reviewer, self._stoppers(scope))
+        by, behalf = _who(reviewer, self._stoppers(scope))
         return await self._freezes.freeze(
-            scope,
-            _by(reviewer),
-            reason,
-            on_behalf_of=behalf,
-            gesture=reviewer.gesture,
+            scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
         )
 
     async def unfreeze(
@@ -84,18 +80,10 @@ class StopService(PolicyService):
         forbidden = _forbidden(reviewer, requirement, _NOBODY_LIFTS)
         if forbidden is not None:
             return forbidden
-        behalf = _behalf(reviewer, requirement)
+        by, behalf = _who(reviewer, requirement)
         return await self._freezes.unfreeze(
-            scope,
-            _by(reviewer),
-            reason,
-            on_behalf_of=behalf,
-            gesture=reviewer.gesture,
+            scope, by, reason, on_behalf_of=behalf, gesture=reviewer.gesture
         )
-
-    async def frozen(self) -> tuple[Freeze, ...]:
-        """Return everything that is frozen or paused, oldest first."""
-        return await self._freezes.frozen()
 
     def _stoppers(self, scope: Scope) -> Requirement:
         return stoppers(self._policy(), **_what(scope))
@@ -117,13 +105,10 @@ def _forbidden(
     return Forbidden(reason=reason) if reason else None
 
 
-def _behalf(reviewer: Reviewer, requirement: Requirement) -> str:
-    """Name those for whom somebody does this who may not by a role of their own."""
+def _who(reviewer: Reviewer, requirement: Requirement) -> tuple[str, str]:
+    """Name who does this, and for whom if they may not by a role of their own."""
+    by = listed([reviewer.person])
     if objection(reviewer.with_(stands_in_for=()), requirement, ()) is None:
-        return ""
+        return by, ""
     acting = standing_in(reviewer, requirement.roles, ())
-    return listed(other.person for other in acting.stands_in_for)
-
-
-def _by(reviewer: Reviewer) -> str:
-    return f"{reviewer.team}/{reviewer.user}"
+    return by, listed(other.person for other in acting.stands_in_for)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable
 
 from twokey.gateway.approvals import retiming
 from twokey.gateway.approvals.changes import Change
@@ -10,12 +10,6 @@ from twokey.gateway.approvals.decisions import Refusal, Reviewer, Unknown
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.service.tenant_service import TenantService
 from twokey.gateway.store.changing import Loaded, Write
-
-
-class _Change(Protocol):
-    def __call__(
-        self, approval: Approval, reviewer: Reviewer, *, now_ms: int
-    ) -> Change | Refusal: ...
 
 
 class TimeService(TenantService):
@@ -33,12 +27,15 @@ class TimeService(TenantService):
         return await self._change(approval_id, reviewer, retiming.take)
 
     async def _change(
-        self, approval_id: str, reviewer: Reviewer, change: _Change
+        self,
+        approval_id: str,
+        reviewer: Reviewer,
+        change: Callable[[Approval, Reviewer, int], Change | Refusal],
     ) -> Change | Refusal:
         async def compute(loaded: Loaded) -> Write | Refusal:
             if loaded.approval.tenant != self._tenant:
                 return Unknown()
-            found = change(loaded.approval, reviewer, now_ms=loaded.now_ms)
+            found = change(loaded.approval, reviewer, loaded.now_ms)
             return Write(found) if isinstance(found, Change) else found
 
         found = await self._store.approvals.change(approval_id, compute)

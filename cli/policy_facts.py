@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 
 from twokey.gateway.errors import SettingsError
-from twokey.gateway.policy.facts import Facts
+from twokey.gateway.policy.raising import Facts
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.windows import micro, window_uses
 from twokey.gateway.policy.wording import RECENT

@@ -6,9 +6,15 @@ from collections.abc import Sequence
 
 from twokey.gateway.approvals.evidence import redacted
 from twokey.gateway.approvals.policy_decision import PolicyDecision
-from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.fields import fill, placeholders
-from twokey.gateway.policy.raising import FiredRule, Raise, fired, is_strict, text_at
+from twokey.gateway.policy.raising import (
+    Facts,
+    FiredRule,
+    Raise,
+    fired,
+    is_strict,
+    text_at,
+)
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.schemas import unusable
 from twokey.gateway.policy.selection import Selection

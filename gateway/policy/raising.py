@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import cast
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.expressions import Expression, ask, compiled, scope, value_at
-from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.hours import instant
 from twokey.gateway.policy.rules import Policy, RaiseRule
 from twokey.gateway.policy.windows import MICRO
@@ -20,6 +19,29 @@ from twokey.gateway.protocol.tiers import Tier
 
 MAX_VALUE = 200
 """Longest value that is shown; the whole value stands among the arguments."""
+
+
+class Facts(Record):
+    """What is known of the moment in which a call is judged.
+
+    Attributes:
+        now_ms: Unix milliseconds of the store's clock.
+        windows: name of a window to its total in millionths, this call included.
+        requester: Slack id of the person who asked the agent; empty when unknown.
+        requests_10m: calls of this agent that were put to people in the last ten
+            minutes, this one included.
+        failures_1h: executions of this agent that failed in the last hour.
+        rejections_in_row: calls of this agent rejected since one was last approved.
+        problems: why a total is not known, as sentences of ours; each one raises.
+    """
+
+    now_ms: int
+    windows: dict[str, int] = Field(default_factory=dict)
+    requester: str = ""
+    requests_10m: int = Field(default=0, ge=0)
+    failures_1h: int = Field(default=0, ge=0)
+    rejections_in_row: int = Field(default=0, ge=0)
+    problems: tuple[str, ...] = ()
 
 
 class Raise(Record):

@@ -29,7 +29,6 @@ from twokey.gateway.protocol.records import Person
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject, accept_object
 from twokey.gateway.service.delegating import DelegationService
-from twokey.gateway.service.facts import rejection_effects
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.judging import (
     JudgedNow,
@@ -38,6 +37,7 @@ from twokey.gateway.service.judging import (
     judge_now,
 )
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
+from twokey.gateway.service.refusing import rejection_effects
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.sweep import Sweeper

@@ -15,8 +15,8 @@ from twokey.cli.policy_words import explained, idle_requirements, replayed
 from twokey.gateway.approvals.people import Requirement, Vote
 from twokey.gateway.approvals.quorum import stricter, tally
 from twokey.gateway.policy.evaluate import Evaluation, evaluate
-from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.load import BadPolicy, load_policy
+from twokey.gateway.policy.raising import Facts
 from twokey.gateway.policy.replay import Row, replay
 from twokey.gateway.policy.requirements import required
 from twokey.gateway.policy.rules import Policy

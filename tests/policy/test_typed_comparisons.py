@@ -22,8 +22,8 @@ from twokey.gateway.policy.expressions import (
     compiled,
     scope,
 )
-from twokey.gateway.policy.facts import Facts
 from twokey.gateway.policy.load import load_policy
+from twokey.gateway.policy.raising import Facts
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 

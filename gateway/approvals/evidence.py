@@ -74,6 +74,12 @@ def as_text(value: JsonValue) -> str:
     return json.dumps(value, ensure_ascii=False, indent=2 if is_nested else None)
 
 
+def shortened(text: str, most: int) -> str:
+    """Cut a text that is long, and say by how much."""
+    cut = len(text) - most
+    return text if cut <= 0 else f"{text[:most]}… ({cut} more characters)"
+
+
 def differences(
     before: JsonObject, after: JsonObject, paths: Iterable[str] = ()
 ) -> tuple[tuple[str, Argument | None, Argument | None], ...]:

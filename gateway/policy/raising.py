@@ -7,7 +7,7 @@ from typing import cast
 
 from pydantic import Field, JsonValue
 
-from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted
+from twokey.gateway.approvals.evidence import HIDDEN, as_text, redacted, shortened
 from twokey.gateway.errors import BadJson
 from twokey.gateway.policy.expressions import Expression, ask, compiled, scope, value_at
 from twokey.gateway.policy.hours import instant
@@ -147,12 +147,6 @@ def is_strict(args: JsonObject) -> bool:
     return True
 
 
-def shortened(text: str) -> str:
-    """Cut a value that is long, and say by how much."""
-    cut = len(text) - MAX_VALUE
-    return text if cut <= 0 else f"{text[:MAX_VALUE]}… ({cut} more characters)"
-
-
 def _values(facts: Facts | None) -> dict[str, object]:
     if facts is None:
         return {}
@@ -209,4 +203,4 @@ def text_at(args: JsonObject, path: tuple[str, ...]) -> str:
                 return HIDDEN
         except LookupError:
             return "(missing)"
-    return shortened(as_text(value_at(args, path)))
+    return shortened(as_text(value_at(args, path)), MAX_VALUE)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from twokey.gateway.approvals.evidence import shortened
 from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import Verb
@@ -67,6 +68,4 @@ def _described(evaluation: Evaluation, text: str) -> str:
     line = " ".join(text.split())
     if evaluation.description or evaluation.redact or not line:
         return evaluation.description
-    cut = len(line) - MAX_DESCRIPTION
-    shown = line if cut <= 0 else f"{line[:MAX_DESCRIPTION]}… ({cut} more characters)"
-    return f"The agent says: {shown}"
+    return f"The agent says: {shortened(line, MAX_DESCRIPTION)}"

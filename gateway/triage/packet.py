@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from twokey.gateway.approvals.evidence import Argument, arguments
+from twokey.gateway.approvals.evidence import Argument, arguments, shortened
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -62,11 +62,11 @@ def packet_of(
     every = arguments(args, decision.redact)
     shown = tuple(_bounded(argument) for argument in every[:MAX_ARGUMENTS])
     return Packet(
-        agent=_short(agent, MAX_NAME),
-        tool=_short(tool, MAX_NAME),
+        agent=shortened(agent, MAX_NAME),
+        tool=shortened(tool, MAX_NAME),
         tier=decision.tier,
         reasons=decision.reasons,
-        description=_short(decision.description, MAX_VALUE),
+        description=shortened(decision.description, MAX_VALUE),
         arguments=shown,
         left_out=len(every) - len(shown),
         is_cut=shown != every,
@@ -79,9 +79,6 @@ def _bounded(argument: Argument) -> Argument:
     name, text = argument.name, argument.text
     if len(name) <= MAX_NAME and len(text) <= MAX_VALUE:
         return argument
-    return argument.with_(name=_short(name, MAX_NAME), value=_short(text, MAX_VALUE))
-
-
-def _short(text: str, most: int) -> str:
-    cut = len(text) - most
-    return text if cut <= 0 else f"{text[:most]}… ({cut} more characters)"
+    return argument.with_(
+        name=shortened(name, MAX_NAME), value=shortened(text, MAX_VALUE)
+    )

@@ -7,6 +7,7 @@ import pytest
 from tests.service.harness import ANA, BEN, CHLOE, EVE
 from twokey.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
 from twokey.gateway.policy.load import load_policy
+from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.outbox import audit_entries
@@ -77,7 +78,9 @@ async def test_somebody_else_neither_stops_nor_starts_anything(store: Store) -> 
 
     assert isinstance(started, Forbidden)
     assert isinstance(stopped, Forbidden)
-    assert [one.scope for one in await service.frozen()] == [tool("send_email")]
+    assert [one.scope for one in await FreezeService(store).frozen()] == [
+        tool("send_email")
+    ]
 
 
 async def test_who_lets_it_run_again_can_be_named_by_itself(store: Store) -> None:
@@ -93,7 +96,7 @@ async def test_who_lets_it_run_again_can_be_named_by_itself(store: Store) -> Non
         assert isinstance(one, Forbidden)
         assert "Only senior" in one.reason
     assert lifted is True
-    assert [one.scope for one in await service.frozen()] == [mail, billing]
+    assert [one.scope for one in await FreezeService(store).frozen()] == [mail, billing]
 
 
 async def test_when_nobody_is_named_only_the_machine_of_the_gateway_lifts_it(
@@ -117,7 +120,7 @@ async def test_only_members_stop_things(store: Store, account: AccountKind) -> N
     result = await service.freeze(EVERYTHING, ANA.with_(account=account), "")
 
     assert isinstance(result, Forbidden)
-    assert await service.frozen() == ()
+    assert await FreezeService(store).frozen() == ()
 
 
 async def test_without_reviewers_the_machine_of_the_gateway_is_named(

@@ -196,10 +196,6 @@ def reopened(context: DecisionContext, item: Item, version: int) -> Approval:
     is_raised = item.is_pending and item.tier is not context.item.tier
     if not is_raised or context.policy_now is None or not context.policy_now.ttl_ms:
         return approval
-    if timing.has_earlier_deadline(
-        approval, ttl_ms=context.policy_now.ttl_ms, now_ms=context.now_ms
-    ):
-        return approval
     return timing.with_earlier_deadline(
         approval, ttl_ms=context.policy_now.ttl_ms, now_ms=context.now_ms
     )

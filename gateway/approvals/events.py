@@ -10,6 +10,7 @@ from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
+from twokey.gateway.protocol.wire import TurnRef
 
 
 class EventName(StrEnum):
@@ -154,6 +155,18 @@ def approval_event(
         return event
     return event.with_(
         item=item.id, tool=item.tool, tier=item.tier, action_hash=item.action_hash
+    )
+
+
+def call_event(name: EventName, tenant: str, ref: TurnRef, tool: str) -> Event:
+    """Return an event about a call of a turn that has no approval."""
+    return Event(
+        name=name,
+        tenant=tenant,
+        agent=ref.agent,
+        thread=ref.thread,
+        outer=ref.outer,
+        tool=tool,
     )
 
 

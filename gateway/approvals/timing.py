@@ -46,17 +46,16 @@ def authorization_ms(*ages: int) -> int:
 def with_earlier_deadline(approval: Approval, *, ttl_ms: int, now_ms: int) -> Approval:
     """Return an approval that waits from now on as a stricter tier lets it: no longer.
 
-    The deadline is never moved back, nor is the latest one that it can be given.
+    The deadline is never moved back, nor is the latest one that it can be given. One
+    that an earlier raise gave no more time than this stays as it is.
     """
+    longest_ms = now_ms + LONGEST * ttl_ms
+    if 0 < approval.latest_at_ms <= longest_ms:
+        return approval
     return approval.with_(
         expires_at_ms=min(approval.expires_at_ms, now_ms + ttl_ms),
-        latest_at_ms=min(latest_ms(approval), now_ms + LONGEST * ttl_ms),
+        latest_at_ms=min(latest_ms(approval), longest_ms),
     )
-
-
-def has_earlier_deadline(approval: Approval, *, ttl_ms: int, now_ms: int) -> bool:
-    """Say whether it was given no more time than this already, by an earlier raise."""
-    return 0 < approval.latest_at_ms <= now_ms + LONGEST * ttl_ms
 
 
 def latest_ms(approval: Approval) -> int:

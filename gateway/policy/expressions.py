@@ -240,8 +240,7 @@ def value_at(args: JsonObject, path: tuple[str, ...]) -> JsonValue:
     return node
 
 
-def is_missing(args: JsonObject, path: tuple[str, ...]) -> bool:
-    """Say whether the arguments have nothing at a path."""
+def _is_missing(args: JsonObject, path: tuple[str, ...]) -> bool:
     try:
         value_at(args, path)
     except LookupError:
@@ -250,7 +249,7 @@ def is_missing(args: JsonObject, path: tuple[str, ...]) -> bool:
 
 
 def _problem(expression: Expression, args: JsonObject, error: Exception) -> str:
-    missing = [path for path in expression.paths if is_missing(args, path)]
+    missing = [path for path in expression.paths if _is_missing(args, path)]
     match error:
         case LookupError() if missing:
             return f"args.{'.'.join(missing[0])} is missing"

@@ -38,7 +38,7 @@ from twokey.gateway.resume.runner import PendingInterrupt, ThreadState
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.resume.waiting_threads import INTERRUPT, CannotList, waiting_threads
 from twokey.gateway.service.recovering import RecoveryService
-from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)
@@ -132,12 +132,7 @@ class Recovery:
             has_failed = True
         if has_failed:
             return  # `twokey.gateway.resume.retries` decides about it
-        job = Job(
-            kind=JobKind.RESUME,
-            tenant=self._tenant,
-            agent=gap.agent,
-            thread=gap.thread,
-        )
+        job = Job.to_resume(self._tenant, gap.agent, gap.thread)
         await self._store.queue(self._keys).put(job)
 
     async def _end(self, gap: Gap) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Literal
 
 from twokey.gateway.approvals.ending import moved_on
@@ -158,13 +157,16 @@ class AgentService(ClaimService, UnaskedService):
             other_tools_are_gated=policy.defaults.tier.needs_people,
         )
 
-    async def _find(self, item_id: str) -> tuple[Approval, Item] | None:
+    async def _found(self, item_id: str) -> tuple[Approval, Item] | None:
+        """Return an item for telling of it; None for one of a newer version, too."""
         try:
             approval_id, index = approval_of(item_id)
         except ValueError:
             return None
         try:
             loaded = await self._store.approvals.load(approval_id)
+        except NewerRecord:
+            return None
         except UnreadableRecord as error:
             log_failure(logger, error, "record.unreadable")
             return None
@@ -173,12 +175,6 @@ class AgentService(ClaimService, UnaskedService):
         if loaded.approval.tenant != self._tenant:
             return None
         return loaded.approval, loaded.approval.items[index]
-
-    async def _found(self, item_id: str) -> tuple[Approval, Item] | None:
-        """Return an item for telling of it; None for one of a newer version, too."""
-        with suppress(NewerRecord):
-            return await self._find(item_id)
-        return None
 
     async def _of_message(self, ref: TurnRef) -> list[Approval]:
         """Return the approvals of a message: this agent's, else another's of the run.

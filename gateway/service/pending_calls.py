@@ -12,7 +12,7 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.tenant_service import TenantService
-from twokey.gateway.store.jobs import Job, JobKind
+from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.store import Store
 
 
@@ -83,12 +83,7 @@ class PendingCalls(TenantService):
         if not chosen:
             return ()
         await self._agents.withdraw(chosen)
-        job = Job(
-            kind=JobKind.RESUME,
-            tenant=self._tenant,
-            agent=run_ref.agent,
-            thread=run_ref.thread,
-        )
+        job = Job.to_resume(self._tenant, run_ref.agent, run_ref.thread)
         await self._store.queue(self._keys).put(job)
         left = {call.item_id for call in await self.of(run_ref)}
         return tuple(one for one in waiting if one in chosen and one not in left)

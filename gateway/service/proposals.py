@@ -12,6 +12,7 @@ from twokey.gateway.approvals.events import (
     Event,
     EventName,
     approval_event,
+    call_event,
 )
 from twokey.gateway.approvals.lifecycle import Move, advance
 from twokey.gateway.approvals.people import Requirement
@@ -336,14 +337,8 @@ def _args_hash(call: ProposedCall) -> str:
 def _event(
     one: EvaluatedCall, source: Source, name: EventName, reason: str = ""
 ) -> Event:
-    ref = source.turn.ref
-    return Event(
-        name=name,
-        tenant=source.tenant,
-        agent=ref.agent,
-        thread=ref.thread,
-        outer=ref.outer,
-        tool=one.call.tool,
+    event = call_event(name, source.tenant, source.turn.ref, one.call.tool)
+    return event.with_(
         tier=one.evaluation.tier,
         policy_digest=source.policy_digest,
         reason=reason,

@@ -13,7 +13,7 @@ from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.freezes import Scope, ScopeKind
-from twokey.gateway.store.jobs import DeadLetter, Job, JobKind
+from twokey.gateway.store.jobs import DeadLetter, Job
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.stalled import HALTED, RunState, StalledRun
 from twokey.gateway.store.store import Store
@@ -131,7 +131,7 @@ class RunService(PolicyService):
             next_ms=now_ms,
             until_ms=0,
             told=RETRIED if run.is_told else run.told,
-            jobs=run.jobs or (_resume(run),),
+            jobs=run.jobs or (Job.to_resume(run.tenant, run.agent, run.thread),),
         )
         event = await self._event(run, EventName.RUN_RETRIED, by, gesture)
         return await stalled.change(
@@ -198,9 +198,3 @@ class RunService(PolicyService):
     async def forget(self, letter: DeadLetter) -> None:
         """Remove a job that was given up."""
         await self._store.queue(self._keys).forget(letter)
-
-
-def _resume(run: StalledRun) -> Job:
-    return Job(
-        kind=JobKind.RESUME, tenant=run.tenant, agent=run.agent, thread=run.thread
-    )

@@ -218,15 +218,13 @@ class Submitter(PolicyService):
         )
 
 
+@dataclass(frozen=True)
 class _JudgedTurn:
     """A turn, what its calls use, and what it came to."""
 
-    def __init__(
-        self, policy: Policy, measured: Sequence[Measured], proposal: Proposal
-    ) -> None:
-        self.policy = policy
-        self.measured = measured
-        self.proposal = proposal
+    policy: Policy
+    measured: Sequence[Measured]
+    proposal: Proposal
 
     def preconditions(self, tenant: str, turn: Turn) -> Preconditions:
         """Return what must not change while the turn opens."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 
-from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.approvals.events import EventName, call_event
 from twokey.gateway.policy.evaluate import is_idempotent
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.wire import CallBegun, CallEnd, CallMark, TurnRef
@@ -62,14 +62,7 @@ class UnaskedService(PolicyService):
         ):
             logger.warning("call.unknown_failure agent=%s", ref.agent)
             return
-        event = Event(
-            name=EventName.CALL_FAILED,
-            tenant=self._tenant,
-            agent=ref.agent,
-            thread=ref.thread,
-            outer=ref.outer,
-            tool=end.tool,
-        )
+        event = call_event(EventName.CALL_FAILED, self._tenant, ref, end.tool)
         name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
         await count_failure(self._store.conn, self._keys, name, event)
 

@@ -56,6 +56,11 @@ class Job(Record):
     input: str = ""
     id: str = ""
 
+    @classmethod
+    def to_resume(cls, tenant: str, agent: str, thread: str) -> Job:
+        """Return the wish to bring a thread forward by its answers."""
+        return cls(kind=JobKind.RESUME, tenant=tenant, agent=agent, thread=thread)
+
     @model_validator(mode="before")
     @classmethod
     def _without_former(cls, given: object) -> object:

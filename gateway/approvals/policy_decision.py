@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -9,28 +11,52 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.verbs import ReasonFor, Verb
 
 
-class PolicyDecision(Record):
-    """What a policy says of one call with the arguments that would run.
-
-    When a call is submitted, its item keeps these values. Each later decision and claim
-    is compared with what the policy in force then says, and the stricter counts.
+class JudgedCall(Record):
+    """What a policy says of one call, as far as its item keeps it from then on.
 
     Attributes:
         tier: how much the call needs.
         reasons: why, as sentences of ours without any text of the agent's.
         requirement: who must agree; meaningful when people are needed, and then its
             roles may hold nobody, so that nobody can approve.
-        policy_digest: of the policy that decided.
         allow: what a reviewer may say.
-        ttl_ms: how long people may take; 0 when nobody says.
-        authorization_ms: how long an approved call may wait to run; 0 when nobody says.
-        channel: where the card goes, ``#name`` or an id.
+        authorization_ms: how long an authorization may wait to run; 0 when nobody says.
         description: the filled template; holds values of the agent's: untrusted.
         args_schema: what an edit is checked against; None: only strict JSON.
         redact: dotted paths that cards hide.
         requires_reason: the decisions that need a reason.
-        asks_on_failure: people say whether a call that failed runs again.
+        asks_on_failure: a call that failed is in doubt until people settle it.
         idempotent: an execution in doubt may be repeated under the same key.
+    """
+
+    tier: Tier
+    reasons: tuple[str, ...] = ()
+    requirement: Requirement
+    allow: tuple[Verb, ...]
+    authorization_ms: int = 0
+    description: str = ""
+    args_schema: JsonObject | None = None
+    redact: tuple[str, ...] = ()
+    requires_reason: ReasonFor = ()
+    asks_on_failure: bool = False
+    idempotent: bool = False
+
+    @property
+    def kept(self) -> dict[str, Any]:
+        """Return the values that an item keeps, by their names."""
+        return {name: getattr(self, name) for name in JudgedCall.model_fields}
+
+
+class PolicyDecision(JudgedCall):
+    """What a policy says of one call with the arguments that would run.
+
+    Each later decision and claim is compared with what the policy in force then says,
+    and the stricter counts.
+
+    Attributes:
+        policy_digest: of the policy that decided.
+        ttl_ms: how long people may take; 0 when nobody says.
+        channel: where the card goes, ``#name`` or an id.
         remind_at_ms: when to remind, counted from the opening; 0 for never.
         escalate_at_ms: when to call ``escalate_to``, counted alike; 0 for never.
         escalate_to: a role, a channel or a Slack user id, as the policy names it.
@@ -39,20 +65,10 @@ class PolicyDecision(Record):
             person; empty when the call could start.
     """
 
-    tier: Tier
-    reasons: tuple[str, ...] = ()
-    requirement: Requirement
     policy_digest: str
     allow: tuple[Verb, ...] = tuple(Verb)
     ttl_ms: int = 0
-    authorization_ms: int = 0
     channel: str = ""
-    description: str = ""
-    args_schema: JsonObject | None = None
-    redact: tuple[str, ...] = ()
-    requires_reason: ReasonFor = ()
-    asks_on_failure: bool = False
-    idempotent: bool = False
     remind_at_ms: int = 0
     escalate_at_ms: int = 0
     escalate_to: str = ""

@@ -11,12 +11,13 @@ from pydantic import Field
 from twokey.gateway.approvals import lifecycle
 from twokey.gateway.approvals.lifecycle import ApprovalState, Move
 from twokey.gateway.approvals.people import Observation, Requirement, Role, Vote
+from twokey.gateway.approvals.policy_decision import JudgedCall
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import EditRecord, Person, Record, Result, RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.protocol.verbs import Finding, ReasonFor, Verb
+from twokey.gateway.protocol.verbs import Finding, Verb
 
 NOT_KNOWN = (
     "Its record was restored from an older copy, so whether it ran before is not known"
@@ -101,15 +102,12 @@ class Opened(Record):
     policy_digest: str
 
 
-class Item(Record):
+class Item(JudgedCall):
     """One call inside an approval.
 
     Attributes:
-        asks_on_failure: a call that failed is in doubt until people settle it.
         opened: what it needs at least, while ``tier``, ``reasons`` and ``requirement``
             are stricter by a later judgement; None when they are what was opened.
-        authorization_ms: how long an authorization may wait by the policy that judged
-            the call; 0: as long as any may.
         revoked: why an authorization was taken back; kept when it was given anew.
         lapses_at_ms: when the authorization ends by itself, by the store's clock.
         fence: how often the call was started.
@@ -129,21 +127,10 @@ class Item(Record):
     index: int
     ctx: Context
     tool: str
-    tier: Tier
-    reasons: tuple[str, ...] = ()
-    allow: tuple[Verb, ...]
-    requirement: Requirement
     requested: str
     action: str
     state: ItemState = ItemState.PENDING
     changed_at_ms: int = 0
-    description: str = ""
-    args_schema: JsonObject | None = None
-    redact: tuple[str, ...] = ()
-    requires_reason: ReasonFor = ()
-    idempotent: bool = False
-    asks_on_failure: bool = False
-    authorization_ms: int = 0
     spelled: JsonObject | None = None
     triage: Opinion | None = None
     requests_before: dict[str, int] = Field(default_factory=dict)

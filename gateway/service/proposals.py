@@ -275,25 +275,14 @@ def _earliest(times_ms: Iterable[int]) -> int:
 def _item(
     one: EvaluatedCall, document: str, source: Source, approval_id: str, index: int
 ) -> Item:
-    evaluation = one.evaluation
     return Item(
+        **one.evaluation.kept,
         id=item_id(approval_id, index),
         index=index,
         ctx=_context(one, source),
         tool=one.call.tool,
-        tier=evaluation.tier,
-        reasons=evaluation.reasons,
-        allow=evaluation.allow,
-        requirement=evaluation.requirement,
         requested=document,
         action=document,
-        description=evaluation.description,
-        args_schema=evaluation.args_schema,
-        redact=evaluation.redact,
-        requires_reason=evaluation.requires_reason,
-        idempotent=evaluation.idempotent,
-        asks_on_failure=evaluation.asks_on_failure,
-        authorization_ms=evaluation.authorization_ms,
         spelled=one.call.spelled,
         triage=one.opinion,
         requests_before=dict(one.requests_before),

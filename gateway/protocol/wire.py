@@ -56,12 +56,7 @@ class TurnRef(Record):
     @property
     def names(self) -> dict[str, str]:
         """Return what tells this turn from every other one."""
-        return {
-            "agent": self.agent,
-            "thread": self.thread,
-            "ns": self.ns,
-            "message_id": self.message_id,
-        }
+        return dict[str, str](self.model_dump(exclude={"outer"}))
 
 
 class CallHint(Record):

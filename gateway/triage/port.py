@@ -24,4 +24,3 @@ class Triage(Protocol):
         Args:
             packet: the call as a reviewer may see it. Its texts are untrusted.
         """
-        ...

@@ -15,6 +15,9 @@ from pydantic_core import ErrorDetails
 
 Path = tuple[str | int, ...]
 
+Misplaced = tuple[Path, str]
+"""What is wrong at a place of a file, as a sentence."""
+
 _MOST_NAMES = 40
 _MOST_TRIED = 2_000
 _LONGEST_NAME = 80

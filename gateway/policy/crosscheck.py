@@ -13,7 +13,6 @@ from twokey.gateway.policy.fields import (
 )
 from twokey.gateway.policy.fitting import AMOUNTS, path_problem, rule_problem
 from twokey.gateway.policy.requirement_checks import (
-    Misplaced,
     requirement_problems,
     requirement_roles,
     too_few,
@@ -22,7 +21,7 @@ from twokey.gateway.policy.rules import DIRECT, EVERY_TOOL, Policy, ToolRule, Wi
 from twokey.gateway.policy.schema_mistakes import mistake
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.tiers import Tier, join
-from twokey.gateway.sentences import Path, dotted, near
+from twokey.gateway.sentences import Misplaced, Path, dotted, near
 
 
 def cross_check(policy: Policy) -> Iterator[Misplaced]:
@@ -58,9 +57,10 @@ def schema_problems(policy: Policy) -> Iterator[Misplaced]:
     for base, schema in _schemas(policy):
         found = mistake(schema)
         if found is not None:
-            path = (*base, *found.path)
+            inside, problem = found
+            path = (*base, *inside)
             text = f"{dotted(path)!r}: this is no usable JSON Schema 2020-12: "
-            yield path, text + found.text
+            yield path, text + problem
 
 
 def _lowered(

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice, product
-from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -24,6 +23,7 @@ from twokey.gateway.policy.hours import instant
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.shapes import Shape, shape_at
 from twokey.gateway.policy.tokens import operands, tokens, written
+from twokey.gateway.policy.wording import RECENT
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.sentences import near
 
@@ -54,11 +54,8 @@ _HIGH: dict[str, JsonValue] = {
 _WHEN_UNKNOWN = ("array", "boolean", "number", "object", "string")
 
 
-class _Sample(NamedTuple):
-    """One sample call and its facts."""
-
-    args: JsonObject
-    values: dict[str, object]
+_Sample = tuple[JsonObject, dict[str, object]]
+"""The arguments of one sample call, and its facts."""
 
 
 def path_problem(
@@ -109,8 +106,8 @@ def _type_problem(
     if len(rows) > _MOST_SAMPLES:
         return None
     problem = ""
-    for row in rows:
-        where = scope(row.args, row.values, holidays=policy.holidays)
+    for args, values in rows:
+        where = scope(args, values, holidays=policy.holidays)
         if expression.work(where.size) > MAX_WORK:
             return None
         try:
@@ -149,17 +146,16 @@ def _samples(expression: Expression, schema: JsonObject | None) -> Iterator[_Sam
         for number, text, now_ms in zip(
             (0, 1_000_000), ("", "U"), _TIMES_MS, strict=True
         ):
-            yield _Sample(args, _facts(expression, number, text, now_ms))
+            yield args, _facts(expression, number, text, now_ms)
 
 
 def _facts(
     expression: Expression, number: int, text: str, now_ms: int
 ) -> dict[str, object]:
-    recent = ("failures_1h", "rejections_in_row", "requests_10m")
     return {
         "call": {"agent": text, "tool": text},
         "now": instant(now_ms),
-        "recent": dict.fromkeys(recent, number),
+        "recent": dict.fromkeys(RECENT, number),
         "requester": text,
         "windows": dict.fromkeys(expression.windows, float(number)),
     }

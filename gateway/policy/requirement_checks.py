@@ -9,10 +9,7 @@ from twokey.gateway.policy.requirement_rules import RequirementRule
 from twokey.gateway.policy.requirements import required
 from twokey.gateway.policy.rules import Policy, ToolRule
 from twokey.gateway.protocol.tiers import Tier
-from twokey.gateway.sentences import Path, dotted, near
-
-Misplaced = tuple[Path, str]
-"""What is wrong at a place of the file, as a sentence."""
+from twokey.gateway.sentences import Misplaced, Path, dotted, near
 
 
 def requirement_problems(policy: Policy) -> Iterator[Misplaced]:

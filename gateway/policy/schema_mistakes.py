@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from typing import NamedTuple, cast
+from typing import cast
 
 from jsonschema import Draft202012Validator
 from jsonschema.exceptions import SchemaError
@@ -11,7 +11,7 @@ from jsonschema.exceptions import SchemaError
 from twokey.gateway.policy.schemas import unusable
 from twokey.gateway.protocol.schema_closing import subschemas
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.sentences import Path, near, shortened, shown
+from twokey.gateway.sentences import Misplaced, Path, near, shortened, shown
 
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _ALIKE = 0.8
@@ -27,15 +27,8 @@ _WRITTEN = {
 }
 
 
-class Mistake(NamedTuple):
-    """What is wrong: the path of its place in the schema, and a sentence."""
-
-    path: Path
-    text: str
-
-
-def mistake(schema: JsonObject) -> Mistake | None:
-    """Return what is wrong with a schema, or None when it can check arguments.
+def mistake(schema: JsonObject) -> Misplaced | None:
+    """Return what is wrong with a schema and where, or None when it can be used.
 
     Arguments are an object, the one draft that is read is 2020-12, and a keyword that
     is nearly one would check nothing.
@@ -49,20 +42,20 @@ def mistake(schema: JsonObject) -> Mistake | None:
     )
 
 
-def _other_draft(schema: JsonObject) -> Mistake | None:
+def _other_draft(schema: JsonObject) -> Misplaced | None:
     draft = schema.get("$schema", _DRAFT)
     if isinstance(draft, str) and draft.rstrip("#") == _DRAFT:
         return None
     text = f"{shown(draft)} is another draft; leave it out, or write {_DRAFT!r}."
-    return Mistake(("$schema",), text)
+    return ("$schema",), text
 
 
-def _no_schema(schema: JsonObject) -> Mistake | None:
+def _no_schema(schema: JsonObject) -> Misplaced | None:
     try:
         Draft202012Validator.check_schema(schema)
     except SchemaError as error:
         path = tuple(error.absolute_path)
-        return Mistake(path, f"{shown(error.instance)} {_meant(path, error)}")
+        return path, f"{shown(error.instance)} {_meant(path, error)}"
     except (ArithmeticError, RecursionError, ValueError):
         return None  # the library trips over a part, and `unusable` says so
     return None
@@ -81,23 +74,23 @@ def _meant(path: Path, error: SchemaError) -> str:
     return f"cannot stand here; write {' or '.join(words)}."
 
 
-def _no_object(schema: JsonObject) -> Mistake | None:
+def _no_object(schema: JsonObject) -> Misplaced | None:
     kinds = schema.get("type", "object")
     if "object" in (kinds if isinstance(kinds, list) else [kinds]):
         return None
     text = f"it is {shown(kinds)}, and arguments are an object; write object."
-    return Mistake(("type",), text)
+    return ("type",), text
 
 
-def _misspelt(schema: JsonObject) -> Mistake | None:
+def _misspelt(schema: JsonObject) -> Misplaced | None:
     for path, one in subschemas(schema):
         for word in one.keys() - _CHECKS:
             for meant in difflib.get_close_matches(word, _CHECKS, 1, _ALIKE):
                 text = f"there is no {shortened(word)!r}; did you mean {meant!r}?"
-                return Mistake((*path, word), text)
+                return (*path, word), text
     return None
 
 
-def _unusable(schema: JsonObject) -> Mistake | None:
+def _unusable(schema: JsonObject) -> Misplaced | None:
     problem = unusable(schema, {})
-    return Mistake((), f"{problem}; mend or remove that part.") if problem else None
+    return ((), f"{problem}; mend or remove that part.") if problem else None

@@ -8,7 +8,6 @@ does not show that, so this is worth a warning and is no mistake.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from twokey.gateway.documents import Document, Problem
 from twokey.gateway.policy.expressions import compiled
@@ -16,7 +15,7 @@ from twokey.gateway.policy.rules import Policy, RaiseRule
 from twokey.gateway.policy.selection import Selection
 from twokey.gateway.policy.shapes import is_typed
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.sentences import Path, dotted
+from twokey.gateway.sentences import Misplaced, Path, dotted
 
 _APART = 'or spellings such as 7 and "07" may count apart'
 _NOT_ADDED = 'or what cannot be added up, such as "49 EUR", escalates the call'
@@ -24,34 +23,14 @@ _NOT_COMPARED = (
     'or a value of another type than the rule expects, such as "50" for 50, escalates '
     "the call"
 )
-
-
-class _Use(NamedTuple):
-    """A place that reads an argument of a tool.
-
-    Attributes:
-        place: of the policy.
-        tool: the tool.
-        path: of the argument, below ``args``.
-        schemas: those that the tool may have there; None where it has none.
-        risk: what can happen without a type.
-    """
-
-    place: Path
-    tool: str
-    path: tuple[str, ...]
-    schemas: Sequence[JsonObject | None]
-    risk: str
+_DECLARE = "declare it in the args_schema of"
 
 
 def untyped_arguments(policy: Policy, document: Document) -> list[Problem]:
     """Return a warning for each argument without a type in a window or a rule."""
     schemas = _schemas(policy)
-    uses = (*_of_windows(policy, schemas), *_of_rules(policy, schemas))
-    found = [
-        document.problem(use.place, text) for use in uses if (text := _warning(use))
-    ]
-    return list(dict.fromkeys(found))
+    found = (*_of_windows(policy, schemas), *_of_rules(policy, schemas))
+    return list(dict.fromkeys(document.problem(*one) for one in found))
 
 
 def _schemas(policy: Policy) -> dict[str, list[JsonObject | None]]:
@@ -66,7 +45,7 @@ def _schemas(policy: Policy) -> dict[str, list[JsonObject | None]]:
 
 def _of_windows(
     policy: Policy, schemas: Mapping[str, Sequence[JsonObject | None]]
-) -> Iterator[_Use]:
+) -> Iterator[Misplaced]:
     for name, window in policy.windows.items():
         for key, source, risk in (
             ("by", window.by, _APART),
@@ -77,12 +56,12 @@ def _of_windows(
                 continue
             for tool in window.tools:
                 place = ("windows", name, key)
-                yield _Use(place, tool, tuple(path), schemas[tool], risk)
+                yield from _warned(place, tool, tuple(path), schemas[tool], risk)
 
 
 def _of_rules(
     policy: Policy, schemas: Mapping[str, Sequence[JsonObject | None]]
-) -> Iterator[_Use]:
+) -> Iterator[Misplaced]:
     for tool, listed in policy.tools.items():
         yield from _reads(("tools", tool), listed.raise_, schemas[tool])
     for agent, rule in policy.agents.items():
@@ -93,23 +72,32 @@ def _of_rules(
 
 def _reads(
     base: Path, rules: Sequence[RaiseRule], schemas: Sequence[JsonObject | None]
-) -> Iterator[_Use]:
+) -> Iterator[Misplaced]:
     for index, rule in enumerate(rules):
         place = (*base, "raise", index, "when")
         for path in compiled(rule.when).paths:
-            yield _Use(place, str(base[-1]), path, schemas, _NOT_COMPARED)
+            yield from _warned(place, str(base[-1]), path, schemas, _NOT_COMPARED)
 
 
-def _warning(use: _Use) -> str:
-    """Return what to say of a use; empty when every schema declares the type."""
-    for schema in use.schemas:
-        if schema is not None and is_typed(schema, use.path):
-            continue
-        is_listed = schema is not None
-        write = (
-            "declare it in the args_schema of" if is_listed else "add args_schema to"
-        )
-        name = f"args.{'.'.join(use.path)}"
-        text = f"{dotted(use.place)!r}: {name} has no declared type: {write} "
-        return f"{text}{use.tool!r}, {use.risk}."
-    return ""
+def _warned(
+    place: Path,
+    tool: str,
+    path: tuple[str, ...],
+    schemas: Sequence[JsonObject | None],
+    risk: str,
+) -> Iterator[Misplaced]:
+    """Yield what to say of a place that reads an argument; nothing if it has a type.
+
+    Args:
+        place: of the policy.
+        tool: the tool.
+        path: of the argument, below ``args``.
+        schemas: those that the tool may have there; None where it has none.
+        risk: what can happen without a type.
+    """
+    for schema in schemas:
+        if schema is None or not is_typed(schema, path):
+            to = "add args_schema to" if schema is None else _DECLARE
+            text = f"{dotted(place)!r}: args.{'.'.join(path)} has no declared type: "
+            yield place, f"{text}{to} {tool!r}, {risk}."
+            return

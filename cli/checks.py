@@ -23,8 +23,8 @@ from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graph_audit import described
 from twokey.gateway.resume.graphs import load_graph
 from twokey.gateway.running import load_triage
-from twokey.gateway.service.dead_ends import dead_ends
 from twokey.gateway.service.joining import told
+from twokey.gateway.service.judging import dead_ends
 from twokey.gateway.store.durability import ensure_durable
 from twokey.gateway.store.serving import open_store
 

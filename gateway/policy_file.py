@@ -26,7 +26,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy_source import PolicySource
 from twokey.gateway.resume.sweeping import repeat
-from twokey.gateway.service.dead_ends import dead_ends
+from twokey.gateway.service.judging import dead_ends
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

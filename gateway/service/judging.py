@@ -5,16 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from twokey.gateway.approvals.changes import shown_item
+from twokey.gateway.approvals.permission import is_dead_end
 from twokey.gateway.approvals.policy_decision import PolicyDecision
 from twokey.gateway.approvals.record import Approval, Item
 from twokey.gateway.policy.evaluate import evaluate
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.strict_json import JsonObject
+from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.service.measuring import facts_of, measure, totals_now
+from twokey.gateway.service.queue import ReviewQueue
 from twokey.gateway.service.refusing import freeze_of, unstartable
 from twokey.gateway.store.changing import Judged
 from twokey.gateway.store.freezes import Freeze
 from twokey.gateway.store.store import Store
+
+MOST_LOOKED_AT = 1_000
+"""How many approvals are looked at, those that are due soonest."""
 
 
 @dataclass(frozen=True)
@@ -87,3 +93,26 @@ def counts_in_windows(policy: Policy, approval: Approval) -> bool:
     rules = policy.windows.values()
     waiting = (item for item in approval.items if item.is_pending)
     return any(rule.covers(item.tool) for item in waiting for rule in rules)
+
+
+async def dead_ends(store: Store, policy: Policy, *, tenant: str) -> list[Item]:
+    """Return waiting calls that nobody can approve by this policy.
+
+    The policy changes while calls wait: people are replaced, roles get other names, a
+    tool is forbidden. Such a call can still be rejected, and it ends by its own time;
+    whoever runs the gateway should know of it before.
+
+    Raises:
+        StoreUnavailable: when the store does not answer.
+    """
+    found: list[Item] = []
+    async for loaded in ReviewQueue(store, tenant=tenant).waiting(MOST_LOOKED_AT):
+        shown = await as_of_now(store, policy, loaded.approval)
+        found += [item for item in shown.items if _is_stuck(shown, item)]
+    return found
+
+
+def _is_stuck(approval: Approval, item: Item) -> bool:
+    if not item.is_pending:
+        return False
+    return item.tier is Tier.DENY or is_dead_end(approval, item, item.requirement)

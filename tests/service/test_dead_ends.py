@@ -14,7 +14,7 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy_file import PolicyFile, followed
 from twokey.gateway.policy_source import PolicySource
-from twokey.gateway.service.dead_ends import dead_ends
+from twokey.gateway.service.judging import dead_ends
 from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 

@@ -19,7 +19,7 @@ from twokey.agent.calls import Caller
 from twokey.agent.messages import ITEM_KEY, SETTLED_KEY, prepended
 from twokey.agent.run_edits import heard
 from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.outcomes import LateReport
+from twokey.gateway.protocol.wire import LateReport
 
 MARK = "[twokey:late]"
 """Opens every late report; the same text in a tool's own output is defused."""

@@ -32,10 +32,9 @@ from twokey.agent.messages import ITEM_KEY
 from twokey.agent.turns import TurnNote
 from twokey.gateway.errors import TwokeyError
 from twokey.gateway.failures import log_failure
-from twokey.gateway.protocol.outcomes import CallOutcome
 from twokey.gateway.protocol.records import EditRecord
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import AnswerKind, Verdict, VerdictKind
+from twokey.gateway.protocol.wire import AnswerKind, CallOutcome, Verdict, VerdictKind
 
 logger = logging.getLogger(__name__)
 

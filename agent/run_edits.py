@@ -17,9 +17,9 @@ from twokey.agent.bridge import insistently
 from twokey.agent.calls import Caller
 from twokey.gateway.errors import BadJson, NotAllowed, ThreadUnavailable, TwokeyError
 from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.outcomes import EditsKnown
 from twokey.gateway.protocol.port import Gateway
 from twokey.gateway.protocol.records import EditRecord
+from twokey.gateway.protocol.wire import EditsKnown
 
 T = TypeVar("T")
 

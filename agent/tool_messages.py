@@ -13,10 +13,9 @@ from langchain_core.messages import ToolCall, ToolMessage
 from twokey.agent.messages import ANSWER_KEY, ITEM_KEY, marked_settled, with_data
 from twokey.gateway.errors import NotAllowed
 from twokey.gateway.protocol import edits
-from twokey.gateway.protocol.outcomes import LateReport
 from twokey.gateway.protocol.records import Person, Result
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import Answer, AnswerKind, ReconcileAnswer
+from twokey.gateway.protocol.wire import Answer, AnswerKind, LateReport, ReconcileAnswer
 
 NOT_AGAIN = "Do not make the same call again."
 UNKNOWN_EFFECT = (

@@ -45,7 +45,7 @@ from twokey.gateway.service.pending_calls import PendingCall, PendingCalls
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.serving import open_store
 from twokey.gateway.store.store import Store
-from twokey.gateway.triage.port import Triage
+from twokey.gateway.triage.asking import Triage
 
 _CLOSED = "Use Twokey as: async with Twokey(...) as tk: ..."
 

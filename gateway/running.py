@@ -32,7 +32,7 @@ from twokey.gateway.service.joining import Joined, joined, where
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store.members import Member
 from twokey.gateway.store.store import Store
-from twokey.gateway.triage.port import Triage
+from twokey.gateway.triage.asking import Triage
 
 
 async def load_runners(

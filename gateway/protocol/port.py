@@ -12,7 +12,6 @@ from contextvars import ContextVar
 from typing import Protocol
 
 from twokey.gateway.errors import NotAllowed
-from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
 from twokey.gateway.protocol.records import EditRecord, Result, RunRef
 from twokey.gateway.protocol.run_context import excepting, in_run
 from twokey.gateway.protocol.wire import (
@@ -20,8 +19,11 @@ from twokey.gateway.protocol.wire import (
     CallBegun,
     CallEnd,
     CallMark,
+    CallOutcome,
     ClaimReply,
     ClaimRequest,
+    EditsKnown,
+    LateReport,
     Turn,
     TurnRef,
     Verdict,
@@ -42,24 +44,31 @@ class Gateway(Protocol):
         verdicts. What still waits of the agent's older turns, and inside its tools, is
         superseded.
         """
+        ...
 
     async def claim(self, request: ClaimRequest) -> ClaimReply:
         """Ask for the right to execute an authorized call once."""
+        ...
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; False when it is no longer ours."""
+        ...
 
     async def finish(self, item_id: str, fence: int, result: Result) -> bool:
         """Record what an execution came to; False when the claim is not ours."""
+        ...
 
     async def release(self, item_id: str, fence: int) -> None:
         """Give a claim back unused, for a pause inside the tool."""
+        ...
 
     async def mark(self, mark: CallMark) -> CallBegun:
         """Ask to run a call without a record, or say what happens to one."""
+        ...
 
     async def ended(self, end: CallEnd) -> None:
         """Tell how a call ended that ran without a record."""
+        ...
 
     async def outcomes(self, ref: TurnRef) -> tuple[CallOutcome, ...]:
         """Return what became of the held calls of a message.
@@ -67,12 +76,14 @@ class Gateway(Protocol):
         Agents share messages, so the message may be another agent's: then the calls
         are looked for in the whole run.
         """
+        ...
 
     async def supersede(self, ref: TurnRef) -> None:
         """End what still waits of this turn and inside it: the thread moved on.
 
         For another agent's message, what waits of that agent's turn is ended.
         """
+        ...
 
     async def history(self, run: RunRef, within: str = "") -> tuple[EditRecord, ...]:
         """Return the edits of those calls of a run that ran, oldest first.
@@ -83,6 +94,7 @@ class Gateway(Protocol):
             run: the run.
             within: namespace of a conversation; only calls at or inside it are meant.
         """
+        ...
 
     async def edits_known(self, ref: TurnRef, edits: Mapping[str, str]) -> EditsKnown:
         """Return which edits people really made in a run, by our record.
@@ -94,6 +106,7 @@ class Gateway(Protocol):
             edits: hash of an edit record (`twokey.gateway.protocol.edits.edit_hash`) to
                 the id of the item that it is about.
         """
+        ...
 
     async def late_reports(
         self, ref: TurnRef, item_ids: Collection[str]
@@ -102,9 +115,11 @@ class Gateway(Protocol):
 
         Only calls of the run that the ref stands in are answered about.
         """
+        ...
 
     async def note(self, agent: str) -> AgentNote:
         """Return what the system prompt should say about this agent's gate."""
+        ...
 
 
 _current: ContextVar[Gateway | None] = ContextVar("twokey_gateway", default=None)

@@ -15,9 +15,8 @@ from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import Turn
 from twokey.gateway.service.proposals import EvaluatedCall, Proposal, Source
 from twokey.gateway.triage.advice import apply_advice
-from twokey.gateway.triage.asking import Reply, ask
+from twokey.gateway.triage.asking import Reply, Triage, ask
 from twokey.gateway.triage.packet import packet_of
-from twokey.gateway.triage.port import Triage
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,17 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.policy.evaluate import listed_tier
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.protocol.edits import edit_hash
-from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
 from twokey.gateway.protocol.records import EditRecord, RunRef, is_inside
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.protocol.wire import AgentNote, Turn, TurnRef, Verdict
+from twokey.gateway.protocol.wire import (
+    AgentNote,
+    CallOutcome,
+    EditsKnown,
+    LateReport,
+    Turn,
+    TurnRef,
+    Verdict,
+)
 from twokey.gateway.service.claiming import ClaimService, late_report, outcome_of
 from twokey.gateway.service.submitting import Submitter
 from twokey.gateway.service.unasked import UnaskedService
@@ -29,7 +36,7 @@ from twokey.gateway.store.changing import Loaded, Write
 from twokey.gateway.store.keys import shard_of_approval
 from twokey.gateway.store.opening import Listed
 from twokey.gateway.store.store import Store
-from twokey.gateway.triage.port import Triage
+from twokey.gateway.triage.asking import Triage
 
 logger = logging.getLogger(__name__)
 

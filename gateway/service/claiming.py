@@ -16,12 +16,12 @@ from twokey.gateway.errors import BadJson, UnreadableRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.business_state import state_in, stateless_hash
-from twokey.gateway.protocol.outcomes import CallOutcome, LateReport
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.protocol.wire import (
     Busy,
+    CallOutcome,
     CheckState,
     Claimed,
     ClaimReply,
@@ -29,6 +29,7 @@ from twokey.gateway.protocol.wire import (
     Done,
     FindingWord,
     InDoubt,
+    LateReport,
     ReconcileAnswer,
     Refused,
     Reopened,

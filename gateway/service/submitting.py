@@ -38,7 +38,7 @@ from twokey.gateway.store.opening import Listed, Preconditions
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 from twokey.gateway.store.windows import Use
-from twokey.gateway.triage.port import Triage
+from twokey.gateway.triage.asking import Triage
 
 _ATTEMPTS = 64
 

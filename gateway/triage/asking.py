@@ -7,13 +7,33 @@ import contextvars
 import logging
 from datetime import timedelta
 from enum import StrEnum
+from typing import Protocol
 
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.triage.advice import Advice, read_advice
 from twokey.gateway.triage.packet import Packet
-from twokey.gateway.triage.port import Triage
 
 logger = logging.getLogger(__name__)
+
+
+class Triage(Protocol):
+    """A second pair of eyes, usually a model, that can only ask for more.
+
+    Nothing relies on it. `twokey.gateway.triage.advice.read_advice` reads what it
+    returns; an error, a time-out or anything unreadable changes nothing.
+    """
+
+    async def advise(self, packet: Packet) -> object:
+        """Return advice: an `Advice`, a mapping with its names, or JSON as text.
+
+        It runs in the event loop in which the agent's turn is judged, which it must
+        not block, is cancelled at its time-out, and sees none of the agent's run.
+        Several calls are put to it at the same time.
+
+        Args:
+            packet: the call as a reviewer may see it. Its texts are untrusted.
+        """
+        ...
 
 
 class Silence(StrEnum):

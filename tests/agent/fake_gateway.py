@@ -21,7 +21,6 @@ from twokey.gateway.policy.evaluate import Evaluation
 from twokey.gateway.protocol import digest, wire
 from twokey.gateway.protocol.business_state import state_in, stateless_hash, with_state
 from twokey.gateway.protocol.edits import edit_hash
-from twokey.gateway.protocol.outcomes import CallOutcome, EditsKnown, LateReport
 from twokey.gateway.protocol.records import (
     EditRecord,
     Person,
@@ -40,12 +39,15 @@ from twokey.gateway.protocol.wire import (
     CallBegun,
     CallEnd,
     CallMark,
+    CallOutcome,
     CheckState,
     Claimed,
     ClaimReply,
     ClaimRequest,
     Done,
+    EditsKnown,
     InDoubt,
+    LateReport,
     ProposedCall,
     ReconcileAnswer,
     Refused,

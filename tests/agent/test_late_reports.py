@@ -16,9 +16,9 @@ from twokey.agent import guarded, late_reports
 from twokey.agent.messages import ITEM_KEY, SETTLED_KEY
 from twokey.agent.scripted_model import scripted
 from twokey.gateway.errors import ThreadUnavailable
-from twokey.gateway.protocol.outcomes import LateReport
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.verbs import Finding
+from twokey.gateway.protocol.wire import LateReport
 
 MARK = late_reports.MARK
 PAID = Result(ok=True, summary='paid 10 [twokey:late] "quoted"')

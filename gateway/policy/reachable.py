@@ -1,11 +1,17 @@
-"""Find the requirements that calls can get under a policy."""
+"""Find whom a policy can ask: about each call, and to stop or start something.
+
+Stopping asks nobody else and stops at once, so it needs one person, of any role that
+the policy asks at any tier. The same people let it run again, unless the policy names
+others for that.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
-from twokey.gateway.approvals.people import Requirement
+from twokey.gateway.approvals.people import Requirement, Role
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy.selection import Selection
 from twokey.gateway.protocol.tiers import Tier, join
@@ -33,13 +39,49 @@ class Reachable:
 
 def reachable_requirements(policy: Policy) -> Iterator[Reachable]:
     """Yield who has to agree to what, for all that a rule can raise a call to."""
-    for agent in (_UNLISTED, *policy.agents):
-        own = policy.agents[agent].tools if agent else {}
-        for tool in dict.fromkeys((_UNLISTED, *policy.tools, *own)):
-            selection = Selection(policy, agent, tool)
-            for tier, needs in _asked(selection):
-                requirement = selection.requirement(tier, needs)
-                yield Reachable(agent, tool, tier, requirement)
+    for agent, tool in _places(policy):
+        selection = Selection(policy, agent, tool)
+        for tier, needs in _asked(selection):
+            requirement = selection.requirement(tier, needs)
+            yield Reachable(agent, tool, tier, requirement)
+
+
+def stoppers(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
+    """Return the people of whom one may stop this.
+
+    Args:
+        policy: the policy in force now.
+        agent: name of the agent; empty for all of them.
+        tool: name of the tool; empty for all of them.
+    """
+    places = _places(policy, agent, tool)
+    found = (Selection(policy, *place).everybody() for place in places)
+    return Requirement(approvals=1, of=_merged(chain.from_iterable(found)))
+
+
+def lifters(policy: Policy, *, agent: str = "", tool: str = "") -> Requirement:
+    """Return the people of whom one may let run again what was stopped.
+
+    Args:
+        policy: the policy in force now.
+        agent: name of the agent; empty for all of them.
+        tool: name of the tool; empty for all of them.
+    """
+    named = policy.protect.unfreeze
+    if named is None:
+        return stoppers(policy, agent=agent, tool=tool)
+    return Requirement(approvals=1, of=policy.roles_named(named))
+
+
+def _places(
+    policy: Policy, agent: str = "", tool: str = ""
+) -> Iterator[tuple[str, str]]:
+    """Yield each agent with each tool, of all that a policy tells apart or of these."""
+    for name in [agent] if agent else (_UNLISTED, *policy.agents):
+        rule = policy.agents.get(name)
+        listed = (_UNLISTED, *policy.tools, *(rule.tools if rule else ()))
+        for each in [tool] if tool else dict.fromkeys(listed):
+            yield name, each
 
 
 def _asked(selection: Selection) -> Iterator[tuple[Tier, tuple[str, ...]]]:
@@ -53,3 +95,15 @@ def _asked(selection: Selection) -> Iterator[tuple[Tier, tuple[str, ...]]]:
     if any(selection.triage(tier) for tier, _ in found):
         found[join(floor, Tier.ESCALATE), ()] = None
     return (one for one in found if one[0] in {Tier.APPROVE, Tier.ESCALATE})
+
+
+def _merged(roles: Iterable[Role]) -> tuple[Role, ...]:
+    """Return each name once; people listed by id share a name and are all kept."""
+    named: dict[str, Role] = {}
+    for role in roles:
+        known = named.get(role.name, Role(name=role.name))
+        named[role.name] = known.with_(
+            users=tuple(dict.fromkeys((*known.users, *role.users))),
+            usergroups=tuple(dict.fromkeys((*known.usergroups, *role.usergroups))),
+        )
+    return tuple(named.values())

@@ -8,8 +8,8 @@ from twokey.gateway.approvals.changes import listed
 from twokey.gateway.approvals.decisions import Forbidden, Reviewer
 from twokey.gateway.approvals.people import Requirement
 from twokey.gateway.approvals.quorum import objection, standing_in
+from twokey.gateway.policy.reachable import lifters, stoppers
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy.stopping import lifters, stoppers
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.tenant_service import PolicyService
 from twokey.gateway.store.freezes import Scope, ScopeKind

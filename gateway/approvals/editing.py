@@ -41,8 +41,6 @@ def edit_record(
     item: Item, document: str, *, by: Person, at_ms: int, reason: str = ""
 ) -> EditRecord | None:
     """Return what changed from the request to this document; None for no change."""
-    requested_hash = digest.action_hash(item.requested)
-    executed_hash = digest.action_hash(document)
     if is_same_but_state(item.requested, document):
         return None
     requested, executed = item.requested_args, digest.action_args(document)
@@ -53,8 +51,8 @@ def edit_record(
         requested=requested,
         executed=executed,
         patch=json_patch(requested, executed),
-        requested_hash=requested_hash,
-        executed_hash=executed_hash,
+        requested_hash=digest.action_hash(item.requested),
+        executed_hash=digest.action_hash(document),
         by=by,
         at_ms=at_ms,
         reason=reason,

@@ -149,10 +149,8 @@ def _requirement(context: DecisionContext, finding: Finding) -> Requirement:
 
     A policy that nobody can meet any more must not keep a doubt open for ever.
     """
-    item, policy_now = context.item, context.policy_now
-    if policy_now is None or finding is not Finding.RERUN:
-        return item.requirement
-    return quorum.stricter(item.requirement, policy_now.requirement)
+    is_again = finding is Finding.RERUN
+    return context.requirement if is_again else context.item.requirement
 
 
 def _no_rerun(context: DecisionContext) -> str | None:

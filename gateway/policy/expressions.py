@@ -62,6 +62,7 @@ _MATCHES = "matches_quickly"
 """Our `matches`: the library compiles a pattern anew for every text, which takes up to
 a tenth of a second, and a macro gives it many."""
 
+_HAS = Token(Kind.NAME, "has")
 _TOO_LONG = f"it could take too long; put at most {_MAX_DEPTH} macros inside another"
 
 
@@ -285,7 +286,7 @@ def _paths(row: tuple[Token, ...]) -> tuple[tuple[str, ...], ...]:
     found = [
         path
         for at, path in chains(row, "args")
-        if path and not (at > 1 and row[at - 1].text == "(" and _is_has(row[at - 2]))
+        if path and not (at > 1 and row[at - 1].text == "(" and row[at - 2] == _HAS)
     ]
     return tuple(dict.fromkeys(found))
 
@@ -297,10 +298,6 @@ def _members(row: tuple[Token, ...]) -> tuple[tuple[str, str], ...]:
         for _, path in chains(row, root)
     ]
     return tuple(dict.fromkeys(found))
-
-
-def _is_has(token: Token) -> bool:
-    return token == (Kind.NAME, "has")
 
 
 def _as_doubles(value: JsonValue) -> object:

@@ -78,7 +78,8 @@ class ClaimService(PolicyService):
             return Refused(reason=_NOT_OURS)
         if not isinstance(found, Write):
             return found
-        return self._reply(_item(found, request.item_id), request.owner)
+        index = approval_of(request.item_id)[1]
+        return self._reply(found.approval.items[index], request.owner)
 
     async def heartbeat(self, item_id: str, fence: int) -> bool:
         """Keep a claim; False when it is no longer this fence's."""
@@ -222,10 +223,6 @@ class ClaimService(PolicyService):
             settled=settled_by_people(item),
             requested=requested_before(item),
         )
-
-
-def _item(written: Write, item_id: str) -> Item:
-    return written.approval.items[approval_of(item_id)[1]]
 
 
 def _busy(left_ms: int) -> Busy:

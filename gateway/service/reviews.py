@@ -119,7 +119,27 @@ class ReviewService(PolicyService):
         """
 
         async def compute(loaded: Loaded) -> Write | Outcome:
-            return await self._decided(loaded, click, decision, reviewer, voters)
+            approval, index = loaded.approval, click.index
+            if approval.tenant != self._tenant:
+                return Unknown()
+            judged = await self._judge(approval, index, decision)
+            result = deciding.decide(
+                approval,
+                click,
+                decision,
+                reviewer,
+                now_ms=loaded.now_ms,
+                policy_now=judged.policy_now if judged else None,
+                voters=await _asked(approval, index, voters),
+            )
+            if not isinstance(result, Change):
+                return result
+            used = judged and _may_run(result.approval.items[index]) and judged.used
+            return Write(
+                result,
+                judged={index: used} if used else {},
+                rejection=self._rejection(result, index),
+            )
 
         written = await self.store.approvals.change(click.approval, compute, seen=seen)
         if isinstance(written, Write):
@@ -129,37 +149,6 @@ class ReviewService(PolicyService):
         if isinstance(written, Expired):
             await self._sweeper.expire(self._keys, click.approval)
         return Unknown() if written is None else written
-
-    async def _decided(
-        self,
-        loaded: Loaded,
-        click: Click,
-        decision: Decision,
-        reviewer: Reviewer,
-        voters: Voters | None,
-    ) -> Write | Outcome:
-        """Return what to write of a decision, or why it does not count."""
-        approval, index = loaded.approval, click.index
-        if approval.tenant != self._tenant:
-            return Unknown()
-        judged = await self._judge(approval, index, decision)
-        result = deciding.decide(
-            approval,
-            click,
-            decision,
-            reviewer,
-            now_ms=loaded.now_ms,
-            policy_now=judged.policy_now if judged else None,
-            voters=await _asked(approval, index, voters),
-        )
-        if not isinstance(result, Change):
-            return result
-        used = judged and _may_run(result.approval.items[index]) and judged.used
-        return Write(
-            result,
-            judged={index: used} if used else {},
-            rejection=self._rejection(result, index),
-        )
 
     async def decide_pending(
         self,

@@ -115,8 +115,8 @@ BY_NOW_TABLE = (
     Mutant(
         "by now: nothing runs again without the people whom the policy of now needs",
         RECONCILING,
-        "return quorum.stricter(item.requirement, policy_now.requirement)",
-        "return item.requirement",
+        "return context.requirement if is_again else context.item.requirement",
+        "return context.item.requirement",
         RUNS,
     ),
     Mutant(

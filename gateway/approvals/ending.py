@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Literal
 
-from twokey.gateway.approvals.changes import Change
-from twokey.gateway.approvals.events import Event, approval_event, named_after
+from twokey.gateway.approvals.changes import Change, following
+from twokey.gateway.approvals.events import approval_event, named_after
 from twokey.gateway.approvals.executing import abandoned
 from twokey.gateway.approvals.lifecycle import Move, advance
 from twokey.gateway.approvals.record import Approval, Item
@@ -29,15 +29,12 @@ def overdue(approval: Approval, now_ms: int) -> Change | None:
     ]
     if not late:
         return None
-    after, events = approval, list[Event]()
-    for item, move in late:
-        if move is Move.DOUBT:
-            after = abandoned(after, item, now_ms=now_ms)
-        else:
-            after = after.replacing(item.moved(move, now_ms))
-        name = named_after(after.items[item.index].state)
-        events.append(approval_event(approval, name, item))
-    return Change(after.with_(rev=approval.rev + 1), tuple(events), resumes=True)
+    ended = [
+        abandoned(item, now_ms) if move is Move.DOUBT else item.moved(move, now_ms)
+        for item, move in late
+    ]
+    events = (approval_event(approval, named_after(one.state), one) for one in ended)
+    return Change(following(approval, *ended), tuple(events), resumes=True)
 
 
 def moved_on(
@@ -61,10 +58,8 @@ def moved_on(
     if not waiting:
         return None
     ended = [item.moved(moves[item.state], now_ms) for item in waiting]
-    return Change(
-        approval.replacing(*ended, rev=approval.rev + 1),
-        tuple(approval_event(approval, named_after(one.state), one) for one in ended),
-    )
+    events = (approval_event(approval, named_after(one.state), one) for one in ended)
+    return Change(following(approval, *ended), tuple(events))
 
 
 def quarantined(states: Mapping[int, ItemState]) -> dict[int, ItemState]:

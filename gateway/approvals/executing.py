@@ -54,19 +54,15 @@ def claimed(
     return Change(following(approval, started), (event,), before_ms=until_ms)
 
 
-def abandoned(approval: Approval, *items: Item, now_ms: int) -> Approval:
-    """Return the record with executions in doubt whose owners fell silent."""
-    for item in items:
-        doubtful = item.moved(Move.DOUBT, now_ms, claimed_until_ms=0)
-        approval = approval.replacing(doubtful)
-    return approval
+def abandoned(item: Item, now_ms: int) -> Item:
+    """Return an execution in doubt: its owner fell silent."""
+    return item.moved(Move.DOUBT, now_ms, claimed_until_ms=0)
 
 
 def doubted(approval: Approval, item: Item, *, now_ms: int) -> Change:
     """Put an execution in doubt: its owner fell silent, and it must not be repeated."""
     event = approval_event(approval, EventName.ITEM_IN_DOUBT, item)
-    after = abandoned(approval, item, now_ms=now_ms)
-    return Change(after.with_(rev=approval.rev + 1), (event,))
+    return Change(following(approval, abandoned(item, now_ms)), (event,))
 
 
 def shortened(

@@ -6,12 +6,14 @@ import json
 from collections.abc import Iterator
 from functools import lru_cache
 
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError
 from pydantic import JsonValue
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, Schema
 
-from twokey.gateway.protocol.edits import argument_errors, schema_problem
+from twokey.gateway.protocol.edits import argument_errors
 from twokey.gateway.protocol.schema_closing import closed
 from twokey.gateway.protocol.schema_validation import unmatched
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -47,9 +49,10 @@ def unusable(schema: JsonObject, args: JsonObject) -> str | None:
 def _problem(text: str) -> str | None:
     """Return what is wrong with a schema (JSON text), whatever the arguments are."""
     schema: JsonObject = json.loads(text)
-    problem = schema_problem(schema)
-    if problem is not None:
-        return problem
+    try:
+        Draft202012Validator.check_schema(schema)
+    except SchemaError as error:
+        return f"{error.message[:300]} (at {error.json_path[:300]})"
     pattern = unmatched(schema) or unmatched(closed(schema))
     if pattern:
         return f"the pattern {pattern[:_LONGEST]!r} cannot be checked in little time"

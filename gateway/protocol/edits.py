@@ -6,8 +6,7 @@ import json
 import re
 from typing import cast
 
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.exceptions import ValidationError
 from pydantic import JsonValue
 from referencing.exceptions import Unresolvable
 
@@ -41,15 +40,6 @@ def edit_hash(record: EditRecord) -> str:
     """
     document = digest.canonical(record.model_dump(mode="json"))
     return digest.tagged_hash(digest.EDIT_TAG, document)
-
-
-def schema_problem(schema: JsonObject) -> str | None:
-    """Return why a schema is no JSON Schema 2020-12, or None when it is one."""
-    try:
-        Draft202012Validator.check_schema(schema)
-    except SchemaError as error:
-        return f"{error.message[:300]} (at {error.json_path[:300]})"
-    return None
 
 
 def argument_errors(schema: JsonObject | None, args: JsonObject) -> dict[str, str]:

@@ -7,6 +7,7 @@ import pytest
 from tests.service.harness import ANA, ServiceHarness
 from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.policy import schemas
+from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import VerdictKind
 from twokey.gateway.store.store import Store
 
@@ -72,9 +73,14 @@ async def test_what_waits_around_and_beside_an_agent_costs_nothing(
 
 
 def test_a_schema_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    looked_at: list[object] = []
-    monkeypatch.setattr(schemas, "schema_problem", looked_at.append)
-    schema = {"type": "object", "title": "seen by no other test"}
+    looked_at: list[JsonObject] = []
+
+    def look_at(schema: JsonObject) -> JsonObject:
+        looked_at.append(schema)
+        return schema
+
+    monkeypatch.setattr(schemas, "closed", look_at)
+    schema: JsonObject = {"type": "object", "title": "seen by no other test"}
 
     told = [schemas.unusable({**schema}, {"n": n}) for n in range(3)]
 

@@ -95,10 +95,9 @@ def decide(
             again when a vote would be the last one needed; whoever is missing here
             is unknown, and an unknown vote completes nothing.
     """
-    item = _item_at(approval, click.index)
-    if item is None:
+    if not 0 <= click.index < len(approval.items):
         return Changed(seen_version=click.version, version=approval.version)
-    item = first_of(item, policy_now)
+    item = first_of(approval.items[click.index], policy_now)
     context = DecisionContext(
         approval, item, click, reviewer, now_ms, policy_now, tuple(voters), reviewer
     )
@@ -110,10 +109,6 @@ def decide(
         or _not_permitted(context, decision)
         or _apply(context, decision)
     )
-
-
-def _item_at(approval: Approval, index: int) -> Item | None:
-    return approval.items[index] if 0 <= index < len(approval.items) else None
 
 
 def _actor(context: DecisionContext) -> Reviewer:

@@ -194,7 +194,7 @@ async def unserved(store: Store, keys: Keys) -> list[str]:
         count = await store.members.waiting(keys, tenant, agent)
         if count:
             sentences.append(
-                f"{_calls(count)} {agent!r} of tenant {tenant!r} {_wait(count)} and "
+                f"{_wait(count, f'{agent!r} of tenant {tenant!r}')} and "
                 "no process serves the agent, so nothing that is approved runs; start "
                 f"a gateway with 'agents: {{{agent}: ...}}', or reject the cards."
             )
@@ -243,7 +243,7 @@ def _lost_database(mine: Member, found: Members, waiting: Mapping[str, int]) -> 
             continue
         if waiting.get(agent, 0):
             return (
-                f"{_calls(waiting[agent])} {agent!r} {_wait(waiting[agent])}, and "
+                f"{_wait(waiting[agent], repr(agent))}, and "
                 f"its threads are in {before.shown}, not in {mine.shown}; set "
                 "'checkpoints' to the former or restore it. If it is lost for good, "
                 "run: twokey adopt"
@@ -251,9 +251,7 @@ def _lost_database(mine: Member, found: Members, waiting: Mapping[str, int]) -> 
     return ""
 
 
-def _calls(count: int) -> str:
-    return "1 call of agent" if count == 1 else f"{count} calls of agent"
-
-
-def _wait(count: int) -> str:
-    return "waits for people" if count == 1 else "wait for people"
+def _wait(count: int, agent: str) -> str:
+    if count == 1:
+        return f"1 call of agent {agent} waits for people"
+    return f"{count} calls of agent {agent} wait for people"

@@ -178,8 +178,7 @@ class ReviewService(PolicyService):
             return [Changed(seen_version=click.version, version=approval.version)]
         pending = [item for item in approval.items if item.is_pending]
         if not pending:
-            last = approval.items[-1]
-            return [Stale.of(last)]
+            return [Stale.of(approval.items[-1])]
         return [
             await self.decide(_for_item(click, item), decision, reviewer, voters=voters)
             for item in pending

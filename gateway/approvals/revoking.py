@@ -78,10 +78,8 @@ def _uncleared(
     The same policy decided it in the step that opened it, by the facts of then. It
     never goes to people: its agent does not wait for them.
     """
-    if (
-        policy_now.policy_digest == approval.policy_digest
-        or policy_now.tier.runs_unasked
-    ):
+    is_same = policy_now.policy_digest == approval.policy_digest
+    if is_same or policy_now.tier.runs_unasked:
         return None
     reason = NOT_CLEARED if policy_now.tier is Tier.DENY else NEEDS_A_PERSON
     return _ended(approval, item, policy_now, reason, now_ms)

@@ -95,9 +95,8 @@ def _said_twice(policy: Policy) -> Iterator[Misplaced]:
         both = (rule, listed)
         if rule.reviewers is None and rule.needs is None:
             continue
-        if any(one.needs for one in both) and any(
-            one.reviewers is not None for one in both
-        ):
+        is_listed = any(one.reviewers is not None for one in both)
+        if is_listed and any(one.needs for one in both):
             path = (*base, "needs" if rule.needs else "reviewers")
             text = f"{dotted(path)!r}: 'needs' says who decides on this tool, and so "
             text += "does 'reviewers'; keep 'needs'."

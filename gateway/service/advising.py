@@ -144,7 +144,5 @@ def _advised(was: Tier, rule: TriageRule, reply: Reply) -> Advised:
     tier = apply_advice(was, advice, may_deny=rule.may_deny)
     if tier is was:
         return Advised(was, Opinion(score=advice.score))
-    return Advised(
-        was,
-        Opinion(raised_to=tier, score=advice.score, rationale=advice.rationale),
-    )
+    opinion = Opinion(raised_to=tier, score=advice.score, rationale=advice.rationale)
+    return Advised(was, opinion)

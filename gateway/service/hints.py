@@ -46,11 +46,8 @@ def apply_hint(judge: Judge, hint: CallHint | None) -> Evaluation:
 def _wished(evaluation: Evaluation, hint: CallHint) -> Tier | None:
     if hint.hold is True and evaluation.tier.runs_unasked:
         return Tier.APPROVE
-    if (
-        hint.hold is False
-        and evaluation.overridable
-        and evaluation.tier is Tier.APPROVE
-    ):
+    may_loosen = evaluation.overridable and evaluation.tier is Tier.APPROVE
+    if hint.hold is False and may_loosen:
         return Tier.AUTO
     return None
 

@@ -132,14 +132,12 @@ def propose(evaluated: Sequence[EvaluatedCall], source: Source) -> Proposal:
             verdicts[place] = _verdict(one, VerdictKind.RUN)
             events.append(_event(one, source, EventName.CALL_RAN))
         elif one.evaluation.tier is Tier.NOTIFY:
-            cleared.setdefault(one.evaluation.channel, []).append(
-                (place, one, document)
-            )
+            row = (place, one, document)
+            cleared.setdefault(one.evaluation.channel, []).append(row)
         else:
             alone = place if one.evaluation.tier is Tier.ESCALATE else _SHARED
-            waiting.setdefault((one.evaluation.channel, alone), []).append(
-                (place, one, document)
-            )
+            row = (place, one, document)
+            waiting.setdefault((one.evaluation.channel, alone), []).append(row)
     approvals: list[Approval] = []
     nth = source.asked + 1
     for (channel, _), rows in waiting.items():

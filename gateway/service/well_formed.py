@@ -32,10 +32,8 @@ def _texts(turn: Turn) -> Iterator[tuple[str, str]]:
     yield from turn.ref.names.items()
     for run in (turn.ref.outer, turn.around):
         if run is not None:
-            yield from (
-                ("agent outside", run.agent),
-                ("thread outside", run.thread),
-            )
+            yield "agent outside", run.agent
+            yield "thread outside", run.thread
     yield "text", turn.says
     for call in turn.calls:
         yield from (("tool", call.tool), ("call id", call.tool_call_id))

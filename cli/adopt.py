@@ -32,11 +32,6 @@ def adopt(ctx: typer.Context) -> None:
         )
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.command(epilog=EXAMPLES)(adopt)
-
-
 async def _accepted(session: Session) -> list[tuple[Kept | None, Kept]]:
     settings = session.settings()
     place = settings.checkpoints.get_secret_value()

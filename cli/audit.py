@@ -59,10 +59,5 @@ def export(
         typer.echo("The audit log has nothing in this time.", err=True)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.add_typer(group, name="audit", help=__doc__)
-
-
 def _ms(text: str, option: str) -> int | None:
     return int(moment(text, option).timestamp() * 1000) if text else None

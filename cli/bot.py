@@ -7,24 +7,21 @@ import asyncio
 import typer
 
 from twokey.bot.app import SlackBot
-from twokey.cli import console
+from twokey.cli import console, starting
 from twokey.cli.session import Session, session_of
 from twokey.cli.stack import bot_config
-from twokey.cli.starting import EXAMPLES, InsecureDev, begin_logs
+from twokey.cli.starting import InsecureDev, begin_logs
 from twokey.cli.stopping import until_stopped
 from twokey.gateway.policy_file import PolicyFile, followed
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.serving import open_store
 
+EXAMPLES = starting.EXAMPLES
+
 
 def bot(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
     """Run the Slack side: cards, clicks, modals."""
     asyncio.run(_bot(session_of(ctx), insecure_dev=insecure_dev))
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.command(epilog=EXAMPLES)(bot)
 
 
 async def _bot(session: Session, *, insecure_dev: bool) -> None:

@@ -86,11 +86,6 @@ def demo(
     raise typer.Exit(asyncio.run(played))
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.command(epilog=EXAMPLES)(demo)
-
-
 def _ensure_sample(config: Path, session: Session) -> None:
     """Refuse the settings of other agents, with which the story would make no sense."""
     if not config.exists():

@@ -55,11 +55,6 @@ def doctor(
         raise typer.Exit(1)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.command(epilog=EXAMPLES)(doctor)
-
-
 async def _examined(
     session: Session, *, post: bool, requester: str, is_printed: bool
 ) -> list[Check]:

@@ -23,16 +23,12 @@ Kind = Annotated[ScopeKind, typer.Argument(help="What: agent, tool or tenant.")]
 Name = Annotated[
     str, typer.Argument(help="Name of the agent or the tool; none for the tenant.")
 ]
-FREEZE_EXAMPLES = console.examples(
+EXAMPLES = console.examples(
     ('twokey freeze tool process_refund --reason "…"', "no refund starts any more"),
     ("twokey freeze agent support", "nothing of this agent starts"),
     ("twokey freeze tenant", "nothing at all starts"),
-)
-UNFREEZE_EXAMPLES = console.examples(
     ("twokey unfreeze tool process_refund", "refunds run again"),
     ("twokey unfreeze agent support", "also ends its pause after rejections"),
-)
-FROZEN_EXAMPLES = console.examples(
     ("twokey frozen", "what is stopped, by whom and why"),
     ("twokey frozen --json", "the same for a machine"),
 )
@@ -96,13 +92,6 @@ def frozen(
         console.bad(_line(one))
     if not found:
         console.good("Nothing is frozen, and no agent is paused.")
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.command(epilog=FREEZE_EXAMPLES)(freeze)
-    app.command(epilog=UNFREEZE_EXAMPLES)(unfreeze)
-    app.command(epilog=FROZEN_EXAMPLES)(frozen)
 
 
 def _line(freeze: Freeze) -> str:

@@ -6,21 +6,18 @@ import asyncio
 
 import typer
 
-from twokey.cli import console
+from twokey.cli import console, starting
 from twokey.cli.session import Session, session_of
-from twokey.cli.starting import EXAMPLES, InsecureDev, begin_logs
+from twokey.cli.starting import InsecureDev, begin_logs
 from twokey.cli.stopping import until_stopped
 from twokey.gateway.embed import Twokey
+
+EXAMPLES = starting.EXAMPLES
 
 
 def gateway(ctx: typer.Context, *, insecure_dev: InsecureDev = False) -> None:
     """Run the agents' side: workers, expiries and your agents."""
     asyncio.run(_gateway(session_of(ctx), insecure_dev=insecure_dev))
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.command(epilog=EXAMPLES)(gateway)
 
 
 async def _gateway(session: Session, *, insecure_dev: bool) -> None:

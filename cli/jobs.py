@@ -29,7 +29,7 @@ its error cannot pass without a change, or its time for retries is over. Whoever
 for it, and who may decide its calls, can try it again in Slack, too.
 """
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(help=ABOUT, no_args_is_help=True, rich_markup_mode=None)
 
 RunId = Annotated[
     str, typer.Argument(metavar="ID", help="From 'twokey jobs list', or its beginning.")
@@ -114,11 +114,6 @@ def drop(ctx: typer.Context, run: RunId, *, by: By = "") -> None:
     """
     name = _ask(ctx, lambda one: _drop(one, run, by or caller()))
     console.good(f"{name} was dropped: nothing of it runs any more.")
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.add_typer(group, name="jobs", help=ABOUT)
 
 
 async def _everything(

@@ -1,6 +1,7 @@
 """Be the command ``twokey``: gather the commands, and end every mistake in a sentence.
 
-A new command is a file in `twokey.cli` and one line in `NAMES`.
+A new command is a file in `twokey.cli` and one line in `NAMES`. The file has a function
+of each name and their ``EXAMPLES``, or a ``group`` of commands.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Annotated
 
 import typer
@@ -104,7 +106,7 @@ def _commands(words: Sequence[str]) -> typer.Typer:
     named = [module for module, names in NAMES.items() if {*names} & {*words}]
     for module in named or NAMES:
         try:
-            import_module(f"twokey.cli.{module}").add_to(app)
+            add(app, module, import_module(f"twokey.cli.{module}"))
         except ModuleNotFoundError as error:
             if str(error.name).partition(".")[0] == "twokey":
                 raise
@@ -112,6 +114,15 @@ def _commands(words: Sequence[str]) -> typer.Typer:
             for name in NAMES[module]:
                 _add_missing(app, name, str(error.name), extra)
     return app
+
+
+def add(app: typer.Typer, name: str, module: ModuleType) -> None:
+    """Add the commands of a module, or its group of commands."""
+    if hasattr(module, "group"):
+        app.add_typer(module.group, name=name)
+        return
+    for command in NAMES[name]:
+        app.command(epilog=module.EXAMPLES)(getattr(module, command))
 
 
 def _add_missing(app: typer.Typer, name: str, package: str, extra: str) -> None:

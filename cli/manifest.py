@@ -57,11 +57,6 @@ def manifest(
         typer.echo(_shown(data, as_json=json, as_link=link), nl=False)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.command(epilog=EXAMPLES)(manifest)
-
-
 def _command(session: Session) -> str:
     """Return the command that the settings name; before there are any, the usual."""
     if session.config is None and not DEFAULT_FILE.exists():

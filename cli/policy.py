@@ -28,7 +28,7 @@ from twokey.gateway.protocol.records import Record
 from twokey.gateway.protocol.strict_json import JsonObject, parse_object
 from twokey.gateway.sentences import sentence
 
-group = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+group = typer.Typer(help=__doc__, no_args_is_help=True, rich_markup_mode=None)
 
 PolicyFile = Annotated[
     Path | None,
@@ -180,11 +180,6 @@ def replay_command(
         return
     for line in replayed(found):
         typer.echo(line)
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.add_typer(group, name="policy", help=__doc__)
 
 
 def _as_document(found: list[Replayed]) -> JsonObject:

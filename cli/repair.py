@@ -66,11 +66,6 @@ def repair(
     _print(done, is_dry=dry_run)
 
 
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.command(epilog=EXAMPLES)(repair)
-
-
 async def _repaired(session: Session, *, is_dry: bool, is_restored: bool) -> Repaired:
     settings = session.settings()
     place = settings.checkpoints.get_secret_value()

@@ -8,17 +8,19 @@ from typing import Annotated
 
 import typer
 
-from twokey.cli import console
+from twokey.cli import console, starting
 from twokey.cli.demo_stack import REQUESTER, open_demo_stack
 from twokey.cli.seed import holders, seed
 from twokey.cli.session import Session, session_of
 from twokey.cli.stack import open_stack
-from twokey.cli.starting import EXAMPLES, InsecureDev, begin_logs
+from twokey.cli.starting import InsecureDev, begin_logs
 from twokey.cli.stopping import until_stopped
 from twokey.gateway.config import DEFAULT_FILE
 from twokey.gateway.logs import write_logs
 
 PAGE_PORT = 8765
+
+EXAMPLES = starting.EXAMPLES
 
 
 def run(
@@ -51,11 +53,6 @@ def run(
         asyncio.run(_rehearse(session, port))
     else:
         asyncio.run(_run(session, insecure_dev=insecure_dev))
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.command(epilog=EXAMPLES)(run)
 
 
 async def _run(session: Session, *, insecure_dev: bool) -> None:

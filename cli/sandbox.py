@@ -50,8 +50,3 @@ def sandbox(
         raise SettingsError(f"{where}{error.strerror or error}") from error
     except ValueError as error:
         raise SettingsError(str(error)) from error
-
-
-def add_to(app: typer.Typer) -> None:
-    """Add what is in here to the command ``twokey``."""
-    app.command(epilog=EXAMPLES)(sandbox)

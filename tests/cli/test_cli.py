@@ -20,7 +20,7 @@ from aiohttp.test_utils import TestServer
 from twokey.bot.manifest import SCOPES, as_yaml, render
 from twokey.cli import version
 from twokey.cli.checks import State
-from twokey.cli.main import NAMES, UNEXPECTED, USAGE, run
+from twokey.cli.main import NAMES, UNEXPECTED, USAGE, add, run
 from twokey.gateway.config import Settings
 from twokey.gateway.policy.load import load_policy
 from twokey.sandbox.server import Sandbox
@@ -81,7 +81,7 @@ def test_every_command_stands_where_the_command_line_looks_for_it() -> None:
     for module, names in NAMES.items():
         app = typer.Typer()
         app.callback()(lambda: None)
-        import_module(f"twokey.cli.{module}").add_to(app)
+        add(app, module, import_module(f"twokey.cli.{module}"))
 
         found = typer.main.get_group(app).commands
         assert tuple(found) == names

@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from twokey.cli import audit, freeze
+from twokey.cli.main import add
 from twokey.cli.session import Session
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.store.engine import EmbeddedEngine
@@ -24,7 +25,7 @@ def tell(tmp_path: Path) -> Generator[Tell]:
     app.command()(freeze.freeze)
     app.command()(freeze.unfreeze)
     app.command()(freeze.frozen)
-    audit.add_to(app)
+    add(app, "audit", audit)
     config = tmp_path / "twokey.yml"
     config.write_text("policy: {version: 1}\n")
 

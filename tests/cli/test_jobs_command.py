@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 from tests.bot.strategies import CANARY
 from twokey.cli import jobs
+from twokey.cli.main import add
 from twokey.cli.session import Session
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import SettingsError
@@ -34,7 +35,7 @@ class Shell:
         self._url = url
         self._config = config
         self._app = typer.Typer()
-        jobs.add_to(self._app)
+        add(self._app, "jobs", jobs)
         self._app.command()(_other)
 
     def __call__(self, *words: str) -> str:

@@ -29,13 +29,13 @@ from twokey.gateway.protocol.wire import (
     TurnRef,
     Verdict,
 )
-from twokey.gateway.service.agents import AgentService
+from twokey.gateway.service.claiming import ClaimService
 from twokey.gateway.store.store import Store
 
-_claim, _finish, _held = AgentService.claim, AgentService.finish, Caller._held  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
+_claim, _finish, _held = ClaimService.claim, ClaimService.finish, Caller._held  # pyright: ignore[reportPrivateUsage] - where a call begins to ask
 
 
-async def claim(self: AgentService, request: ClaimRequest) -> ClaimReply:
+async def claim(self: ClaimService, request: ClaimRequest) -> ClaimReply:
     """Claim, and perhaps die before or after."""
     die_at("before_claim")
     reply = await _claim(self, request)
@@ -44,7 +44,9 @@ async def claim(self: AgentService, request: ClaimRequest) -> ClaimReply:
     return reply
 
 
-async def finish(self: AgentService, item_id: str, fence: int, result: Result) -> bool:
+async def finish(
+    self: ClaimService, item_id: str, fence: int, result: Result | None
+) -> bool:
     """Record a result, and perhaps die before the thread knows it."""
     is_ours = await _finish(self, item_id, fence, result)
     die_at("finished")
@@ -79,8 +81,8 @@ def _say(word: str) -> None:
 
 async def main(url: str, checkpoints: str, lease_ms: int) -> None:
     """Work until SIGTERM."""
-    AgentService.claim = claim  # type: ignore[method-assign]  # the process is the test's own
-    AgentService.finish = finish  # type: ignore[method-assign]  # as above
+    ClaimService.claim = claim  # type: ignore[method-assign]  # the process is the test's own
+    ClaimService.finish = finish  # type: ignore[method-assign]  # as above
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     store = Store(url, lease_ms=lease_ms)

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 
 from tests.agent.agent_runner import CONFIG, Effects, Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.test_require_approval import State
+from tests.agent.unheld_scenes import asking_inside, broken, handing_over, wiring
 from twokey.agent import Approved, Unsure, grant, guarded, tool_messages
 from twokey.agent.messages import ITEM_KEY, SETTLED_KEY
-from twokey.agent.require_approval import (
-    Outcome,
-    arequire_approval,
-    require_approval,
-)
 from twokey.agent.scripted_model import calling
 from twokey.gateway.errors import ThreadUnavailable
 from twokey.gateway.protocol.states import ItemState
@@ -29,37 +20,6 @@ from twokey.gateway.protocol.tiers import Tier
 
 NOTIFIED = {"pay": Tier.NOTIFY, "ask": Tier.NOTIFY, "look_up": Tier.AUTO}
 PAY = calling(("pay", {"amount": 10, "to": "ada"}, "c1"))
-
-
-def broken() -> None:
-    raise RuntimeError("no money")
-
-
-def unchanged(state: MessagesState) -> MessagesState:
-    return state
-
-
-def wiring(
-    gateway: FakeGateway, wire: Callable[[int], Any], saver: InMemorySaver, *, a: bool
-) -> Any:
-    """Return a graph of one plain node that wires money."""
-
-    async def awire(amount: int) -> Any:
-        return wire(amount)
-
-    def node(state: State) -> State:
-        given: Any = {"run": wire, "gateway": gateway}
-        return {**state, "outcome": require_approval("wire", {"amount": 1}, **given)}
-
-    async def anode(state: State) -> State:
-        given: Any = {"run": awire, "gateway": gateway}
-        outcome: Outcome[Any] = await arequire_approval("wire", {"amount": 1}, **given)
-        return {**state, "outcome": outcome}
-
-    flow: Any = StateGraph(State)
-    flow.add_node("node", anode if a else node)
-    flow.add_edge(START, "node")
-    return flow.compile(checkpointer=saver)
 
 
 async def test_it_runs_under_a_claim_without_a_pause(
@@ -180,13 +140,8 @@ async def test_what_ran_before_is_given_back(
 async def test_a_pause_inside_gives_the_claim_back(
     runner: Runner, memory: InMemorySaver
 ) -> None:
-    @tool
-    def ask() -> str:
-        """Ask somebody."""
-        return f"said {interrupt('what?')}"
-
     gateway = FakeGateway(NOTIFIED)
-    graph = build(gateway, [guarded(ask)], calling(("ask", {}, "c1")), saver=memory)
+    graph = asking_inside(gateway, memory)
 
     await runner.say(graph, "ask")
     paused = gateway.only().state
@@ -200,19 +155,8 @@ async def test_a_pause_inside_gives_the_claim_back(
 async def test_a_tool_that_hands_over_to_a_graph_around_it_has_ended(
     memory: InMemorySaver,
 ) -> None:
-    @tool
-    def hand_over() -> Command[Any]:
-        """Hand over."""
-        return Command(graph=Command.PARENT, goto="other")
-
     gateway = FakeGateway({"hand_over": Tier.NOTIFY})
-    inner = build(gateway, [guarded(hand_over)], calling(("hand_over", {}, "c1")))
-    outer: Any = StateGraph(MessagesState)
-    outer.add_node("agent", inner)
-    outer.add_node("other", unchanged)
-    outer.add_edge(START, "agent")
-
-    await Runner(is_async=True).say(outer.compile(checkpointer=memory), "go")
+    await Runner(is_async=True).say(handing_over(gateway, memory), "go")
 
     assert gateway.only().state is ItemState.EXECUTED
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
-from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
-from langgraph.graph import START, MessagesState, StateGraph
-from langgraph.types import Command, interrupt
+from langgraph.types import Command
 
 from tests.agent.agent_runner import CONFIG, Effects, Runner, build, by_call
 from tests.agent.fake_gateway import FakeGateway
-from tests.agent.test_require_approval import State
-from twokey.agent import Approved, guarded
-from twokey.agent.require_approval import arequire_approval, require_approval
+from tests.agent.unheld_scenes import asking_inside, broken, handing_over, wiring
+from twokey.agent import Approved
 from twokey.agent.scripted_model import calling
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import CallEnd
@@ -29,14 +24,6 @@ def end_of(gateway: FakeGateway, tool: str) -> CallEnd:
     """Return the one end that was told of a tool."""
     (end,) = [one for one in gateway.ends if one.tool == tool]
     return end
-
-
-def broken() -> None:
-    raise RuntimeError("no money")
-
-
-def unchanged(state: MessagesState) -> MessagesState:
-    return state
 
 
 async def test_every_call_without_a_record_tells_its_end(
@@ -103,13 +90,8 @@ async def test_a_gateway_that_is_gone_by_the_end_stops_nobody(
 async def test_a_pause_inside_a_call_is_no_end(
     runner: Runner, memory: InMemorySaver
 ) -> None:
-    @tool
-    def ask() -> str:
-        """Ask somebody."""
-        return f"said {interrupt('what?')}"
-
     gateway = FakeGateway(AUTO)
-    graph = build(gateway, [guarded(ask)], calling(("ask", {}, "c1")), saver=memory)
+    graph = asking_inside(gateway, memory)
 
     await runner.say(graph, "ask")
     before = list(gateway.ends)
@@ -122,19 +104,8 @@ async def test_a_pause_inside_a_call_is_no_end(
 async def test_a_tool_that_hands_over_to_a_graph_around_it_has_ended(
     memory: InMemorySaver,
 ) -> None:
-    @tool
-    def hand_over() -> Command[Any]:
-        """Hand over."""
-        return Command(graph=Command.PARENT, goto="other")
-
     gateway = FakeGateway({"hand_over": Tier.AUTO})
-    inner = build(gateway, [guarded(hand_over)], calling(("hand_over", {}, "c1")))
-    outer: Any = StateGraph(MessagesState)
-    outer.add_node("agent", inner)
-    outer.add_node("other", unchanged)
-    outer.add_edge(START, "agent")
-
-    await Runner(is_async=True).say(outer.compile(checkpointer=memory), "go")
+    await Runner(is_async=True).say(handing_over(gateway, memory), "go")
 
     assert [end.result.ok for end in gateway.ends] == [True]
 
@@ -150,24 +121,7 @@ async def test_a_step_of_a_plain_node_tells_its_end_too(
             broken()
         return f"wired {amount}"
 
-    async def awire(amount: int) -> str:
-        return wire(amount)
-
-    def node(state: State) -> State:
-        outcome = require_approval("wire", {"amount": 1}, run=wire, gateway=gateway)
-        return {**state, "outcome": outcome}
-
-    async def anode(state: State) -> State:
-        given: Any = {"run": awire, "gateway": gateway}
-        return {
-            **state,
-            "outcome": await arequire_approval("wire", {"amount": 1}, **given),
-        }
-
-    flow: Any = StateGraph(State)
-    flow.add_node("node", anode if runner.is_async else node)
-    flow.add_edge(START, "node")
-    graph = flow.compile(checkpointer=memory)
+    graph = wiring(gateway, wire, memory, a=runner.is_async)
 
     if is_broken:
         with pytest.raises(RuntimeError, match="no money"):

@@ -181,6 +181,7 @@ async def test_an_approved_call_is_retried_until_its_approval_ends_not_only_for_
     async with stack.working(retries=settings):
         await stack.ask(REFUND)
         [item] = await stack.asked()
+        await stack.idle()
         monkeypatch.setattr(stack.runner, "probe", away)
         await stack.decide(item)
 
@@ -324,6 +325,7 @@ async def test_a_rejection_during_an_outage_counts_when_the_run_goes_on(
     async with stack.working(retries=AT_ONCE):
         await stack.ask(REFUND, ("email", {"to": "ana@example.org"}))
         refund, email = await stack.asked(2)
+        await stack.idle()
         monkeypatch.setattr(stack.runner, "probe", away)
         down["is_down"] = True
         await stack.decide(refund)
@@ -352,6 +354,7 @@ async def test_a_run_in_which_an_approval_ends_during_an_outage_says_so(
     async with stack.working(retries=AT_ONCE):
         await stack.ask(REFUND)
         [item] = await stack.asked()
+        await stack.idle()
         monkeypatch.setattr(stack.runner, "probe", away)
         down["is_down"] = True
         await stack.decide(item)

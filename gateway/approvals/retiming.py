@@ -1,4 +1,4 @@
-"""More time for an approval, who is on it, remarks on it, and what its timers do.
+"""More time for an approval, who is on it, and what its timers do.
 
 None of these decides anything, and none keeps others from deciding.
 """
@@ -18,7 +18,7 @@ from twokey.gateway.approvals.decisions import (
     Stale,
 )
 from twokey.gateway.approvals.events import Event, EventName, approval_event
-from twokey.gateway.approvals.record import Approval, Remark, Taken
+from twokey.gateway.approvals.record import Approval, Taken
 from twokey.gateway.approvals.timing import DOUBT_THEN_MS, TimerKind, latest_ms
 from twokey.gateway.protocol.states import ItemState
 
@@ -66,21 +66,6 @@ def take(approval: Approval, reviewer: Reviewer, now_ms: int) -> Change | Refusa
     taken = Taken(by=reviewer.person, until_ms=now_ms + _TAKEN_MS)
     marked = approval.with_(taken=taken, rev=approval.rev + 1)
     return _change(approval, marked, reviewer, EventName.APPROVAL_TAKEN)
-
-
-def reported(
-    approval: Approval, reporter: Reviewer, text: str, now_ms: int
-) -> Change | None:
-    """Add somebody's remark on what ran; None when they reported it before."""
-    by = reporter.person
-    if any(one.by.is_same(by) for one in approval.remarks):
-        return None
-    remarks = (*approval.remarks, Remark(by=by, text=text, at_ms=now_ms))
-    event = approval_event(approval, EventName.APPROVAL_REPORTED, reason=text)
-    after = approval.with_(remarks=remarks, rev=approval.rev + 1)
-    gesture = {"gesture": reporter.gesture.value}
-    told = event.with_(actor=f"{by.team}/{by.user}", data=gesture)
-    return Change(after, (told,))
 
 
 def fired(approval: Approval, kind: TimerKind, now_ms: int) -> Change | None:

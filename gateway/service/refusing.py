@@ -1,23 +1,17 @@
-"""Say why a call is refused before anybody is asked, in a sentence for the model.
-
-What a rejection leaves behind for that is here as well.
-"""
+"""Say why a call is refused before anybody is asked, in a sentence for the model."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from twokey.gateway.approvals.events import BY_GATEWAY, EventName, approval_event
-from twokey.gateway.approvals.record import Approval, Item, Settlement
 from twokey.gateway.policy.rules import Protection
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.store.attention import (
     AgentLoad,
     Rejection,
-    RejectionEffects,
     fingerprint,
 )
-from twokey.gateway.store.freezes import Freeze, Scope, ScopeKind, names_of, paused
+from twokey.gateway.store.freezes import Freeze, names_of, paused
 
 NAMELESS = (
     "This call names no tool, so it did not run. If it is still needed, make it again "
@@ -101,29 +95,6 @@ def unstartable(freeze: Freeze) -> str:
     return (
         f"{_named(freeze)} is frozen, so this could not start, and nothing was "
         "recorded. Try again once that is lifted."
-    )
-
-
-def rejection_effects(
-    approval: Approval, item: Item, settlement: Settlement, *, pause_after: int
-) -> RejectionEffects:
-    """Return what a rejection is remembered as, and how it may pause the agent."""
-    by, at_ms = settlement.by, settlement.at_ms
-    reason = f"{pause_after} of its calls were rejected in a row"
-    pause = Freeze(
-        scope=Scope(kind=ScopeKind.AGENT, name=approval.agent),
-        by=BY_GATEWAY,
-        reason=reason,
-        at_ms=at_ms,
-        is_pause=True,
-    )
-    told = approval_event(approval, EventName.AGENT_PAUSED, reason=reason)
-    return RejectionEffects(
-        call=fingerprint(item.tool, item.requested_args),
-        rejection=Rejection(by=by.name or by.user, at_ms=at_ms, reason=settlement.text),
-        pause_after=pause_after,
-        pause=pause,
-        event=told.with_(actor=BY_GATEWAY, tool=item.tool),
     )
 
 

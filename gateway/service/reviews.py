@@ -6,7 +6,7 @@ import hmac
 import secrets
 from collections.abc import Awaitable, Callable, Sequence
 
-from twokey.gateway.approvals import deciding, retiming
+from twokey.gateway.approvals import deciding, reporting
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import (
     Changed,
@@ -37,7 +37,7 @@ from twokey.gateway.service.judging import (
     judge_now,
 )
 from twokey.gateway.service.queue import MAX_QUEUE, ReviewQueue
-from twokey.gateway.service.refusing import rejection_effects
+from twokey.gateway.service.rejections import rejection_effects
 from twokey.gateway.service.runs import RunService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.sweep import Sweeper
@@ -195,7 +195,7 @@ class ReviewService(PolicyService):
             approval, now_ms = loaded.approval, loaded.now_ms
             if approval.tenant != self._tenant:
                 return None
-            change = retiming.reported(approval, reporter, text, now_ms)
+            change = reporting.reported(approval, reporter, text, now_ms)
             return Write(change) if change else None
 
         return await self.store.approvals.change(approval_id, compute) is not None

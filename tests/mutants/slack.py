@@ -61,7 +61,7 @@ SLACK_TABLE = (
     ),
     Mutant(
         "a person reports a call once",
-        "gateway/approvals/retiming.py",
+        "gateway/approvals/reporting.py",
         "if any(one.by.is_same(by) for one in approval.remarks):",
         "if False:",
         "tests/service/test_notifications.py",

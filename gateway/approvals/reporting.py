@@ -1,0 +1,23 @@
+"""Report what ran without review: a remark on the record, and nothing is undone."""
+
+from __future__ import annotations
+
+from twokey.gateway.approvals.changes import Change
+from twokey.gateway.approvals.decisions import Reviewer
+from twokey.gateway.approvals.events import EventName, approval_event
+from twokey.gateway.approvals.record import Approval, Remark
+
+
+def reported(
+    approval: Approval, reporter: Reviewer, text: str, now_ms: int
+) -> Change | None:
+    """Add somebody's remark to an approval; None when they reported it before."""
+    by = reporter.person
+    if any(one.by.is_same(by) for one in approval.remarks):
+        return None
+    remarks = (*approval.remarks, Remark(by=by, text=text, at_ms=now_ms))
+    event = approval_event(approval, EventName.APPROVAL_REPORTED, reason=text)
+    after = approval.with_(remarks=remarks, rev=approval.rev + 1)
+    gesture = {"gesture": reporter.gesture.value}
+    told = event.with_(actor=f"{by.team}/{by.user}", data=gesture)
+    return Change(after, (told,))

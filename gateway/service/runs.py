@@ -12,6 +12,7 @@ from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.service.tenant_service import PolicyService
+from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.freezes import Scope, ScopeKind
 from twokey.gateway.store.jobs import DeadLetter, Job
 from twokey.gateway.store.keys import Keys
@@ -122,7 +123,7 @@ class RunService(PolicyService):
         Raises:
             StoreUnavailable: when it is not known to be tried.
         """
-        stalled, now_ms = self._store.stalled, await self._store.freezes.now_ms()
+        stalled, now_ms = self._store.stalled, await time_ms(self._store.conn)
         after = run.with_(
             state=RunState.WAITING,
             attempts=0,

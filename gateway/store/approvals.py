@@ -14,7 +14,8 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.store import codec, opening, scripts
 from twokey.gateway.store.attention import ASKED_MS
-from twokey.gateway.store.changing import Loaded, Write, milliseconds, texts, write
+from twokey.gateway.store.changing import Loaded, Write, texts, write
+from twokey.gateway.store.clock import milliseconds, time_ms
 from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.keys import LEASE, RETENTION, Keys, shard_of_approval
 from twokey.gateway.store.opening import Listed, Opened, Preconditions
@@ -220,7 +221,7 @@ class ApprovalStore:
 
         ``skip`` leaves out the first ones, which the caller has to leave alone.
         """
-        now_ms = milliseconds(await self._conn.command("TIME"))
+        now_ms = await time_ms(self._conn)
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.expiry, 0, now_ms, "LIMIT", skip, limit
         )

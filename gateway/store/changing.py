@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import cast
 
 from twokey.gateway.approvals import ending, timing
 from twokey.gateway.approvals.changes import Change
@@ -15,6 +14,7 @@ from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store import codec
 from twokey.gateway.store.attention import FAILED_MS, RejectionEffects
+from twokey.gateway.store.clock import milliseconds
 from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.keys import RETENTION, Keys
@@ -180,12 +180,6 @@ def resume_job(approval: Approval) -> Job:
 def texts(events: Sequence[Event]) -> str:
     """Return events as scripts read them: an array of texts."""
     return json.dumps([event.model_dump_json() for event in events])
-
-
-def milliseconds(reply: object) -> int:
-    """Return the reply of TIME in Unix milliseconds."""
-    seconds, micros = cast("tuple[bytes | int, bytes | int]", reply)
-    return int(seconds) * 1000 + int(micros) // 1000
 
 
 def _places(keys: Keys, approval_id: str, tenant: str, agent: str) -> dict[str, str]:

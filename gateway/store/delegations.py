@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import cast
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.clock import milliseconds
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
@@ -50,8 +50,7 @@ class DelegationStore:
         rows, time = await self._conn.together(
             ["HGETALL", keys.delegations(tenant)], ["TIME"]
         )
-        seconds, micros = cast("tuple[bytes, bytes]", time)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
+        now_ms = milliseconds(time)
         found: list[Delegation] = []
         for user, body in fields(rows).items():
             try:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from enum import StrEnum
-from typing import cast
 
 from pydantic import model_validator
 
@@ -104,11 +103,6 @@ class FreezeStore:
         found = fields(await self._conn.command("HGETALL", keys.frozen(tenant)))
         freezes = [Freeze.model_validate_json(body) for body in found.values()]
         return tuple(sorted(freezes, key=lambda freeze: freeze.at_ms))
-
-    async def now_ms(self) -> int:
-        """Return the store's clock."""
-        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
-        return int(now[0]) * 1000 + int(now[1]) // 1000
 
     async def _change(
         self,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
-from twokey.gateway.store.connection import Connection, Reply, fields, number, text
+from twokey.gateway.store.clock import milliseconds, time_ms
+from twokey.gateway.store.connection import Connection, fields, number, text
 from twokey.gateway.store.keys import Keys
 
 _AT = ":at"
@@ -53,7 +53,7 @@ class MarkStore:
             for one, kept in found.items()
             if not one.endswith(_AT)
         }
-        return Marks(store, of, _milliseconds(time))
+        return Marks(store, of, milliseconds(time))
 
     async def named(self, keys: Keys, tenant: str, store: str) -> str:
         """Give the data set this id, unless it has one; return the one it has."""
@@ -64,7 +64,7 @@ class MarkStore:
     async def add(self, keys: Keys, tenant: str, checkpoints: str) -> int:
         """Write the next mark; return its number."""
         key = keys.marks(tenant)
-        now = _milliseconds(await self._conn.command("TIME"))
+        now = await time_ms(self._conn)
         replies = await self._conn.together(
             ["HINCRBY", key, checkpoints, 1], ["HSET", key, checkpoints + _AT, now]
         )
@@ -81,8 +81,3 @@ class MarkStore:
             return 0
         info = fields(await self._conn.command("XINFO", "STREAM", keys.audit))
         return number(info.get("entries-added") or info.get("length"))
-
-
-def _milliseconds(reply: Reply) -> int:
-    seconds, micros = cast("tuple[bytes, bytes]", reply)
-    return int(seconds) * 1000 + int(micros) // 1000

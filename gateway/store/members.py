@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import cast
 
 from twokey.gateway.protocol.records import Record
+from twokey.gateway.store.clock import milliseconds
 from twokey.gateway.store.connection import Connection, fields, number, text
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.script import Script
@@ -96,8 +96,7 @@ class MemberStore:
     async def read(self, keys: Keys) -> Members:
         """Return what is registered; raises `StoreUnavailable`."""
         raw, time = await self._conn.together(["HGETALL", keys.members], ["TIME"])
-        seconds, micros = cast("tuple[bytes, bytes]", time)
-        now_ms = number(seconds) * 1000 + number(micros) // 1000
+        now_ms = milliseconds(time)
         alive: dict[str, tuple[Member, int]] = {}
         kept: dict[tuple[str, str], Kept] = {}
         refused: list[str] = []

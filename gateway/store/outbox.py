@@ -12,6 +12,7 @@ from redis.exceptions import ResponseError
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.errors import StoreUnavailable
+from twokey.gateway.store.clock import milliseconds, time_ms
 from twokey.gateway.store.connection import (
     Connection,
     Entry,
@@ -59,16 +60,11 @@ class Outbox:
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""
         body = event.model_dump_json()
-        at = await self.now_ms()
+        at = await time_ms(self._conn)
         await self._conn.together(
             ["XADD", self._keys.outbox, "*", "e", body, "at", at],
             ["XADD", self._keys.audit, "*", "e", body, "at", at],
         )
-
-    async def now_ms(self) -> int:
-        """Return the time by the clock that events are dated by."""
-        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
-        return int(now[0]) * 1000 + int(now[1]) // 1000
 
     async def unfinished(
         self, consumer: str, *, idle_ms: int, limit: int = 100
@@ -105,9 +101,7 @@ class Outbox:
         oldest = entries(found)
         if not oldest:
             return 0
-        seconds, micros = cast("tuple[bytes, bytes]", now)
-        now_ms = int(seconds) * 1000 + int(micros) // 1000
-        return max(0, now_ms - place_of(oldest[0].id)[0])
+        return max(0, milliseconds(now) - place_of(oldest[0].id)[0])
 
     async def take(
         self, consumer: str, *, block_ms: int, limit: int = 100
@@ -178,8 +172,7 @@ async def trim_audit(conn: Connection, keys: Keys, kept: timedelta) -> None:
 
     Entries are dropped by whole nodes of the stream, so that some stay a little longer.
     """
-    seconds, _ = cast("tuple[bytes, bytes]", await conn.command("TIME"))
-    oldest_ms = int((int(seconds) - kept.total_seconds()) * 1000)
+    oldest_ms = await time_ms(conn) - int(kept.total_seconds() * 1000)
     await conn.command(
         "XTRIM", keys.audit, "MINID", "~", max(0, oldest_ms), "LIMIT", _TRIMMED
     )

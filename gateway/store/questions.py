@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 from twokey.gateway.approvals.events import Event
+from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.connection import Argument, Connection, fields
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import RETENTION, Keys
@@ -28,11 +28,6 @@ class QuestionStore:
     def __init__(self, conn: Connection) -> None:
         self._conn = conn
 
-    async def now_ms(self) -> int:
-        """Return the store's clock."""
-        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
-        return int(now[0]) * 1000 + int(now[1]) // 1000
-
     async def all(self, keys: Keys, job: Job) -> dict[str, Question]:
         """Return the questions of a job's thread by id."""
         key = keys.questions(job.tenant, job.agent, job.thread)
@@ -48,7 +43,7 @@ class QuestionStore:
         """
         key = keys.questions(job.tenant, job.agent, job.thread)
         await self._conn.together(
-            *self._events(keys, event, words, await self.now_ms()),
+            *self._events(keys, event, words, await time_ms(self._conn)),
             ["HSET", key, question.id, question.until_ms],
             ["PEXPIREAT", key, question.until_ms + _KEEP_MS],
             _due(keys, job, question.until_ms),
@@ -63,7 +58,7 @@ class QuestionStore:
         key = keys.questions(job.tenant, job.agent, job.thread)
         marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
         await self._conn.together(
-            *self._events(keys, event, "", await self.now_ms()),
+            *self._events(keys, event, "", await time_ms(self._conn)),
             ["HSET", key, *marks],
             ["PEXPIRE", key, _KEEP_MS],
         )

@@ -137,11 +137,6 @@ class StalledRuns:
             await self.change(keys, run, body, None)
             return None
 
-    async def now_ms(self) -> int:
-        """Return the store's clock."""
-        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
-        return int(now[0]) * 1000 + int(now[1]) // 1000
-
     async def all(self, keys: Keys) -> list[StalledRun]:
         """Return every run of a shard that failed, the longest waiting first.
 

@@ -13,7 +13,7 @@ from typing import cast
 from twokey.gateway.approvals.record import Waiting
 from twokey.gateway.approvals.timing import TimerKind
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store.changing import milliseconds
+from twokey.gateway.store.clock import milliseconds, time_ms
 from twokey.gateway.store.connection import Connection, text
 from twokey.gateway.store.keys import Keys
 
@@ -57,8 +57,7 @@ class TimerStore:
 
         ``skip`` leaves out the first ones, which the caller has to leave alone.
         """
-        now = cast("tuple[bytes, bytes]", await self._conn.command("TIME"))
-        now_ms = int(now[0]) * 1000 + int(now[1]) // 1000
+        now_ms = await time_ms(self._conn)
         reply = await self._conn.command(
             "ZRANGEBYSCORE", keys.timers, 0, now_ms, "LIMIT", skip, limit
         )

@@ -21,11 +21,11 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.classification import ThreadHalted
 from twokey.gateway.resume.diagnosis import diagnose, unserved
-from twokey.gateway.resume.retry_plan import failed_again, milliseconds, what_is_told
+from twokey.gateway.resume.retry_plan import failed_again, what_is_told
 from twokey.gateway.service.runs import run_event
 from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.jobs import Delivery, Job, JobKind
-from twokey.gateway.store.keys import RETENTION, Keys
+from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.stalled import RunState, StalledRun
 from twokey.gateway.store.store import Store
 
@@ -190,7 +190,7 @@ class Retries:
     async def forget_old(self) -> None:
         """Forget runs that nobody brought forward as long as approvals are kept."""
         for keys in self._store.every_shard():
-            before_ms = await time_ms(self._store.conn) - milliseconds(RETENTION)
+            before_ms = await time_ms(self._store.conn) - KEEP_MS
             for run in await self._stalled.began_before(keys, before_ms):
                 with suppress(NewerRecord):
                     await self._forget(keys, run, before_ms)

@@ -17,7 +17,7 @@ from twokey.gateway.store.attention import ASKED_MS
 from twokey.gateway.store.changing import Loaded, Write, texts, write
 from twokey.gateway.store.clock import milliseconds, time_ms
 from twokey.gateway.store.connection import Connection, Reply, fields, text
-from twokey.gateway.store.keys import LEASE, RETENTION, Keys, shard_of_approval
+from twokey.gateway.store.keys import KEEP_MS, LEASE, Keys, shard_of_approval
 from twokey.gateway.store.opening import Listed, Opened, Preconditions
 from twokey.gateway.store.pending import PendingIndex
 from twokey.gateway.store.windows import as_rows
@@ -31,7 +31,6 @@ _BUSY = (
 Found = TypeVar("Found")
 
 LEASE_MS = int(LEASE.total_seconds() * 1000)
-_KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
 
 class ApprovalStore:
@@ -42,7 +41,7 @@ class ApprovalStore:
         lease_ms: how long a claim stands without a heartbeat.
     """
 
-    def __init__(self, conn: Connection, *, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, conn: Connection, *, lease_ms: int) -> None:
         self._conn = conn
         self.lease_ms = lease_ms
         self._pending = PendingIndex(conn)
@@ -94,7 +93,7 @@ class ApprovalStore:
                 for approval in approvals
                 for key in (keys.head(approval.id), keys.blobs(approval.id))
             ],
-            keep_ms=_KEEP_MS,
+            keep_ms=KEEP_MS,
             verdicts=verdicts,
             events=texts(events),
             approvals=json.dumps(

@@ -10,21 +10,16 @@ from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.connection import Connection, fields, number, text
 from twokey.gateway.store.keys import (
-    DRAFT_LIFETIME,
-    NONCE_LIFETIME,
-    RETENTION,
-    VIEW_LIFETIME,
+    DRAFT_MS,
+    KEEP_MS,
+    NONCE_MS,
+    VIEW_MS,
     Keys,
 )
 from twokey.gateway.store.script import Script
 
-_KEEP_MS = int(RETENTION.total_seconds() * 1000)
-_VIEW_MS = int(VIEW_LIFETIME.total_seconds() * 1000)
-_DRAFT_MS = int(DRAFT_LIFETIME.total_seconds() * 1000)
 _FOLDED = 2**53
 _ASKED = "asked "
-_NONCE_MS = int(NONCE_LIFETIME.total_seconds() * 1000)
-
 
 _NOTHING: dict[str, str] = {}
 
@@ -195,7 +190,7 @@ class CardStore:
 
     async def miss(self, keys: Keys, tenant: str, approval: str) -> None:
         """Note that a card is missing or old, until it is drawn."""
-        until_ms = await time_ms(self._conn) + _KEEP_MS
+        until_ms = await time_ms(self._conn) + KEEP_MS
         await self._conn.command("ZADD", keys.undrawn(tenant), until_ms, approval)
 
     async def drop(self, keys: Keys, tenant: str, approval: str) -> None:
@@ -212,7 +207,7 @@ class CardStore:
             undrawn=keys.undrawn(tenant),
             approval=approval,
             place=" ".join(place),
-            keep_ms=_KEEP_MS,
+            keep_ms=KEEP_MS,
         )
 
     async def hinder(self, keys: Keys, approval: str, trouble: CardTrouble) -> None:
@@ -246,7 +241,7 @@ class CardStore:
     ) -> None:
         """Keep what somebody wrote under a card, for the form that they may open."""
         key = keys.draft(approval, user, ts)
-        await self._conn.command("SET", key, words, "PX", _DRAFT_MS)
+        await self._conn.command("SET", key, words, "PX", DRAFT_MS)
 
     async def kept_words(self, keys: Keys, approval: str, *, user: str, ts: str) -> str:
         """Return what this person wrote under a card; "" when it is not kept."""
@@ -256,7 +251,7 @@ class CardStore:
     async def bind_view(self, keys: Keys, view_id: str, binding: ViewBinding) -> None:
         """Bind a modal to what it was opened for; the modal itself carries no state."""
         await self._conn.command(
-            "SET", keys.view(view_id), binding.model_dump_json(), "PX", _VIEW_MS
+            "SET", keys.view(view_id), binding.model_dump_json(), "PX", VIEW_MS
         )
 
     async def bound_view(self, keys: Keys, view_id: str) -> ViewBinding | None:
@@ -267,7 +262,7 @@ class CardStore:
     async def is_first(self, keys: Keys, request_digest: str) -> bool:
         """Say whether a signed request is new; it is remembered from now on."""
         reply = await self._conn.command(
-            "SET", keys.nonce(request_digest), "1", "NX", "PX", _NONCE_MS
+            "SET", keys.nonce(request_digest), "1", "NX", "PX", NONCE_MS
         )
         return reply is not None
 
@@ -318,5 +313,5 @@ class CardStore:
             holder=record,
             first=json.dumps(first),
             newest=json.dumps(newest),
-            keep_ms=_KEEP_MS,
+            keep_ms=KEEP_MS,
         )

@@ -17,14 +17,12 @@ from twokey.gateway.store.attention import FAILED_MS, RejectionEffects
 from twokey.gateway.store.clock import milliseconds
 from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.keys import RETENTION, Keys
+from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.script import Script
 from twokey.gateway.store.windows import Use, as_rows
 
 CHANGE = Script("change")
 FENCED_CHANGE = Script("change", is_fenced=True)
-
-_KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ async def write(conn: Connection, keys: Keys, seen: Loaded, what: Write) -> bool
         rejection=_rejection(before, after, what.rejection),
         failed=json.dumps(_failed(before, after)),
         failed_ms=FAILED_MS,
-        keep_ms=_KEEP_MS,
+        keep_ms=KEEP_MS,
     )
     return text(reply[0]) == "done"
 
@@ -162,7 +160,7 @@ async def quarantine(conn: Connection, keys: Keys, approval_id: str) -> None:
         rejection="",
         failed="[]",
         failed_ms=FAILED_MS,
-        keep_ms=_KEEP_MS,
+        keep_ms=KEEP_MS,
     )
 
 

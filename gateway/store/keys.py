@@ -24,16 +24,19 @@ from twokey.gateway.protocol.records import RunRef
 RETENTION = timedelta(days=30)
 """How long an approval, its card and its thread are kept after they have ended."""
 
-NONCE_LIFETIME = timedelta(minutes=11)
+KEEP_MS = int(RETENTION.total_seconds() * 1000)
+"""The same in milliseconds."""
+
+NONCE_MS = 11 * 60 * 1000
 """Twice Slack's five-minute window and a little: Bolt accepts future timestamps."""
 
 MESSAGE_LIFETIME = RETENTION
 """How long a person's message is known: Slack tells of it again when it is edited."""
 
-DRAFT_LIFETIME = timedelta(hours=1)
+DRAFT_MS = 60 * 60 * 1000
 """How long a person's words wait for the form that they are to stand in."""
 
-VIEW_LIFETIME = timedelta(hours=24)
+VIEW_MS = 24 * 60 * 60 * 1000
 """How long an open modal stays bound to the item it was opened for."""
 
 LEASE = timedelta(seconds=15)

@@ -8,10 +8,9 @@ from twokey.gateway.approvals.events import Event
 from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.connection import Argument, Connection, fields
 from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.keys import RETENTION, Keys
+from twokey.gateway.store.keys import KEEP_MS, Keys
 
 _ENDED = "ended"
-_KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ class QuestionStore:
         await self._conn.together(
             *self._events(keys, event, words, await time_ms(self._conn)),
             ["HSET", key, question.id, question.until_ms],
-            ["PEXPIREAT", key, question.until_ms + _KEEP_MS],
+            ["PEXPIREAT", key, question.until_ms + KEEP_MS],
             _due(keys, job, question.until_ms),
         )
 
@@ -60,7 +59,7 @@ class QuestionStore:
         await self._conn.together(
             *self._events(keys, event, "", await time_ms(self._conn)),
             ["HSET", key, *marks],
-            ["PEXPIRE", key, _KEEP_MS],
+            ["PEXPIRE", key, KEEP_MS],
         )
 
     def _events(

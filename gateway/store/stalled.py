@@ -21,7 +21,7 @@ from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import Record
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
 from twokey.gateway.store.jobs import GROUP, Job
-from twokey.gateway.store.keys import RETENTION, Keys
+from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.script import Script
 
 STALL = Script("stall", is_fenced=True)
@@ -31,7 +31,6 @@ HALTED = "halted"
 FORMAT = 1
 """Number of the format of a run's record; see `twokey.gateway.store.codec.FORMAT`."""
 
-_KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _END_OF_YEAR_9999_MS = 253_402_300_799_999
 
 logger = logging.getLogger(__name__)
@@ -244,7 +243,7 @@ class StalledRuns:
             undone=_texts(undone),
             again=_texts(again),
             delay_ms=delay_ms,
-            keep_ms=_KEEP_MS,
+            keep_ms=KEEP_MS,
             forgotten=forgotten,
             events=json.dumps([event.model_dump_json() for event in events]),
         )

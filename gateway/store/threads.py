@@ -13,12 +13,10 @@ from twokey.gateway.store import scripts
 from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.jobs import Job
-from twokey.gateway.store.keys import LEASE, MESSAGE_LIFETIME, RETENTION, Keys
+from twokey.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
 from twokey.gateway.store.leases import LeaseStore
 from twokey.gateway.store.script import Script
 
-LEASE_MS = int(LEASE.total_seconds() * 1000)
-_KEEP_MS = int(RETENTION.total_seconds() * 1000)
 _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
 _ATTEMPTS = 16
 
@@ -84,7 +82,7 @@ around the thread lends it its people."""
 class ThreadStore:
     """Facts and leases of threads."""
 
-    def __init__(self, conn: Connection, *, lease_ms: int = LEASE_MS) -> None:
+    def __init__(self, conn: Connection, *, lease_ms: int) -> None:
         self._conn = conn
         self._leases = LeaseStore(conn, lease_ms=lease_ms)
 
@@ -134,7 +132,7 @@ class ThreadStore:
                 before=before,
                 after=after,
                 why=why,
-                keep_ms=_KEEP_MS,
+                keep_ms=KEEP_MS,
             )
             if text(reply[0]) == "kept":
                 return
@@ -211,7 +209,7 @@ class ThreadStore:
     async def end_run(self, keys: Keys, tenant: str, agent: str, thread: str) -> None:
         """Give a thread's facts a lifetime: its run has ended, or it was deleted."""
         key = keys.thread_facts(tenant, agent, thread)
-        await self._conn.together(["HDEL", key, "run"], ["PEXPIRE", key, _KEEP_MS])
+        await self._conn.together(["HDEL", key, "run"], ["PEXPIRE", key, KEEP_MS])
 
     async def was_asked(self, keys: Keys, tenant: str, once: str) -> bool:
         """Say whether a message was kept for an agent."""
@@ -244,7 +242,7 @@ class ThreadStore:
             audit=keys.audit,
             what=what,
             mark=mark,
-            keep_ms=_KEEP_MS,
+            keep_ms=KEEP_MS,
             told=told,
             logged=logged,
         )

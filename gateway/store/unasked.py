@@ -13,13 +13,12 @@ from typing import Literal, cast
 from twokey.gateway.protocol.records import Result
 from twokey.gateway.store.connection import Connection, Reply, text
 from twokey.gateway.store.fences import current
-from twokey.gateway.store.keys import RETENTION, Keys
+from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.script import Script
 
 UNASKED = Script("unasked", is_fenced=True)
 NOTED = Script("unasked")
 
-_KEEP_MS = int(RETENTION.total_seconds() * 1000)
 
 Word = Literal["run", "ran", "cut_off"]
 
@@ -89,5 +88,5 @@ class UnaskedStore:
             fence=lease.fence,
             result=result,
             repeats=repeats,
-            keep_ms=_KEEP_MS,
+            keep_ms=KEEP_MS,
         )

@@ -145,7 +145,7 @@ async def test_a_reader_that_is_away_for_a_month_is_forgotten_and_may_come_back(
         "here",
     }
 
-    monkeypatch.setattr(readers, "RETENTION", timedelta(milliseconds=-1))
+    monkeypatch.setattr(readers, "KEEP_MS", -1)
     await forget_dead_readers(store.conn, keys)
 
     names = {one.name for one in await readers.reader_groups(store.conn, keys)}

@@ -29,9 +29,9 @@ from twokey.gateway.resume.answers import answers_for
 from twokey.gateway.resume.runner import Runner
 from twokey.gateway.resume.runners import Runners
 from twokey.gateway.store.clock import time_ms
-from twokey.gateway.store.idle_readers import drop_idle_readers
 from twokey.gateway.store.jobs import Job, JobKind
 from twokey.gateway.store.outbox import Outbox
+from twokey.gateway.store.readers import drop_idle_readers
 from twokey.gateway.store.store import Store
 
 logger = logging.getLogger(__name__)

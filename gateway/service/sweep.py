@@ -11,9 +11,9 @@ from twokey.gateway.approvals.changes import Change, following
 from twokey.gateway.errors import NewerRecord, UnreadableRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.store.changing import Loaded, Write, quarantine
-from twokey.gateway.store.keys import RETENTION, Keys
+from twokey.gateway.store.keys import KEEP_MS, RETENTION, Keys
 from twokey.gateway.store.outbox import trim_audit
-from twokey.gateway.store.readers import MANY, forget_dead_readers, trim_outbox
+from twokey.gateway.store.readers import MANY, drop_idle_readers, trim_outbox
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.timers import Timer
 
@@ -72,7 +72,9 @@ class Sweeper:
                 MANY,
                 RETENTION.days,
             )
-            await forget_dead_readers(conn, keys)
+            # What they have not read is about nothing that is still there.
+            for reader in await drop_idle_readers(conn, keys, idle_ms=KEEP_MS):
+                logger.warning("outbox.reader_forgotten reader=%s", reader)
 
     async def fire(self, keys: Keys, timer: Timer) -> bool:
         """Fire one timer of an approval, once on all replicas.

@@ -11,7 +11,6 @@ from enum import StrEnum
 from typing import cast
 
 from pydantic import model_validator
-from redis.exceptions import ResponseError
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.records import Record
@@ -26,6 +25,7 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.readers import make_group
 
 logger = logging.getLogger(__name__)
 
@@ -101,13 +101,7 @@ class JobQueue:
 
     async def prepare(self) -> None:
         """Create the consumer group unless it is there."""
-        try:
-            await self._conn.command(
-                "XGROUP", "CREATE", self._keys.jobs, GROUP, "0", "MKSTREAM"
-            )
-        except StoreUnavailable as error:
-            if not isinstance(error.__cause__, ResponseError):
-                raise
+        await make_group(self._conn, self._keys.jobs, GROUP)
 
     async def put(self, job: Job) -> None:
         """Queue a job."""

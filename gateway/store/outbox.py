@@ -8,10 +8,7 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import cast
 
-from redis.exceptions import ResponseError
-
 from twokey.gateway.approvals.events import Event
-from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store.clock import milliseconds, time_ms
 from twokey.gateway.store.connection import (
     Connection,
@@ -24,7 +21,7 @@ from twokey.gateway.store.connection import (
     text,
 )
 from twokey.gateway.store.keys import Keys
-from twokey.gateway.store.readers import place_of, reader_groups
+from twokey.gateway.store.readers import make_group, place_of, reader_groups
 
 logger = logging.getLogger(__name__)
 _TRIMMED = 10_000
@@ -49,13 +46,7 @@ class Outbox:
 
     async def prepare(self) -> None:
         """Create this reader's group unless it is there, from the first event on."""
-        try:
-            await self._conn.command(
-                "XGROUP", "CREATE", self._keys.outbox, self._reader, "0", "MKSTREAM"
-            )
-        except StoreUnavailable as error:
-            if not isinstance(error.__cause__, ResponseError):
-                raise
+        await make_group(self._conn, self._keys.outbox, self._reader)
 
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""

@@ -3,12 +3,12 @@
 Every reader is a consumer group: the bot of each tenant, the finder of orphans. An
 event stays until the last of them has acknowledged it, however many events that are: a
 card, a reminder or an agent's last words may depend on it. So the outbox grows while a
-reader is away, and it is said in the log which one that is.
+reader is away, and it is said in the log which one that is. One that is gone for good
+is dropped.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import timedelta
@@ -19,9 +19,7 @@ from redis.exceptions import ResponseError
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.connection import Connection, Reply, number, text
-from twokey.gateway.store.keys import RETENTION, Keys
-
-logger = logging.getLogger(__name__)
+from twokey.gateway.store.keys import Keys
 
 MANY = 100_000
 """Events in an outbox from which on it is said who has not read them."""
@@ -51,17 +49,19 @@ def place_of(entry: str) -> Place:
     return int(milliseconds), int(index or 0)
 
 
+async def make_group(conn: Connection, stream: str, name: str) -> None:
+    """Let a group read a stream from its first entry on, unless it does."""
+    try:
+        await conn.command("XGROUP", "CREATE", stream, name, "0", "MKSTREAM")
+    except StoreUnavailable as error:
+        if not isinstance(error.__cause__, ResponseError):
+            raise
+
+
 async def reader_groups(conn: Connection, keys: Keys) -> list[ReaderGroup]:
     """Return every reader of a shard's outbox."""
-    try:
-        reply = await conn.command("XINFO", "GROUPS", keys.outbox)
-    except StoreUnavailable as error:
-        if isinstance(error.__cause__, ResponseError):
-            return []  # there is no outbox yet
-        raise
     found: list[ReaderGroup] = []
-    for row in cast("list[list[Reply]]", reply):
-        facts = _pairs(row)
+    for facts in await _groups(conn, keys):
         name, taken = text(facts["name"]), text(facts["last-delivered-id"])
         needs = place_of(taken)
         if number(facts["pending"]):
@@ -91,21 +91,40 @@ async def trim_outbox(conn: Connection, keys: Keys) -> str:
     return last.name if length > MANY and last.needs[0] < young_ms else ""
 
 
-async def forget_dead_readers(conn: Connection, keys: Keys) -> None:
-    """Drop readers that asked for nothing for as long as approvals are kept.
+async def drop_idle_readers(
+    conn: Connection, keys: Keys, *, idle_ms: int, prefix: str = ""
+) -> list[str]:
+    """Drop the readers under a prefix of which no process asked for so long.
 
-    Whatever they have not read is about nothing that is still there.
+    Returns:
+        Their names. Who reads as one of them again has to look at everything once.
     """
-    for group in await reader_groups(conn, keys):
-        reply = await conn.command("XINFO", "CONSUMERS", keys.outbox, group.name)
-        rows = [_pairs(row) for row in cast("list[list[Reply]]", reply)]
-        longest_ms = RETENTION.total_seconds() * 1000
-        if rows and all(number(row["idle"]) > longest_ms for row in rows):
-            await conn.command("XGROUP", "DESTROY", keys.outbox, group.name)
-            logger.warning("outbox.reader_forgotten reader=%s", group.name)
+    dropped: list[str] = []
+    for group in await _groups(conn, keys):
+        name = text(group["name"])
+        if not name.startswith(prefix):
+            continue
+        reply = await conn.command("XINFO", "CONSUMERS", keys.outbox, name)
+        idle = [number(one["idle"]) for one in _rows(reply)]
+        # One without a consumer was made this moment, by whoever begins to read.
+        if idle and min(idle) > idle_ms:
+            await conn.command("XGROUP", "DESTROY", keys.outbox, name)
+            dropped.append(name)
+    return dropped
 
 
-def _pairs(row: list[Reply]) -> dict[str, Reply]:
-    """Return what Redis says of one group or consumer by name."""
-    names = (text(name) for name in row[::2])
-    return dict(zip(names, row[1::2], strict=True))
+async def _groups(conn: Connection, keys: Keys) -> list[dict[str, Reply]]:
+    try:
+        return _rows(await conn.command("XINFO", "GROUPS", keys.outbox))
+    except StoreUnavailable as error:
+        if isinstance(error.__cause__, ResponseError):
+            return []  # there is no outbox yet
+        raise
+
+
+def _rows(reply: Reply) -> list[dict[str, Reply]]:
+    """Return what Redis says of groups or consumers, each fact by its name."""
+    return [
+        dict(zip(map(text, row[::2]), row[1::2], strict=True))
+        for row in cast("list[list[Reply]]", reply)
+    ]

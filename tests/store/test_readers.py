@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from datetime import timedelta
 
 import pytest
 
@@ -11,9 +10,9 @@ from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.store import readers
 from twokey.gateway.store.connection import Argument, number
-from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.keys import KEEP_MS, Keys
 from twokey.gateway.store.outbox import Outbox
-from twokey.gateway.store.readers import forget_dead_readers, trim_outbox
+from twokey.gateway.store.readers import drop_idle_readers, trim_outbox
 from twokey.gateway.store.store import Store
 
 EVENT = Event(name=EventName.RUN_FINISHED, tenant="other").model_dump_json()
@@ -134,19 +133,18 @@ async def test_a_sweep_names_the_reader_that_keeps_too_much(
 
 
 async def test_a_reader_that_is_away_for_a_month_is_forgotten_and_may_come_back(
-    store: Store, keys: Keys, monkeypatch: pytest.MonkeyPatch
+    store: Store, keys: Keys
 ) -> None:
     gone, here = await reader(store, keys, "gone"), await reader(store, keys, "here")
     await old_events(store, keys, 1)
     await gone.take("c", block_ms=1)
-    await forget_dead_readers(store.conn, keys)
+    await drop_idle_readers(store.conn, keys, idle_ms=KEEP_MS)
     assert {one.name for one in await readers.reader_groups(store.conn, keys)} == {
         "gone",
         "here",
     }
 
-    monkeypatch.setattr(readers, "KEEP_MS", -1)
-    await forget_dead_readers(store.conn, keys)
+    await drop_idle_readers(store.conn, keys, idle_ms=-1)
 
     names = {one.name for one in await readers.reader_groups(store.conn, keys)}
     assert names == {"here"}, "one that never read may just have come"

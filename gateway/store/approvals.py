@@ -12,7 +12,7 @@ from twokey.gateway.approvals.record import Approval
 from twokey.gateway.errors import NewerRecord, StoreUnavailable, UnreadableRecord
 from twokey.gateway.failures import log_failure
 from twokey.gateway.protocol.records import RunRef
-from twokey.gateway.store import codec, opening, scripts
+from twokey.gateway.store import codec, opening
 from twokey.gateway.store.attention import ASKED_MS
 from twokey.gateway.store.changing import Loaded, Write, texts, write
 from twokey.gateway.store.clock import milliseconds, time_ms
@@ -20,7 +20,11 @@ from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.keys import KEEP_MS, LEASE, Keys, shard_of_approval
 from twokey.gateway.store.opening import Listed, Opened, Preconditions
 from twokey.gateway.store.pending import PendingIndex
+from twokey.gateway.store.script import Script
 from twokey.gateway.store.windows import as_rows
+
+OPEN = Script("open", is_fenced=True)
+HEARTBEAT = Script("heartbeat")
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +78,7 @@ class ApprovalStore:
         own = RunRef(agent=thread[0], thread=thread[1])
         if approvals:
             await self._pending.add(keys, preconditions.tenant, thread[0])
-        reply = await scripts.OPEN(
+        reply = await OPEN(
             self._conn,
             turn=keys.turn(turn_key),
             run=keys.run(preconditions.tenant, preconditions.run_ref or own),
@@ -184,7 +188,7 @@ class ApprovalStore:
         if shard is None:
             return False
         keys = Keys(shard)
-        reply = await scripts.HEARTBEAT(
+        reply = await HEARTBEAT(
             self._conn,
             head=keys.head(approval_id),
             expiry=keys.expiry,

@@ -11,11 +11,13 @@ from twokey.gateway.approvals.events import Event
 from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.records import Record, RunRef
 from twokey.gateway.protocol.strict_json import JsonObject
-from twokey.gateway.store import scripts
 from twokey.gateway.store.connection import Connection, Reply, fields, number, text
 from twokey.gateway.store.freezes import Freeze
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
 from twokey.gateway.store.threads import ThreadFacts, read_facts
+
+LOAD_CONTEXT = Script("load_context")
 
 ASKED_MS = 10 * 60 * 1000
 """How long a request counts among the requests of its agent."""
@@ -119,7 +121,7 @@ class AttentionStore:
 
         Who asked is read of the run: people speak to the agent outside of all others.
         """
-        reply = await scripts.LOAD_CONTEXT(
+        reply = await LOAD_CONTEXT(
             self._conn,
             turn=keys.turn(turn_key),
             facts=keys.thread_facts(tenant, run_ref.agent, run_ref.thread),

@@ -9,9 +9,11 @@ from pydantic import model_validator
 
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store import scripts
 from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
+
+FREEZE = Script("freeze")
 
 
 class ScopeKind(StrEnum):
@@ -113,7 +115,7 @@ class FreezeStore:
         body: str,
         event: Event,
     ) -> bool:
-        reply = await scripts.FREEZE(
+        reply = await FREEZE(
             self._conn,
             frozen=keys.frozen(tenant),
             outbox=keys.outbox,

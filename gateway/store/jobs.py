@@ -14,7 +14,6 @@ from pydantic import model_validator
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.records import Record
-from twokey.gateway.store import scripts
 from twokey.gateway.store.connection import (
     Connection,
     Entry,
@@ -26,6 +25,10 @@ from twokey.gateway.store.connection import (
 )
 from twokey.gateway.store.keys import Keys
 from twokey.gateway.store.readers import make_group
+from twokey.gateway.store.script import Script
+
+PUT_BACK = Script("put_back")
+REQUEUE = Script("requeue")
 
 logger = logging.getLogger(__name__)
 
@@ -172,7 +175,7 @@ class JobQueue:
 
         Nothing happens when somebody else put it back, or did it, meanwhile.
         """
-        await scripts.PUT_BACK(
+        await PUT_BACK(
             self._conn,
             jobs=self._keys.jobs,
             retry=self._keys.retry,
@@ -184,7 +187,7 @@ class JobQueue:
 
     async def requeue_due(self, limit: int = 100) -> int:
         """Move jobs whose back-off is over into the stream; return how many."""
-        reply = await scripts.REQUEUE(
+        reply = await REQUEUE(
             self._conn, retry=self._keys.retry, jobs=self._keys.jobs, limit=limit
         )
         return number(reply[1])

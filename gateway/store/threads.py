@@ -9,13 +9,15 @@ from typing import Literal
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import StoreUnavailable, TooManySpeakers
 from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.store import scripts
 from twokey.gateway.store.connection import Connection, fields, text
 from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
 from twokey.gateway.store.leases import LeaseStore
 from twokey.gateway.store.script import Script
+
+REMEMBER = Script("remember")
+ASK = Script("ask")
 
 _SEEN_MS = int(MESSAGE_LIFETIME.total_seconds() * 1000)
 _ATTEMPTS = 16
@@ -126,7 +128,7 @@ class ThreadStore:
         for _ in range(_ATTEMPTS):
             before = text(await self._conn.command("HGET", key, "facts"))
             after = _dumped(changed(read_facts(before)))
-            reply = await scripts.REMEMBER(
+            reply = await REMEMBER(
                 self._conn,
                 facts=key,
                 before=before,
@@ -164,7 +166,7 @@ class ThreadStore:
         facts = keys.thread_facts(job.tenant, job.agent, job.thread)
         for _ in range(_ATTEMPTS):
             before = text(await self._conn.command("HGET", facts, "facts"))
-            reply = await scripts.ASK(
+            reply = await ASK(
                 self._conn,
                 seen=keys.asked_once(job.tenant, once),
                 facts=facts,

@@ -14,9 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from twokey.gateway.store import scripts
 from twokey.gateway.store.connection import Connection, Reply, number, text
 from twokey.gateway.store.keys import Keys
+from twokey.gateway.store.script import Script
+
+RESERVE = Script("reserve")
+TOTALS = Script("totals")
 
 HOLD_MS = 60_000
 """How long a turn may be judged; its reservation is given back after that."""
@@ -90,7 +93,7 @@ class WindowStore:
             later call sees the earlier ones. None when the turn has its verdicts.
         """
         flat = [use for call in uses for use in call]
-        reply = await scripts.RESERVE(
+        reply = await RESERVE(
             self._conn,
             turn=keys.turn(turn_key),
             reservation=keys.reservation(turn_key, as_rows(flat)),
@@ -115,7 +118,7 @@ class WindowStore:
         """
         if not uses:
             return {}
-        reply = await scripts.TOTALS(
+        reply = await TOTALS(
             self._conn,
             blobs=blobs,
             windows=[use.window for use in uses],

@@ -1,4 +1,4 @@
--- What every script shares; scripts.py puts it behind the first line of each.
+-- What every script shares; script.py puts it behind the first line of each.
 local function now_ms()
   local time = redis.call('TIME')
   return tonumber(time[1]) * 1000 + math.floor(tonumber(time[2]) / 1000)

@@ -13,7 +13,6 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.wire import CallBegun, CallEnd, CallMark, TurnRef
 from twokey.gateway.service.rejudging import KeptVerdicts
 from twokey.gateway.service.tenant_service import PolicyService
-from twokey.gateway.store.failures import count_failure
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ class UnaskedService(PolicyService):
             return
         event = call_event(EventName.CALL_FAILED, self._tenant, ref, end.tool)
         name = f"{turn_key.removeprefix('sha256:')} {end.tool_call_id}"
-        await count_failure(self._store.conn, self._keys, name, event)
+        await self._store.attention.count_failure(self._keys, name, event)
 
     def _turn_key(self, ref: TurnRef) -> str:
         return digest.turn_key(tenant=self._tenant, **ref.names)

@@ -18,6 +18,7 @@ from twokey.gateway.store.script import Script
 from twokey.gateway.store.threads import ThreadFacts, read_facts
 
 LOAD_CONTEXT = Script("load_context")
+FAIL = Script("fail")
 
 ASKED_MS = 10 * 60 * 1000
 """How long a request counts among the requests of its agent."""
@@ -149,6 +150,22 @@ class AttentionStore:
             rejections=rejections,
             rejected=_rejected(fields(reply[6])),
         )
+
+    async def count_failure(self, keys: Keys, name: str, event: Event) -> bool:
+        """Count a failed call that ran unasked; False when it was counted before.
+
+        ``name`` is the same for the same call; ``event`` tells of it.
+        """
+        reply = await FAIL(
+            self._conn,
+            failures=keys.failures(event.tenant, event.agent),
+            outbox=keys.outbox,
+            audit=keys.audit,
+            failed=name,
+            failed_ms=FAILED_MS,
+            events=json.dumps([event.model_dump_json()]),
+        )
+        return text(reply[0]) == "done"
 
     async def verdicts(self, keys: Keys, turn_key: str) -> str:
         """Return JSON of the answer to a turn; "" when it is not known."""

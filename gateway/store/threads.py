@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from typing import Literal
 
 from twokey.gateway.approvals.record import Origin
 from twokey.gateway.errors import StoreUnavailable, TooManySpeakers
 from twokey.gateway.protocol.records import Person, Record
-from twokey.gateway.store.connection import Connection, fields, text
+from twokey.gateway.store.connection import Connection, Reply, fields, text
 from twokey.gateway.store.fences import Lease
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, MESSAGE_LIFETIME, Keys
@@ -125,22 +126,8 @@ class ThreadStore:
             StoreUnavailable: when it is not known to be kept.
         """
         key = keys.thread_facts(tenant, agent, thread)
-        for _ in range(_ATTEMPTS):
-            before = text(await self._conn.command("HGET", key, "facts"))
-            after = _dumped(changed(read_facts(before)))
-            reply = await REMEMBER(
-                self._conn,
-                facts=key,
-                before=before,
-                after=after,
-                why=why,
-                keep_ms=KEEP_MS,
-            )
-            if text(reply[0]) == "kept":
-                return
-        raise StoreUnavailable(
-            "Too many people asked in this thread at once; nothing was kept. Ask again."
-        )
+        change = partial(REMEMBER, self._conn, why=why, keep_ms=KEEP_MS)
+        await self._replace(key, changed, change)
 
     async def ask(
         self,
@@ -163,22 +150,30 @@ class ThreadStore:
         Raises:
             StoreUnavailable: when it is not known to be kept.
         """
+        ask = partial(
+            ASK,
+            self._conn,
+            seen=keys.asked_once(job.tenant, once),
+            jobs=keys.jobs,
+            job=job.model_dump_json(),
+            seen_ms=_SEEN_MS,
+        )
         facts = keys.thread_facts(job.tenant, job.agent, job.thread)
+        return await self._replace(facts, asked, ask) == "kept"
+
+    async def _replace(
+        self,
+        key: str,
+        changed: Callable[[ThreadFacts], ThreadFacts],
+        script: Callable[..., Awaitable[list[Reply]]],
+    ) -> str:
+        """Have a script replace the facts that were read; again if they moved."""
         for _ in range(_ATTEMPTS):
-            before = text(await self._conn.command("HGET", facts, "facts"))
-            reply = await ASK(
-                self._conn,
-                seen=keys.asked_once(job.tenant, once),
-                facts=facts,
-                jobs=keys.jobs,
-                before=before,
-                after=_dumped(asked(read_facts(before))),
-                job=job.model_dump_json(),
-                seen_ms=_SEEN_MS,
-            )
-            word = text(reply[0])
-            if word != "moved":
-                return word == "kept"
+            before = text(await self._conn.command("HGET", key, "facts"))
+            after = _dumped(changed(read_facts(before)))
+            reply = await script(facts=key, before=before, after=after)
+            if (word := text(reply[0])) != "moved":
+                return word
         raise StoreUnavailable(
             "Too many people asked in this thread at once; nothing was kept. Ask again."
         )

@@ -304,9 +304,9 @@ class Advancer:
 
     async def unfinished(self, at: Place) -> list[str]:
         """Return ids of the approvals in which something is still to happen."""
-        approvals = self._store.approvals
-        listed = await approvals.of_run(at.keys, at.tenant, at.run_ref)
-        return await approvals.unfinished(at.keys, listed)
+        return await self._store.approvals.unfinished_of_run(
+            at.keys, at.tenant, at.run_ref
+        )
 
 
 def _task(ns: str) -> str:

@@ -246,21 +246,17 @@ class Retries:
 
     async def _approved_until(self, at: Place) -> int:
         """Return when the last approval by people ends; 0 when the run has none."""
-        ids = await self._unfinished(at)
+        approvals = self._store.approvals
+        ids = await approvals.unfinished_of_run(at.keys, at.tenant, at.run_ref)
         return max(
             (
                 item.lapses_at_ms
-                for loaded in await self._store.approvals.load_each(ids)
+                for loaded in await approvals.load_each(ids)
                 for item in loaded.approval.items
                 if item.state is ItemState.AUTHORIZED and not item.is_unasked
             ),
             default=0,
         )
-
-    async def _unfinished(self, at: Place) -> list[str]:
-        approvals = self._store.approvals
-        listed = await approvals.of_run(at.keys, at.tenant, at.run_ref)
-        return await approvals.unfinished(at.keys, listed)
 
 
 def _first_failure(at: Place, now_ms: int) -> StalledRun:

@@ -106,9 +106,9 @@ class AgentService(ClaimService, UnaskedService):
 
     async def supersede_run(self, run: RunRef) -> None:
         """End everything that waits in a run, inside its tools too."""
-        listed = await self._store.approvals.of_run(self._keys, self._tenant, run)
+        approvals = self._store.approvals
         await self.supersede_approvals(
-            await self._store.approvals.unfinished(self._keys, listed)
+            await approvals.unfinished_of_run(self._keys, self._tenant, run)
         )
 
     async def supersede_approvals(self, approval_ids: Iterable[str]) -> None:

@@ -263,15 +263,19 @@ class ApprovalStore:
         rows = zip(ids, cast("list[Reply]", times), strict=True)
         return [approval_id for approval_id, at in rows if at is not None]
 
+    async def unfinished_of_run(
+        self, keys: Keys, tenant: str, run_ref: RunRef
+    ) -> list[str]:
+        """Return the ids of a run's approvals that `unfinished` returns."""
+        return await self.unfinished(keys, await self.of_run(keys, tenant, run_ref))
+
     async def has_open(self, keys: Keys, tenant: str, run_ref: RunRef) -> bool:
         """Say whether a call of a run is open, also if nothing happens by itself."""
         listed = await self._conn.command("EXISTS", keys.open_of_run(tenant, run_ref))
         if listed:
             return True
         # A version without that list may have opened it.
-        return bool(
-            await self.unfinished(keys, await self.of_run(keys, tenant, run_ref))
-        )
+        return bool(await self.unfinished_of_run(keys, tenant, run_ref))
 
 
 def _listed(reply: Reply) -> list[Listed]:

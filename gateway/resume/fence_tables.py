@@ -7,17 +7,18 @@ function is given is the saver to write through; None for the saver itself.
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar, cast
 
+from aiosqlite import Connection
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import BaseCheckpointSaver
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from twokey.gateway.errors import LeaseLost
+from twokey.gateway.resume.sqlite import to_the_end
 from twokey.gateway.store.fences import Lease
 
 LEASE_KEY, FENCE_KEY = "twokey_lease", "twokey_fence"
@@ -162,39 +163,33 @@ class SqliteFence:
     def __init__(self) -> None:
         self._has_table = False
 
+    @to_the_end
     async def raised(self, saver: Saver, lease: Lease) -> int:
         """Keep a new holder's fence; return the newest one."""
-        return await asyncio.shield(self._raised(_sqlite(saver), lease))
-
-    async def write(
-        self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
-    ) -> T:
-        """Write in one transaction with the look at the fence.
-
-        Raises:
-            LeaseLost: there is a newer one; nothing was written.
-        """
-        del config
-        return await asyncio.shield(self._write(_sqlite(saver), lease, put))
-
-    async def _raised(self, saver: AsyncSqliteSaver, lease: Lease) -> int:
-        await saver.setup()
-        async with saver.lock:
+        own = cast("AsyncSqliteSaver", saver)
+        await own.setup()
+        async with own.lock:
             if not self._has_table:
-                await saver.conn.execute(_TABLE)
+                await own.conn.execute(_TABLE)
                 self._has_table = True
-            await saver.conn.execute(
+            await own.conn.execute(
                 "INSERT INTO twokey_fences (lease, fence) VALUES (?, ?) "
                 "ON CONFLICT (lease) DO UPDATE SET fence = excluded.fence "
                 "WHERE twokey_fences.fence < excluded.fence",
                 (lease.name, lease.fence),
             )
-            await saver.conn.commit()
-            return await _newest(saver, lease)
+            await own.conn.commit()
+            return await _newest(own.conn, lease)
 
-    async def _write(self, saver: AsyncSqliteSaver, lease: Lease, put: Put[T]) -> T:
-        conn = saver.conn
-        async with saver.lock:
+    @to_the_end
+    async def write(
+        self, saver: Saver, lease: Lease, config: RunnableConfig, put: Put[T]
+    ) -> T:
+        """Look at the fence and write, as `PostgresFence.write` does."""
+        del config
+        own = cast("AsyncSqliteSaver", saver)
+        conn = own.conn
+        async with own.lock:
             # The lock is held here, so the write needs a saver with one of its own.
             inner = AsyncSqliteSaver(conn, serde=saver.serde)
             inner.is_setup = True
@@ -202,7 +197,7 @@ class SqliteFence:
                 await conn.commit()
             await conn.execute("BEGIN IMMEDIATE")
             try:
-                if await _newest(saver, lease) != lease.fence:
+                if await _newest(conn, lease) != lease.fence:
                     raise LeaseLost
                 return await put(inner)  # which commits
             finally:
@@ -210,13 +205,9 @@ class SqliteFence:
                     await conn.rollback()
 
 
-def _sqlite(saver: Saver) -> AsyncSqliteSaver:
-    return cast("AsyncSqliteSaver", saver)
-
-
-async def _newest(saver: AsyncSqliteSaver, lease: Lease) -> int:
+async def _newest(conn: Connection, lease: Lease) -> int:
     query = "SELECT fence FROM twokey_fences WHERE lease = ?"
-    async with saver.conn.execute(query, (lease.name,)) as cursor:
+    async with conn.execute(query, (lease.name,)) as cursor:
         return _first(await cursor.fetchone())
 
 

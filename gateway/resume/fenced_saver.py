@@ -18,7 +18,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeGuard, TypeVar, cast
+from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -44,6 +44,7 @@ from twokey.gateway.store.fences import Lease, current
 logger = logging.getLogger(__name__)
 
 Saver = BaseCheckpointSaver[Any]
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -95,17 +96,10 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
         """Keep a checkpoint under the holder's fence."""
-        lease = current()
-        if lease is None:
-            return await super().aput(config, checkpoint, metadata, new_versions)
-        marked = _marked(metadata, lease)
-        plain = super().aput
-
-        async def put(saver: Saver | None) -> RunnableConfig:
-            write = plain if saver is None else saver.aput
-            return await write(config, checkpoint, marked, new_versions)
-
-        return await self._write(lease, config, put)
+        if lease := current():
+            metadata = _marked(metadata, lease)
+        given = (config, checkpoint, metadata, new_versions)
+        return await self._write(super().aput, config, *given)
 
     @override
     async def aput_writes(
@@ -116,32 +110,14 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         task_path: str = "",
     ) -> None:
         """Keep what a task wrote, under the holder's fence."""
-        lease = current()
-        plain = super().aput_writes
-        if lease is None:
-            await plain(config, writes, task_id, task_path)
-            return
-
-        async def put(saver: Saver | None) -> None:
-            write = plain if saver is None else saver.aput_writes
-            await write(config, writes, task_id, task_path)
-
-        await self._write(lease, config, put)
+        given = (config, writes, task_id, task_path)
+        await self._write(super().aput_writes, config, *given)
 
     @override
     async def adelete_thread(self, thread_id: str) -> None:
         """Delete a thread, unless the lease on it was lost."""
-        lease = current()
-        plain = super().adelete_thread
-        if lease is None:
-            await plain(thread_id)
-            return
-
-        async def delete(saver: Saver | None) -> None:
-            await (plain if saver is None else saver.adelete_thread)(thread_id)
-
         config: RunnableConfig = {"configurable": {"thread_id": thread_id}}
-        await self._write(lease, config, delete)
+        await self._write(super().adelete_thread, config, thread_id)
 
     @override
     def put(
@@ -173,10 +149,23 @@ class FencedSaver(BaseCheckpointSaver[Any]):
         super().put_writes(config, writes, task_id, task_path)
 
     async def _write(
-        self, lease: Lease, config: RunnableConfig, put: Callable[..., Awaitable[T]]
+        self,
+        plain: Callable[P, Awaitable[T]],
+        config: RunnableConfig,
+        *given: P.args,
+        **named: P.kwargs,
     ) -> T:
+        """Write by a method of the saver's own, under the fence of a lease if any."""
+        lease = current()
+        if lease is None:
+            return await plain(*given, **named)
         await self._introduce()
         lease.check()
+
+        async def put(saver: Saver | None) -> T:
+            same = plain if saver is None else getattr(saver, plain.__name__)
+            return cast("T", await same(*given, **named))
+
         return await self.twokey_fence.write(self, lease, config, put)
 
     async def _introduce(self) -> None:

@@ -17,56 +17,41 @@ import asyncio
 import os
 import secrets
 import sqlite3
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
+from functools import wraps
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar, cast
 
 import aiosqlite
-from langchain_core.runnables import RunnableConfig
-from langgraph.checkpoint.base import (
-    ChannelVersions,
-    Checkpoint,
-    CheckpointMetadata,
-)
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.resume.identity_table import identity_statements
 from twokey.gateway.resume.strict_state import strict_serializer
 
+CoroutineT = TypeVar("CoroutineT", bound=Callable[..., Coroutine[Any, Any, Any]])
+
 _LOCK_WAIT_S = 30.0
 """How long one process waits for another's write; SQLite allows one at a time."""
+
+
+def to_the_end(write: CoroutineT) -> CoroutineT:
+    """Bring what a coroutine writes to its end, also when its caller is cancelled."""
+
+    @wraps(write)
+    async def shielded(*args: object, **named: object) -> object:
+        return await asyncio.shield(write(*args, **named))
+
+    return cast("CoroutineT", shielded)  # it is called like what it wraps
 
 
 class SqliteSaver(AsyncSqliteSaver):
     """A saver that leaves no transaction open, whenever its caller is cancelled."""
 
-    async def aput(
-        self,
-        config: RunnableConfig,
-        checkpoint: Checkpoint,
-        metadata: CheckpointMetadata,
-        new_versions: ChannelVersions,
-    ) -> RunnableConfig:
-        """Keep a checkpoint, to the end."""
-        return await asyncio.shield(
-            super().aput(config, checkpoint, metadata, new_versions)
-        )
-
-    async def aput_writes(
-        self,
-        config: RunnableConfig,
-        writes: Sequence[tuple[str, Any]],
-        task_id: str,
-        task_path: str = "",
-    ) -> None:
-        """Keep what a task wrote, to the end."""
-        await asyncio.shield(super().aput_writes(config, writes, task_id, task_path))
-
-    async def adelete_thread(self, thread_id: str) -> None:
-        """Delete a thread, to the end."""
-        await asyncio.shield(super().adelete_thread(thread_id))
+    aput = to_the_end(AsyncSqliteSaver.aput)
+    aput_writes = to_the_end(AsyncSqliteSaver.aput_writes)
+    adelete_thread = to_the_end(AsyncSqliteSaver.adelete_thread)
 
 
 class _Shared:

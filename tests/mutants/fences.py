@@ -42,7 +42,7 @@ FENCES_TABLE = (
     Mutant(
         "a late holder keeps no step in SQLite",
         "gateway/resume/fence_tables.py",
-        "if await _newest(saver, lease) != lease.fence:",
+        "if await _newest(conn, lease) != lease.fence:",
         "if False:",
         FENCES,
     ),

@@ -10,9 +10,8 @@ from urllib.parse import urlsplit
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
-from twokey.gateway.resume import postgres
+from twokey.gateway.resume.postgres import open_postgres
 from twokey.gateway.resume.sqlite import open_sqlite
-from twokey.gateway.resume.strict_state import strict_serializer
 
 
 @asynccontextmanager
@@ -26,7 +25,7 @@ async def open_checkpoints(place: str) -> AsyncGenerator[BaseCheckpointSaver[Any
         SettingsError: when it cannot be opened.
     """
     opened = (
-        postgres.open_postgres(place, strict_serializer())
+        open_postgres(place)
         if urlsplit(place).scheme in {"postgres", "postgresql"}
         else open_sqlite(Path(place))
     )

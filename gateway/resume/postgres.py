@@ -10,10 +10,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
-from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.resume.identity_table import identity_statements
+from twokey.gateway.resume.strict_state import strict_serializer
 
 _CONNECT_S = 10.0
 _POOL_SIZE = 8
@@ -23,9 +23,7 @@ _SETUP_S, _SETUP_POLL_S = 60.0, 0.1
 
 
 @asynccontextmanager
-async def open_postgres(
-    url: str, serializer: SerializerProtocol
-) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
+async def open_postgres(url: str) -> AsyncGenerator[BaseCheckpointSaver[Any]]:
     """Open a checkpointer over a pool, which survives a restart of the server.
 
     Raises:
@@ -56,7 +54,7 @@ async def open_postgres(
             await pool.open(wait=True, timeout=_CONNECT_S)
             async with await driver.AsyncConnection.connect(url, **settings) as own:
                 await _set_up(savers.AsyncPostgresSaver(own), own)
-            saver = savers.AsyncPostgresSaver(pool, serde=serializer)
+            saver = savers.AsyncPostgresSaver(pool, serde=strict_serializer())
         except Exception as error:
             raise _unusable(url, error) from error
         yield saver

@@ -10,7 +10,7 @@ from datetime import timedelta
 from typing import cast
 
 from twokey.gateway.store.connection import Connection, Reply, fields, text
-from twokey.gateway.store.keys import is_permanent
+from twokey.gateway.store.keys import PERMANENT
 
 LONGEST_MS = int(timedelta(days=400).total_seconds() * 1000)
 """A lifetime beyond this is none: no test sets one."""
@@ -20,6 +20,11 @@ GONE = -2
 
 OPEN = {b"pending", b"authorized", b"executing", b"in_doubt"}
 _HEAD = re.compile(r"(?P<base>tk:\{s\d+\}:)a:(?P<id>ap_s\d+_\w+)")
+
+
+def is_permanent(key: str) -> bool:
+    """Say whether a key may live without an expiry."""
+    return key.rsplit(":", 1)[-1] in PERMANENT
 
 
 async def wrong_lifetimes(conn: Connection) -> list[str]:

@@ -234,11 +234,6 @@ class Keys:
         return f"{self._base}:seen_by:{approval}"
 
 
-def is_permanent(key: str) -> bool:
-    """Say whether a key may live without an expiry."""
-    return key.rsplit(":", 1)[-1] in PERMANENT
-
-
 @lru_cache(maxsize=4096)
 def _hashed(*parts: str) -> str:
     body = digest.canonical(list(parts))

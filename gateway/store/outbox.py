@@ -153,11 +153,6 @@ class Outbox:
             await self._conn.command("XACK", self._keys.outbox, self._reader, *seqs)
 
 
-async def audit_entries(conn: Connection, keys: Keys) -> list[Event]:
-    """Return the audit entries of a shard, oldest first."""
-    return [event async for event in audit_log(conn, keys)]
-
-
 async def trim_audit(conn: Connection, keys: Keys, kept: timedelta) -> None:
     """Drop audit entries that are older than that, some thousands at most.
 
@@ -198,15 +193,6 @@ async def audit_log(
         if len(found) < _AUDIT_PAGE:
             return
         start = f"({found[-1].id}"
-
-
-async def announced(conn: Connection, keys: Keys) -> list[Event]:
-    """Return what was announced in a shard, oldest first, read or not."""
-    return _events(entries(await conn.command("XRANGE", keys.outbox, "-", "+")))
-
-
-def _events(found: list[Entry]) -> list[Event]:
-    return [_event(entry) for entry in found]
 
 
 def _event(entry: Entry) -> Event:

@@ -28,6 +28,7 @@ from tests.agent.agent_runner import (
 from tests.agent.fake_gateway import FakeGateway
 from tests.agent.shapes import Noted, shapes
 from tests.service.harness import POLICY, ServiceHarness
+from tests.streams import audit_entries
 from twokey.agent import ApprovalMiddleware
 from twokey.agent.scripted_model import ScriptedModel, calling, scripted
 from twokey.gateway.approvals.events import EventName
@@ -36,7 +37,6 @@ from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, VerdictKind
 from twokey.gateway.service.refusing import MISFIT
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 

@@ -19,12 +19,12 @@ from tests.conftest import eventually
 from tests.forked import Forked
 from tests.lifetimes import listed
 from tests.resume import sample_tools
+from tests.streams import audit_entries
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.record import Approval
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.connection import text
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 from twokey.sandbox.client import GestureFailed
 from twokey.sandbox.client import Person as Actor

@@ -19,6 +19,7 @@ from tests.attacks.test_wrong_people import click_on, member
 from tests.bot.bot_stack import Stack
 from tests.bot.tampering import expire
 from tests.conftest import eventually
+from tests.streams import audit_entries
 from twokey.bot.ids import Action
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.events import EventName
@@ -28,7 +29,6 @@ from twokey.gateway.protocol import digest
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
 from twokey.gateway.store.connection import text
-from twokey.gateway.store.outbox import audit_entries
 
 Tamper = Callable[[Stack, Approval], Awaitable[None]]
 

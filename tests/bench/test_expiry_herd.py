@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bench.expiry_herd import measure, told
+from tests.streams import audit_entries
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 

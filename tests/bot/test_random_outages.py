@@ -28,6 +28,7 @@ from tests.bot.bot_stack import Stack
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import ANA, DAN, RULES
+from tests.streams import announced
 from twokey.bot.cards.outcome import agent_words
 from twokey.bot.cards.run_state import RUN_TEXTS
 from twokey.bot.ids import Action
@@ -45,7 +46,6 @@ from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.running import running
 from twokey.gateway.store.connection import Connection
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 
 CHANNEL = "C0GENERAL"

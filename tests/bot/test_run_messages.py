@@ -16,6 +16,7 @@ from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
 from tests.bot.tampering import FORGED
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
+from tests.streams import announced
 from twokey.bot.cards.run_state import ANNOUNCED, RUN_TEXTS
 from twokey.bot.ids import Action, seal_outage
 from twokey.gateway.approvals.decisions import Gesture
@@ -28,7 +29,6 @@ from twokey.gateway.resume.retries import Retries
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.cards import CardPlace, CardStore
 from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.stalled import RunState
 from twokey.gateway.store.threads import ThreadFacts
 from twokey.sandbox.json_types import JsonObject, as_objects

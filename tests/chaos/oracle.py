@@ -21,11 +21,11 @@ from tests.chaos.agent import effects
 from tests.chaos.people import ASKER, CHANNEL, People
 from tests.chaos.promises import Account, broken
 from tests.chaos.stack import Stack
+from tests.streams import audit_entries
 from twokey.bot.cards.outcome import agent_words
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.lifecycle import ApprovalState
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.outbox import audit_entries
 
 CARD_S = 30.0
 END_S = 90.0

@@ -13,6 +13,7 @@ import typer
 from typer.testing import CliRunner
 
 from tests.bot.strategies import CANARY
+from tests.streams import announced
 from twokey.cli import jobs
 from twokey.cli.main import add
 from twokey.cli.session import Session
@@ -22,7 +23,6 @@ from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.store.engine import EmbeddedEngine
 from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 
 RESUME = Job(kind=JobKind.RESUME, tenant="default", agent="shop", thread="t1")

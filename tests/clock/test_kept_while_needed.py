@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from tests.clock.conftest import Clock
-from tests.lifetimes import listed, wrong_lifetimes
+from tests.lifetimes import is_permanent, listed, wrong_lifetimes
 from tests.service.harness import ANA, BEN, ServiceHarness, claim_of
 from tests.service.windowed import WINDOWED, refund, refunded
+from tests.streams import announced
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Approve, Click, Edit, Reconcile, Reject
 from twokey.gateway.approvals.events import EventName
@@ -18,8 +19,6 @@ from twokey.gateway.protocol.records import Result
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.protocol.wire import Claimed, ClaimRequest, Done, InDoubt
-from twokey.gateway.store.keys import is_permanent
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 
 JUMPS = (1, 25, 35, 130)

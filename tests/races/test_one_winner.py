@@ -9,6 +9,7 @@ from collections import Counter
 import pytest
 
 from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -18,7 +19,6 @@ from twokey.gateway.approvals.decisions import (
     Respond,
 )
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 APPROVALS = int(os.environ.get("TWOKEY_RACE_APPROVALS", "200"))

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.service.harness import ANA, ServiceHarness
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Click, Settled, Stale
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.store.engine import EmbeddedEngine
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 APPROVALS = 150

@@ -13,6 +13,7 @@ from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from tests.conftest import eventually
 from tests.resume import sample_tools
+from tests.streams import announced
 from twokey.gateway.approvals.decisions import (
     AccountKind,
     Approve,
@@ -35,7 +36,6 @@ from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.running import running
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.service.reviews import ReviewService
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 
 POLICY = """

@@ -11,6 +11,7 @@ from langchain.agents.middleware.tool_call_limit import ToolCallLimitExceededErr
 from langgraph.errors import GraphRecursionError
 
 from tests.service.harness import ANA, ServiceHarness
+from tests.streams import announced, audit_entries
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
@@ -19,7 +20,6 @@ from twokey.gateway.resume.advancing import MAX_STALE, Advancer, ThreadStuck
 from twokey.gateway.resume.announcing import MAX_WORDS, Announcer, Place
 from twokey.gateway.resume.classification import AtBreakpoint, ThreadHalted
 from twokey.gateway.resume.runner import AnswerRefused, PendingInterrupt, ThreadState
-from twokey.gateway.store.outbox import announced, audit_entries
 from twokey.gateway.store.store import Store
 
 FINISHED = ThreadState(exists=True, checkpoint="c1", last_words="done")

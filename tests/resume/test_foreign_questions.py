@@ -16,6 +16,7 @@ from langgraph.types import Command, interrupt
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import POLICY, Stack
+from tests.streams import audit_entries
 from twokey.agent import ApprovalMiddleware, guarded
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.policy.load import load_policy
@@ -25,7 +26,6 @@ from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal
 from twokey.gateway.store.jobs import Job, JobKind
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 ASKING = """

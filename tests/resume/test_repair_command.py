@@ -19,12 +19,12 @@ from tests.resume.test_restored import (
     until,
     waits,
 )
+from tests.streams import audit_entries
 from twokey.cli import main as cli
 from twokey.gateway.approvals.decisions import Reconcile
 from twokey.gateway.approvals.recovering import THREAD_LOST
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
-from twokey.gateway.store.outbox import audit_entries
 
 SETTINGS = """
 agents: {shop: {graph: "tests.resume.sample_tools:graph"}}

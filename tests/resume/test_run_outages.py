@@ -11,6 +11,7 @@ import pytest
 from tests.conftest import eventually
 from tests.resume import sample_tools
 from tests.resume.resume_stack import AT_ONCE, GIVING_UP, ORIGIN, Stack
+from tests.streams import announced
 from twokey.gateway.approvals.decisions import Reject
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.errors import ThreadUnavailable
@@ -19,7 +20,6 @@ from twokey.gateway.resume.announcing import Place
 from twokey.gateway.resume.retries import Retries
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.store.jobs import Delivery, Job, JobKind
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.stalled import RunState, StalledRun
 
 REFUND = ("refund", {"order": "78291", "amount": 899.0})

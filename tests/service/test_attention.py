@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Decision, Edit, Reject, Respond
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
@@ -15,7 +16,6 @@ from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import Claimed, Verdict, VerdictKind
 from twokey.gateway.store.attention import FAILED_MS, AgentLoad
 from twokey.gateway.store.freezes import Scope, ScopeKind
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 AGENT = Scope(kind=ScopeKind.AGENT, name="support")

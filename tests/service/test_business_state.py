@@ -8,6 +8,7 @@ import pytest
 from pydantic import JsonValue
 
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, claim_of
+from tests.streams import announced
 from twokey.bot.cards.approval import card
 from twokey.bot.cards.batch import needs_full_view
 from twokey.bot.modals.pages import pages
@@ -30,7 +31,6 @@ from twokey.gateway.protocol.wire import (
     Turn,
     TurnRef,
 )
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 
 REFUND: dict[str, JsonValue] = {"order_id": "78291", "amount": 899.0}

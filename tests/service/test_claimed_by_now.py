@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
+from tests.streams import announced
 from twokey.gateway.approvals.answering import answer_for
 from twokey.gateway.approvals.decisions import Approve, Changed, Edit, Reject
 from twokey.gateway.approvals.events import Event, EventName
@@ -20,7 +21,6 @@ from twokey.gateway.protocol.wire import (
     Refused,
     Reopened,
 )
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 
 REFUND = "process_refund: {tier: approve}"

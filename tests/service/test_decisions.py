@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.service.harness import ANA, BEN, CHLOE, POLICY, ServiceHarness, still_members
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
     Decision,
@@ -25,7 +26,6 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject
 from twokey.gateway.protocol.wire import ProposedCall, Turn, VerdictKind
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 

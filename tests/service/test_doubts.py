@@ -12,6 +12,7 @@ from tests.service.harness import (
     claim_of,
     still_members,
 )
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
     Forbidden,
@@ -32,7 +33,6 @@ from twokey.gateway.protocol.wire import (
 )
 from twokey.gateway.resume.answers import answers_for
 from twokey.gateway.resume.runner import PendingInterrupt
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 PAID = Result(ok=True, summary="paid 899")

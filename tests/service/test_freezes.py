@@ -8,6 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from tests.service.harness import ANA, BEN, ServiceHarness
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
     Edit,
@@ -29,7 +30,6 @@ from twokey.gateway.protocol.wire import (
 )
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.store.freezes import Scope, ScopeKind
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 TENANT = Scope(kind=ScopeKind.TENANT)

@@ -7,13 +7,13 @@ import asyncio
 import pytest
 
 from tests.service.harness import ANA, DAN, ServiceHarness, claim_of, person
+from tests.streams import announced
 from twokey.gateway.approvals.decisions import Approve, Forbidden, Settled, Stale
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.records import RunRef
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.wire import ProposedCall, Turn, TurnRef, Verdict
 from twokey.gateway.service.agents import AgentService
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.threads import ThreadFacts
 

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from tests.service.harness import ANA, ServiceHarness
+from tests.streams import announced
 from twokey.gateway.approvals.decisions import Approve
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.timing import TimerKind
@@ -16,7 +17,6 @@ from twokey.gateway.protocol.wire import Claimed
 from twokey.gateway.service import sweep
 from twokey.gateway.store import codec
 from twokey.gateway.store.connection import text
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 
 NEXT = codec.FORMAT + 1

@@ -15,6 +15,7 @@ from tests.service.harness import (
     claim_of,
     person,
 )
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import (
     Approve,
     Forbidden,
@@ -44,7 +45,6 @@ from twokey.gateway.service.pending_calls import PendingCalls
 from twokey.gateway.service.reviews import ReviewService
 from twokey.gateway.store.connection import text
 from twokey.gateway.store.freezes import Scope, ScopeKind
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 NOTIFYING = (

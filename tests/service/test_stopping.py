@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.service.harness import ANA, BEN, CHLOE, EVE
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import AccountKind, Forbidden, Reviewer
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.service.freezing import FreezeService
 from twokey.gateway.service.stopping import StopService
 from twokey.gateway.store.freezes import Scope, ScopeKind
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 POLICY = """

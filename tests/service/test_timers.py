@@ -9,6 +9,7 @@ import pytest
 
 from tests.lifetimes import listed, lose_records
 from tests.service.harness import ANA, BEN, POLICY, ServiceHarness, person
+from tests.streams import audit_entries
 from twokey.gateway.approvals.changes import Change
 from twokey.gateway.approvals.decisions import Approve, Edit, Settled, Unknown
 from twokey.gateway.approvals.events import Event, EventName
@@ -18,7 +19,6 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.service.sweep import Sweeper
 from twokey.gateway.service.timing import TimeService
 from twokey.gateway.store.connection import text
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 from twokey.gateway.store.timers import Timer
 

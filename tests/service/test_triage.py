@@ -12,6 +12,7 @@ import pytest
 from tests.service.harness import ANA, CHLOE, POLICY, ServiceHarness, still_members
 from tests.service.windowed import LIMIT, WINDOWS, refunded
 from tests.service.windowed import refund as refund_of
+from tests.streams import audit_entries
 from twokey.gateway.approvals.decisions import Approve, Settled, Voted
 from twokey.gateway.approvals.events import Event, EventName
 from twokey.gateway.approvals.record import Opinion
@@ -28,7 +29,6 @@ from twokey.gateway.protocol.wire import (
 )
 from twokey.gateway.service.agents import AgentService
 from twokey.gateway.store.freezes import Scope, ScopeKind
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 from twokey.gateway.triage.packet import Packet
 

@@ -8,10 +8,10 @@ from typing import cast
 
 import pytest
 
+from tests.streams import audit_entries
 from twokey.gateway.config import Settings
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.service.sweep import Sweeper
-from twokey.gateway.store.outbox import audit_entries
 from twokey.gateway.store.store import Store
 
 DAY_MS = 86_400_000

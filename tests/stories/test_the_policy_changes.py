@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import eventually
+from tests.streams import audit_entries
 from twokey.bot.ids import Action
 from twokey.cli.demo_scripts import Stage
 from twokey.cli.demo_stack import DemoStack, open_demo_stack
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.protocol.states import ItemState
-from twokey.gateway.store.outbox import audit_entries
 
 AGENT = Path(__file__).parents[2] / "examples" / "support_agent.py"
 CHLOE_ONLY: Mapping[str, object] = {

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.bot.bot_stack import CHANNEL, Stack, has_button
 from tests.conftest import eventually
+from tests.streams import audit_entries
 from twokey.bot.gestures import Clicked
 from twokey.bot.ids import COMMAND, Action, Input
 from twokey.bot.payload import BlockAction
 from twokey.gateway.approvals.decisions import Gesture
 from twokey.gateway.approvals.events import EventName
-from twokey.gateway.store.outbox import audit_entries
 
 CLICK = BlockAction(
     team="T0",

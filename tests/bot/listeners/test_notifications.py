@@ -12,6 +12,7 @@ from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
 from tests.bot.tampering import click_with, copied
 from tests.bot.test_publisher import POST, UPDATE, calls, nothing_is_left
+from tests.streams import audit_entries
 from twokey.bot.ids import Action, Input, View, block_id, seal
 from twokey.gateway.approvals.decisions import AccountKind, Reviewer
 from twokey.gateway.approvals.events import EventName
@@ -20,7 +21,6 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.strict_json import JsonObject as Args
 from twokey.gateway.protocol.wire import ClaimRequest, TurnRef, Verdict
-from twokey.gateway.store.outbox import audit_entries
 from twokey.sandbox.json_types import JsonObject
 
 EVE = Reviewer(team=TEAM, user="U0EVE", account=AccountKind.MEMBER)

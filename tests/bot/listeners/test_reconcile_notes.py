@@ -6,6 +6,7 @@ import pytest
 
 from tests.bot.bot_stack import CHANNEL, POLICY, Stack, has_button, says
 from tests.bot.listeners.test_batches_and_doubt import worker_dies
+from tests.streams import audit_entries
 from twokey.bot.ids import Action, Input, View
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.approvals.reconciling import MAX_NOTE
@@ -13,7 +14,6 @@ from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.states import ItemState
 from twokey.gateway.protocol.verbs import Finding
 from twokey.gateway.protocol.wire import Verdict
-from twokey.gateway.store.outbox import audit_entries
 from twokey.sandbox.client import Person as Actor
 from twokey.sandbox.json_types import JsonObject, as_objects
 

@@ -10,13 +10,13 @@ from tests.bot.bot_stack import CHANNEL, POLICY, TEAM, Stack
 from tests.bot.markup_audit import assert_tame
 from tests.bot.strategies import CANARY
 from tests.bot.test_publisher import nothing_is_left
+from tests.streams import audit_entries
 from twokey.bot.ids import COMMAND
 from twokey.gateway.approvals.decisions import AccountKind, Click, Reject, Reviewer
 from twokey.gateway.approvals.events import EventName
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.protocol.wire import VerdictKind
 from twokey.gateway.store.freezes import Scope, ScopeKind
-from twokey.gateway.store.outbox import audit_entries
 from twokey.sandbox.json_types import JsonObject
 
 HOSTILE = f"<!channel> *bold* {CANARY} <https://evil.example|click>"

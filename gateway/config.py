@@ -40,7 +40,6 @@ from twokey.gateway.environment import (
 )
 from twokey.gateway.errors import SettingsError
 from twokey.gateway.logs import LogSettings
-from twokey.gateway.policy_source import PolicySource
 from twokey.gateway.retention import RetentionSettings
 from twokey.gateway.retrying import RetrySettings
 from twokey.gateway.secret_file import (
@@ -53,6 +52,10 @@ from twokey.gateway.text_file import read_text
 
 DEFAULT_FILE = Path("twokey.yml")
 
+_NO_POLICY = (
+    "Name yours with 'policy' in twokey.yml, or write one there; docs/policy.md begins "
+    "with a small one."
+)
 _LOOPBACK = {"127.0.0.1", "::1", "localhost"}
 _NAMED = re.compile(r"[^:\s][^:]*:[A-Za-z_][A-Za-z0-9_]*")
 
@@ -95,6 +98,21 @@ GraphRef = Annotated[str, AfterValidator(partial(_named, "graph"))]
 
 class _Model(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class PolicySource(_Model):
+    """Where the policy stands: a file of its own, or a key of ``twokey.yml``."""
+
+    path: Path
+    under: str = ""
+
+    def read(self) -> str:
+        """Return the text of the file, as it is now.
+
+        Raises:
+            SettingsError: when it cannot be read.
+        """
+        return read_text(self.path, "the policy", hint=_NO_POLICY)
 
 
 class SlackMode(StrEnum):

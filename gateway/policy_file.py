@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.config import Settings
+from twokey.gateway.config import PolicySource, Settings
 from twokey.gateway.errors import PolicyError, SettingsError
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy_source import PolicySource
 from twokey.gateway.resume.sweeping import repeat
 from twokey.gateway.service.judging import dead_ends
 from twokey.gateway.store.store import Store

@@ -13,11 +13,10 @@ import pytest
 from tests.conftest import eventually
 from tests.streams import audit_entries
 from twokey.gateway.approvals.events import Event, EventName
-from twokey.gateway.config import Settings
+from twokey.gateway.config import PolicySource, Settings
 from twokey.gateway.errors import PolicyError, SettingsError
 from twokey.gateway.policy.evaluate import listed_tier
 from twokey.gateway.policy_file import Change, PolicyFile, followed
-from twokey.gateway.policy_source import PolicySource
 from twokey.gateway.protocol.tiers import Tier
 from twokey.gateway.store.store import Store
 

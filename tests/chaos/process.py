@@ -12,9 +12,8 @@ from pathlib import Path
 from tests.chaos.agent import AGENT, EFFECTS, graph
 from twokey.bot.app import SlackBot
 from twokey.bot.config import BotConfig
-from twokey.gateway.config import SlackMode
+from twokey.gateway.config import PolicySource, SlackMode
 from twokey.gateway.policy_file import PolicyFile, followed
-from twokey.gateway.policy_source import PolicySource
 from twokey.gateway.resume.checkpoints import open_checkpoints
 from twokey.gateway.resume.graphs import attached
 from twokey.gateway.resume.langgraph_local import LangGraphLocal

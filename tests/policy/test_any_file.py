@@ -18,12 +18,12 @@ from hypothesis import strategies as st
 from pydantic import JsonValue
 
 from tests.levels import examples
+from twokey.gateway.config import PolicySource
 from twokey.gateway.documents import MAX_TEXT, parse_yaml
 from twokey.gateway.errors import PolicyError, SettingsError
 from twokey.gateway.policy.expressions import MAX_NESTING, BadExpression, compiled
 from twokey.gateway.policy.load import BadPolicy, load_policy
 from twokey.gateway.policy.rules import Policy
-from twokey.gateway.policy_source import PolicySource
 
 EXAMPLE = (Path(__file__).parents[2] / "policy.example.yml").read_text("utf-8")
 TREE = parse_yaml(EXAMPLE, "policy.example.yml").value

@@ -8,14 +8,14 @@ import pytest
 
 from tests.conftest import eventually
 from tests.service.harness import POLICY, ServiceHarness
+from tests.streams import announced
 from twokey.bot.cards.states import sentence
 from twokey.gateway.approvals.events import Event, EventName
+from twokey.gateway.config import PolicySource
 from twokey.gateway.policy.load import load_policy
 from twokey.gateway.policy.rules import Policy
 from twokey.gateway.policy_file import PolicyFile, followed
-from twokey.gateway.policy_source import PolicySource
 from twokey.gateway.service.judging import dead_ends
-from twokey.gateway.store.outbox import announced
 from twokey.gateway.store.store import Store
 
 REPLACED = POLICY.replace("users: [U0ANA, U0BEN, U0DAN]", "users: [U0EVE]")

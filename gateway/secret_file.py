@@ -16,27 +16,24 @@ SIZE = 32
 _HEX = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
 
 
-def parse_secret(text: str) -> bytes:
-    """Return the 32 bytes of a secret that is written as 64 hex digits.
+def parse_secrets(text: str) -> tuple[bytes, ...]:
+    """Return the secrets of a text: the one in use, then older ones, with commas.
+
+    Each is 32 bytes, written as 64 hex digits.
 
     Raises:
         SettingsError: for any other text; does not show it.
     """
+    return tuple(_parsed(one.strip()) for one in text.split(","))
+
+
+def _parsed(text: str) -> bytes:
     if _HEX.fullmatch(text) is None:
         raise SettingsError(
             f"TWOKEY_SECRET has {len(text)} characters and has to be 64 hex digits; "
             "make one with: openssl rand -hex 32 (older ones may follow, after commas)"
         )
     return bytes.fromhex(text)
-
-
-def parse_secrets(text: str) -> tuple[bytes, ...]:
-    """Return the secrets of a text: the one in use, then older ones, with commas.
-
-    Raises:
-        SettingsError: for any other text; does not show it.
-    """
-    return tuple(parse_secret(one.strip()) for one in text.split(","))
 
 
 def load_old_secret(path: Path) -> tuple[bytes, ...]:

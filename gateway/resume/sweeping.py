@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from twokey.gateway.errors import StoreUnavailable
 from twokey.gateway.failures import log_failure
+from twokey.gateway.resume.patience import set_or_late
 
 logger = logging.getLogger(__name__)
 
@@ -40,8 +41,4 @@ async def repeat(
             factor *= 2
         spread = random.uniform(0.5, 1.5)  # noqa: S311 - spreads load only
         pause_s = min(every_s * factor, max(LONGEST_PAUSE_S, every_s)) * spread
-        try:
-            async with asyncio.timeout(pause_s):
-                await stop.wait()
-        except TimeoutError:
-            continue
+        await set_or_late(stop, pause_s)

@@ -11,6 +11,7 @@ from typing import cast
 from twokey.gateway.approvals.events import Event
 from twokey.gateway.store.clock import milliseconds, time_ms
 from twokey.gateway.store.connection import (
+    Argument,
     Connection,
     Entry,
     Reply,
@@ -50,12 +51,8 @@ class Outbox:
 
     async def put(self, event: Event) -> None:
         """Announce something that changes no approval, such as a finished run."""
-        body = event.model_dump_json()
-        at = await time_ms(self._conn)
-        await self._conn.together(
-            ["XADD", self._keys.outbox, "*", "e", body, "at", at],
-            ["XADD", self._keys.audit, "*", "e", body, "at", at],
-        )
+        at_ms = await time_ms(self._conn)
+        await self._conn.together(*announcement(self._keys, event, event, at_ms))
 
     async def unfinished(
         self, consumer: str, *, idle_ms: int, limit: int = 100
@@ -151,6 +148,16 @@ class Outbox:
         """Acknowledge events by their ``seq``."""
         if seqs:
             await self._conn.command("XACK", self._keys.outbox, self._reader, *seqs)
+
+
+def announcement(
+    keys: Keys, told: Event, logged: Event, at_ms: int
+) -> list[list[Argument]]:
+    """Return the commands that put an event into the outbox and the audit log."""
+    return [
+        ["XADD", keys.outbox, "*", "e", told.model_dump_json(), "at", at_ms],
+        ["XADD", keys.audit, "*", "e", logged.model_dump_json(), "at", at_ms],
+    ]
 
 
 async def trim_audit(conn: Connection, keys: Keys, kept: timedelta) -> None:

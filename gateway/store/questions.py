@@ -9,6 +9,7 @@ from twokey.gateway.store.clock import time_ms
 from twokey.gateway.store.connection import Argument, Connection, fields
 from twokey.gateway.store.jobs import Job
 from twokey.gateway.store.keys import KEEP_MS, Keys
+from twokey.gateway.store.outbox import announcement
 
 _ENDED = "ended"
 
@@ -41,8 +42,9 @@ class QuestionStore:
         The audit log, which nobody can erase, gets the event without the words.
         """
         key = keys.questions(job.tenant, job.agent, job.thread)
+        told = event.with_(data={**event.data, "text": words}) if words else event
         await self._conn.together(
-            *self._events(keys, event, words, await time_ms(self._conn)),
+            *announcement(keys, told, event, await time_ms(self._conn)),
             ["HSET", key, question.id, question.until_ms],
             ["PEXPIREAT", key, question.until_ms + KEEP_MS],
             _due(keys, job, question.until_ms),
@@ -57,19 +59,10 @@ class QuestionStore:
         key = keys.questions(job.tenant, job.agent, job.thread)
         marks: list[Argument] = [part for one in ids for part in (one, _ENDED)]
         await self._conn.together(
-            *self._events(keys, event, "", await time_ms(self._conn)),
+            *announcement(keys, event, event, await time_ms(self._conn)),
             ["HSET", key, *marks],
             ["PEXPIRE", key, KEEP_MS],
         )
-
-    def _events(
-        self, keys: Keys, event: Event, words: str, now_ms: int
-    ) -> list[list[Argument]]:
-        told = event.with_(data={**event.data, "text": words}) if words else event
-        return [
-            ["XADD", keys.outbox, "*", "e", told.model_dump_json(), "at", now_ms],
-            ["XADD", keys.audit, "*", "e", event.model_dump_json(), "at", now_ms],
-        ]
 
 
 def _due(keys: Keys, job: Job, at_ms: int) -> list[Argument]:

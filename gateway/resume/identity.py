@@ -7,6 +7,7 @@ apart.
 from __future__ import annotations
 
 import asyncio
+import secrets
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,9 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from langgraph.checkpoint.base import BaseCheckpointSaver
+from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
-from twokey.gateway.resume.identity_table import SELECT_IDENTITY
-from twokey.gateway.resume.sqlite import SqliteSaver
-
+_SELECT = "SELECT id FROM twokey_identity WHERE one = 1"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -36,6 +36,16 @@ class Identity:
     shown: str
 
 
+def identity_statements() -> tuple[str, ...]:
+    """Return what gives a database an id, unless it has one."""
+    table = "twokey_identity (one INTEGER PRIMARY KEY, id TEXT)"
+    row = f"(1, '{secrets.token_hex(16)}')"
+    return (
+        f"CREATE TABLE IF NOT EXISTS {table}",
+        f"INSERT INTO twokey_identity VALUES {row} ON CONFLICT DO NOTHING",  # noqa: S608 - hex digits of our own
+    )
+
+
 async def identity_of(saver: BaseCheckpointSaver[Any], place: str) -> Identity:
     """Return the identity of an open checkpointer.
 
@@ -43,13 +53,13 @@ async def identity_of(saver: BaseCheckpointSaver[Any], place: str) -> Identity:
         saver: from `twokey.gateway.resume.checkpoints.open_checkpoints`.
         place: the path or URL that it was opened with.
     """
-    if isinstance(saver, SqliteSaver):
-        rows = list(await saver.conn.execute_fetchall(SELECT_IDENTITY))
+    if isinstance(saver, AsyncSqliteSaver):
+        rows = list(await saver.conn.execute_fetchall(_SELECT))
         file = await asyncio.to_thread(_file, place)
         return Identity(str(rows[0][0]), file, f"{place!r} on {socket.gethostname()!r}")
     pool: Any = saver
     async with pool.conn.connection() as connection:
-        row = await (await connection.execute(SELECT_IDENTITY)).fetchone()
+        row = await (await connection.execute(_SELECT)).fetchone()
     parts = urlsplit(place)
     shown = f"Postgres {parts.path.lstrip('/')!r} at {parts.hostname or 'a socket'!r}"
     return Identity(str(row["id"]), "", shown)

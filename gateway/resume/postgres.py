@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from langgraph.checkpoint.base import BaseCheckpointSaver
 
 from twokey.gateway.errors import SettingsError
-from twokey.gateway.resume.identity_table import identity_statements
+from twokey.gateway.resume.identity import identity_statements
 from twokey.gateway.resume.strict_state import strict_serializer
 
 _CONNECT_S = 10.0

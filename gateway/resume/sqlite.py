@@ -27,7 +27,7 @@ import aiosqlite
 from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 
 from twokey.gateway.errors import SettingsError
-from twokey.gateway.resume.identity_table import identity_statements
+from twokey.gateway.resume.identity import identity_statements
 from twokey.gateway.resume.strict_state import strict_serializer
 
 CoroutineT = TypeVar("CoroutineT", bound=Callable[..., Coroutine[Any, Any, Any]])

@@ -86,9 +86,9 @@ def shard_of_approval(approval: str) -> str | None:
 class Keys:
     """The keys of one shard."""
 
-    def __init__(self, shard: str, prefix: str = "tk") -> None:
+    def __init__(self, shard: str) -> None:
         self.shard = shard
-        base = f"{prefix}:{{{shard}}}"
+        base = f"tk:{{{shard}}}"
         self._base = base
         self.expiry = f"{base}:x"
         self.timers = f"{base}:timers"

@@ -147,22 +147,27 @@ class SlackSettings(_Model):
     team: str = Field(default="", pattern=r"^(T[A-Z0-9]+)?$")
 
 
-class SettingsFile(_Model):
-    """The shape of ``twokey.yml``; ``graphs`` is the shape of ``langgraph.json``."""
+class _AsWritten(_Model):
+    """What a process takes as the file says it."""
 
     tenant: str = Field(default="default", pattern=r"^[a-z0-9][a-z0-9_-]{0,63}$")
-    agents: dict[str, AgentSettings] = Field(default_factory=dict)
-    graphs: dict[str, GraphRef] = Field(default_factory=dict)
-    triage: Annotated[str, AfterValidator(partial(_named, "triage"))] | None = None
-    policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
-    data_dir: Path = Path(".twokey")
     redis_url: Annotated[SecretStr, AfterValidator(_redis_url)] | None = None
-    checkpoints: SecretStr | None = None
     workers: int = Field(default=8, ge=1, le=256)
     retention: RetentionSettings = RetentionSettings()
     retries: RetrySettings = RetrySettings()
     slack: SlackSettings = SlackSettings()
     log: LogSettings = LogSettings()
+
+
+class SettingsFile(_AsWritten):
+    """The shape of ``twokey.yml``; ``graphs`` is the shape of ``langgraph.json``."""
+
+    agents: dict[str, AgentSettings] = Field(default_factory=dict)
+    graphs: dict[str, GraphRef] = Field(default_factory=dict)
+    triage: Annotated[str, AfterValidator(partial(_named, "triage"))] | None = None
+    policy: Annotated[JsonValue, AfterValidator(_policy)] = "policy.yml"
+    data_dir: Path = Path(".twokey")
+    checkpoints: SecretStr | None = None
 
 
 class SlackSecrets(_Model):
@@ -173,7 +178,7 @@ class SlackSecrets(_Model):
     signing_secret: SecretStr | None = None
 
 
-class Settings(_Model):
+class Settings(_AsWritten):
     """Everything one process needs to know before it starts.
 
     Attributes:
@@ -195,18 +200,11 @@ class Settings(_Model):
     """
 
     folder: Path
-    tenant: str
     agents: dict[str, AgentSettings]
     triage: str | None
     policy: PolicySource
     data_dir: Path
-    redis_url: SecretStr | None
     checkpoints: SecretStr
-    workers: int
-    retention: RetentionSettings
-    retries: RetrySettings
-    slack: SlackSettings
-    log: LogSettings
     slack_secrets: SlackSecrets
     secret: SecretStr | None
 
@@ -322,8 +320,8 @@ def _resolved(
     short = {name: AgentSettings(graph=ref) for name, ref in settings.graphs.items()}
     data_dir = base / settings.data_dir.expanduser()
     return Settings(
+        **{name: getattr(settings, name) for name in _AsWritten.model_fields},
         folder=base,
-        tenant=settings.tenant,
         agents={
             name: agent.model_copy(update={"graph": _absolute(agent.graph, base)})
             for name, agent in {**settings.agents, **short}.items()
@@ -331,13 +329,7 @@ def _resolved(
         triage=_absolute(settings.triage, base) if settings.triage else None,
         policy=_policy_source(settings.policy, source),
         data_dir=data_dir,
-        redis_url=settings.redis_url,
         checkpoints=_checkpoints(settings.checkpoints, base, data_dir),
-        workers=settings.workers,
-        retention=settings.retention,
-        retries=settings.retries,
-        slack=settings.slack,
-        log=settings.log,
         slack_secrets=SlackSecrets.model_validate(
             {name: value for name, value in secrets.items() if name != "secret"}
         ),
